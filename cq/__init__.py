@@ -49,6 +49,7 @@ from cq.errors import (
     UserMoving,
     UserNotPlaced,
     WritesUnreadable,
+    WrongType,
 )
 from cq.intake.emitter import Emitter
 from cq.observer import Change, Observer, ObserverSpec
@@ -111,6 +112,7 @@ __all__ = [
     "Window",
     "WindowStatistics",
     "WritesUnreadable",
+    "WrongType",
     "changes",
     "configure",
     "delete",

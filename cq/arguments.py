@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from cq.errors import OneShotIterable
+from cq.errors import OneShotIterable, WrongType
 
 T = TypeVar("T", bound=Iterable[object])
 
 
 def repeatable(given: T, what: str) -> T:
-    """The iterable itself, called `what` in messages; raises `OneShotIterable` if it is an iterator.
+    """The iterable itself, called `what` in messages; raises `WrongType` for a text, `OneShotIterable` for an iterator.
 
     A transaction is retried after a conflict. The first try has exhausted an iterator by then, so the retry would
     write nothing and commit without an error.
     """
+    if isinstance(given, str | bytes):  # its characters would be taken one by one
+        short = repr(given[:40])
+        raise WrongType(f"expected {what} in a collection, got: {short}; give a list, as in [{short}]")
     if iter(given) is given:
         raise OneShotIterable(
             f"expected {what} in a collection, got an iterator ({type(given).__name__}): it would be empty when the "

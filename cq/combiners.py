@@ -22,6 +22,7 @@ from typing import Any, Final
 from cq.encoding.bounds import check_merged
 from cq.encoding.codec import DELETE, shown
 from cq.errors import InvalidConfiguration, InvalidData
+from cq.nearest import suggestion
 
 
 def _never(value: Any) -> bool:
@@ -174,6 +175,7 @@ def resolve(combiner: str | Combiner) -> Combiner:
     if not isinstance(combiner, str) or combiner not in BUILT_IN:
         raise InvalidConfiguration(
             f"expected a combiner of {', '.join(BUILT_IN)} (or a cq.Combiner of your own), got: {shown(combiner)}"
+            f"{suggestion(combiner, BUILT_IN)}"
         )
     return BUILT_IN[combiner]
 

@@ -15,7 +15,8 @@
     │   ├── NotReady                workers are still building the data of an observer
     │   └── NotNow                  another change of the queue must finish first
     ├── InvalidData                 (ValueError) the queue does not accept a key, update or operation id
-    │   ├── OneShotIterable         (TypeError) an iterator, which is empty when the transaction is retried
+    │   ├── WrongType               (TypeError) an argument of the wrong kind
+    │   │   └── OneShotIterable     an iterator, which is empty when the transaction is retried
     │   └── TooLarge                a key, update or value exceeds a limit of FoundationDB
     ├── QueueFull                   the backlog of the queue has reached its limit, so adds are refused
     ├── EmitterFull                 the buffer of an emitter is full
@@ -75,27 +76,33 @@ class InvalidConfiguration(ConfigurationError, ValueError):
 
 
 class QueueNotConfigured(ConfigurationError, LookupError):
-    """The store has no queue of this name."""
+    """The store has no queue of this name. `nearest` is the most similar name that it has, or None."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, nearest: str | None = None) -> None:
+        super().__init__(name, nearest)
         self.name = name
+        self.nearest = nearest
 
     def __str__(self) -> str:
-        return f"queue {self.name!r} is not configured in this store: run `cq configure {self.name}` first"
+        return _not_configured(f"queue {self.name!r}", self.nearest, f"cq configure {self.name}")
 
 
 class FeedNotConfigured(ConfigurationError, LookupError):
-    """The store has no feed of this name."""
+    """The store has no feed of this name. `nearest` is the most similar name that it has, or None."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, nearest: str | None = None) -> None:
+        super().__init__(name, nearest)
         self.name = name
+        self.nearest = nearest
 
     def __str__(self) -> str:
-        return (
-            f"feed {self.name!r} is not configured in this store: run `cq feed configure {self.name}` first"
-        )
+        return _not_configured(f"feed {self.name!r}", self.nearest, f"cq feed configure {self.name}")
+
+
+def _not_configured(what: str, nearest: str | None, command: str) -> str:
+    if nearest is None:
+        return f"{what} is not configured in this store: run `{command}` first"
+    return f"{what} is not configured in this store: did you mean {nearest!r}? If not, run `{command}` first"
 
 
 class ConfigurationConflict(ConfigurationError):
@@ -131,7 +138,11 @@ class InvalidData(CqError, ValueError):
     """The queue does not accept a key, update or operation id; nothing was written."""
 
 
-class OneShotIterable(InvalidData, TypeError):
+class WrongType(InvalidData, TypeError):
+    """An argument of the wrong kind, such as a list of keys instead of a dict of updates; nothing was written."""
+
+
+class OneShotIterable(WrongType):
     """An iterator, which would be empty when the transaction is retried; nothing was written."""
 
 

@@ -15,6 +15,7 @@ from cq.admin.audit import include_all
 from cq.admin.backfill import clear_abandoned
 from cq.admin.purge import read_purging
 from cq.combiners import BUILT_IN, Combiner, resolve
+from cq.config.cache import MAX_SUGGESTED
 from cq.config.queue import (
     DEFAULT_BUCKETS,
     LOCAL_BUCKETS,
@@ -25,6 +26,7 @@ from cq.config.queue import (
     QueueConfig,
     change_flags,
     notify_all,
+    queue_names,
     read_config,
     refuse_while_rebucketing,
     write_config,
@@ -34,6 +36,7 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
+from cq.nearest import nearest
 from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.queue.limits import is_positive
@@ -273,7 +276,7 @@ def change(
     def run(tr: Transaction) -> QueueConfig:
         stored = tr.get(QueueKeys(name).config).value
         if stored is None and not wanted.creates:
-            raise QueueNotConfigured(name)
+            raise QueueNotConfigured(name, nearest(name, queue_names(tr.snapshot, MAX_SUGGESTED)))
         before = None if stored is None else QueueConfig.from_bytes(name, stored)
         after = _created(new, wanted) if before is None else _changed(tr, before, wanted)
         check(tr.snapshot, after)  # before any write: it may read cached configurations

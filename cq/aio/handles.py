@@ -90,6 +90,7 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
         )
 
     add = Awaited(CombineQueue[K, V].add)
+    add_now = Awaited(CombineQueue[K, V].add_now)
     get = Awaited(CombineQueue[K, V].get)
     get_many = Awaited(CombineQueue[K, V].get_many)
     items = Awaited(CombineQueue[K, V].items)

@@ -10,11 +10,12 @@ not abort it. After such a change, the next transaction reads the configuration 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from cq.errors import WritesUnreadable
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP
+from cq.nearest import nearest
 from cq.store.api import (
     ACCESSED_UNREADABLE,
     METADATA_VERSION,
@@ -23,8 +24,12 @@ from cq.store.api import (
     error_code,
     snapshot_of,
 )
+from cq.store.mistakes import refuse_unless_transaction
 
 T = TypeVar("T")
+
+MAX_SUGGESTED: Final = 1_000
+"""Number of names that the error for an unknown name compares with it."""
 
 
 class ConfigCache(Generic[T]):
@@ -34,21 +39,25 @@ class ConfigCache(Generic[T]):
         key: returns the key under which the configuration of a name is stored. Each transaction that changes the
             configuration must write this key and call `invalidate_configs`.
         parse: returns the configuration for a name and the stored bytes.
-        missing: the error for a name without a configuration.
+        missing: the error for a name without a configuration, and the nearest name that has one or None.
+        names: returns configured names, for this error.
     """
 
     def __init__(
         self,
         key: Callable[[str], bytes],
         parse: Callable[[str, bytes], T],
-        missing: Callable[[str], Exception],
+        missing: Callable[[str, str | None], Exception],
+        names: Callable[[TransactionRead], list[str]],
     ) -> None:
-        self._key, self._from_bytes, self._missing = key, parse, missing
+        self._key, self._from_bytes, self._missing, self._names = key, parse, missing, names
         self._known: WeakKeyDictionary[Any, tuple[bytes | None, dict[str, tuple[bytes, T]]]]
         self._known = WeakKeyDictionary()
 
     def get(self, tr: TransactionRead, name: str) -> T:
         """The configuration at the transaction's read version; raises what `parse` does, or the error of `missing`.
+
+        Raises `TypeError` for a database instead of a transaction.
 
         With a transaction, it adds a read conflict on the configuration's key, so that the transaction fails if the
         configuration changes before the commit. With `tr.snapshot`, it adds no conflict.
@@ -58,6 +67,7 @@ class ConfigCache(Generic[T]):
             version = snapshot.get(METADATA_VERSION).value
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
+                refuse_unless_transaction(tr)
                 raise
             # Reading the configuration itself would not help: a transaction with a failed read cannot be committed.
             raise WritesUnreadable(
@@ -67,7 +77,7 @@ class ConfigCache(Generic[T]):
         known = self._known.get(tr.db)
         if known is None or known[0] != version:
             if not _is_committed(snapshot, version):
-                return self._parse(name, tr.get(self._key(name)).value)
+                return self._parse(snapshot, name, tr.get(self._key(name)).value)
             known = self._known[tr.db] = version, {}
         found = known[1].get(name)
         key = self._key(name) if found is None else found[0]
@@ -77,12 +87,12 @@ class ConfigCache(Generic[T]):
         if found is None:
             # A snapshot read, like that of the metadata version: both see the transaction's own writes, or neither.
             # Otherwise an uncommitted configuration could get into the cache.
-            found = known[1][name] = key, self._parse(name, snapshot.get(key).value)
+            found = known[1][name] = key, self._parse(snapshot, name, snapshot.get(key).value)
         return found[1]
 
-    def _parse(self, name: str, stored: bytes | None) -> T:
+    def _parse(self, snapshot: TransactionRead, name: str, stored: bytes | None) -> T:
         if stored is None:
-            raise self._missing(name)
+            raise self._missing(name, nearest(name, self._names(snapshot)))
         return self._from_bytes(name, stored)
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from cq import keys
-from cq.config.cache import ConfigCache, invalidate_configs
+from cq.config.cache import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.config.features import check_features, stored_features
 from cq.config.window import WindowSpec
 from cq.encoding import codec
@@ -310,19 +310,24 @@ def read_config(tr: TransactionRead, name: str) -> QueueConfig:
     return _cache.get(tr, name)
 
 
-_cache: Final = ConfigCache(lambda name: QueueKeys(name).config, QueueConfig.from_bytes, QueueNotConfigured)
-
-
 def write_config(tr: Transaction, config: QueueConfig) -> None:
     """Store a configuration. No add commits with the former one after this, and workers read the new one."""
     tr.set(QueueKeys(config.name).config, config.to_bytes())
     invalidate_configs(tr)
 
 
-def queue_names(tr: TransactionRead) -> list[str]:
-    """The sorted names of all configured queues; skips entries with invalid names."""
-    entries = tr.get_range(*keys.below(keys.QUEUES))
+def queue_names(tr: TransactionRead, limit: int = 0) -> list[str]:
+    """The sorted names of all configured queues, or of the first `limit`; skips entries with invalid names."""
+    entries = tr.get_range(*keys.below(keys.QUEUES), limit=limit)
     return [name for row in entries if (name := keys.queue_of_entry(row.key)) is not None]
+
+
+_cache: Final = ConfigCache(
+    lambda name: QueueKeys(name).config,
+    QueueConfig.from_bytes,
+    QueueNotConfigured,
+    lambda tr: queue_names(tr, MAX_SUGGESTED),
+)
 
 
 def read_flags(tr: TransactionRead, name: str) -> Flags:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq import keys
-from cq.config.cache import ConfigCache, invalidate_configs
+from cq.config.cache import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.encoding import codec
 from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
 from cq.keys.feed import FeedKeys, feed_entries, feed_entry, feed_of_entry
@@ -81,9 +81,6 @@ def read_feed_config(tr: TransactionRead, name: str) -> FeedConfig:
     return _known.get(tr, name)
 
 
-_known: Final = ConfigCache(lambda name: FeedKeys(name).config, FeedConfig.from_bytes, FeedNotConfigured)
-
-
 def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
     """Store a configuration, and notify workers of it."""
     tr.set(FeedKeys(config.name).config, config.to_bytes())
@@ -98,10 +95,18 @@ def clear_feed(tr: Transaction, name: str) -> None:
     invalidate_configs(tr)
 
 
-def feed_names(tr: TransactionRead) -> list[str]:
-    """Return the names of all configured feeds, sorted."""
-    rows = tr.get_range(*feed_entries())
+def feed_names(tr: TransactionRead, limit: int = 0) -> list[str]:
+    """Return the names of all configured feeds, or of the first `limit`, sorted."""
+    rows = tr.get_range(*feed_entries(), limit=limit)
     return [name for row in rows if (name := feed_of_entry(row.key)) is not None]
+
+
+_known: Final = ConfigCache(
+    lambda name: FeedKeys(name).config,
+    FeedConfig.from_bytes,
+    FeedNotConfigured,
+    lambda tr: feed_names(tr, MAX_SUGGESTED),
+)
 
 
 def is_feed(tr: TransactionRead, name: str) -> bool:

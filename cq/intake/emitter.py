@@ -86,6 +86,10 @@ class Emitter(Generic[K, V]):
         at_most: int = 10_000,
         timeout: float = 10.0,
     ) -> None:
+        if not isinstance(queue, CombineQueue | Window):
+            raise TypeError(
+                f"expected a queue, got: {codec.shown(queue)}; write `cq.Emitter(cq.CombineQueue('words'), db)`"
+            )
         _check_settings(mode, every, at_most, timeout)
         self.queue = queue
         self.mode = mode

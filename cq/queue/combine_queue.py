@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import count, repeat
 from typing import Any, Final, Generic, NamedTuple, Protocol
 
-from cq import keys
+from cq import keys, runtime
 from cq.arguments import repeatable
 from cq.combiners import BUILT_IN, Combiner
 from cq.config.queue import QueueConfig, read_config
@@ -16,7 +16,7 @@ from cq.errors import CodeMismatch, InvalidData
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.queue.ledger import count_added
 from cq.queue.limits import refuse_if_full
-from cq.queue.packing import pack
+from cq.queue.packing import pack, split_pairs
 from cq.queue.pending import before_adds, read_pending
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.window_rows import pack_expiring, write_expiring
@@ -34,6 +34,7 @@ from cq.type_variables import K, V
 
 PAGE_BYTES: Final = 1_000_000
 """Approximate bytes of a page of items."""
+_RANDOM_ID_BYTES: Final = 16
 _counter: Final = count()  # process-wide: two adds in one transaction must not write rows with the same key
 
 
@@ -107,12 +108,41 @@ class CombineQueue(Generic[K, V]):
             QueueNotConfigured: the queue does not exist: call `cq.configure` first.
             QueueFull: the queue's backlog exceeds its limits.
             InvalidData, TooLarge: the queue does not take a key, an update or the operation id.
+            WrongType: `updates` is no dict or collection of pairs.
             OneShotIterable: `updates` is an iterator, such as a generator or `zip`.
+            TypeError: `tr` is a database, or the `.snapshot` of a transaction.
             FDBError: from the store, as for any read; the retry loop handles it.
         """
         config = read_config(tr, self.name)
         due = None if config.window is None else config.window.expires(milliseconds(None))
         write_updates(tr, self.keys, config, updates, once, due=due)
+
+    def add_now(
+        self,
+        db: Database,
+        updates: Mapping[K, V] | Collection[tuple[K, V]],
+        once: str | bytes | None = None,
+    ) -> None:
+        """Queue updates in a transaction of their own, and return when it is committed.
+
+        For updates that belong to no other write. An update counts once, also if the transaction is retried after an
+        unknown commit result. For many small updates, `cq.Emitter` is faster: it commits those of several threads
+        together, and keeps no operation id for each call.
+
+        Args:
+            db: a database of either store.
+            updates: as for `add`.
+            once: an operation id, as for `add`; default: a random one, which covers the retries within this call. Give
+                one if the call itself may be repeated, for example by a process that was killed before it returned.
+
+        Raises:
+            QueueNotConfigured, QueueFull, InvalidData: as `add`, with their subclasses.
+            TypeError: `db` is a transaction: call `add`.
+            FDBError: the updates are not committed, or this is unknown (codes 1021 and 1031). Only a call with the same
+                `once` can then be repeated safely.
+        """
+        operation = runtime.token_bytes(_RANDOM_ID_BYTES) if once is None else once
+        transact(db, lambda tr: self.add(tr, updates, operation))
 
     def get(self, tr: TransactionRead, key: K, *, pending: bool = False) -> V | None:
         """The value of a key, None if it has no value.
@@ -226,7 +256,7 @@ def write_updates(
     """Write the keys of an add; `due` is the time when the updates leave the queue's window, None for never."""
     refuse_if_full(tr, config)
     name, generation = config.name, config.generation
-    operation = None if once is None else codec.encode_operation(once)
+    operation = None if once is None else _operation(once, updates)
     packed = pack(config, updates, operation)
     pairs = list(packed.pairs) if due is not None or config.audit is not None else []
     expiring = [] if due is None else pack_expiring(pairs, operation)
@@ -258,6 +288,13 @@ def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
             "give it as CombineQueue(name, combiner=...) to combine updates here"
         )
     return combiner
+
+
+def _operation(once: str | bytes, updates: object) -> bytes:
+    """An operation id as bytes; raises `InvalidData`, and `WrongType` for `add(tr, key, update)`."""
+    if isinstance(updates, str):
+        split_pairs(updates)
+    return codec.encode_operation(once)
 
 
 def _checked_place(after: object) -> bytes:

@@ -20,7 +20,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, are_int64
 from cq.encoding.hashing import buckets_of
-from cq.errors import InvalidData
+from cq.errors import InvalidData, WrongType
 
 ROW_BYTES: Final = 8_000
 """Maximum bytes of a row with several updates: FoundationDB recommends values below 10 kB."""
@@ -68,18 +68,21 @@ def _by_bucket(
 def split_pairs(updates: object) -> tuple[list[Any], list[Any]]:
     """The keys and the updates of a dict, or of pairs, in order.
 
-    Raises `InvalidData` for any other object, and `OneShotIterable` for an iterator.
+    Raises `WrongType` for any other object, `OneShotIterable` for an iterator.
     """
     if type(updates) is dict or isinstance(updates, Mapping):
         return list(updates.keys()), list(updates.values())
-    if not isinstance(updates, Iterable):
-        raise InvalidData(
-            f"expected a dict of updates, or pairs of key and update, got: {codec.shown(updates)}"
+    if not isinstance(updates, Iterable) or isinstance(updates, str | bytes):
+        raise WrongType(
+            f"expected a dict of updates, as in `add(tr, {{key: update}})`, got: {codec.shown(updates)}"
         )
     pairs = list(repeatable(updates, "updates"))
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise InvalidData(f"expected a pair of key and update, got: {codec.shown(pair)}")
+            raise WrongType(
+                f"expected a dict of updates, as in `add(tr, {{key: update}})`, or pairs of key and update, "
+                f"got a {type(updates).__name__} with: {codec.shown(pair)}"
+            )
     return [key for key, _ in pairs], [value for _, value in pairs]
 
 

@@ -34,7 +34,11 @@ class OpenDatabase(Database, Protocol):
 
 
 def open(
-    url: str | None = None, *, create: bool = True, read_only: bool = False, prefix: Any = None
+    url: str | os.PathLike[str] | None = None,
+    *,
+    create: bool = True,
+    read_only: bool = False,
+    prefix: Any = None,
 ) -> OpenDatabase:
     """Open the store of `url`, else of `$CQ_STORE`, else `embedded:cq.db`.
 
@@ -42,28 +46,35 @@ def open(
     - `embedded:PATH?mode=0660`: the same; a new file gets these permissions, here also for its group
     - `fdb:`: the cluster of the default cluster file; `fdb:/path/to/fdb.cluster`: of this cluster file
     - `fdb:?prefix=staging`, `embedded:PATH?mode=0660&prefix=staging`: only the part of the store below this prefix
+    - `pathlib.Path("cq.db")`: the file of an embedded store
 
-    `~` at the start of a path is the home directory.
+    `~` at the start of a URL's path is the home directory.
 
     Args:
-        url: URL of the store.
+        url: URL of the store, or path of an embedded store as an `os.PathLike`.
         create: whether to create the file of an embedded store if it does not exist.
         read_only: for a program that only reads. The file is not created, and read permission suffices. Without write
             permission, commits with writes raise `StoreError`.
         prefix: prefix of cq's keys in the store, as `cq.Space` takes it; by default that of the URL, else
             `$CQ_PREFIX`, else `cq/`. Queues of other prefixes cannot be seen.
 
-    Raises `InvalidUrl` for any other URL, `InvalidConfiguration` for a wrong prefix, and a `StoreError` if the store
-    cannot be used: `NotAStore`, `ClientLibraryError` or `StoreUnreachable`. Each message is one line with the remedy.
+    Raises `TypeError` for an object of another type, `InvalidUrl` for any other URL, `InvalidConfiguration` for a wrong
+    prefix, and a `StoreError` if the store cannot be used: `NotAStore`, `ClientLibraryError` or `StoreUnreachable`.
+    Each message is one line with the remedy.
     """
-    space = space_at(url) if prefix is None else Space(prefix)
-    opened: OpenDatabase = space.database(_open_whole(_parsed(url), create=create, read_only=read_only))
+    parsed = _parsed_path(url) if isinstance(url, os.PathLike) else _parsed(url)
+    space = _space_of(parsed) if prefix is None else Space(prefix)
+    opened: OpenDatabase = space.database(_open_whole(parsed, create=create, read_only=read_only))
     return opened
 
 
 def space_at(url: str | None = None) -> Space:
     """The space that `open` would open; raises `InvalidUrl`, and `InvalidConfiguration` for a wrong `$CQ_PREFIX`."""
-    return Space(_parsed(url).prefix or os.environ.get("CQ_PREFIX") or ROOT)
+    return _space_of(_parsed(url))
+
+
+def _space_of(parsed: _StoreUrl) -> Space:
+    return Space(parsed.prefix or os.environ.get("CQ_PREFIX") or ROOT)
 
 
 def open_exactly(url: str) -> OpenDatabase:
@@ -124,8 +135,20 @@ class _StoreUrl(NamedTuple):
     prefix: str
 
 
+def _parsed_path(path: os.PathLike[str]) -> _StoreUrl:
+    """The embedded store of a path, whose characters have no other meaning; raises `InvalidUrl` for a URL as a path."""
+    found = os.fspath(path)
+    if isinstance(found, str) and not found.startswith(("embedded:", "fdb:")):
+        return _StoreUrl("embedded", found, None, "")
+    raise InvalidUrl(
+        f"the store {path!r} names no file: give a URL as a str, as in cq.open('embedded:cq.db')"
+    )
+
+
 def _parsed(url: str | None) -> _StoreUrl:
     source, url = _chosen(url)
+    if not isinstance(url, str):
+        raise TypeError(f"{source} is no URL: give a str or a path, as in cq.open('embedded:cq.db')")
     scheme, colon, path = url.partition(":")
     if not colon or scheme not in ("embedded", "fdb"):
         raise InvalidUrl(f"{source} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster")

@@ -19,13 +19,18 @@ from typing import Any
 from weakref import ref
 
 from cq.store.api import Transaction, TransactionRead, snapshot_of
+from cq.store.mistakes import refuse_snapshot
 
 _Noted = tuple[ref[Transaction], set[str | bytes]]
 
 
 def note_writes(tr: Transaction, written: str | bytes, parts: Iterable[bytes] = ()) -> None:
     """Record a write of the transaction: a key, or the name of a queue and keys of its changed parts."""
-    snapshot: Any = tr.snapshot
+    try:
+        snapshot: Any = tr.snapshot
+    except AttributeError:
+        refuse_snapshot(tr)
+        raise
     found: _Noted | None = getattr(snapshot, "cq_noted", None)
     if found is None:
         snapshot.cq_noted = ref(tr), {written, *parts}  # weak: the transaction refers to its snapshot reads

@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from cq.encoding.codec import shown
 from cq.store.api import Database, Transaction, error_code, may_have_committed
+from cq.store.mistakes import refuse_unless_database, refuse_unless_function
 from cq.store.own_writes import forget_writes
 
 P = ParamSpec("P")
@@ -55,7 +57,11 @@ def _run(
     db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[], object] = lambda: None
 ) -> tuple[T, Transaction]:
     """The result of `fn`, and the committed transaction."""
-    tr = db.create_transaction()
+    try:
+        tr = db.create_transaction()
+    except AttributeError:
+        refuse_unless_database(db)
+        raise
     try:
         return _tried(tr, fn, in_doubt), tr
     except Exception:
@@ -79,6 +85,7 @@ def _tried(tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object]) -> T
             if is_committing and may_have_committed(code):
                 in_doubt()
             if code is None:
+                refuse_unless_function(fn)
                 raise
             tr.on_error(code).wait()
             forget_writes(tr)
@@ -136,9 +143,17 @@ def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str =
 
 
 def _decorate(func: Callable[..., T], parameter: str) -> Callable[..., T]:
+    if not callable(func):
+        raise TypeError(
+            f"expected a function to decorate, got: {shown(func)}; write `@cq.transactional` without a database, or "
+            '`@cq.transactional(parameter="tx")`'
+        )
     for deferred in (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction):
         if deferred(func):
-            raise TypeError(f"{_name(func)} cannot be transactional: its body would run after the commit")
+            raise TypeError(
+                f"{_name(func)} cannot be transactional: its body would run after the commit; "
+                "write a plain function, without `async` and `yield`"
+            )
     index = _position(func, parameter)
 
     @functools.wraps(func)
@@ -178,7 +193,10 @@ def _refuse_deferred(result: object) -> None:
     if inspect.isgenerator(result) or inspect.iscoroutine(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()  # else Python warns that it was never awaited
-        raise TypeError("a transaction returned a generator or a coroutine: it would run after the commit")
+        raise TypeError(
+            "a transaction returned a generator or a coroutine: it would run after the commit; "
+            "write a plain function, without `async` and `yield`"
+        )
 
 
 def _name(func: Callable[..., Any]) -> str:

@@ -19,6 +19,7 @@ from cq import keys, runtime
 from cq.app import App
 from cq.backoff import delay_after
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
+from cq.nearest import suggestion
 from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.notifications import find_or_watch
@@ -93,6 +94,7 @@ class Worker:
         if not roles or set(roles) - set(ROLES):
             raise InvalidConfiguration(
                 f"expected roles of {', '.join(ROLES)}, got: {', '.join(roles) or 'none'}"
+                f"{''.join(suggestion(each, ROLES) for each in roles if each not in ROLES)}"
             )
         self.db = db
         self.names = [keys.check_name(name) for name in queues]

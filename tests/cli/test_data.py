@@ -401,3 +401,26 @@ def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Her
     assert here("worker", "--drain", "--app", "refusing:app").status == 0
     assert here("aside", "drop", "words", "bad", "--yes").out == "dropped 1 piece of queue 'words'\n"
     assert here("aside", "list", "words", "--json").rows() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (["add", "wrods", "a=1"], "did you mean 'words'? If not, run `cq configure wrods` first"),
+        (["status", "wrods"], "did you mean 'words'?"),
+        (["feed", "read", "chta", "ann"], "did you mean 'chat'? If not, run `cq feed configure chta` first"),
+        (["configure", "visits", "--combiner", "maximun"], "did you mean 'maximum'?"),
+        (["worker", "--only", "exprot"], "did you mean 'export'?"),
+    ],
+)
+def test_a_misspelled_name_gets_the_nearest_one_in_one_line(
+    here: Here, command: list[str], hint: str
+) -> None:
+    assert here("configure", "words").status == 0
+    assert here("feed", "configure", "chat").status == 0
+
+    found = here(*command)
+
+    assert (found.status, found.out) == (1, "")
+    assert hint in found.err
+    assert found.err.count("\n") == 1

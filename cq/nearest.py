@@ -1,0 +1,23 @@
+"""Suggestions for misspelled names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name that is most similar to a name, None if none is similar.
+
+    >>> nearest("wrods", ["words", "visits"])
+    'words'
+    """
+    from difflib import get_close_matches  # late: only errors need it
+
+    found = get_close_matches(name, [*known], n=1) if isinstance(name, str) else []
+    return found[0] if found else None
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """The nearest name as the end of a message, empty if none is similar."""
+    found = nearest(name, known)
+    return "" if found is None else f"; did you mean {found!r}?"

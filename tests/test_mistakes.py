@@ -1,0 +1,163 @@
+"""Arguments of the wrong kind: the first mistake is an error that shows the right call, and nothing is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+from cq.feeds import Feed
+from cq.observers.top.ranking import Ranking
+from cq.observers.worker.worker import Worker
+from cq.testing import assert_drained
+
+Call = Callable[[Any, Any, Any], object]
+"""A call with a database, a transaction of it, and a queue."""
+
+
+@cq.transactional
+def save(tr: Any) -> None:
+    """A function that is called with anything."""
+
+
+def wrong(argument: object) -> Any:
+    """The argument, whose type a type checker would refuse."""
+    return argument
+
+
+@pytest.fixture
+def queue(db: Any) -> cq.CombineQueue:
+    """A configured queue, and a configured feed."""
+    cq.configure(db, "words", window=60)
+    Feed("chat").configure(db)
+    return cq.CombineQueue("words")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda db, tr, queue: queue.add(db, {"a": 1}),
+        lambda db, tr, queue: queue.get(db, "a"),
+        lambda db, tr, queue: queue.get_many(db, ["a"]),
+        lambda db, tr, queue: queue.items(db),
+        lambda db, tr, queue: cq.Window(queue).add(db, {"a": 1}),
+        lambda db, tr, queue: cq.Window(queue).get(db, "a"),
+        lambda db, tr, queue: Ranking("words").page(db),
+        lambda db, tr, queue: Feed("chat").append(db, "ann", "hello"),
+        lambda db, tr, queue: queue.add(cq.Space("other").database(db), {"a": 1}),
+    ],
+)
+def test_a_database_instead_of_a_transaction(db: Any, queue: cq.CombineQueue, call: Call) -> None:
+    with pytest.raises(TypeError, match=r"expected a transaction, got a database: .*db\.transact\(lambda tr"):
+        call(db, None, queue)
+    assert_drained(db, "words")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda db, tr, queue: list(queue.scan(tr)),
+        lambda db, tr, queue: queue.add_now(tr, {"a": 1}),
+        lambda db, tr, queue: cq.transact(tr, save),
+        lambda db, tr, queue: cq.configure(tr, "words"),
+        lambda db, tr, queue: cq.Emitter(queue, tr),
+    ],
+)
+def test_a_transaction_instead_of_a_database(db: Any, queue: cq.CombineQueue, call: Call) -> None:
+    with pytest.raises(TypeError, match=r"expected a database, got a transaction: .* `fn\(tr\)`"):
+        call(db, db.create_transaction(), queue)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda db, tr, queue: queue.add(tr, ["a", "b"]), "as in `add(tr, {key: update})`, or pairs"),
+        (lambda db, tr, queue: queue.add(tr, "hello"), "as in `add(tr, {key: update})`, got: 'hello' (str)"),
+        (lambda db, tr, queue: queue.add(tr, "hello", 1), "`add(tr, {key: update})`, got: 'hello' (str)"),
+        (lambda db, tr, queue: queue.add(tr, None), "`add(tr, {key: update})`, got: None (NoneType)"),
+        (lambda db, tr, queue: queue.get_many(tr, "hello"), "give a list, as in ['hello']"),
+        (lambda db, tr, queue: Feed("chat").append_many(tr, "ann", "hello"), "give a list, as in ['hello']"),
+    ],
+)
+def test_updates_and_keys_in_another_form(db: Any, queue: cq.CombineQueue, call: Call, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)) as refused:
+        cq.transact(db, lambda tr: call(db, tr, queue))
+    assert isinstance(refused.value, cq.WrongType)
+    assert isinstance(refused.value, cq.InvalidData)
+    assert_drained(db, "words")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda db, tr, queue: queue.add({"a": 1}, tr),
+            "expected a transaction as the first argument, got: {'a': 1}",
+        ),
+        (lambda db, tr, queue: queue.add(tr.snapshot, {"a": 1}), "give `tr`, not `tr.snapshot`"),
+        (lambda db, tr, queue: cq.transact(wrong(save), db), "as in `cq.transact(db, fn)`"),
+        (lambda db, tr, queue: cq.transact(wrong("embedded:a.db"), save), "`db = cq.open('embedded:a.db')`"),
+        (lambda db, tr, queue: cq.transact(db, wrong(save(tr))), "give the function itself"),
+        (lambda db, tr, queue: cq.transactional(db), "write `@cq.transactional` without a database"),
+        (lambda db, tr, queue: cq.transactional(wrong("tx")), '@cq.transactional(parameter="tx")'),
+        (lambda db, tr, queue: cq.Emitter(db, queue), "write `cq.Emitter(cq.CombineQueue('words'), db)`"),
+        (lambda db, tr, queue: cq.open(db), "give a str or a path, as in cq.open('embedded:cq.db')"),
+        (lambda db, tr, queue: cq.open(wrong(b"embedded:cq.db")), "give a str or a path"),
+    ],
+)
+def test_mixed_up_arguments(db: Any, queue: cq.CombineQueue, call: Any, message: str) -> None:
+    tr = db.create_transaction()
+
+    with pytest.raises(TypeError, match=re.escape(message)):
+        call(db, tr, queue)
+    tr.commit().wait()
+    assert_drained(db, "words")
+
+
+def test_a_path_is_a_local_store_whatever_its_characters(tmp_path: Path) -> None:
+    for name in ("a.db", "b?mode=0660", "~"):
+        path = tmp_path / name
+        database: Any = cq.open(path)
+        database.close()
+
+        assert database.path == path.resolve()
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("url", ["fdb:/etc/foundationdb/fdb.cluster", "embedded:cq.db"])
+def test_a_url_as_a_path_is_refused(url: str) -> None:
+    with pytest.raises(cq.InvalidUrl, match="give a URL as a str"):
+        cq.open(Path(url))
+
+
+def test_an_unknown_queue_or_feed_suggests_the_nearest_name(db: Any, queue: cq.CombineQueue) -> None:
+    for call in (
+        lambda: cq.transact(db, lambda tr: cq.CombineQueue("wrods").get(tr, "a")),
+        lambda: cq.transact(db, lambda tr: cq.CombineQueue("wrods").add(tr, {"a": 1})),
+        lambda: cq.put_observer(db, "wrods", cq.ObserverSpec("seen", 1)),
+    ):
+        with pytest.raises(
+            cq.QueueNotConfigured, match=r"did you mean 'words'.* `cq configure wrods`"
+        ) as refused:
+            call()
+        assert (refused.value.name, refused.value.nearest) == ("wrods", "words")
+    with pytest.raises(cq.FeedNotConfigured, match=r"did you mean 'chat'.* `cq feed configure caht`"):
+        cq.transact(db, lambda tr: Feed("caht").read(tr, "ann"))
+
+
+def test_an_unknown_queue_without_a_similar_name_is_to_be_configured(db: Any, queue: cq.CombineQueue) -> None:
+    with pytest.raises(
+        cq.QueueNotConfigured, match="is not configured in this store: run `cq configure visits`"
+    ):
+        cq.transact(db, lambda tr: cq.CombineQueue("visits").get(tr, "a"))
+
+
+def test_an_unknown_combiner_or_role_suggests_the_nearest_name(db: Any) -> None:
+    with pytest.raises(cq.InvalidConfiguration, match=r"did you mean 'union'"):
+        cq.configure(db, "words", combiner="unoin")
+    with pytest.raises(cq.InvalidConfiguration, match=r"did you mean 'export'"):
+        Worker(db, roles=["exprot"])
