@@ -30,7 +30,7 @@ class Limits:
     read_bytes: int = 2_000_000
     load_bytes: int = 200_000
     write_bytes: int = 400_000
-    repack_bytes: int = 300_000
+    repack_bytes: int = 600_000
     observer_bytes: int = 200_000
     reported_bytes: int = 10_000_000
     max_report: int = 16_000

@@ -252,7 +252,7 @@ class TestPassSize:
         assert size.share == 0.5
         limits = size.limits()
         assert (limits.read_bytes, limits.load_bytes, limits.write_bytes) == (1_000_000, 100_000, 200_000)
-        assert limits.repack_bytes == 150_000
+        assert limits.repack_bytes == 300_000
         for _ in range(20):
             size.refused(code)
         assert size.share == 1 / 64
