@@ -194,7 +194,7 @@ class Documents:
     def _read_part(self, tr: TransactionRead, document: bytes, number: int) -> dict[Any, int]:
         found: dict[Any, int] = {}
         for row in tr.get_range(*self._keys.document_part(document, number), streaming_mode=WANT_ALL):
-            found.update(_piece(row.value))
+            found.update(decode_counts(row.value))
         return found
 
     def _write_part(self, tr: Transaction, document: bytes, number: int, counts: dict[Any, int]) -> None:
@@ -241,8 +241,8 @@ def _halved(content: list[Any]) -> Iterator[bytes]:
         yield from _halved(content[middle:])
 
 
-def _piece(data: bytes) -> dict[Any, int]:
-    """The inverse of `_halved`; raises `CorruptData`."""
+def decode_counts(data: bytes) -> dict[Any, int]:
+    """The counts in one piece of a document; raises `CorruptData`."""
     content = codec.decode(data)
     try:
         counts = dict(zip(map(_hashable, content[::2]), content[1::2], strict=True))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from cq.combiners import Combiner
-from cq.config.queue import MAX_BUCKETS, QueueConfig
+from cq.config.queue import QueueConfig
 from cq.errors import CorruptConfiguration, CorruptData, InvalidData, QueueNotConfigured
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.queue.bucket_state import BucketState
@@ -231,13 +231,6 @@ def stored_config(tr: TransactionRead, queue: QueueKeys, name: str) -> QueueConf
     if stored is None:
         raise QueueNotConfigured(name)
     try:
-        config = QueueConfig.from_bytes(name, stored)
+        return QueueConfig.from_bytes(name, stored)
     except CorruptData as error:
         raise CorruptConfiguration(str(error)) from error
-    # Checks loop over all buckets: a damaged number must not make them run forever.
-    numbers = config.buckets, config.generation, *(config.former or ())
-    if any(type(number) is not int or number < 1 for number in numbers) or config.buckets > MAX_BUCKETS:
-        raise CorruptConfiguration(
-            f"the configuration of queue {name!r} has a shape that cq did not write: {numbers}"
-        )
-    return config

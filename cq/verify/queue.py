@@ -9,7 +9,9 @@ from cq.admin.audit import check_bucket
 from cq.bucket.attempt_notes import parse_note
 from cq.combiners import Combiner
 from cq.config.queue import Flags
+from cq.intake.json_lines import FilePosition
 from cq.keys.audit import AuditKeys
+from cq.queue.limits import Full
 from cq.store.api import Database
 from cq.verify import buckets, layout, missed, queued, rows, store, values, window
 from cq.verify.piece import Difference, RowCheck, readable
@@ -24,7 +26,7 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "i": [RowCheck("emitter", queued.check_emitter)],
     "j": [],
     "k": [RowCheck("document", readable(layout.parse_document, rows.parse_parts), None)],
-    "l": [RowCheck("load", readable(bytes, rows.parse_load), None)],
+    "l": [RowCheck("load", readable(bytes, FilePosition.from_bytes), None)],
     "m": [RowCheck("missed-key", missed.check_missed)],
     "n": [RowCheck("notification", queued.check_notification)],
     "o": [RowCheck("marker", queued.check_marker)],
@@ -41,7 +43,7 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "z": [RowCheck("observer-published", rows.check_published)],
     "config": [],
     "flags": [RowCheck("flags", readable(bytes, Flags.from_bytes), rows.pause)],
-    "full": [RowCheck("full", readable(bytes, rows.parse_full))],
+    "full": [RowCheck("full", readable(bytes, Full.from_bytes))],
     "purge": [RowCheck("purge", rows.check_purge, None)],
 }
 """{part of the key layout: the checks of its rows}; `cq.observers.verify.queue` adds those of observers' data."""

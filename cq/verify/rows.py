@@ -10,6 +10,7 @@ from cq.admin.purge import read_purging
 from cq.config.queue import Flags
 from cq.encoding import codec
 from cq.errors import CorruptData
+from cq.intake.documents import decode_counts
 from cq.keys import CHANGED, VERSIONSTAMP_BYTES, prefix_end
 from cq.keys.export import SEQUENCE_BYTES
 from cq.verify import layout
@@ -28,13 +29,7 @@ def parse_parts(stored: bytes) -> int:
 def check_counts(piece: Piece, found: Found) -> None:
     """Check a piece of a document's counts: [item, count, ...], of an existing part of a document."""
     document, part = layout.parse_piece(found.rest)
-    content = codec.decode(found.value)
-    if (
-        not isinstance(content, list)
-        or len(content) % 2
-        or any(type(each) is not int for each in content[1::2])
-    ):
-        raise CorruptData("it holds no counts")
+    decode_counts(found.value)
     where = piece.keys.document(document)
     what = "counts of a part that the document does not have"
     piece.require(where, "document", found.key, what)
@@ -53,11 +48,6 @@ def parse_received(stored: bytes) -> None:
     """Raise `CorruptData` unless this is the position up to which another queue was forwarded into this one."""
     if len(stored) != SEQUENCE_BYTES:
         raise CorruptData("it is not a sequence of an export queue")
-
-
-def parse_load(stored: bytes) -> None:
-    """Raise `CorruptData` unless this is the position in a file whose lines are being added."""
-    codec.decode_list(stored, [int, int, bytes], "the position in a file")
 
 
 # The generations of observers' data
@@ -107,11 +97,6 @@ def pause(piece: Piece, found: Found) -> None:
     reason = "its flags could not be read: set priority and limits anew, then resume it"
     piece.tr.set(found.key, Flags(paused=True, reason=reason).to_bytes())
     piece.stamp(CHANGED)
-
-
-def parse_full(stored: bytes) -> None:
-    """Raise `CorruptData` unless this is the mark of a full queue."""
-    codec.decode_list(stored, [str, str], "the mark of a full queue")
 
 
 def check_purge(piece: Piece, found: Found) -> None:
