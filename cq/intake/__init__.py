@@ -6,15 +6,11 @@ All of them call `CombineQueue.add`. The room may import windows, the queue and 
 from cq.intake.documents import (
     Documents,
 )
-from cq.intake.emitter import (
-    Emitter,
-)
 from cq.intake.json_lines import (
     add_jsonl,
 )
 
 __all__ = [
     "Documents",
-    "Emitter",
     "add_jsonl",
 ]

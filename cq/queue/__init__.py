@@ -4,13 +4,6 @@ The room also has the queue's limits, operation ids, updates set aside, missed r
 may import configuration, keys, encoding and the store, but no passes or workers.
 """
 
-from cq.queue.combine_queue import (
-    CombineQueue,
-    Page,
-)
-from cq.queue.limits import (
-    limit,
-)
 from cq.queue.set_aside import (
     drop_aside,
     read_aside,
@@ -18,10 +11,7 @@ from cq.queue.set_aside import (
 )
 
 __all__ = [
-    "CombineQueue",
-    "Page",
     "drop_aside",
-    "limit",
     "read_aside",
     "retry_aside",
 ]

@@ -3,13 +3,3 @@
 A window belongs to one queue with sums of int. Workers call `expiry` to subtract updates that leave the window. The
 room may import the queue and the rooms below it.
 """
-
-from cq.windows.window import (
-    Window,
-    WindowStatistics,
-)
-
-__all__ = [
-    "Window",
-    "WindowStatistics",
-]
