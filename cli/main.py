@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "bench.command": ("bench",),
     "queues.set_aside": ("aside",),
     "queues.export": ("export",),
+    "queues.outbox": ("outbox",),
     "queues.feed": ("feed",),
     "queues.cells": ("cells",),
     "demos.command": ("demo",),

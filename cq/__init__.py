@@ -1,5 +1,6 @@
 """cq: a transactional combine queue on FoundationDB, or on one file. This module has the public names."""
 
+import cq.outbox as _outbox  # noqa: F401 - so that `cq.outbox.add` needs no import of its own
 from cq.admin.configure import (
     configure,
     pause,

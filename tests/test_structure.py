@@ -26,6 +26,7 @@ cq/nearest.py
 cq/encoding
 cq/combiners.py cq/observer.py
 cq/keys
+cq/outbox.py
 cq/store
 cq/store/embedded/binding
 cq/store/embedded/file
@@ -53,6 +54,7 @@ observers/top
 observers/export
 observers/sql/dialects
 observers/sql
+observers/outbox
 observers/forward
 observers/feeds
 observers/distinct.py

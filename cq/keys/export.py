@@ -6,6 +6,7 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
+from cq.keys.notes import NoteKeys
 from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, QueueKeys, below, check_name, prefix_end, stamped
 
 _NUMBER: Final = Struct(">I")
@@ -16,7 +17,7 @@ SEQUENCE_BYTES: Final = 4 + VERSIONSTAMP_BYTES + _COUNTER.size
 """Length of the sequence of an entry: generation, versionstamp and counter. Entries are exported in this order."""
 
 
-class ExportKeys:
+class ExportKeys(NoteKeys):
     r"""The keys of one export queue, below `P "e"`.
 
         "q" bucket4 g4 versionstamp10 counter8   packed entries             add (blind)
@@ -33,14 +34,9 @@ class ExportKeys:
     """
 
     def __init__(self, name: str) -> None:
-        self.prefix = QueueKeys(name).prefix + b"e"
-        self.control = self.prefix + b"c"
-        self.stopped = self.prefix + b"s"
-        self.keeper = self.prefix + b"k"
+        super().__init__(QueueKeys(name).prefix + b"e")
         self._rows = self.prefix + b"q"
-        self._notifications = self.prefix + b"n"
         self._states = self.prefix + b"b"
-        self._failures = self.prefix + b"f"
         self._aside = self.prefix + b"x"
 
     def rows(self, bucket: int) -> tuple[bytes, bytes]:
@@ -78,21 +74,9 @@ class ExportKeys:
         """The range of all rows of the export queue."""
         return below(self._rows)
 
-    def notification(self, bucket: int) -> bytes:
-        """The key of the notification of a bucket, which exists while the bucket has entries to export."""
-        return self._notifications + _NUMBER.pack(bucket)
-
     def state(self, bucket: int) -> bytes:
         """The key of a bucket's state. Exporters read and write it, so two exporters of one bucket conflict."""
         return self._states + _NUMBER.pack(bucket)
-
-    def failure(self, bucket: int | None) -> bytes:
-        """The key of the note of the failure of a bucket's export, or of the keeper's work (None)."""
-        return self._failures + (b"" if bucket is None else _NUMBER.pack(bucket))
-
-    def failures(self) -> tuple[bytes, bytes]:
-        """The range of all notes of failures."""
-        return below(self._failures)
 
     def aside(self) -> tuple[bytes, bytes]:
         """The range of all entries set aside."""

@@ -28,6 +28,7 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "y" observer                            generation that readers use      configure, workers
     P "z" observer 0 ...                      published data of an observer    workers
     P "e" ...                                 queued entries of an export      see cq.keys.export
+    P "g" ...                                 state of the outbox              see cq.keys.outbox
     P "j" ...                                 sums of the audit                see cq.keys.audit
     P "v" ...                                 updates in the window            see cq.keys.window
     P "m" ...                                 reports that observers missed    see cq.keys.missed

@@ -73,6 +73,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "the position up to which another queue was forwarded into this one is malformed",
         NO_REPAIR,
     ),
+    "outbox": ("cq has not written a key of the outbox, or its value is unreadable", NO_REPAIR),
     "audit": ("updates added since the audit began are missing, or counted more than once", NO_REPAIR),
     "window-key": ("cq has not written a key of a window, or cannot expire it", "sets its bytes aside"),
     "window-operation": (

@@ -13,7 +13,7 @@ from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CorruptData
 from cq.keys import EMITTER_ID_BYTES, VERSIONSTAMP_BYTES, after, prefix_end
 
-PARTS: Final = frozenset("abdeijklmnorstuvwxyz")
+PARTS: Final = frozenset("abdegijklmnorstuvwxyz")
 """The letters that follow a queue's prefix in keys."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts of a single key each."""
@@ -140,9 +140,9 @@ def after_orphans(prefix: bytes, rest: bytes) -> bytes | None:
     """Return the first key after the keys of this kind, if they can exist without their queue; None if not.
 
     Export queues need no configuration. A worker that has not noticed a deletion can still write its note of an
-    attempt, or notify the publisher of the queue's clouds.
+    attempt, notify the publisher of the queue's clouds, or note a failure of the queue's outbox.
     """
-    if rest[:1] in (b"a", b"e"):
+    if rest[:1] in (b"a", b"e", b"g"):
         return prefix_end(prefix + rest[:1])
     return after(prefix + rest) if rest[:1] == b"t" and is_wake_up(rest[1 + _NUMBER.size :]) else None
 

@@ -23,6 +23,7 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "b": [RowCheck("state-lost", buckets.check_state)],
     "d": [RowCheck("value-key", values.check_value, values.set_key_aside)],
     "e": [],
+    "g": [],
     "i": [RowCheck("emitter", queued.check_emitter)],
     "j": [],
     "k": [RowCheck("document", readable(layout.parse_document, rows.parse_parts), None)],

@@ -9,7 +9,8 @@ from typing import Final
 
 from cq.backoff import delay_after
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.keys.export import ExportKeys, name_of
+from cq.keys.export import name_of
+from cq.keys.notes import NoteKeys
 from cq.observers.export.batch import ExportStopped, OutdatedBatch
 from cq.observers.export.state import ExportFailure, read_failures, stop
 from cq.observers.scheduling.task import Task
@@ -33,7 +34,7 @@ class FailureNote:
     the new owner succeeds and clears the note.
     """
 
-    def __init__(self, db: Database, queue: ExportKeys, bucket: int | None) -> None:
+    def __init__(self, db: Database, queue: NoteKeys, bucket: int | None) -> None:
         self._db = db
         self._queue = queue
         self._bucket = bucket
@@ -61,10 +62,9 @@ class FailureNote:
             transact(self._db, lambda tr: stop(tr, self._queue, epoch, text))
         return STOPPED_SECONDS
 
-    def give_up(self, error: Exception) -> None:
-        """Note an error that this process cannot recover from; it leaves the export to other workers."""
-        queue = name_of(self._queue.prefix)
-        emit("export_left_alone", queue=queue, reason=str(error))
+    def give_up(self, what: str, error: Exception) -> None:
+        """Note an error that this process cannot recover from; it leaves the export or outbox to other workers."""
+        emit("export_left_alone", queue=name_of(self._queue.prefix), task=what, reason=str(error))
         self._note(describe(error))
 
     def clear(self) -> None:
@@ -104,27 +104,27 @@ class FailureNote:
 
 
 class NotedTask(Task):
-    """A task of an export: its failures are noted, and retried after pauses that delay no other task.
+    """A task of an export or an outbox: its failures are noted, and retried after pauses that delay no other task.
 
     Args:
         db: a database of either store.
-        queue: the name of the export queue.
-        bucket: the bucket's number; None for the keeper.
+        queue: the name of the queue.
+        keys: of its notes.
+        bucket: the bucket's number; None for the keeper, and for an outbox.
     """
 
     outdated_seconds = 0.0
     """How soon to run again after another worker, a rebuild or a rebase was faster."""
 
-    def __init__(self, db: Database, queue: str, bucket: int | None) -> None:
+    def __init__(self, db: Database, queue: str, keys: NoteKeys, bucket: int | None) -> None:
         self.db = db
         self.queue = queue
-        self.keys = ExportKeys(queue)
-        self._note = FailureNote(db, self.keys, bucket)
+        self._note = FailureNote(db, keys, bucket)
         self._epoch = 0
 
     @property
     def problem(self) -> str:  # type: ignore[override]
-        """The latest error while the export fails or is stopped, else empty."""
+        """The latest error while the task fails or is stopped, else empty."""
         return self._note.problem
 
     def run(self) -> float:

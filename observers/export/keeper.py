@@ -14,7 +14,7 @@ from typing import Final
 from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig
 from cq.keys import version_of
-from cq.keys.export import first_sequence, versionstamp_of
+from cq.keys.export import ExportKeys, first_sequence, versionstamp_of
 from cq.observers.export.batch import ExportBatch, ExportPosition, KeptExporter
 from cq.observers.export.failure_note import NotedTask
 from cq.observers.export.queue import BUCKETS
@@ -44,7 +44,8 @@ class Keeper(NotedTask):
     outdated_seconds = AGAIN_SECONDS
 
     def __init__(self, db: Database, queue: str, exporter: KeptExporter, observer: ObserverConfig) -> None:
-        super().__init__(db, queue, None)
+        self.keys = ExportKeys(queue)
+        super().__init__(db, queue, self.keys, None)
         self.notification = self.keys.keeper
         self._exporter = exporter
         self._observer = observer.name

@@ -18,6 +18,7 @@ from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.errors import CorruptData, InvalidConfiguration
 from cq.keys.export import ExportKeys, name_of, queue_end, queue_names_below
+from cq.keys.notes import NoteKeys
 from cq.observers.export.batch import ExportPosition
 from cq.observers.export.rows import holds
 from cq.plain_text import printable
@@ -43,7 +44,7 @@ class Control(StoredRecord):
     swept: int = 0
 
 
-def read_control(tr: TransactionRead, queue: ExportKeys) -> Control:
+def read_control(tr: TransactionRead, queue: NoteKeys) -> Control:
     """Read the export's control; outside of a snapshot, this adds a read conflict with rebuilds and rebases."""
     return Control.from_bytes(tr.get(queue.control).value)
 
@@ -109,15 +110,20 @@ def read_view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) ->
 # Stopping, until the epoch changes
 
 
-def stop(tr: Transaction, queue: ExportKeys, epoch: int, message: str) -> None:
+def stop(tr: Transaction, queue: NoteKeys, epoch: int, message: str) -> None:
     """Stop the export of all buckets, unless the epoch has changed, and notify the keeper.
 
     The keeper checks regularly whether the export may continue.
     """
-    found = read_view(tr, queue, ())()
-    if found.control.epoch == epoch and found.stopped != printable(message):
+    if read_control(tr, queue).epoch == epoch and read_stopped(tr, queue, epoch) != printable(message):
         tr.set(queue.stopped, ExportStop(epoch, printable(message)).to_bytes())
         tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
+
+
+def read_stopped(tr: TransactionRead, queue: NoteKeys, epoch: int = 0) -> str | None:
+    """Read why an export or an outbox is stopped in this epoch; None: it is not."""
+    found = ExportStop.from_bytes(tr.get(queue.stopped).value)
+    return found.message if found.epoch == epoch else None
 
 
 # Failures
@@ -144,8 +150,8 @@ class ExportFailure(StoredRecord):
         return ExportFailure(printable(error), self.since or runtime.time(), self.tries + 1)
 
 
-def read_failures(tr: TransactionRead, queue: ExportKeys) -> dict[int | None, ExportFailure]:
-    """Read the failures by the number of the bucket; that of the keeper is under None."""
+def read_failures(tr: TransactionRead, queue: NoteKeys) -> dict[int | None, ExportFailure]:
+    """Read the failures by the number of the bucket; that of the keeper, or of an outbox, is under None."""
     begin, end = queue.failures()
     found: dict[int | None, ExportFailure] = {}
     for row in tr.get_range(begin, end):

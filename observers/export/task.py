@@ -100,7 +100,8 @@ class ExportTask(NotedTask):
         generation: int | None = None,
         width: int | None = None,
     ) -> None:
-        super().__init__(db, queue, bucket)
+        self.keys = ExportKeys(queue)
+        super().__init__(db, queue, self.keys, bucket)
         self.bucket = bucket
         self.notification = self.keys.notification(bucket)
         self.notification_prefix = self.notification[:-4]

@@ -118,7 +118,7 @@ def forward_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -
     try:
         exporter.check_url()
     except ExportFailed as error:
-        FailureNote(db, ExportKeys(config.name), None).give_up(error)
+        FailureNote(db, ExportKeys(config.name), None).give_up(f"export of queue {config.name!r}", error)
         return []
     return kept_tasks(db, config, observer, exporter)
 

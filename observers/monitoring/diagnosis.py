@@ -16,6 +16,7 @@ from cq import runtime
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.distribution import version
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
+from cq.keys.outbox import OutboxKeys
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.spec import NAME
 from cq.observers.forward.observer import NAME as FORWARD
@@ -95,6 +96,8 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
         for queue in queues:
             if transact(db, partial(_has, queue=queue, observer=observer)):
                 yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
+    for queue in transact(db, partial(_with_outbox, queues=queues)):
+        yield _check(f"outbox of {queue}", partial(_outbox, db, queue))
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:
@@ -150,6 +153,25 @@ def _export(db: OpenDatabase, queue: str) -> str:
         return f"{found.reporting}: the tables are as expected"
     finally:
         found.reporting.close()
+
+
+def _with_outbox(tr: Transaction, queues: list[str]) -> list[str]:
+    """The queues that have an outbox, also one whose settings are unreadable: its check reports the error."""
+    return [queue for queue in queues if tr.snapshot.get(OutboxKeys(queue).settings).present()]
+
+
+def _outbox(db: OpenDatabase, queue: str) -> str:
+    from cq.observers.outbox.operate import outbox_status  # imports SQLAlchemy, as `_export`
+
+    found = outbox_status(db, queue)
+    if found.error:
+        raise ExportFailed(f"{found.state}: {found.error}")
+    if found.aside:
+        raise ExportFailed(
+            f"rows that the queue refuses: {found.aside:,}: `cq outbox aside {queue}` shows their errors"
+        )
+    oldest = "" if found.oldest_seconds is None else f", the oldest {found.oldest_seconds:,.1f} s old"
+    return f"rows to add: {found.rows:,}{oldest}"
 
 
 def _forward(db: OpenDatabase, queue: str) -> str:

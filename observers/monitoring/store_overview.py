@@ -6,12 +6,13 @@ No backlog is scanned, see `cq.admin.status`. Figures of workers are those that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cq.admin.queue_status import QueueStatus, current_version, status
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.monitoring.export_status import ExportStatus, export_status
+from cq.observers.outbox.configured import read_problem
 from cq.observers.scheduling.members import Member, TaskId, read_members
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -87,12 +88,14 @@ class Overview:
         activity: {name of a queue: work on it}.
         exports: {name of an exported queue, or of an application's export queue: its status}.
         workers: all registered workers, including dead ones whose rows have not been removed yet.
+        outboxes: {name of a queue: whether its outbox is stopped, and its latest error}.
     """
 
     queues: list[QueueStatus]
     activity: dict[str, Activity]
     exports: dict[str, ExportStatus]
     workers: list[WorkerStatus]
+    outboxes: dict[str, tuple[bool, str]] = field(default_factory=dict)
 
 
 def overview(db: Database, name: str | None = None) -> Overview:
@@ -100,6 +103,8 @@ def overview(db: Database, name: str | None = None) -> Overview:
     queues = status(db, name)
     exports = {each.name: each for each in export_status(db) if name in (None, each.name)}
     members = transact(db, lambda tr: read_members(tr.snapshot))
+    names = [queue.name for queue in queues]
+    outboxes = transact(db, lambda tr: {each: read_problem(tr.snapshot, each) for each in names})
     now = current_version(db)
     alive = [member for member in members if member.is_alive(now)]
     return Overview(
@@ -107,6 +112,7 @@ def overview(db: Database, name: str | None = None) -> Overview:
         {queue.name: _activity(queue.name, alive) for queue in queues},
         exports,
         sorted((_worker(member, now) for member in members), key=lambda each: (each.host, each.pid, each.id)),
+        outboxes,
     )
 
 
@@ -183,6 +189,9 @@ def remarks(seen: Overview) -> list[str]:
     for name, export in seen.exports.items():
         if export.error:
             lines.append(f"the export of queue {name!r} is {export.state}: {export.error}")
+    for name, (stopped, error) in seen.outboxes.items():
+        if error:
+            lines.append(f"the outbox of queue {name!r} is {'stopped' if stopped else 'failing'}: {error}")
     for worker in seen.workers:
         lines += [f"worker {worker.id} {said}" for said in _of_worker(worker)]
     return lines

@@ -20,8 +20,10 @@ from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, version_of
 from cq.store.api import WANT_ALL, TransactionRead, seconds_since
 
-ROLES: Final = ("combine", "export", "publish", "deliver")
-"""Roles that an operator can give to workers: passes over buckets, exports, clouds, and the tasks of feeds."""
+OUTBOX: Final = "outbox"
+"""The role, and the kind, of the tasks that move rows of outboxes into queues."""
+ROLES: Final = ("combine", "export", "publish", "deliver", OUTBOX)
+"""Roles that an operator can give to workers: passes over buckets, exports, clouds, tasks of feeds, and outboxes."""
 MEASURE: Final = "measure"
 """The role, and the kind, of workers with metrics: they measure all queues, also those that no worker can work on."""
 LIMIT: Final = "limit"
@@ -39,6 +41,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "export": ("export", EXPORTER),
     "publish": ("publish",),
     "deliver": ("deliver",),
+    OUTBOX: (OUTBOX,),
     MEASURE: (MEASURE,),
 }
 """{role: the kinds of its tasks}. Add each new kind of task here under a new name."""

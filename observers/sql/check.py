@@ -26,7 +26,7 @@ def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]
     with reporting.transaction() as (conn, dialect):
         for table in _tables(dialect, definition):
             if sa.inspect(conn).has_table(table.name, schema=table.schema):
-                _raise_differences(conn, dialect, table)
+                raise_differences(conn, dialect, table)
             else:
                 conn.execute(CreateTable(table, if_not_exists=True))
                 created.append(_shown(table))
@@ -44,7 +44,7 @@ def check(conn: sa.Connection, dialect: Dialect, definition: TableDefinition, qu
             raise ExportFailed(
                 f"the reporting database has no table {_shown(table)!r}: run `cq export init {queue}`"
             )
-        _raise_differences(conn, dialect, table)
+        raise_differences(conn, dialect, table)
 
 
 def _tables(dialect: Dialect, definition: TableDefinition) -> list[sa.Table]:
@@ -52,7 +52,8 @@ def _tables(dialect: Dialect, definition: TableDefinition) -> list[sa.Table]:
     return [own.progress, own.tables, definition.table(dialect)]
 
 
-def _raise_differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
+def raise_differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
+    """Raise `ExportFailed`, naming the differences, unless an existing table has the columns of its definition."""
     differences = list(_differences(conn, dialect, table))
     if differences:
         raise ExportFailed(

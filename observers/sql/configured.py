@@ -89,7 +89,7 @@ def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) ->
         export.reporting.check_url()
         exporter = SqlExporter(export.reporting, export.definition, export.store)
     except (ExportFailed, InvalidConfiguration) as error:
-        FailureNote(db, ExportKeys(config.name), None).give_up(error)
+        FailureNote(db, ExportKeys(config.name), None).give_up(f"export of queue {config.name!r}", error)
         return []
     width = 1 if export.reporting.serializes_writes else None
     return kept_tasks(db, config, observer, exporter, width=width)

@@ -44,10 +44,14 @@ class ReportingDatabase:
     Args:
         url: a URL in SQLAlchemy's format; None: the value of the environment variable `env`.
         env: the name of the variable.
+        noun: for error messages: what the database is to cq.
     """
 
-    def __init__(self, url: str | None = None, *, env: str = DEFAULT_ENV) -> None:
+    def __init__(
+        self, url: str | None = None, *, env: str = DEFAULT_ENV, noun: str = "reporting database"
+    ) -> None:
         self._env = env
+        self._noun = noun
         self._given = url
         self._lock = threading.Lock()
         self._engine: sa.Engine | None = None
@@ -163,7 +167,7 @@ class ReportingDatabase:
         text = self._given or os.environ.get(self._env)
         if not text:
             raise InvalidConfiguration(
-                f"${self._env} is not set: give the URL of the reporting database there, "
+                f"${self._env} is not set: give the URL of the {self._noun} there, "
                 "for example postgresql://user:password@host/database or sqlite:///report.db"
             )
         try:

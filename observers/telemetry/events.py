@@ -74,6 +74,8 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "folded": ("keys", "whose updates were combined ahead of their report"),
     "host": ("", "the machine's name"),
     "key": ("", "the key that was set aside, as Python writes it"),
+    "lag": ("s", "age of the oldest row of a batch when it was moved, by the clocks of both machines"),
+    "moved": ("rows", "of an outbox, added to the queue"),
     "oldest": ("s", "age of the oldest queued update; 0 if the queue is empty"),
     "passes": ("", "passes committed since the worker began"),
     "pause": ("s", "until the next try"),
@@ -87,6 +89,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "reported": ("keys", "whose value was written or found unchanged"),
     "retries": ("transactions", "repeated, after conflicts or other errors"),
     "roles": ("", "the worker's roles"),
+    "row": ("", "id of a row of an outbox"),
     "rows": ("rows", "removed from the queue, or from a table"),
     "seconds": ("s", "how long it took"),
     "sequence": ("", "of an entry of an export, in hexadecimal"),
@@ -311,8 +314,9 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     ),
     "export_left_alone": EventKind(
         WARNING,
-        "export of queue {queue!r} is left to other workers: {reason}",
-        "The worker lacks the URL, the driver or the columns of an export. It still combines the queue.",
+        "{task} is left to other workers: {reason}",
+        "The worker lacks the URL, the driver or the columns of an export or an outbox. It still combines the queue.",
+        others=("queue",),
         logger="cq.export",
         metrics=(Metric("cq_export_failures", "counter", 1.0),),
     ),
@@ -336,6 +340,23 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "export of queue {queue!r}: {rows} rows of earlier generations are swept",
         "After all values were exported again, rows of keys without a value were deleted.",
         logger="cq.export",
+    ),
+    "outbox_moved": EventKind(
+        DEBUG,
+        "outbox of queue {queue!r}: {moved} rows moved, the oldest {lag:.1f} s old",
+        "Rows of an outbox are added to their queue.",
+        metrics=(
+            Metric("cq_outbox_rows", "counter", "moved", "rows moved from the outbox"),
+            Metric("cq_outbox_lag_seconds", "gauge", "lag", "age of the oldest row moved latest"),
+        ),
+    ),
+    "outbox_row_set_aside": EventKind(
+        WARNING,
+        "outbox of queue {queue!r}: the row {row} stays in the table: {error}",
+        "The queue refuses a row of its outbox, which stays in the table with the error.",
+        metrics=(
+            Metric("cq_outbox_set_aside_rows", "counter", 1.0, "rows of outboxes that a queue refused"),
+        ),
     ),
     "feed_delivered": EventKind(
         DEBUG,

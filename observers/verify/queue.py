@@ -13,6 +13,7 @@ from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.observers.verify.cloud import check_cloud
 from cq.observers.verify.export import check_export, check_table
+from cq.observers.verify.outbox import check_outbox
 from cq.observers.verify.top import TopChecks
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -55,6 +56,7 @@ def verification(
         **PARTS,
         "d": [*PARTS["d"], RowCheck("top-missing", top.check_value, None)],
         "e": [RowCheck("unknown-key", check_export, None)],
+        "g": [RowCheck("outbox", check_outbox, None)],
         "t": [*PARTS["t"], RowCheck("top-unreadable", top.check_data)],
         "z": [*PARTS["z"], RowCheck("cloud-piece", check_cloud)],
     }

@@ -16,6 +16,7 @@ from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES
 from cq.observers.feeds.observer import check_feed
+from cq.observers.outbox.state import OutboxSettings, read_settings
 from cq.plain_text import describe
 from cq.queue.rows import notified
 from cq.store.api import Database, Transaction, Void, error_code
@@ -30,6 +31,7 @@ class QueueCheck:
     problem: str = ""
     is_switched: bool = True
     flags: Flags = field(default_factory=Flags)
+    outbox: OutboxSettings | None = None
 
 
 def find_queues(
@@ -77,6 +79,7 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
             return QueueCheck(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
         code = app.code(config, FACTORIES)
         check_feed(tr.snapshot, config)
+        outbox = read_settings(tr.snapshot, name)
         switched = all(
             current_generation(tr.snapshot, name, each.name) == each.generation for each in config.observers
         )
@@ -89,7 +92,7 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
             raise
         # An error of the application's code must not stop the work on other queues.
         return QueueCheck(None, f"the code of queue {name!r} cannot be made: {describe(error)}", flags=flags)
-    return QueueCheck(code, is_switched=switched, flags=flags)
+    return QueueCheck(code, is_switched=switched, flags=flags, outbox=outbox)
 
 
 def notified_buckets(db: Database, names: list[str]) -> dict[str, list[tuple[int, int]]]:

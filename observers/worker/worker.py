@@ -171,6 +171,7 @@ class Worker:
             while not self._stopping.is_set():
                 self._load()
                 self._work.expire_windows()
+                self._work.move_outboxes()
                 jobs = self._work.notified()
                 if jobs == []:
                     finish(self._work.others, self._stopping, self._failed)

@@ -17,7 +17,8 @@ from cq.observers.builtin import observer_tasks
 from cq.observers.export.spec import EXPORTERS
 from cq.observers.export.task import exporter_tasks
 from cq.observers.feeds.tasks import ROLE, FeedJobs
-from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, SETTLE, TRIM, WINDOW, TaskId
+from cq.observers.outbox.configured import outbox_tasks
+from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, OUTBOX, SETTLE, TRIM, WINDOW, TaskId
 from cq.observers.scheduling.task import Job, Task
 from cq.observers.tasks.bucket_caches import BucketCaches
 from cq.observers.tasks.combine import combine_tasks
@@ -137,6 +138,12 @@ class Workload:
                 except CorruptData as error:  # must not stop the work on other queues
                     self.left[name] = error
 
+    def move_outboxes(self) -> None:
+        """Move the rows of all outboxes: a step of a drain, since it adds queued updates. A failing one is left."""
+        for job in self.others:
+            while job.task_id.kind == OUTBOX and job.task.run() == 0.0:
+                pass
+
     def notified(self) -> list[Job] | None:
         """The jobs of all buckets with work, at one read version; None if some have no job yet, so `load` is needed.
 
@@ -247,7 +254,8 @@ class Workload:
         before = queue.found
         if before is None or before.code is None or now.code is None:
             return False
-        return now.code.config == before.code.config and not queue.failures.is_paused
+        is_same = now.code.config == before.code.config and now.outbox == before.outbox
+        return is_same and not queue.failures.is_paused
 
     def _open_queue(self, name: str, found: QueueCheck, queues: int) -> OpenQueue:
         """A queue with its jobs; `queues` is the number of queues that share the memory for values."""
@@ -278,12 +286,22 @@ class Workload:
             queue.others += [Job(task, TaskId(role, name, at)) for at, task in enumerate(observers)]
             if not observers:
                 queue.lacking.add(f"{role}/{name}")  # so that the tasks go to a worker that can do them
+        self._add_outbox(queue, name)
         if name in self._app.exporters:
             if any(each.name in EXPORTERS for each in code.config.observers):
                 log.warning("queue %r has a configured export: the application's exporter is not used", name)
             else:
                 queue.others += self._export_jobs(name)
         return queue
+
+    def _add_outbox(self, queue: OpenQueue, name: str) -> None:
+        """Add the job of the queue's outbox, if it has one."""
+        if queue.found is None or queue.found.outbox is None or OUTBOX not in self._roles:
+            return
+        tasks = outbox_tasks(self._db, name)
+        queue.others += [Job(task, TaskId(OUTBOX, name, 0)) for task in tasks]
+        if not tasks:
+            queue.lacking.add(f"{OUTBOX}/{name}")
 
     def _export_jobs(self, name: str) -> list[Job]:
         """The jobs of an export queue that an exporter of the application exports."""

@@ -325,7 +325,7 @@ def test_a_worker_does_only_what_it_is_told_to(cli: Cli, db: Any) -> None:
     worker.communicate(timeout=SECONDS)
     wrong = cli.run("worker", "--only", "nothing")
     assert wrong.status == 1
-    assert "expected roles of combine, export, publish, deliver, got: nothing" in wrong.err
+    assert "expected roles of combine, export, publish, deliver, outbox, got: nothing" in wrong.err
 
 
 def test_systemd_is_told_that_it_is_ready_and_lives(cli: Cli, tmp_path: Path) -> None:

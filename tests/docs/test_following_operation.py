@@ -56,6 +56,7 @@ COMBINE = f"{OPEN}\nWorker(db).drain()\n"
 KEEP_A_TOP = f'{OPEN}\ncq.configure(db, "words", observers=[top()])\n'
 
 PAGES = [
+    Page("howto/outbox.md"),
     Page("howto/reporting.md", left={"db.example": SERVER}),
     Page("howto/workers.md"),
     Page("howto/verify.md"),

@@ -44,6 +44,8 @@ from tests.simulation.operatorcanaries import (
     OPERATING,
     WITH,
 )
+from tests.simulation.outboxcanaries import ONLY as ONLY_OUTBOXES
+from tests.simulation.outboxcanaries import OUTBOXES
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
 from tests.simulation.store import Reads, SimTransaction
@@ -394,7 +396,7 @@ CANARIES: Final[dict[Canary, int]] = {
     holds_more_than_was_said: 60,
     says_that_nothing_counts: 100,
     ends_doubt_by_looking: 100,
-} | {**OPERATING, **TAGGING, **VISITING, **FEEDING, **MOVING, **BACKLOGS, **EXPORTING, **CHANGING}
+} | {**OPERATING, **TAGGING, **VISITING, **FEEDING, **MOVING, **BACKLOGS, **EXPORTING, **CHANGING, **OUTBOXES}
 """{canary: within how many seeds, from its seed in `FIRST` on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(TAGGING, "tags"),
@@ -403,6 +405,7 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(MOVING, "cells"),
     **dict.fromkeys(BACKLOGS, "backlogs"),
     **dict.fromkeys(EXPORTING, "exports"),
+    **dict.fromkeys(OUTBOXES, "outboxes"),
 }
 """{canary: which system catches it}, for those that are not of the queues."""
 
@@ -423,6 +426,7 @@ _ONLY: Final[Mapping[Canary, frozenset[str]]] = {
     **ONLY,
     **ONLY_EXPORTING,
     **ONLY_CHANGING,
+    **ONLY_OUTBOXES,
     adds_under_old_shapes: frozenset(("rebucket", "calls are late")),
     holds_more_than_was_said: frozenset(("emitters", "deaths")),
 }

@@ -8,6 +8,10 @@ from typing import Final
 
 FIRST: Final[Mapping[str, int]] = MappingProxyType(
     {
+        "ignores_the_fence": 1,
+        "deletes_rows_before_they_are_moved": 9,
+        "moves_without_comparing_the_state": 2,
+        "deletes_rows_by_their_ids_only": 32,
         "does_not_read_the_lock": 9,
         "believes_its_memory": 5,
         "reports_unfinished_buckets": 1,

@@ -104,6 +104,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     "cells": ("move", "rebalance", "drain", "resume", "forward"),
     "backlogs": ("once", "rebucket", "drains"),
     "exports": ("store set back", "table set back", "export again", "come and go"),
+    "outboxes": ("store set back", "table set back", "export again", "come and go"),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset(

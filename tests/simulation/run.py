@@ -24,6 +24,7 @@ from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
 from tests.simulation.exports import Exports
 from tests.simulation.feeds import FeedWorld
+from tests.simulation.outboxes import Outboxes
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
 from tests.simulation.tagcloud import TagCloud
@@ -38,6 +39,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "cells": CellsWorld,
     "backlogs": Backlogs,
     "exports": Exports,
+    "outboxes": Outboxes,
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there

@@ -121,8 +121,8 @@ class TableCopy:
         self.world = world
         self._path = world.folder / "report-copy.db"
 
-    def save_or_restore(self) -> None:
-        """Make the backup, or restore it."""
+    def save_or_restore(self) -> str:
+        """Make the backup, or restore it; returns "saved" or "restored", or "" while a transaction is open."""
         source, target = self.world.report_path, self._path
         is_restored = target.exists() and self.world.hub.rng.random() < 0.5
         if is_restored:
@@ -135,10 +135,11 @@ class TableCopy:
                 reader.backup(writer, progress=_refuse_to_wait)
             except sqlite3.OperationalError as error:  # a transaction is open
                 self.world.trace("no backup:", error)
-                return
+                return ""
         self.world.trace("the table is restored" if is_restored else "the table is saved")
         if is_restored:
             self.world.table.set_back(self.world.connections.rows())
+        return "restored" if is_restored else "saved"
 
     def rebuild_if_stopped(self) -> None:
         """What the operator does about an export that has stopped.

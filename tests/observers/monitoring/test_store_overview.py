@@ -59,7 +59,7 @@ def test_a_worker_that_lives_says_what_it_does(db: Any, name: str) -> None:
         assert (worker.alive, worker.buckets, worker.roles) == (
             True,
             4,
-            ["combine", "deliver", "export", "publish"],
+            ["combine", "deliver", "export", "outbox", "publish"],
         )
         assert worker.passes == seen.activity[name].passes > 0
         assert seen.activity[name].workers == 1

@@ -1,0 +1,173 @@
+"""`cq outbox`: outboxes in applications' databases, whose rows workers add to queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cq.cli.queues.verify import UrlEnv
+from cq.cli.shared.options import Json, Queue, Store, argument, open_store, read_store
+from cq.cli.shared.output import answer, note, print_json, print_line, print_table, quantity, say
+from cq.config.queue import queue_names
+from cq.observers.outbox.configured import find_outbox
+from cq.observers.outbox.state import DEFAULT_ENV, OutboxSettings, read_settings
+from cq.store import OpenDatabase
+from cq.store.transact import transact
+
+if TYPE_CHECKING:
+    from cq.observers.outbox.operate import OutboxStatus
+    from cq.observers.outbox.task import OutboxSource
+
+commands = typer.Typer(
+    name="outbox", help="Add rows of a table in an application's database to a queue.", no_args_is_help=True
+)
+
+
+@commands.command("init", epilog="Example: cq outbox init words")
+def init(
+    queue: Queue,
+    url_env: Annotated[
+        str,
+        typer.Option(
+            "--url-env",
+            metavar="NAME",
+            help="Environment variable with the URL of the application's database, for this command and for workers.",
+        ),
+    ] = DEFAULT_ENV,
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema", metavar="NAME", help="Schema of the tables. Default: that of the connection."
+        ),
+    ] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Give a queue an outbox: create its missing tables in the application's database.
+
+    Workers then add the rows of the table cq_outbox to the queue, each exactly once. `cq.outbox.add` inserts rows
+    within a transaction of the application. Repeating the command changes nothing.
+    """
+    from cq.observers.export.spec import checked_env
+    from cq.observers.outbox import operate
+
+    settings = OutboxSettings(checked_env(url_env, DEFAULT_ENV), schema)
+    created = operate.init(open_store(store), queue, settings)
+    text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
+    answer(json, text, queue=queue, created=created)
+
+
+@commands.command("list", epilog="Examples: cq outbox list; cq outbox list words --json")
+def show_list(
+    queue: Annotated[str | None, argument("QUEUE", "The queue. Default: all queues with an outbox.")] = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """List the outboxes with their waiting rows, the age of the oldest one, and errors.
+
+    States: `active`. `failing`: workers retry. `stopped`: the operator must make a decision; the error describes the
+    options. With --json one line per queue.
+    """
+    from cq.observers.outbox.operate import outbox_status
+
+    db = read_store(store)
+    names = [queue] if queue else _names(db)
+    statuses = [outbox_status(db, name) for name in names]
+    if json:
+        for each in statuses:
+            print_json(asdict(each))
+        return
+    if not statuses:
+        say("no queue has an outbox: begin with `cq outbox init QUEUE`")
+        return
+    columns = ["queue", "rows", "oldest", "set aside", "state"]
+    print_table(columns, map(_row, statuses), right=columns[1:-1])
+    for each in statuses:
+        if each.error:
+            note(f"{each.name}: {each.error}")
+
+
+@commands.command("aside", epilog="Example: cq outbox aside words --json")
+def aside(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
+    """List the first 1,000 rows that the queue refuses, with the error.
+
+    They stay in the table cq_outbox. Correct or delete them there, and run `cq outbox retry`. With --json one line per
+    row.
+    """
+    from cq.observers.outbox.operate import rows_aside
+
+    with _opened(queue, url_env, read_store(store)) as found:
+        rows = rows_aside(queue, found)
+    for row in rows:
+        print_line(json, id=row.id, key=row.key_json, update=row.update_json, error=row.error)
+
+
+@commands.command("retry", epilog="Example: cq outbox retry words")
+def retry(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
+    """Have workers add the rows again that the queue has refused."""
+    from cq.observers.outbox import operate
+
+    db = open_store(store)
+    with _opened(queue, url_env, db) as found:
+        number = operate.retry(db, queue, found)
+    answer(json, f"workers add {quantity(number, 'row')} again", queue=queue, rows=number)
+
+
+@commands.command("rebase", epilog="Example: cq outbox rebase words")
+def rebase(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
+    """Continue an outbox that is stopped because one of the databases was restored to an earlier state.
+
+    Workers then add each row that the table has now, also rows that they added before the restore. Delete rows that
+    must not be added before you run it.
+    """
+    from cq.observers.outbox import operate
+
+    db = open_store(store)
+    with _opened(queue, url_env, db) as found:
+        rebased = operate.rebase(db, queue, found)
+    text = f"the outbox of queue {queue!r} continues with the rows in the table"
+    answer(
+        json, text if rebased else "both databases agree: nothing is changed", queue=queue, rebased=rebased
+    )
+
+
+@commands.command("remove", epilog="Example: cq outbox remove words")
+def remove(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
+    """Remove a queue's outbox: workers leave its rows alone. The tables and their rows stay."""
+    from cq.observers.outbox import operate
+
+    db = open_store(store)
+    with _opened(queue, url_env, db) as found:
+        operate.remove(db, queue, found)
+    answer(json, f"queue {queue!r} has no outbox any more", queue=queue, removed=True)
+
+
+@contextmanager
+def _opened(queue: str, url_env: str | None, db: OpenDatabase) -> Iterator[OutboxSource]:
+    """The outbox of the queue; closes the application's database at exit."""
+    found = find_outbox(db, queue, url_env=url_env)
+    try:
+        yield found
+    finally:
+        found.database.close()
+
+
+def _names(db: OpenDatabase) -> list[str]:
+    def read(tr: Any) -> list[str]:
+        return [name for name in queue_names(tr.snapshot) if read_settings(tr.snapshot, name) is not None]
+
+    return transact(db, read)
+
+
+def _row(each: OutboxStatus) -> list[object]:
+    return [
+        each.name,
+        "-" if each.rows is None else f"{each.rows:,}",
+        "-" if each.oldest_seconds is None else f"{each.oldest_seconds:,.1f} s",
+        "-" if each.aside is None else f"{each.aside:,}",
+        each.state,
+    ]

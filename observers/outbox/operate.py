@@ -1,0 +1,210 @@
+"""What operators do with an outbox: create it, list and retry rows set aside, continue after a restore, remove it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from cq import keys
+from cq.config.queue import read_config
+from cq.errors import ConfigurationConflict, InvalidConfiguration
+from cq.keys.outbox import OutboxKeys
+from cq.observers.export.batch import ExportFailed
+from cq.observers.outbox.configured import find_outbox, read_problem, source_of
+from cq.observers.outbox.state import (
+    OutboxSettings,
+    OutboxState,
+    new_batch,
+    notify,
+    number_of,
+    parse_state,
+    read_settings,
+    read_state,
+)
+from cq.observers.outbox.table import OutboxBacklog, OutboxFence, OutboxTables
+from cq.observers.outbox.task import OutboxSource, OutboxTask
+from cq.observers.sql.check import raise_differences
+from cq.outbox import check_schema
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+_PAGE = 1_000
+
+
+def init(db: Database, queue: str, settings: OutboxSettings) -> list[str]:
+    """Give a queue an outbox: create the missing tables, and have workers move its rows; returns the created tables.
+
+    Repeating it changes nothing. Raises `QueueNotConfigured`; `InvalidConfiguration` for an invalid schema or URL;
+    `ConfigurationConflict` if the queue has an outbox with other settings; and `ExportFailed` if a table differs from
+    its definition, or the outbox was used before and its position is not in this store.
+    """
+    if settings.schema is not None:
+        check_schema(settings.schema)
+    current = transact(db, lambda tr: _read_settings(tr, queue))
+    _check_same(queue, current or settings, settings)
+    source = source_of(db, settings)
+    try:
+        with source.database.transaction() as (conn, dialect):
+            tables = OutboxTables.of(dialect, settings.schema)
+            created = _create(conn, tables)
+            if current is None:
+                tables.insert_fence(conn, queue, OutboxFence(source.store, new_batch(), False))
+            fence = tables.fence(conn, queue)
+    finally:
+        source.database.close()
+    transact(db, lambda tr: _configure(tr, queue, settings, fence, source.store))
+    return created
+
+
+def _read_settings(tr: Transaction, queue: str) -> OutboxSettings | None:
+    read_config(tr.snapshot, queue)  # raises if the queue does not exist
+    return read_settings(tr.snapshot, queue)
+
+
+def _create(conn: sa.Connection, tables: OutboxTables) -> list[str]:
+    created = []
+    for table in (tables.rows, tables.progress):
+        if sa.inspect(conn).has_table(table.name, schema=table.schema):
+            raise_differences(conn, tables.dialect, table)
+            continue
+        conn.execute(CreateTable(table, if_not_exists=True))
+        for index in table.indexes:
+            conn.execute(CreateIndex(index))
+        created.append(table.name)
+    if tables.rows.name in created:
+        tables.add_trigger(conn)
+    return created
+
+
+def _configure(
+    tr: Transaction, queue: str, settings: OutboxSettings, fence: OutboxFence | None, store: bytes
+) -> None:
+    read_config(tr, queue)
+    outbox = OutboxKeys(queue)
+    current = read_settings(tr, queue)
+    if current is not None:
+        _check_same(queue, current, settings)
+        return
+    if fence is None or fence.store != store or number_of(fence.batch) > 1:
+        raise ExportFailed(
+            f"the table cq_outbox_progress has a row of an earlier outbox of queue {queue!r}, whose position is not in "
+            f"this store: correct the data if you need to, then delete that row, and run `cq outbox init {queue}` again"
+        )
+    tr.set(outbox.settings, settings.to_bytes())
+    tr.set(outbox.state, OutboxState.of(fence.batch, b"").to_bytes())
+    notify(tr, queue)
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+
+
+def _check_same(queue: str, current: OutboxSettings, settings: OutboxSettings) -> None:
+    pairs = {what: (getattr(current, what), getattr(settings, what)) for what in OutboxSettings.types()}
+    differences = {f"outbox {what}": (old, new) for what, (old, new) in pairs.items() if old != new}
+    if differences:
+        raise ConfigurationConflict(queue, differences)
+
+
+def rebase(db: Database, queue: str, source: OutboxSource) -> bool:
+    """Continue with the rows that the table has now, after one of the databases was restored to an earlier state.
+
+    Each of these rows is added, also if it was added before a restore. Returns False, and changes nothing, if the two
+    databases agree. Raises `InvalidConfiguration` if the queue has no outbox, `ExportFailed`.
+    """
+    before = transact(db, lambda tr: read_state(tr, queue))
+    with source.database.transaction() as (conn, dialect):
+        tables = OutboxTables.of(dialect, source.schema)
+        fence = tables.fence(conn, queue, lock=True)
+        if fence == OutboxFence(source.store, before.batch, fence.waiting if fence else False):
+            return False
+        last = b"" if fence is None else fence.batch
+        fresh = OutboxState.of(new_batch(max(before.batch, last)), last)
+        if before.ids and last == before.previous:
+            # These rows are added. If this fails before the commit, a worker deletes them.
+            fresh = replace(fresh, packed=before.packed, until=before.until)
+            tables.delete(conn, before.ids, before.until)
+        # The store first: if this fails before the commit, the databases still differ.
+        transact(db, lambda tr: _restart(tr, queue, before, fresh))
+        if fence is None:
+            tables.insert_fence(conn, queue, OutboxFence(source.store, fresh.batch, False))
+        tables.set_fence(conn, queue, store=source.store, batch=fresh.batch, waiting=False)
+    return True
+
+
+def _restart(tr: Transaction, queue: str, before: OutboxState, fresh: OutboxState) -> None:
+    if read_state(tr, queue).batch not in (before.batch, fresh.batch):
+        raise ExportFailed("a worker has moved rows meanwhile: run the command again")
+    tr.set(OutboxKeys(queue).state, fresh.to_bytes())
+    notify(tr, queue)
+
+
+def remove(db: Database, queue: str, source: OutboxSource) -> None:
+    """Remove a queue's outbox: workers leave its rows alone. The tables stay, as other queues may use them."""
+    task = OutboxTask(db, queue, source)
+    task.finish()
+    with source.database.transaction() as (conn, dialect):
+        OutboxTables.of(dialect, source.schema).delete_fence(conn, queue)
+        transact(db, lambda tr: _remove(tr, queue))
+
+
+def _remove(tr: Transaction, queue: str) -> None:
+    outbox = OutboxKeys(queue)
+    state = tr.get(outbox.state).value
+    if state is not None and parse_state(state).ids:
+        raise ExportFailed("a worker has moved rows meanwhile: run the command again")
+    tr.clear_range(*keys.below(outbox.prefix))
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+
+
+def retry(db: Database, queue: str, source: OutboxSource) -> int:
+    """Have workers add the rows set aside again; returns their number."""
+    with source.database.transaction() as (conn, dialect):
+        number = OutboxTables.of(dialect, source.schema).retry(conn, queue)
+    transact(db, lambda tr: notify(tr, queue))
+    return number
+
+
+def rows_aside(queue: str, source: OutboxSource) -> list[Any]:
+    """The first 1,000 rows set aside: id, key_json, update_json, error."""
+    with source.database.reading() as (conn, dialect):
+        return OutboxTables.of(dialect, source.schema).aside(conn, queue, _PAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """An outbox.
+
+    Attributes:
+        name: of the queue.
+        state: `active`, `failing` or `stopped`; `unread` if this process cannot read the table.
+        rows: rows to move; None if the table cannot be read.
+        oldest_seconds: the age of the oldest of these.
+        aside: rows set aside.
+        error: the latest error.
+    """
+
+    name: str
+    state: str
+    rows: int | None
+    oldest_seconds: float | None
+    aside: int | None
+    error: str
+
+
+def outbox_status(db: Database, queue: str) -> OutboxStatus:
+    """The status of a queue's outbox; raises `InvalidConfiguration` if it has none."""
+    source = find_outbox(db, queue)
+    stopped, error = transact(db, lambda tr: read_problem(tr.snapshot, queue))
+    found: OutboxBacklog | None = None
+    try:
+        with source.database.reading() as (conn, dialect):
+            found = OutboxTables.of(dialect, source.schema).backlog(conn, queue)
+    except (ExportFailed, InvalidConfiguration) as failure:
+        error = error or str(failure)
+    finally:
+        source.database.close()
+    state = "stopped" if stopped else "failing" if error else "active"
+    if found is None:
+        return OutboxStatus(queue, state, None, None, None, error)
+    return OutboxStatus(queue, state, found.rows, found.oldest_seconds, found.aside, error)

@@ -1,0 +1,261 @@
+"""The task that moves the rows of a queue's outbox into the queue, each exactly once.
+
+    1. Read the outbox's state in the store: the latest batch.
+    2. If its rows may not be deleted yet: delete them, and write its id into the fence, in one SQL transaction that
+       finds the id of the batch before in the fence.
+    3. Check that the fence has the latest batch, then read the first rows of committed SQL transactions.
+    4. Add their updates to the queue, and store a new batch with their ids as the state, in one transaction of the
+       store that finds the state of step 1. Continue with step 2.
+
+Rows read in step 3 belong to no earlier batch, because all of those were deleted before. Step 4 commits only if no
+other worker has moved a batch since step 1. So no row is added twice, and no row is deleted that was not added.
+
+If the fence has neither the latest batch nor, before step 2, the one before it, then one of the two databases was set
+back. The task then stops until the operator decides what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cq.config.queue import read_config
+from cq.errors import QueueFull
+from cq.keys.outbox import OutboxKeys
+from cq.observers.export.batch import ExportStopped, OutdatedBatch
+from cq.observers.export.failure_note import NotedTask
+from cq.observers.export.state import read_stopped
+from cq.observers.outbox.batch import OutboxBatch, batch_of
+from cq.observers.outbox.state import OutboxState, new_batch, notify, number_of, read_state
+from cq.observers.outbox.table import OutboxFence, OutboxRow, OutboxTables, seconds_since
+from cq.observers.outbox.watch import RowWatch
+from cq.observers.scheduling.runner import DONE
+from cq.observers.sql.engine import ReportingDatabase
+from cq.observers.telemetry.bus import emit
+from cq.queue.combine_queue import CombineQueue
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+FULL_SECONDS: Final = 1.0
+"""How soon to try again to add to a full queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxSource:
+    """Where the rows of a queue's outbox are: the database and the schema of its tables, and the id of the store."""
+
+    database: ReportingDatabase
+    schema: str | None
+    store: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRead:
+    """The state of an outbox, its notification, and why it is stopped (None: it is not), at one version."""
+
+    state: OutboxState
+    notification: bytes | None
+    stopped: str | None
+
+
+class OutboxTask(NotedTask):
+    """The task that moves a queue's rows; one thread at a time may use it. Several workers may run it for one queue.
+
+    Args:
+        db: a database of either store.
+        queue: the queue's name.
+        source: where the rows are.
+
+    Attributes:
+        signal: called with the name of each completed step, for tests.
+    """
+
+    notification: bytes
+    signal: Callable[[str], object] = staticmethod(lambda point: None)
+
+    def __init__(self, db: Database, queue: str, source: OutboxSource) -> None:
+        self.keys = OutboxKeys(queue)
+        super().__init__(db, queue, self.keys, None)
+        self.notification = self.keys.keeper
+        self.progress_key = self.keys.state
+        self._finished = b""
+        self._source = source
+        self._watch = RowWatch(
+            source.database, source.schema, queue, lambda: transact(db, lambda tr: notify(tr, queue))
+        )
+
+    def __str__(self) -> str:
+        return f"outbox of queue {self.queue!r}"
+
+    def end(self) -> None:
+        """Close the connections to the application's database: the worker leaves the outbox."""
+        self._watch.stop()
+        self._source.database.close()
+
+    def _step(self) -> float:
+        """Move one batch; returns 0.0 if there may be more rows, `DONE` if there are none."""
+        read = transact(self.db, self._read)
+        state = read.state
+        if (
+            state.ids and state.batch != self._finished
+        ):  # of a worker that has died, or whose transaction has failed
+            self._finish(state, {}, is_last=False)
+        fence, rows, is_last = self._read_rows(state)
+        self.signal("read")
+        if read.stopped is not None:
+            transact(self.db, lambda tr: tr.clear(self.keys.stopped))  # the fence is as expected now
+        if not rows:
+            return self._idle(read, fence)
+        batch = new_batch(state.batch)
+        try:
+            moved, content = transact(self.db, lambda tr: self._move(tr, state, batch, rows))
+        except QueueFull as error:
+            self._note.problem = str(error)
+            return FULL_SECONDS
+        self.signal("moved")
+        self._finish(moved, content.errors, is_last=is_last)
+        self.signal("deleted")
+        self._note.clear()
+        self._report(content, rows)
+        return 0.0
+
+    def finish(self) -> None:
+        """Delete the rows of the latest batch, and forget their ids; raises as a step does."""
+        read = transact(self.db, self._read)
+        self._finish(read.state, {}, is_last=False)
+        transact(self.db, lambda tr: self._forget(tr, read))
+
+    # 1: the state in the store
+
+    def _read(self, tr: Transaction) -> OutboxRead:
+        notification = tr.snapshot.get(self.notification)
+        stopped = read_stopped(tr.snapshot, self.keys)
+        return OutboxRead(read_state(tr.snapshot, self.queue), notification.value, stopped)
+
+    # 2: deleting the rows of the latest batch
+
+    def _finish(self, state: OutboxState, errors: Mapping[int, str], *, is_last: bool) -> None:
+        """Delete the rows of the latest batch, unless that is done, and store the errors of rows that it left out."""
+        with self._source.database.transaction() as (conn, dialect):
+            tables = OutboxTables.of(dialect, self._source.schema)
+            # Once the ids are forgotten, the deletion is known: a fence with the batch before was set back.
+            expected = (state.batch, state.previous) if state.ids else (state.batch,)
+            fence = self._checked(tables.fence(conn, self.queue, lock=True), expected)
+            if fence.batch != state.batch:
+                deleted = tables.delete(conn, state.ids, state.until)
+                if deleted != len(state.ids):
+                    raise ExportStopped(
+                        f"rows that are added to queue {self.queue!r} are missing in the application's database: it "
+                        f"was set back, or they were deleted. {_advice(self.queue)}"
+                    )
+            if errors:
+                tables.set_aside(conn, errors)
+            tables.set_fence(conn, self.queue, batch=state.batch, waiting=is_last)
+            self.signal("deleting")
+        self._finished = state.batch
+
+    # 3: reading rows
+
+    def _read_rows(self, state: OutboxState) -> tuple[OutboxFence, Sequence[OutboxRow], bool]:
+        """The fence, the first rows in the table, and whether these are all."""
+        with self._source.database.reading() as (conn, dialect):
+            tables = OutboxTables.of(dialect, self._source.schema)
+            # The fence first: then the rows are not older than it, and do not include any of the latest batch.
+            fence = self._checked(tables.fence(conn, self.queue), (state.batch,))
+            return fence, *tables.read(conn, self.queue)
+
+    # 4: moving rows
+
+    def _move(
+        self, tr: Transaction, before: OutboxState, batch: bytes, rows: Sequence[OutboxRow]
+    ) -> tuple[OutboxState, OutboxBatch]:
+        """Add the updates, and store their rows' ids; raises `OutdatedBatch` if another worker was faster."""
+        current = read_state(tr, self.queue)
+        content = batch_of(read_config(tr, self.queue), rows)
+        if current.batch == batch:
+            return current, content  # an earlier try has committed
+        if current.batch != before.batch:
+            raise OutdatedBatch
+        if not content.ids:
+            return before, content
+        content.add_to(tr, CombineQueue(self.queue))
+        moved = OutboxState.of(
+            batch, before.batch, content.ids, max(row.added_at for row in rows).isoformat()
+        )
+        tr.set(self.keys.state, moved.to_bytes())
+        return moved, content
+
+    def _idle(self, read: OutboxRead, fence: OutboxFence) -> float:
+        """Wait for rows: returns 0.0 if the table must be read again before, else `DONE`."""
+        if not fence.waiting:
+            # Rows committed from now on are notified. Rows committed since the read are not: read again.
+            self._finish(read.state, {}, is_last=True)
+            return 0.0
+        self._note.clear()
+        transact(self.db, lambda tr: self._forget(tr, read))
+        self._watch.start()
+        return DONE
+
+    def _forget(self, tr: Transaction, read: OutboxRead) -> None:
+        """Forget the ids of the latest batch, whose rows are deleted, and clear the notification if it is unchanged."""
+        current = read_state(tr, self.queue)
+        if current.batch == read.state.batch and current.ids:
+            tr.set(self.keys.state, OutboxState.of(current.batch, current.previous).to_bytes())
+        tr.clear(self.keys.failure(None))  # also one that a slow worker stored after this one succeeded
+        if read.notification is not None:
+            tr.compare_and_clear(self.notification, read.notification)
+
+    def _report(self, content: OutboxBatch, rows: Sequence[OutboxRow]) -> None:
+        if content.ids:
+            lag = max(seconds_since(row.added_at) for row in rows)
+            emit("outbox_moved", queue=self.queue, moved=len(content.ids), lag=lag)
+        for row, error in content.errors.items():
+            emit("outbox_row_set_aside", queue=self.queue, row=row, error=error)
+
+    def _notify(self) -> None:
+        transact(self.db, lambda tr: notify(tr, self.queue))
+
+    # The fence
+
+    def _checked(self, fence: OutboxFence | None, expected: tuple[bytes, ...]) -> OutboxFence:
+        """The fence; raises `ExportStopped` unless it is this store's and has an expected batch.
+
+        Raises `OutdatedBatch` instead if another worker has moved a batch since the state was read.
+        """
+        if fence is not None and fence.store == self._source.store and fence.batch in expected:
+            return fence
+        latest = transact(self.db, lambda tr: read_state(tr.snapshot, self.queue)).batch
+        if latest != expected[0]:
+            raise OutdatedBatch
+        raise ExportStopped(disagreement(self.queue, fence, self._source.store, latest))
+
+
+def disagreement(queue: str, fence: OutboxFence | None, store: bytes, latest: bytes) -> str:
+    """The message for the operator about a fence that does not fit the latest batch in the store."""
+    if fence is None:
+        return (
+            f"the application's database has no row for queue {queue!r} in cq_outbox_progress: it was set back or "
+            f"emptied, or is another database. {_advice(queue)}"
+        )
+    if fence.store != store:
+        return (
+            f"the outbox of queue {queue!r} is moved by another store, or by a former store in its place. "
+            f"{_advice(queue)}"
+        )
+    if number_of(fence.batch) < number_of(latest):
+        return (
+            f"the application's database lacks the deletion of rows that are added to queue {queue!r}: it was set "
+            f"back. {_advice(queue)}"
+        )
+    return (
+        f"the application's database has deleted rows of the outbox of queue {queue!r} that this store does not have: "
+        f"the store was set back. {_advice(queue)}"
+    )
+
+
+def _advice(queue: str) -> str:
+    return (
+        f"Correct the data if you need to, then run `cq outbox rebase {queue}`: workers continue with the rows that "
+        "the table has now, and add each of them"
+    )

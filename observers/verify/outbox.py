@@ -1,0 +1,34 @@
+"""Checks of the keys of a queue's outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cq.errors import CorruptData
+from cq.keys import VERSIONSTAMP_BYTES
+from cq.observers.export.state import ExportFailure, ExportStop
+from cq.observers.outbox.state import OutboxSettings, parse_state
+from cq.verify.piece import Found, Piece
+
+
+def check_outbox(piece: Piece, found: Found) -> None:
+    """Check a row of an outbox: its key, and that its value is readable. Raises `CorruptData`."""
+    check = _CHECKS.get(found.rest)
+    if check is None:
+        raise CorruptData("not a key of an outbox")
+    check(found.value)
+
+
+def _check_stamp(value: bytes) -> None:
+    if len(value) != VERSIONSTAMP_BYTES:
+        raise CorruptData("not a versionstamp")
+
+
+_CHECKS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
+    b"o": OutboxSettings.from_bytes,
+    b"b": parse_state,
+    b"k": _check_stamp,
+    b"f": ExportFailure.from_bytes,
+    b"s": ExportStop.from_bytes,
+}

@@ -1,0 +1,65 @@
+"""`cq outbox`: what its commands do, and what they say."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import cq
+from tests.cli.conftest import Here
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
+    """The application's database."""
+    file = tmp_path / "shop.db"
+    monkeypatch.setenv("CQ_OUTBOX_URL", f"sqlite:///{file}")
+    with closing(sqlite3.connect(file)) as connection:
+        yield connection
+
+
+def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Connection) -> None:
+    here("configure", "words")
+    assert here("outbox", "list").out == "no queue has an outbox: begin with `cq outbox init QUEUE`\n"
+    assert here("outbox", "init", "words").out == "created cq_outbox, cq_outbox_progress\n"
+    assert here("outbox", "init", "words").out == "all tables exist, as expected\n"
+    with shop:
+        cq.outbox.add(shop, "words", {"a": 1})
+        shop.execute("INSERT INTO cq_outbox (queue, key_json, update_json) VALUES ('words', '\"b\"', 'no')")
+    assert "OK     outbox of words: rows to add: 2" in here("doctor").out
+    assert here("worker", "words", "--drain").status == 0
+    assert here("get", "words", "a").out == "a\t1\n"
+    (row,) = here("outbox", "aside", "words", "--json").rows()
+    (listed,) = here("outbox", "list", "--json").rows()
+    doctor = here("doctor").out
+    verified = here("verify", "words")
+    shop.execute("UPDATE cq_outbox SET update_json = '2'")
+    shop.commit()
+
+    assert (row["key"], row["update"], row["error"].split(":")[0]) == ('"b"', "no", "update_json is not JSON")
+    assert (listed["rows"], listed["aside"], listed["state"]) == (0, 1, "active")
+    assert "rows that the queue refuses: 1: `cq outbox aside words`" in doctor
+    assert verified.status == 0, verified.out
+    assert here("outbox", "retry", "words").out == "workers add 1 row again\n"
+    assert here("worker", "words", "--drain").status == 0
+    assert here("get", "words", "b").out == "b\t2\n"
+    assert here("outbox", "rebase", "words").out == "both databases agree: nothing is changed\n"
+    shop.execute("DELETE FROM cq_outbox_progress")
+    shop.commit()
+    here("worker", "words", "--drain")
+    assert "the outbox of queue 'words' is stopped" in here("status").err + here("status").out
+    assert here("outbox", "rebase", "words").out.startswith("the outbox of queue 'words' continues")
+    assert here("outbox", "remove", "words").out == "queue 'words' has no outbox any more\n"
+    assert "has no outbox" in here("outbox", "aside", "words").err
+
+
+def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
+    here("configure", "words")
+    wrong = here("outbox", "init", "words", "--url-env", "postgresql://me:secret@host/shop")
+
+    assert wrong.status == 1
+    assert "secret" not in wrong.err

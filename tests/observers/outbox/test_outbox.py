@@ -1,0 +1,443 @@
+"""Outboxes: rows of committed transactions are added to their queue, each once, in order; bad rows are set aside."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+import cq
+from cq.observers.outbox import watch
+from cq.observers.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
+from cq.observers.outbox.state import OutboxSettings
+from cq.observers.outbox.table import OutboxTables
+from cq.observers.outbox.task import FULL_SECONDS
+from cq.observers.sql.engine import ReportingDatabase
+from cq.observers.worker.worker import Worker
+from cq.queue import limits
+from tests.observers.outbox.outboxhelpers import (
+    SETTINGS,
+    URL_ENV,
+    configure,
+    insert,
+    move,
+    outbox_task,
+    problem,
+    source,
+    sql,
+    table,
+    values,
+)
+
+
+class Died(Exception):
+    """The worker dies at a point."""
+
+
+def dying_at(point: str) -> Any:
+    def at(reached: str) -> None:
+        if reached == point:
+            raise Died
+
+    return at
+
+
+def test_rows_become_updates_and_are_deleted(db: Any, name: str, reporting_url: str) -> None:
+    configure(db, name)
+    insert(name, {"a": 1, "b": 2})
+    insert(name, [("a", 10), ("a", 100)])
+    move(db, name)
+
+    assert values(db, name) == {"a": 111, "b": 2}
+    assert table() == []
+
+
+def test_keys_and_values_of_all_types(db: Any, name: str, sqlite_url: str) -> None:
+    from datetime import UTC, datetime
+    from decimal import Decimal
+
+    moment = datetime(2026, 5, 4, 3, 2, 1, 7, tzinfo=UTC)
+    for kind, key, given in (
+        ("decimal", ("é\x00", 1, b"\xff"), Decimal("0.10")),
+        ("datetime", ("x", -1, b""), moment),
+        ("bytes", ("", 2**63, b"a"), b"\x00\xff"),
+        ("any", ("y", 0, b""), {"a": [1, 1.5, None, "z"]}),
+        ("bool", ("y", 0, b""), True),
+    ):
+        queue = f"{name}-{kind}"
+        configure(db, queue, key=(str, int, bytes), value=kind, combiner="last")
+        insert(queue, {key: given})
+        move(db, queue)
+        assert values(db, queue) == {key: given}
+        if kind == "decimal":
+            insert(queue, {key: cq.DELETE})
+            move(db, queue)
+            assert values(db, queue) == {}
+
+
+@pytest.mark.parametrize("point", ["read", "moved", "deleting", "deleted"])
+def test_a_worker_that_dies_at_any_step_neither_loses_nor_repeats_a_row(
+    db: Any, name: str, reporting_url: str, point: str
+) -> None:
+    configure(db, name)
+    insert(name, {"a": 1})
+    first = outbox_task(db, name, dying_at(point))
+    first.run()
+    first.end()
+    insert(name, {"a": 10})
+    move(db, name)
+    move(db, name)
+
+    assert "Died" in first.problem
+    assert values(db, name) == {"a": 11}
+    assert table() == []
+
+
+@pytest.mark.parametrize("point", ["read", "moved", "deleting"])
+def test_another_worker_may_move_and_delete_meanwhile(
+    db: Any, name: str, reporting_url: str, point: str
+) -> None:
+    if point == "deleting" and reporting_url.startswith("sqlite"):
+        pytest.skip("the file is locked at this point")
+    configure(db, name)
+    insert(name, {"a": 1})
+    visited: list[str] = []
+
+    def at(reached: str) -> None:
+        if reached == point and not visited:
+            visited.append(reached)
+            if point == "deleting":
+                insert(name, {"a": 100})  # an application is not delayed by the worker's locks
+            else:
+                insert(name, {"a": 10})
+                move(db, name)
+
+    slow = outbox_task(db, name, at)
+    slow.run()
+    slow.run()
+    slow.end()
+    move(db, name)
+
+    assert visited
+    assert values(db, name) == {"a": 101 if point == "deleting" else 11}
+    assert table() == []
+
+
+def test_a_transaction_that_commits_late_with_lower_ids_is_moved(
+    db: Any, name: str, postgres_url: str
+) -> None:
+    configure(db, name)
+    engine = sa.create_engine(postgres_url)
+    with engine.connect() as late:
+        cq.outbox.add(late, name, {"late": 1})
+        insert(name, {"early": 1})
+        move(db, name)
+        before = values(db, name)
+        late.commit()
+    move(db, name)
+    engine.dispose()
+
+    assert before == {"early": 1}
+    assert values(db, name) == {"early": 1, "late": 1}
+
+
+def test_a_transaction_that_waits_for_the_row_of_another_is_combined_after_it(
+    db: Any, name: str, postgres_url: str
+) -> None:
+    """The order that the documentation promises, with a combiner that does not commute."""
+    configure(db, name, key=str, value=str, combiner="last")
+    sql("CREATE TABLE article (name TEXT PRIMARY KEY, price TEXT)")
+    sql("INSERT INTO article VALUES ('glue', '')")
+    engine = sa.create_engine(postgres_url)
+    change = sa.text("UPDATE article SET price = :price WHERE name = 'glue'")
+    with engine.connect() as first, engine.connect() as second:
+        second.execute(sa.text("SELECT 1"))  # began earlier
+        first.execute(change, {"price": "1"})
+        cq.outbox.add(first, name, {"glue": "1"})
+        first.commit()
+        second.execute(change, {"price": "2"})
+        cq.outbox.add(second, name, {"glue": "2"})
+        second.commit()
+    engine.dispose()
+    move(db, name)
+
+    assert values(db, name) == {"glue": "2"}
+
+
+def test_a_row_with_an_operation_id_counts_once_for_its_key(db: Any, name: str, sqlite_url: str) -> None:
+    configure(db, name)
+    insert(name, {"a": 1, "b": 1}, once="order 1")
+    insert(name, {"a": 1}, once="order 1")  # in the same batch
+    move(db, name)
+    insert(name, {"a": 1, "c": 1}, once="order 1")  # in a later one
+    insert(name, {"a": 5}, once="order 2")
+    move(db, name)
+
+    assert values(db, name) == {"a": 6, "b": 1, "c": 1}
+    assert table() == []
+
+
+def test_bad_rows_stay_in_the_table_with_their_errors_and_delay_no_others(
+    db: Any, name: str, reporting_url: str
+) -> None:
+    configure(db, name)
+    bad = (
+        "INSERT INTO cq_outbox (queue, key_json, update_json, operation) VALUES (:queue, :key, :update, :id)"
+    )
+    long = "7" * 800_000
+    for key, update, operation in (
+        ('"a', "1", None),
+        ('"a"', '"text"', None),
+        ("1", "1", None),
+        ('"a"', "1", ""),
+        ('"a"', long, None),
+    ):
+        sql(bad, queue=name, key=key, update=update, id=operation)
+    insert(name, {"a": 1})
+    move(db, name)
+    errors = [row[3] for row in rows_aside(name, source(db, name))]
+    status = outbox_status(db, name)
+    sql(
+        "UPDATE cq_outbox SET key_json = '\"a\"', update_json = '10', operation = NULL WHERE error IS NOT NULL"
+    )
+    retried = retry(db, name, source(db, name))
+    move(db, name)
+
+    assert [error.split(":")[0] for error in errors] == [
+        "key_json is not JSON",
+        "key 'a'",
+        "expected a key of type str, got",
+        "expected an operation id of 1 to 1,000 bytes (str or bytes), got",
+        "the row has more than 700,000 bytes",
+    ]
+    assert (status.rows, status.aside, status.state) == (0, 5, "active")
+    assert retried == 5
+    assert values(db, name) == {"a": 51}
+    assert table() == []
+
+
+def test_a_batch_is_limited_in_bytes(db: Any, name: str, sqlite_url: str) -> None:
+    configure(db, name, key=str, value=str, combiner="last")
+    insert(name, {f"k{number}": "x" * 50_000 for number in range(12)})
+    sizes: list[int] = []
+    task = outbox_task(db, name, lambda point: sizes.append(len(table())) if point == "deleted" else None)
+    for _ in range(4):
+        task.run()
+    task.end()
+
+    assert sizes == [8, 4, 0]
+    assert len(values(db, name)) == 12
+
+
+def test_a_full_queue_slows_the_worker_down_and_nothing_is_lost(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(db, name)
+    monkeypatch.setattr(limits, "CHECK_SECONDS", 0.0)  # read the mark in every add
+    cq.limit(db, name, size=10)
+    cq.transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"a": 1}))
+    limits.compare(db, name)
+    insert(name, {"a": 10})
+    task = outbox_task(db, name)
+    pause = task.run()
+    waiting = table()
+    cq.limit(db, name)
+    while task.run() == 0.0:
+        pass
+    task.end()
+
+    assert pause == FULL_SECONDS
+    assert len(waiting) == 1
+    assert values(db, name) == {"a": 11}
+
+
+def test_a_worker_of_all_queues_moves_and_combines(db: Any, name: str, sqlite_url: str) -> None:
+    configure(db, name)
+    insert(name, {"a": 1})
+    Worker(db, queues=[name]).drain()
+
+    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
+
+
+# Restored databases
+
+
+def test_a_database_that_is_set_back_stops_the_outbox_until_the_operator_decides(
+    db: Any, name: str, reporting_url: str
+) -> None:
+    configure(db, name)
+    insert(name, {"a": 1})
+    backup = sql("SELECT queue, store, batch FROM cq_outbox_progress")
+    move(db, name)
+    insert(name, {"a": 10})
+    move(db, name)
+    set_back(backup)
+    insert(name, {"a": 1})  # the row of the backup
+    found = problem(db, name)
+    state = outbox_status(db, name)
+    rebased = rebase(db, name, source(db, name)), rebase(db, name, source(db, name))
+    move(db, name)
+
+    assert "was set back" in found
+    assert "application's database lacks" in found
+    assert (state.state, state.error) == ("stopped", found)
+    assert rebased == (True, False)
+    assert outbox_status(db, name).state == "active"
+    assert values(db, name) == {"a": 12}
+
+
+def set_back(backup: list[Any]) -> None:
+    for queue, store, batch in backup:
+        sql(
+            "UPDATE cq_outbox_progress SET store = :store, batch = :batch WHERE queue = :queue",
+            queue=queue,
+            store=bytes(store),
+            batch=bytes(batch),
+        )
+
+
+def test_a_store_that_is_set_back_stops_the_outbox(db: Any, name: str, reporting_url: str) -> None:
+    from cq.keys.outbox import OutboxKeys
+
+    configure(db, name)
+    insert(name, {"a": 1})
+    move(db, name)
+    key = OutboxKeys(name).state
+    backup: Any = cq.transact(db, lambda tr: tr.get(key).value)
+    insert(name, {"a": 10})
+    move(db, name)
+    cq.transact(db, lambda tr: tr.set(key, backup))
+    found = problem(db, name)
+
+    assert "the store was set back" in found
+    assert "cq outbox rebase" in found
+
+
+def test_rows_that_vanish_before_they_are_deleted_stop_the_outbox(
+    db: Any, name: str, reporting_url: str
+) -> None:
+    """The database was set back to a time before they were inserted; later rows may have their ids."""
+    configure(db, name)
+    insert(name, {"a": 1, "b": 1})
+    dying = outbox_task(db, name, dying_at("moved"))
+    dying.run()
+    dying.end()
+    first, *_ = sql("SELECT id FROM cq_outbox ORDER BY id")
+    sql("DELETE FROM cq_outbox")
+    later = "INSERT INTO cq_outbox (id, queue, key_json, update_json) VALUES (:id, :queue, '\"new\"', '1')"
+    sql(later, id=first.id, queue=name)
+    found = problem(db, name)
+    rebase(db, name, source(db, name))
+    move(db, name)
+
+    assert "are missing in the application's database" in found
+    assert values(db, name) == {"a": 1, "b": 1, "new": 1}
+
+
+def test_another_database_or_another_store_is_refused(
+    db: Any, name: str, sqlite_url: str, tmp_path: Any
+) -> None:
+    configure(db, name)
+    sql("DELETE FROM cq_outbox_progress")
+    emptied = problem(db, name)
+    other: Any = cq.open(f"embedded:{tmp_path / 'other.db'}")
+    init(db, name, SETTINGS)
+    rebase(db, name, source(db, name))
+    cq.configure(other, name)
+    with pytest.raises(cq.CqError, match="earlier outbox"):
+        init(other, name, SETTINGS)
+    other.close()
+
+    assert "no row for queue" in emptied
+
+
+def test_init_again_and_with_other_settings(db: Any, name: str, reporting_url: str) -> None:
+    cq.configure(db, name)
+    created = init(db, name, SETTINGS)
+    again = init(db, name, SETTINGS)
+    with pytest.raises(cq.ConfigurationConflict, match="schema"):
+        init(db, name, OutboxSettings(URL_ENV, "public"))
+    with pytest.raises(cq.QueueNotConfigured):
+        init(db, f"{name}-no", SETTINGS)
+
+    assert created == ["cq_outbox", "cq_outbox_progress"]
+    assert again == []
+
+
+def test_remove_and_begin_again(db: Any, name: str, reporting_url: str) -> None:
+    configure(db, name)
+    insert(name, {"a": 1})
+    dying = outbox_task(db, name, dying_at("moved"))
+    dying.run()
+    dying.end()
+    remove(db, name, source(db, name))
+    insert(name, {"a": 10})
+    with pytest.raises(cq.InvalidConfiguration, match="has no outbox"):
+        source(db, name)
+    init(db, name, SETTINGS)
+    move(db, name)
+
+    assert values(db, name) == {"a": 11}
+
+
+def test_a_worker_without_the_url_leaves_the_outbox_to_others(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(db, name)
+    insert(name, {"a": 1})
+    monkeypatch.delenv(URL_ENV)
+    cq.transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"b": 1}))
+    Worker(db, queues=[name]).drain()
+    failing = outbox_status(db, name)
+
+    assert dict(cq.CombineQueue(name).scan(db)) == {"b": 1}
+    assert failing.state == "failing"
+    assert "application's database" in failing.error
+
+
+def test_a_waiting_worker_is_woken_by_a_commit(
+    db: Any, name: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By LISTEN, and not by a query: the time between queries is set to an hour."""
+    configure(db, name)
+    move(db, name)  # the fence says that a worker waits
+    monkeypatch.setattr(watch, "POLL_SECONDS", 3600.0)
+    queried, found = threading.Event(), threading.Event()
+    has_rows = OutboxTables.has_rows
+
+    def noted(self: Any, conn: Any, queue: str) -> bool:
+        has = has_rows(self, conn, queue)
+        queried.set()
+        return has
+
+    monkeypatch.setattr(OutboxTables, "has_rows", noted)
+    database = ReportingDatabase(postgres_url)
+    waiting = watch.RowWatch(database, None, name, found.set)
+    waiting.start()
+    assert queried.wait(30)
+    insert(name, {"a": 1})
+
+    assert found.wait(30)
+    waiting.stop()
+    database.close()
+
+
+def test_no_transaction_notifies_while_no_worker_waits(db: Any, name: str, postgres_url: str) -> None:
+    configure(db, name)
+    database = ReportingDatabase(postgres_url)
+    engine = database.engine
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
+        conn.exec_driver_sql("LISTEN cq_outbox")
+        driver: Any = conn.connection.driver_connection
+        insert(name, {"a": 1})
+        sql("SELECT pg_notify('cq_outbox', 'end')")
+        busy = [each.payload for each in driver.notifies(stop_after=1)]
+        move(db, name)  # and waits
+        insert(name, {"a": 1})
+        waiting = [each.payload for each in driver.notifies(stop_after=1)]
+        conn.detach()
+    database.close()
+
+    assert (busy, waiting) == (["end"], [""])
