@@ -12,10 +12,13 @@ from cq.cli.shared.output import quantity
 def to_svg(report: BenchReport) -> str:
     """The chart; each bar has its number and the range of its repetitions."""
     rows = sorted(report.rows, key=lambda row: row.per_transaction)
+    has_several = len({row.workers for row in rows if row.workers}) > 1
     groups = {
         f"{quantity(size, 'update')} per transaction": [
             Bar(
-                row.system,
+                f"{row.system}, {quantity(row.workers, 'worker')}"
+                if has_several and row.workers
+                else row.system,
                 row.both.median,
                 f"{row.both.low:,.0f} to {row.both.high:,.0f}",
                 row.system.split("+")[0] == OWN,

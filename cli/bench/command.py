@@ -23,7 +23,8 @@ commands = typer.Typer()
     "bench",
     epilog="Examples: cq bench; cq bench --per-transaction 5,100,5000 --against postgres-rollup --json; "
     "cq bench --live 100 --cloud --export sqlite --against postgres-upsert; "
-    "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
+    "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000; "
+    "cq bench --live 100 --workers 1,2,4 --against none",
 )
 def bench(
     per_transaction: Annotated[
@@ -93,7 +94,14 @@ def bench(
     threads: Annotated[
         int, number_option("Threads of each adding process; each runs one transaction at a time.")
     ] = 8,
-    workers: Annotated[int, number_option("Number of worker processes.")] = 1,
+    workers: Annotated[
+        str,
+        option(
+            "N,...",
+            "Numbers of worker processes. With several, the queue is drained, or combined --live, with each "
+            "of them in turn; other measurements have the first number of workers.",
+        ),
+    ] = "1",
     buckets: Annotated[
         int | None, number_option("Buckets of the queue. Default: those of a new queue.")
     ] = None,
@@ -142,7 +150,10 @@ def bench(
 
     request = BenchRequest(
         workload=BenchWorkload(keys=keys, skew=skew, kind=value),
-        plan=Plan(adders, threads, workers, seconds, warm_up=seconds / 2, repetitions=repetitions),
+        plans=[
+            Plan(adders, threads, number, seconds, warm_up=seconds / 2, repetitions=repetitions)
+            for number in _workers(workers)
+        ],
         buckets=buckets,
         sizes=_numbers(per_transaction),
         against=None if against is None else _words(against),
@@ -191,6 +202,13 @@ def _numbers(text: str) -> list[int]:
         return [int(each) for each in _words(text)]
     except ValueError:
         raise typer.BadParameter(f"expected numbers such as 5,100,5000, got: {text!r}") from None
+
+
+def _workers(text: str) -> list[int]:
+    numbers = _numbers(text)
+    if not numbers or min(numbers) < 1:
+        raise typer.BadParameter(f"expected numbers of workers such as 1,2,4, got: {text!r}")
+    return numbers
 
 
 @contextmanager

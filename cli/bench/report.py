@@ -61,7 +61,9 @@ class BenchReport:
         others = dict.fromkeys(row.system for row in self.rows if row.drain is None)
         for part, (title, usual) in _TABLES.items():
             compared = others if part == "live" else ()
-            columns = [*usual, *((f"to {other}", other, "{:.2f}") for other in compared)]
+            has_several = len({each["workers"] for each in found[part] if each.get("workers")}) > 1
+            columns = [column for column in usual if has_several or column is not _WORKERS]
+            columns += [(f"to {other}", other, "{:.2f}") for other in compared]
             records = [{**each, **each.get("to", {})} for each in found[part]]
             lines = [[_cell(each.get(name), shape) for _, name, shape in columns] for each in records]
             if lines:
@@ -80,12 +82,14 @@ class ReportTable:
 
 _SPREAD: Final = "{:.0%}"
 _SIZE: Final = ("per transaction", "per_transaction", "{:,}")
+_WORKERS: Final = ("workers", "workers", "{}")  # only in a table of several numbers of workers
 _TABLES: Final[dict[str, tuple[str, list[tuple[str, str, str]]]]] = {
     "rows": (
         "Adding and draining in turn, updates/s",
         [
             ("system", "system", "{}"),
             _SIZE,
+            _WORKERS,
             ("add", "add", "{:,.0f}"),
             ("drain", "drain", "{:,.0f}"),
             ("both", "both", "{:,.0f}"),
@@ -98,6 +102,7 @@ _TABLES: Final[dict[str, tuple[str, list[tuple[str, str, str]]]]] = {
         [
             ("system", "system", "{}"),
             _SIZE,
+            _WORKERS,
             ("asked", "rate", "{:,.0f}|all it can"),
             ("added", "added", "{:,.0f}"),
             ("done", "done", "{:,.0f}"),
@@ -153,11 +158,13 @@ def _cell(value: Any, shape: str) -> str:
 
 
 def _row(row: PhaseResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
-    own = _found(rows, system=OWN, per_transaction=row.per_transaction)
+    same = {"per_transaction": row.per_transaction} | ({"workers": row.workers} if row.workers else {})
+    own = _found(rows, system=OWN, **same)
     return {
         "system": row.system,
         "store": row.store,
         "per_transaction": row.per_transaction,
+        "workers": row.workers,
         **_medians(add=row.add, drain=row.drain, both=row.both),
         "cq_to_it": own and _ratio(own.both, row.both),
         "updates": row.updates,
@@ -170,6 +177,7 @@ def _live(live: LiveResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
         "system": live.system,
         "store": live.store,
         "per_transaction": live.per_transaction,
+        "workers": live.workers,
         "rate": live.rate and round(live.rate, 1),
         **_medians(added=live.added, done=live.done),
         **_medians(1000, p50_ms=live.p50, p99_ms=live.p99, max_ms=live.highest),

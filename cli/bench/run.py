@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import product
 
 from cq.cli.bench.machine_facts import machine_facts
 from cq.cli.bench.measures.emitting import measure_emitters
@@ -17,6 +18,7 @@ from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING, CannotMeasure, System, Unavailable
 from cq.cli.bench.systems.systems import Backends, make_against
 from cq.cli.bench.systems.workload import BenchWorkload
+from cq.cli.shared.output import quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class BenchRequest:
     them. Raises `CannotMeasure` for invalid values.
 
     Args:
+        plans: one or more, which differ in their workers. Adding and draining in turn and live are measured with each
+            plan; everything else, such as systems to compare with, with the first one.
         sizes: transaction sizes, in updates, for adding and draining in turn.
         against: systems to compare with in that part; None: all available systems.
         live: transaction sizes for adding and combining at the same time.
@@ -34,7 +38,7 @@ class BenchRequest:
     """
 
     workload: BenchWorkload
-    plan: Plan
+    plans: Sequence[Plan]
     buckets: int | None
     sizes: Sequence[int] = ()
     against: Sequence[str] | None = None
@@ -62,7 +66,8 @@ class BenchRequest:
         del workload["per_transaction"]
         return {
             **workload,
-            **asdict(self.plan),
+            **asdict(self.plans[0]),
+            "workers": [plan.workers for plan in self.plans],
             "buckets": self.buckets,
             "cloud": self.cloud,
             "export": self.export,
@@ -94,35 +99,41 @@ class _BenchRun:
 
     def run(self) -> BenchReport:
         request, report, notify = self._request, self._report, self._notify
+        first = request.plans[0]
         # Before any measurement, so that a missing system is reported after seconds, not minutes.
         names = self._available() if request.sizes else []
         for size in request.sizes:
             self._measure_in_turn(replace(request.workload, per_transaction=size), names)
         for size in request.live:
             workload = replace(request.workload, per_transaction=size)
-            report.live += measure_live(self._full_queue(), workload, request.plan, request.rate, notify)
+            for plan in request.plans:
+                report.live += measure_live(self._full_queue(), workload, plan, request.rate, notify)
         for what in request.grow:
             report.growth += measure_growth(
-                self._queue(), what, request.workload, request.plan, request.grow_to, notify
+                self._queue(), what, request.workload, first, request.grow_to, notify
             )
         if request.emitters:
-            report.emitters += measure_emitters(self._queue, request.workload, request.plan, notify)
+            report.emitters += measure_emitters(self._queue, request.workload, first, notify)
         if request.tasks:
-            report.tasks += measure_tasks(self._queue, request.workload, request.plan, request.tasks, notify)
+            report.tasks += measure_tasks(self._queue, request.workload, first, request.tasks, notify)
         report.machine["versions"] |= self._backends.versions
         return report
 
     def _measure_in_turn(self, workload: BenchWorkload, names: Sequence[str]) -> None:
         """Measure all systems at one transaction size."""
-        makers: list[Callable[[], System]] = [self._queue]
-        if self._request.cloud or self._request.export:
-            makers.append(self._full_queue)
-        makers += [partial(make_against, self._backends, name, workload.kind) for name in names]
-        for make in makers:
+        request = self._request
+        queues = [self._queue, self._full_queue] if request.cloud or request.export else [self._queue]
+        measured: list[tuple[Plan, Callable[[], System]]] = [*product(request.plans, queues)]
+        measured += [
+            (request.plans[0], partial(make_against, self._backends, name, workload.kind)) for name in names
+        ]
+        for plan, make in measured:
             system = make()
             prefix = f"{system.name}, {workload.per_transaction:,} per transaction"
+            if system.defers:
+                prefix += f", {quantity(plan.workers, 'worker')}"
             notify = partial(self._notify_of, prefix)
-            self._report.rows.append(measure(system, workload, self._request.plan, notify))
+            self._report.rows.append(measure(system, workload, plan, notify))
 
     def _notify_of(self, prefix: str, step: str) -> None:
         self._notify(f"{prefix}: {step}")

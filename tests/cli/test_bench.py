@@ -85,6 +85,35 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     assert transact(db, lambda tr: tr.get_range(b"cq bench", b"cq bencj").to_list()) == []
 
 
+def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(cli: Cli) -> None:
+    ended = cli.run(
+        "bench",
+        *LITTLE,
+        *("--per-transaction", "5", "--live", "5", "--rate", "100", "--workers", "1,2"),
+        *("--against", "atomic-add", "--json"),
+    )
+
+    assert (ended.status, ended.err) == (0, "")
+    found = json.loads(ended.out)
+    assert found["settings"]["workers"] == [1, 2]
+    assert [(row["system"], row["workers"]) for row in found["rows"]] == [
+        ("cq", 1),
+        ("cq", 2),
+        ("atomic-add", None),
+    ]
+    assert [(row["workers"], row["rate"]) for row in found["live"]] == [(1, 100.0), (2, 100.0)]
+    for row in found["rows"]:
+        assert_adds_up(row)
+
+
+@pytest.mark.parametrize("workers", ["0", "1,0", "none", "1,two"])
+def test_wrong_numbers_of_workers_are_refused(here: Here, workers: str) -> None:
+    ended = here("bench", "--workers", workers, *LITTLE)
+
+    assert (ended.status, ended.out) == (2, "")
+    assert "expected numbers" in ended.err
+
+
 def assert_adds_up(row: dict[str, Any]) -> None:
     """The figure of both is made of those of adding and draining."""
     both = row["add"] if row["drain"] is None else 1 / (1 / row["add"] + 1 / row["drain"])

@@ -283,7 +283,9 @@ def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
 # Reports
 
 
-def row(system: str, size: int, both: float, drain: float | None = None) -> PhaseResult:
+def row(
+    system: str, size: int, both: float, drain: float | None = None, workers: int | None = None
+) -> PhaseResult:
     figure = Figure((both,))
     return PhaseResult(
         system,
@@ -294,6 +296,7 @@ def row(system: str, size: int, both: float, drain: float | None = None) -> Phas
         None if drain is None else Figure((drain,)),
         figure,
         updates=size,
+        workers=workers,
     )
 
 
@@ -304,7 +307,9 @@ def report() -> BenchReport:
         {"repetitions": 3},
         [row("cq", 5, 50.0, 70.0), row("postgres-upsert", 5, 100.0), row("cq", 100, 1.0, 2.0)],
         [
-            LiveResult("cq", "embedded", 5, rate, Figure((60.0,)), Figure((40.0,)), figure, figure, figure, 9)
+            LiveResult(
+                "cq", "embedded", 5, rate, Figure((60.0,)), Figure((40.0,)), figure, figure, figure, 9, 1
+            )
             for rate in (None, 20.0)
         ],
         [
@@ -331,6 +336,19 @@ def test_figures_are_compared_with_those_of_the_same_size() -> None:
 def test_a_table_has_a_cell_for_each_column() -> None:
     for table in report().tables():
         assert {len(line) for line in table.lines} == {len(table.columns)}
+
+
+def test_rows_name_their_workers_if_there_are_several_numbers_of_them() -> None:
+    found = report()
+    heads = [table.columns for table in found.tables()]
+    found.rows = [row("cq", 5, 50.0, 70.0, 1), row("cq", 5, 80.0, 120.0, 2), row("redis", 5, 100.0)]
+
+    table, live, *_ = found.tables()
+
+    assert all("workers" not in each for each in (*heads, live.columns))
+    assert [line[table.columns.index("workers")] for line in table.lines] == ["1", "2", ""]
+    assert [line[table.columns.index("cq to it")] for line in table.lines] == ["1.00", "1.00", "0.50"]
+    assert "cq, 1 worker 50, cq, 2 workers 80, redis 100" in to_svg(found)
 
 
 def test_a_chart_is_well_formed_and_says_its_figures_in_words() -> None:

@@ -43,6 +43,7 @@ class LiveResult:
         done: updates per second until all updates were combined and, with an export, exported.
         p50, p99, highest: latency in seconds, from the end of a commit until the combined value could be read.
         probes: number of measured commits in all repetitions.
+        workers: number of processes that combined.
     """
 
     system: str
@@ -55,6 +56,7 @@ class LiveResult:
     p99: Figure
     highest: Figure
     probes: int
+    workers: int
 
 
 def measure_live(
@@ -112,6 +114,7 @@ class _LiveRun:
             p99=Figure(tuple(quantile(each, 0.99) for each in latencies)),
             highest=Figure(tuple(each[-1] for each in latencies)),
             probes=sum(map(len, latencies)),
+            workers=plan.workers,
         )
 
     def _once(self, adders: BenchCrew, seconds: float) -> tuple[float, float, list[float]]:

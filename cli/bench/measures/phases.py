@@ -47,6 +47,7 @@ class PhaseResult:
         add, drain: rates of the phases; `drain` is None if counts are current after adding.
         both: rate of adding and draining in turn; the rate of adding if `drain` is None.
         updates: number of added and verified updates, including the warm-up.
+        workers: number of processes that combined; None if counts are current after adding.
     """
 
     system: str
@@ -57,6 +58,7 @@ class PhaseResult:
     drain: Figure | None
     both: Figure
     updates: int
+    workers: int | None
 
 
 def measure(
@@ -102,7 +104,15 @@ def measure(
     add, drain = Figure(tuple(adds[1:])), Figure(tuple(drains[1:])) if drains else None
     both = add if drain is None else Figure(tuple(map(harmonic, add.values, drain.values)))
     return PhaseResult(
-        system.name, system.store, workload.per_transaction, plan.threads, add, drain, both, updates
+        system.name,
+        system.store,
+        workload.per_transaction,
+        plan.threads,
+        add,
+        drain,
+        both,
+        updates,
+        workers=plan.workers if system.defers else None,
     )
 
 
