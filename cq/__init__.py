@@ -2,7 +2,6 @@
 
 import cq.outbox as _outbox  # noqa: F401 - so that `cq.outbox.add` needs no import of its own
 from cq.admin.configure import (
-    configure,
     pause,
     prioritize,
     put_observer,
@@ -10,6 +9,7 @@ from cq.admin.configure import (
     remove_observer,
     resume,
 )
+from cq.admin.configured_queue import configure
 from cq.admin.purge import delete, purge
 from cq.admin.rebucket import rebucket
 from cq.app import App

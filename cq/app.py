@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from cq import keys
-from cq.admin import configure as configuring
+from cq.admin.configured_queue import configure
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.errors import CodeMismatch
 from cq.observer import Observer, ObserverFunction, ObserverSpec
+from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
 
 Exporter = Callable[[Any], object]
@@ -103,9 +104,9 @@ class App:
 
         return declare
 
-    def configure(self, db: Database, name: str, **settings: Any) -> QueueConfig:
+    def configure(self, db: Database, name: str, **settings: Any) -> CombineQueue[Any, Any]:
         """Call `cq.configure` with the declared combiner and observers; it documents the settings and errors."""
-        return configuring.configure(db, name, **self.settings(name, settings))
+        return configure(db, name, **self.settings(name, settings))
 
     def settings(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """The given settings of a queue with the declared combiner and observers, for `cq.configure`."""

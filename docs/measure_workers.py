@@ -146,8 +146,7 @@ def idle(url: str) -> None:
 def wake(url: str) -> None:
     """Measure the time from a commit to the combined value, with the worker in another process."""
     db = cq.open(url)
-    cq.configure(db, "wake")
-    queue = cq.CombineQueue("wake")
+    queue = cq.configure(db, "wake")
     process = in_process(url, ["wake"])
     times = []
     for number in range(WAKES + 10):
@@ -161,8 +160,7 @@ def wake(url: str) -> None:
 def backlog(url: str) -> None:
     """Measure the memory and the time to drain a deep backlog."""
     db = cq.open(url)
-    cq.configure(db, "deep", buckets=1)
-    queue = cq.CombineQueue("deep")
+    queue = cq.configure(db, "deep", buckets=1)
     words = [f"word {number}" for number in range(KEYS)]
     weights = [1 / (number + 1) for number in range(KEYS)]
     drawn = iter(random.choices(words, weights, k=BACKLOG))

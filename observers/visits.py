@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
+from cq.admin.configure import configure
 from cq.arguments import repeatable
 from cq.config.window import milliseconds
 from cq.observers.builtin import put_built_in
@@ -79,10 +80,10 @@ class Visits:
             if counted is not None:
                 cq.configure(db, counted.name, key=str, value=int, combiner="sum", buckets=buckets)
         cq.configure(db, self.views.name, key=str, window=window, buckets=buckets)
-        seen = cq.configure(db, self.seen.name, key=_PAIR, window=window, buckets=buckets)
+        seen = configure(db, self.seen.name, key=_PAIR, window=window, buckets=buckets)
         put_built_in(db, seen, distinct(self.visitors.name))
         if self.readers is not None:
-            read = cq.configure(db, self.read.name, key=_PAIR, buckets=buckets)
+            read = configure(db, self.read.name, key=_PAIR, buckets=buckets)
             put_built_in(db, read, distinct(self.readers.name))
 
     def count(

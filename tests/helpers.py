@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, Final
 
 import cq
+from cq.admin.configure import configure
 from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
-from cq.config.queue import read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.keys import QueueKeys
 from cq.passes.pass_result import PassResult
 from cq.passes.plan import Limits
@@ -31,6 +32,11 @@ def buckets_of(db: Any, name: str, app: App | None = None, limits: Limits | None
     """A `Bucket` for each of the queue's buckets."""
     code = code_of(db, name, app)
     return [PassRunner(db, code, number, limits=limits) for number in range(code.config.buckets)]
+
+
+def configured(db: Any, name: str, **settings: Any) -> QueueConfig:
+    """Do as `cq.configure`, and return the configuration."""
+    return configure(db, name, **settings)
 
 
 def put(db: Any, rows: Mapping[bytes, bytes]) -> None:

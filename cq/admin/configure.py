@@ -60,38 +60,7 @@ def configure(
     audit: bool | None = None,
     window: object = None,
 ) -> QueueConfig:
-    """Create a queue, or change settings of an existing one; the same settings again change nothing.
-
-    Observers can be changed at any time, also on a queue that holds values: passes first report all stored values to
-    new observers and new versions of observers, while adds and reads continue.
-
-    Args:
-        db: a database of either store.
-        name: 1 to 100 letters, digits, `_`, `.` or `-`.
-        key: `str` (default of a new queue), `int`, `bytes`, or a tuple of these such as `(str, int)`; or their names.
-        value: the type of updates and values: `int` (default of a new queue), `float`, `Decimal`, `str`, `bytes`,
-            `bool`, `list`, `dict`, `set`, `datetime` or `"any"`.
-        combiner: the name of a built-in combiner (default of a new queue: `sum`), or one of your own.
-        buckets: 1 to 4,096 (default of a new queue: 1 in an embedded store, 4 on a cluster). As many passes can run
-            at the same time. Small transactions need few buckets: an add writes a row and a notification for each
-            bucket that its keys touch.
-        observers: called for every change, in this order, in the transaction that makes it. They replace the
-            application's observers of the queue; built-in observers, stored as settings, stay.
-        audit: whether to keep sums of added and dropped updates, so that `cq.admin.audit.check_audit` can find lost or
-            repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
-            one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
-            turn it on reads all data of the queue.
-        window: width and slice in seconds of a window over the queue, such as `(600, 10)` or `"600/10"` (default of a
-            new queue: no window). Workers subtract updates that leave the window, see `cq.Window`. For values of int
-            with the combiner sum. A queue created with a window keeps one; another width or slice applies to
-            updates added from then on.
-
-    Raises:
-        InvalidConfiguration: a setting is not one that cq knows.
-        ConfigurationConflict: the queue has other settings; no setting is changed.
-        NotNow: an audit cannot begin while the queue is being purged. Or the audit is on, but a bucket could not be
-            read at one version: call this again.
-    """
+    """Do as `cq.configure`, which documents the settings and errors; return the configuration."""
     wanted = requested(
         key=key,
         value=value,

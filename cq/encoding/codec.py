@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import chain
 from types import UnionType
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_origin
 
 import cbor2
 
@@ -368,6 +368,7 @@ def _encoded_key(key: object) -> bytes:
 
 
 def _type_name(spec: object) -> str:
+    spec = get_origin(spec) or spec  # set[str] is a set
     if isinstance(spec, type):
         return spec.__name__
     return spec.strip() if isinstance(spec, str) else brief(spec)

@@ -8,8 +8,7 @@ import cq
 from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
-cq.configure(db, "visits", key=(str, str), value=int, combiner="sum", buckets=2)
-visits = cq.CombineQueue("visits")
+visits = cq.configure(db, "visits", key=(str, str), value=int, combiner="sum", buckets=2)
 
 
 def serve(emitter):

@@ -6,8 +6,7 @@ import cq
 from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
-cq.configure(db, "balance", key=str, value=int, combiner="sum")
-balance = cq.CombineQueue("balance")
+balance = cq.configure(db, "balance", key=str, value=int, combiner="sum")
 
 
 @cq.transactional

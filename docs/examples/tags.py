@@ -6,8 +6,7 @@ import cq
 from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
-cq.configure(db, "tags", key=int, value=set, combiner="union")
-tags = cq.CombineQueue("tags")
+tags = cq.configure(db, "tags", key=int, value=set, combiner="union")
 
 
 @cq.transactional

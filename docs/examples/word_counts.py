@@ -7,8 +7,7 @@ import cq
 from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
-cq.configure(db, "words", key=str, value=int, combiner="sum")
-words = cq.CombineQueue("words")
+words = cq.configure(db, "words", key=str, value=int, combiner="sum")
 
 
 @cq.transactional

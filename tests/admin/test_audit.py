@@ -37,7 +37,7 @@ from tests.faults import (
     WrappedDatabase,
     WrappedTransaction,
 )
-from tests.helpers import STAGING, add, aside, code_of, commits, stored
+from tests.helpers import STAGING, add, aside, code_of, commits, configured, stored
 from tests.test_promises import in_threads
 
 MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
@@ -477,23 +477,23 @@ def test_no_add_commits_under_a_configuration_before_the_audit(db: Any, name: st
 
 
 def test_an_audit_that_is_on_stays_as_it_is(db: Any, name: str) -> None:
-    first = cq.configure(db, name, buckets=4, audit=True)
+    first = configured(db, name, buckets=4, audit=True)
     assert first.settings()["audit"] is True
     add(db, name, {"a": 1})
 
-    assert cq.configure(db, name) == cq.configure(db, name, audit=True) == first
+    assert configured(db, name) == configured(db, name, audit=True) == first
     assert total(db, name) == [1, 0, 0, 1, 0, 0]
 
 
 def test_an_audit_that_is_turned_off_leaves_nothing(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=4)
     add(db, name, {"a": 1, "b": 1})
-    on = cq.configure(db, name, audit=True)
+    on = configured(db, name, audit=True)
     assert on.audit is not None
     bounds = AuditKeys(name).of_generation(on.audit.generation)
     assert len(stored(db, bounds)) > 4
 
-    assert cq.configure(db, name, audit=False).audit is None
+    assert configured(db, name, audit=False).audit is None
     assert stored(db, bounds) == []
     with pytest.raises(
         cq.InvalidConfiguration, match=f"no audit: turn it on with `cq configure {name} --audit`"

@@ -18,7 +18,7 @@ from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, combine_all, nothing_queued, stored
+from tests.helpers import add, aside, code_of, combine_all, configured, nothing_queued, stored
 from tests.passes.test_combine_pass import Seen
 
 
@@ -147,7 +147,8 @@ def test_a_new_version_is_a_new_generation_and_the_old_data_goes_when_it_is_comp
     app_of(1).configure(db, name, buckets=2)
     add(db, name, {"a": 1, "b": 2, "c": 3})
     combine_all(db, name, app_of(1))
-    changed = app_of(10).configure(db, name, buckets=2)
+    app_of(10).configure(db, name, buckets=2)
+    changed = configured(db, name)
 
     assert [each.generation for each in changed.observers] == [2]
     assert current(db, name, "kept") == 1
@@ -184,7 +185,7 @@ def test_an_observer_can_be_rebuilt_and_removed(db: Any, name: str) -> None:
 def test_leaving_observers_out_leaves_them_as_they_are(db: Any, name: str) -> None:
     Seen().app(name).configure(db, name, buckets=2)
 
-    assert [each.name for each in cq.configure(db, name, buckets=2).observers] == ["seen"]
+    assert [each.name for each in configured(db, name, buckets=2).observers] == ["seen"]
 
 
 def test_buckets_remember_nothing_of_old_observers(db: Any, name: str) -> None:

@@ -15,6 +15,7 @@ from cq.queue.limits import compare
 from cq.store import sizes
 from cq.store.transact import transact
 from cq.testing import drain
+from tests.helpers import configured
 
 
 def add(db: Any, name: str, updates: dict[str, int]) -> None:
@@ -27,7 +28,7 @@ def status_of(db: Any, name: str) -> QueueStatus:
 
 
 def test_an_empty_queue_has_nothing_waiting(db: Any, name: str) -> None:
-    config = cq.configure(db, name, buckets=3)
+    config = configured(db, name, buckets=3)
 
     assert status_of(db, name) == QueueStatus(
         name=name,

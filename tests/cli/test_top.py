@@ -17,6 +17,7 @@ from cq.observers.top.index import observer, top
 from cq.observers.top.publisher import Publisher
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
+from tests.helpers import configured
 
 
 class Words:
@@ -25,7 +26,7 @@ class Words:
     def __init__(self, db: Any, **settings: Any) -> None:
         self.db = db
         self.spec = top(every=0, **settings)
-        self.config = cq.configure(db, "words", observers=[self.spec])
+        self.config = configured(db, "words", observers=[self.spec])
         self.observer = ObserverConfig(
             "top", 1, dict(self.spec.settings), self.config.observers[0].generation
         )

@@ -20,7 +20,7 @@ from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
-from tests.helpers import add, code_of, get
+from tests.helpers import add, code_of, configured, get
 
 REFUSED: Final = r"needs features that this version of cq lacks \('time travel'\): upgrade cq"
 
@@ -49,7 +49,7 @@ def as_stored(config: QueueConfig) -> dict[str, Any]:
 
 def test_a_queue_without_features_is_stored_as_ever(db: Any, name: str) -> None:
     """Builds that know the first format only read it."""
-    config = cq.configure(db, name, buckets=3)
+    config = configured(db, name, buckets=3)
     assert as_stored(config)["format"] == 1
     assert "features" not in as_stored(config)
     assert QueueConfig.from_bytes(name, config.to_bytes()) == config
@@ -66,7 +66,7 @@ def test_a_queue_without_features_is_stored_as_ever(db: Any, name: str) -> None:
 def test_a_configuration_lists_the_features_that_it_needs(
     db: Any, name: str, settings: dict[str, Any], needed: list[str] | None
 ) -> None:
-    config = cq.configure(db, name, **settings)
+    config = configured(db, name, **settings)
     assert as_stored(config)["format"] == 2  # which builds that know the first format only refuse
     assert as_stored(config)["features"] == list(features.FEATURES if needed is None else needed)
     assert QueueConfig.from_bytes(name, config.to_bytes()) == config
@@ -75,7 +75,7 @@ def test_a_configuration_lists_the_features_that_it_needs(
 def test_a_window_of_a_build_without_lists_is_read_and_listed_from_the_next_change_on(
     db: Any, name: str
 ) -> None:
-    config = cq.configure(db, name, window="60/5")
+    config = configured(db, name, window="60/5")
     before = {**as_stored(config), "format": 1}
     del before["features"]
     assert QueueConfig.from_bytes(name, codec.encode(before)) == config
@@ -89,7 +89,7 @@ def test_a_window_of_a_build_without_lists_is_read_and_listed_from_the_next_chan
 
 def run_pass(db: Any, name: str) -> None:
     """A pass of a worker that knows the queue as it was."""
-    code = code_of(db, cq.configure(db, f"{name}-2", buckets=1).name)
+    code = code_of(db, configured(db, f"{name}-2", buckets=1).name)
     transact(db, lambda tr: Pass(tr, replace(code, config=replace(code.config, name=name)), 0).run())
 
 

@@ -29,6 +29,7 @@ from cq.keys import QueueKeys
 from cq.store import is_local
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
+from tests.helpers import configured
 
 
 def observer(tr: Any, changes: list[cq.Change]) -> None:
@@ -36,15 +37,15 @@ def observer(tr: Any, changes: list[cq.Change]) -> None:
 
 
 def test_the_same_settings_again_change_nothing(db: Any, name: str) -> None:
-    first = cq.configure(db, name, key=(str, int), value=int, buckets=8)
+    first = configured(db, name, key=(str, int), value=int, buckets=8)
     version = transact(db, lambda tr: tr.get(METADATA_VERSION).value)
 
-    assert cq.configure(db, name, key="(str, int)", value="int", buckets=8) == first
+    assert configured(db, name, key="(str, int)", value="int", buckets=8) == first
     assert transact(db, lambda tr: tr.get(METADATA_VERSION).value) == version
 
 
 def test_a_new_queue_has_fewer_buckets_where_passes_come_one_after_the_other(db: Any, name: str) -> None:
-    assert cq.configure(db, name).buckets == (LOCAL_BUCKETS if is_local(db) else DEFAULT_BUCKETS)
+    assert configured(db, name).buckets == (LOCAL_BUCKETS if is_local(db) else DEFAULT_BUCKETS)
 
 
 def test_other_settings_are_refused_and_named(db: Any, name: str) -> None:
@@ -75,9 +76,7 @@ def test_settings_that_cq_does_not_know_are_refused(db: Any, name: str, settings
 
 def test_a_configuration_comes_back_as_it_was_stored(db: Any, name: str) -> None:
     own = cq.Combiner("longest", 3, lambda key, values: max(values, key=len))
-    wanted = cq.configure(
-        db, name, key=(bytes, str), value=list, combiner=own, buckets=3, observers=[observer]
-    )
+    wanted = configured(db, name, key=(bytes, str), value=list, combiner=own, buckets=3, observers=[observer])
 
     assert QueueConfig.from_bytes(name, wanted.to_bytes()) == wanted
     assert str(wanted.combiner) == "longest@3"
@@ -122,7 +121,7 @@ def test_a_foreign_configuration_is_called_corrupt(db: Any, name: str, content: 
 
 def test_code_is_resolved_by_name_and_version(db: Any, name: str) -> None:
     own = cq.Combiner("longest", 2, lambda key, values: max(values, key=len))
-    stored = cq.configure(db, name, value=str, combiner=own, observers=[observer])
+    stored = configured(db, name, value=str, combiner=own, observers=[observer])
 
     app = cq.App()
     with pytest.raises(CodeMismatch, match="longest@2, this process has none"):
@@ -135,7 +134,8 @@ def test_code_is_resolved_by_name_and_version(db: Any, name: str) -> None:
         app.code(stored)
     app.queue(name, combiner=own, observers=[observer])
     assert app.code(stored).combiner is own
-    assert app.configure(db, name, value=str) == stored
+    assert app.configure(db, name, value=str).combiner is own
+    assert configured(db, name) == stored
 
 
 @pytest.mark.parametrize("stored", [b"\xff", codec.encode(["paused"]), codec.encode({"pausing": True})])
@@ -143,3 +143,15 @@ def test_flags_that_cq_did_not_write_are_corrupt_data(stored: bytes) -> None:
     """As workers expect it: they leave the queue alone, and say why."""
     with pytest.raises(CorruptData):
         Flags.from_bytes(stored)
+
+
+def test_configure_returns_the_queue_with_its_own_combiner(db: Any, name: str) -> None:
+    own = cq.Combiner("longest", 1, lambda key, values: max(values, key=len))
+    queue = cq.configure(db, name, key=(str, int), value=set[str], combiner=own)
+
+    assert isinstance(queue, cq.CombineQueue)
+    assert (queue.name, queue.combiner) == (name, own)
+    assert cq.configure(db, name).combiner is None
+    transact(db, lambda tr: queue.add(tr, {("a", 1): {"b"}}))
+    assert transact(db, lambda tr: queue.get(tr, ("a", 1), pending=True)) == {"b"}
+    assert configured(db, name).value.name == "set"

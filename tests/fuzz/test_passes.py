@@ -27,7 +27,7 @@ from cq.queue.set_aside import drop_aside, read_aside, retry_aside
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.fuzz.inputs import BOMBS, bounded, broken, searched
-from tests.helpers import add, aside, combine_all, get, nothing_queued, stored
+from tests.helpers import add, aside, combine_all, configured, get, nothing_queued, stored
 
 ROWS = {
     "no list": codec.encode({"a": 1}),
@@ -222,7 +222,7 @@ def test_a_worker_leaves_a_queue_alone_whose_configuration_it_cannot_read(db: An
 
 
 def test_a_configuration_is_read_or_refused(db: Any, name: str) -> None:
-    config = cq.configure(db, name, key=(str, int), value="any", combiner="last", observers=[top(3, every=0)])
+    config = configured(db, name, key=(str, int), value="any", combiner="last", observers=[top(3, every=0)])
     real = config.to_bytes()
     for rng in searched(1_000):
         try:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import cq
 from cq.config.queue import QueueConfig
 from cq.encoding.codec import ValueType
 from cq.errors import CodeMismatch, InvalidConfiguration
@@ -16,6 +15,7 @@ from cq.observers.builtin import FACTORIES
 from cq.observers.export.spec import export_spec
 from cq.observers.top.index import top
 from cq.store.embedded import Database
+from tests.helpers import configured
 
 TOP = dict(top(5).settings)
 EXPORT = dict(export_spec("words").settings)
@@ -25,7 +25,7 @@ URL = "postgresql://me:secret@host/db"
 @pytest.fixture
 def config(tmp_path: Path) -> QueueConfig:
     with Database(tmp_path / "x.db") as db:
-        return cq.configure(db, "words")
+        return configured(db, "words")
 
 
 @pytest.mark.parametrize(

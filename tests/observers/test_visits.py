@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import cq
 from cq.errors import InvalidConfiguration
 from cq.observers.builtin import FACTORIES, put_built_in
 from cq.observers.distinct import distinct
@@ -23,6 +22,7 @@ from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from cq.windows.expiry import expire
 from tests.clocks import START, Clock, set_clock
+from tests.helpers import configured
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_visitors_are_those_of_a_recount_at_any_time(steps: list[Any]) -> None:
 
 
 def test_what_cannot_be_counted_into_another_queue_is_refused(db: Any, name: str) -> None:
-    plain, pairs = cq.configure(db, f"{name}.plain"), cq.configure(db, f"{name}.pairs", key=(str, int))
+    plain, pairs = configured(db, f"{name}.plain"), configured(db, f"{name}.pairs", key=(str, int))
     for config, spec in (
         (plain, distinct("other")),
         (pairs, distinct("other", parts=2)),

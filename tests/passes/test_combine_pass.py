@@ -19,7 +19,17 @@ from cq.passes.plan import Limits, PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.store.transact import transact
 from tests.faults import Calls
-from tests.helpers import STAGING, add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
+from tests.helpers import (
+    STAGING,
+    add,
+    aside,
+    buckets_of,
+    code_of,
+    combine_all,
+    configured,
+    nothing_queued,
+    stored,
+)
 from tests.queue.test_combine_queue import concatenation
 
 
@@ -471,7 +481,7 @@ def test_a_row_from_the_future_is_left_where_it_is(db: Any, name: str) -> None:
 def test_a_pass_of_other_code_than_configured_is_refused(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     code = code_of(db, name)
-    other = cq.configure(db, f"{name}-2", buckets=2)
+    other = configured(db, f"{name}-2", buckets=2)
 
     with pytest.raises(cq.CodeMismatch):
         transact(db, lambda tr: Pass(tr, cq.App().code(_renamed(other, name)), 0).run())

@@ -31,6 +31,7 @@ from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify.queue import verify
 from cq.windows.pending import read_pending_sums
+from tests.helpers import configured
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.model import Violation
@@ -113,7 +114,7 @@ class Site(Scenario):
 
     def begin(self) -> None:
         cq.configure(self.inner, VISITORS, key=str, buckets=self.rng.randint(1, 3))
-        config = cq.configure(
+        config = configured(
             self.inner,
             SEEN,
             key=(str, str),

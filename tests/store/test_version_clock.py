@@ -26,7 +26,7 @@ from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.transact import transact
 from cq.store.version_clock import UNSEEN_SECONDS, VersionClock
 from tests.clocks import Jumping, jumping
-from tests.helpers import add, stored
+from tests.helpers import add, configured, stored
 from tests.passes.test_combine_pass import Seen, one_pass
 
 RECOVERY = 100.0
@@ -216,7 +216,7 @@ class TestPasses:
         self, opened: Callable[[], Any], clock: Jumping
     ) -> None:
         db = opened()
-        config = cq.configure(db, "words", buckets=1)
+        config = configured(db, "words", buckets=1)
         first, second, third = (Attempts(db, config, 0) for _ in range(3))
         first.begin(10.0)
         clock.jumped += RECOVERY

@@ -42,7 +42,7 @@ from cq.verify.queue import verify
 from cq.windows import expiry
 from cq.windows.expiry import expire
 from tests.clocks import START, Clock, set_clock
-from tests.helpers import add, combine_all, put, stored
+from tests.helpers import add, combine_all, configured, put, stored
 
 WIDTH, SLICE = 60.0, 5.0
 
@@ -552,7 +552,7 @@ STEPS = st.lists(
 def test_totals_are_those_of_a_recount_at_any_time(steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, set_clock() as clock:
         db: Any = Database(Path(folder) / "test.db", power_safe=False)
-        spec = cq.configure(db, "visits", window=(WIDTH, SLICE), buckets=2, audit=True).window
+        spec = configured(db, "visits", window=(WIDTH, SLICE), buckets=2, audit=True).window
         assert spec is not None
         window, added, operations = cq.Window("visits"), [], set()
         for kind, *what in steps:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 import cq
+from cq.admin.configure import configure
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness.crew import run_role
 from cq.cli.demos.harness.worker import run_worker
@@ -71,7 +72,7 @@ def _observe(db: Any, store: str) -> None:
 
     # For the worker processes, too, which inherit it.
     os.environ.setdefault(REPORTING_ENV, _reporting_url(store))
-    config = cq.configure(db, QUEUE)
+    config = configure(db, QUEUE)
     enabled = {observer.name for observer in config.observers}
     for spec in (top_spec(), export_spec(TABLE, url_env=REPORTING_ENV)):
         if spec.name not in enabled:

@@ -34,6 +34,7 @@ from cq.observers.export.task import ExportTask
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
 from tests.faults import Calls, FaultyDatabase
+from tests.helpers import configured
 from tests.observers.export.exporthelpers import (
     Kept,
     add,
@@ -89,7 +90,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(db: Any, name: 
 
 def test_changes_are_added_blindly_a_row_and_a_notification_for_each_bucket(db: Any, name: str) -> None:
     """However many changes: they share rows of up to 8 kB."""
-    observe = export.observer(cq.configure(db, name), {}, 1)
+    observe = export.observer(configured(db, name), {}, 1)
     tr = Calls(db.create_transaction())
 
     observe(tr, [cq.Change(f"key {number}", number, number + 1) for number in range(1_000)])

@@ -13,6 +13,7 @@ from cq.observers.feeds.observer import feed_spec
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
+from tests.helpers import configured
 
 
 def told(db: Any, feed: Feed, receiver: str) -> list[Any]:
@@ -41,7 +42,7 @@ def test_every_change_is_told_in_commit_order_for_each_key(db: Any, name: str) -
 def test_a_feed_that_comes_later_is_told_of_all_values_first(db: Any, name: str) -> None:
     feed = Feed(f"{name}-changes")
     feed.configure(db)
-    config = cq.configure(db, name)
+    config = configured(db, name)
     add(db, name, a=1)
     drain(db, name)
 
@@ -66,7 +67,7 @@ def test_a_change_that_is_too_large_is_told_by_its_key(db: Any, name: str) -> No
 
 def test_a_queue_whose_feed_is_not_there_waits_for_it(db: Any, name: str) -> None:
     feed = Feed(f"{name}-changes")
-    config = cq.configure(db, name)
+    config = configured(db, name)
     with pytest.raises(cq.FeedNotConfigured):
         put_built_in(db, config, feed_spec(feed.name))
     cq.configure(db, name, observers=[feed_spec(feed.name)])

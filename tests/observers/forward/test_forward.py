@@ -23,7 +23,7 @@ from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
 from tests.faults import FaultyDatabase
-from tests.helpers import add, combine_all, stored
+from tests.helpers import add, combine_all, configured, stored
 from tests.observers.export.exporthelpers import entries_aside, run_to_end, waits, with_settings
 
 QUEUE = "visits"
@@ -83,7 +83,7 @@ def combine(db: Any, name: str = QUEUE) -> None:
 
 def exporter_of(db: Any) -> tuple[ForwardExporter, int]:
     """The exporter of a queue, and its generation."""
-    config = cq.configure(db, QUEUE)
+    config = configured(db, QUEUE)
     observer = next(each for each in config.observers if each.name == NAME)
     keeper: Any = forward_tasks(db, config, observer)[0]
     return keeper._exporter, observer.generation
@@ -176,7 +176,7 @@ def test_a_forward_that_is_enabled_later_begins_with_all_values(stores: Stores) 
     cq.configure(db, QUEUE)
     add(db, QUEUE, {"home": 7})
     drain(db)
-    put_built_in(db, cq.configure(db, QUEUE), forward_spec())
+    put_built_in(db, configured(db, QUEUE), forward_spec())
     add(db, QUEUE, {"home": 1})
     drain(db)
 
@@ -188,7 +188,7 @@ def test_a_forward_that_is_enabled_later_begins_with_all_values(stores: Stores) 
 
 def test_a_combiner_whose_changes_do_not_add_up_is_refused(stores: Stores) -> None:
     db = stores.open("cell")
-    config = cq.configure(db, QUEUE, combiner="first")
+    config = configured(db, QUEUE, combiner="first")
 
     with pytest.raises(cq.InvalidConfiguration, match="cannot be forwarded: expected one of sum, counter"):
         put_built_in(db, config, forward_spec())
@@ -198,7 +198,7 @@ def test_a_combiner_whose_changes_do_not_add_up_is_refused(stores: Stores) -> No
 def test_a_queue_has_a_table_or_is_forwarded(stores: Stores, first: str, second: str) -> None:
     db = stores.open("cell")
     specs = {"export": export_spec("visits"), "forward": forward_spec()}
-    config = put_built_in(db, cq.configure(db, QUEUE), specs[first])
+    config = put_built_in(db, configured(db, QUEUE), specs[first])
 
     with pytest.raises(cq.InvalidConfiguration, match=f"has the observer '{first}', and cannot have"):
         put_built_in(db, config, specs[second])
@@ -371,7 +371,7 @@ def test_a_receiving_store_that_was_set_back_stops_the_forward(stores: Stores) -
     assert "stopped: the store in $CQ_FORWARD_URL lacks updates" in problem(db)
 
     cq.configure(stores.central, "anew")
-    put_built_in(db, cq.configure(db, QUEUE), forward_spec("anew"))
+    put_built_in(db, configured(db, QUEUE), forward_spec("anew"))
     drain(db)
     assert values(stores.central, "anew") == {"home": 6}
 
@@ -426,7 +426,7 @@ def test_what_a_table_was_to_get_is_not_forwarded(stores: Stores) -> None:
     combine(db)
     assert waits(db, QUEUE) > 0
     cq.remove_observer(db, QUEUE, "export")
-    put_built_in(db, cq.configure(db, QUEUE), forward_spec())
+    put_built_in(db, configured(db, QUEUE), forward_spec())
     add(db, QUEUE, {"home": 1})
 
     assert problem(db) == "active: "

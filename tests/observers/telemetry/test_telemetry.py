@@ -24,7 +24,7 @@ from cq.observers.telemetry.logs import JsonFormatter, TextFormatter
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import add, buckets_of
+from tests.helpers import add, buckets_of, configured
 from tests.observers.worker.test_worker import running, told_app
 
 SECONDS = 20.0
@@ -197,7 +197,7 @@ class TestWorker:
             assert not events.of("worker_gone", worker=other)
 
     def test_a_task_taken_over_is_told(self, db: Any, name: str, events: Events) -> None:
-        share = TaskId("combine", name, cq.configure(db, name, buckets=1).generation * MAX_BUCKETS)
+        share = TaskId("combine", name, configured(db, name, buckets=1).generation * MAX_BUCKETS)
         hangs = Membership(db, queues=[name], every=60.0)
         with running(Worker(db, queues=[name], beat_seconds=0.05)):
             events.wait_for("tasks_shared", buckets=1)
@@ -222,7 +222,7 @@ class TestWorker:
                 fails.pop()
                 raise RuntimeError("not now")
 
-        config = cq.configure(db, name)
+        config = configured(db, name)
         cq.observers.builtin.put_built_in(db, config, cq.observers.top.index.top(10))
         exports = cq.observers.export.queue.ExportQueue(name)
         with running(Worker(db, app, [name])):

@@ -19,6 +19,7 @@ from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.faults import Calls
+from tests.helpers import configured
 from tests.observers.top.tops import FIRST, ToldTop
 
 NOT_COMMITTED = 1020
@@ -264,7 +265,7 @@ def test_a_process_without_the_functions_does_not_keep_the_top(db: Any) -> None:
 
 
 def test_values_that_are_no_numbers_need_a_score_function(db: Any, name: str) -> None:
-    config = cq.configure(db, name, value=str, combiner="last")
+    config = configured(db, name, value=str, combiner="last")
 
     with pytest.raises(InvalidConfiguration, match="has no scores"):
         observer(config, top().settings, FIRST)

@@ -6,12 +6,12 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.top.index import observer, top
 from cq.store.transact import transact
+from tests.helpers import configured
 
 FIRST = 1
 """The generation of a top that a queue is made with."""
@@ -31,7 +31,7 @@ class ToldTop:
         self.keys = QueueKeys(self.name)
         self.functions = {what: settings.get(what) for what in ("score", "group")}
         self.spec = top(**settings)
-        self.config = cq.configure(db, self.name, key=key, value=value, observers=[self.spec])
+        self.config = configured(db, self.name, key=key, value=value, observers=[self.spec])
         self.values: dict[Any, Any] = {}
         self.switch(self.spec, FIRST)
 

@@ -39,7 +39,7 @@ from cq.queue.bucket_state import BucketState
 from cq.store import is_local
 from cq.store.transact import transact
 from tests.faults import TIMED_OUT, FailedCalls, error_class
-from tests.helpers import add, aside, nothing_queued
+from tests.helpers import add, aside, code_of, nothing_queued
 
 SECONDS = 20.0
 
@@ -402,11 +402,11 @@ class TestApp:
         def second(tr: Any, changes: list[cq.Change]) -> None:
             order.append("second")
 
-        config = app.configure(db, name)
+        app.configure(db, name)
         add(db, name, {"a": 1})
         Worker(db, app, [name]).drain()
         assert order == ["first", "second"]
-        assert [str(each) for each in config.observers] == ["first@1", "second@3"]
+        assert [str(each) for each in code_of(db, name, app).config.observers] == ["first@1", "second@3"]
 
     @pytest.mark.parametrize("is_configured", [False, True])
     def test_an_exporter_exports_what_is_added_to_its_queue(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any, assert_type
 
 import cq
@@ -50,6 +51,23 @@ class Library:
     def save(self, tr: cq.Transaction, text: str) -> int:
         """Saves with other functions, in one transaction."""
         return save(tr, text) + save(tr, text, mark="?")
+
+
+def configured(db: cq.Database, own: cq.Combiner, app: cq.App) -> None:
+    """`configure` returns the queue with the types of its settings."""
+    assert_type(cq.configure(db, "a", key=str, value=int), cq.CombineQueue[str, int])
+    assert_type(
+        cq.configure(db, "a", key=(str, int), value=set[str]), cq.CombineQueue[tuple[str, int], set[str]]
+    )
+    assert_type(
+        cq.configure(db, "a", key=(str, int, bytes), value=Decimal, combiner="sum", buckets=2),
+        cq.CombineQueue[tuple[str, int, bytes], Decimal],
+    )
+    assert_type(cq.configure(db, "a", key=int, combiner=own), cq.CombineQueue[int, Any])
+    assert_type(cq.configure(db, "a", key="int", value=str), cq.CombineQueue[Any, str])
+    assert_type(cq.configure(db, "a", key="(str, int)", value="any"), cq.CombineQueue[Any, Any])
+    assert_type(cq.configure(db, "a", window=(600, 10), audit=True), cq.CombineQueue[Any, Any])
+    assert_type(app.configure(db, "a", key=str), cq.CombineQueue[Any, Any])
 
 
 def transactions(db: cq.Database, tr: cq.Transaction, library: Library) -> None:

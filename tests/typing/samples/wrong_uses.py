@@ -66,8 +66,11 @@ def reads(tr: cq.Transaction) -> None:
     words.get(tr, "a") + 1  # type: ignore[operator]  # pyright: ignore[reportOptionalOperand,reportUnusedExpression]
 
 
-def types() -> None:
-    """Keys are str, int, bytes or tuples of these."""
+def types(db: cq.Database) -> None:
+    """Keys are str, int, bytes or tuples of these; settings have names."""
+    cq.configure(db, "a", key=float, value=int)  # type: ignore[type-var]  # pyright: ignore[reportCallIssue,reportArgumentType]
+    cq.configure(db, "a", key=str, value=int, bucket=2)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    cq.configure(db, "a", key=str, value=int).add(db, {})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     cq.CombineQueue[float, int]("a")  # type: ignore[type-var]  # pyright: ignore[reportInvalidTypeArguments]
     cq.Window(cq.CombineQueue[str, str]("a"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

@@ -1,0 +1,136 @@
+"""`cq.configure`: creates or changes a queue, and returns it with the types of its keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+from cq.admin import configure as configuring
+from cq.combiners import Combiner
+from cq.observer import Observer, ObserverFunction, ObserverSpec
+from cq.queue.combine_queue import CombineQueue
+from cq.store.api import Database
+
+if TYPE_CHECKING:
+    from cq.type_variables import K, V
+
+Part = str | int | bytes
+A = TypeVar("A", bound=Part)
+B = TypeVar("B", bound=Part)
+C = TypeVar("C", bound=Part)
+
+
+class OtherSettings(TypedDict, total=False):
+    """The settings of `configure` that do not determine types."""
+
+    combiner: str | Combiner | None
+    buckets: int | None
+    observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None
+    audit: bool | None
+    window: object
+
+
+@overload
+def configure(
+    db: Database, name: str, *, key: type[K], value: type[V], **settings: Unpack[OtherSettings]
+) -> CombineQueue[K, V]: ...
+@overload
+def configure(
+    db: Database,
+    name: str,
+    *,
+    key: tuple[type[A], type[B]],
+    value: type[V],
+    **settings: Unpack[OtherSettings],
+) -> CombineQueue[tuple[A, B], V]: ...
+@overload
+def configure(
+    db: Database,
+    name: str,
+    *,
+    key: tuple[type[A], type[B], type[C]],
+    value: type[V],
+    **settings: Unpack[OtherSettings],
+) -> CombineQueue[tuple[A, B, C], V]: ...
+@overload
+def configure(
+    db: Database, name: str, *, key: type[K], value: str | None = None, **settings: Unpack[OtherSettings]
+) -> CombineQueue[K, Any]: ...
+@overload
+def configure(
+    db: Database,
+    name: str,
+    *,
+    key: str | tuple[type[Part] | str, ...] | None = None,
+    value: type[V],
+    **settings: Unpack[OtherSettings],
+) -> CombineQueue[Any, V]: ...
+@overload
+def configure(
+    db: Database,
+    name: str,
+    *,
+    key: str | tuple[type[Part] | str, ...] | None = None,
+    value: str | None = None,
+    **settings: Unpack[OtherSettings],
+) -> CombineQueue[Any, Any]: ...
+def configure(
+    db: Database,
+    name: str,
+    *,
+    key: object = None,
+    value: object = None,
+    combiner: str | Combiner | None = None,
+    buckets: int | None = None,
+    observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
+    audit: bool | None = None,
+    window: object = None,
+) -> CombineQueue[Any, Any]:
+    """Create a queue, or change settings of an existing one, and return it; the same settings again change nothing.
+
+    The result is a `CombineQueue`, with `combiner` if it is one of your own. Type checkers infer its types: the queue
+    of `cq.configure(db, "words", key=str, value=int)` is a `CombineQueue[str, int]`.
+
+    Observers can be changed at any time, also on a queue that holds values: passes first report all stored values to
+    new observers and new versions of observers, while adds and reads continue.
+
+    Args:
+        db: a database of either store.
+        name: 1 to 100 letters, digits, `_`, `.` or `-`.
+        key: `str` (default of a new queue), `int`, `bytes`, or a tuple of these such as `(str, int)`; or their names.
+        value: the type of updates and values: `int` (default of a new queue), `float`, `Decimal`, `str`, `bytes`,
+            `bool`, `list`, `dict`, `set`, `datetime` or `"any"`. cq ignores the parts
+            of a `set[str]`: they are for type checkers.
+        combiner: the name of a built-in combiner (default of a new queue: `sum`), or one of your own.
+        buckets: 1 to 4,096 (default of a new queue: 1 in an embedded store, 4 on a cluster). As many passes can run
+            at the same time. Small transactions need few buckets: an add writes a row and a notification for each
+            bucket that its keys touch.
+        observers: called for every change, in this order, in the transaction that makes it. They replace the
+            application's observers of the queue; built-in observers, stored as settings, stay.
+        audit: whether to keep sums of added and dropped updates, so that `cq.admin.audit.check_audit` can find lost or
+            repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
+            one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
+            turn it on reads all data of the queue.
+        window: width and slice in seconds of a window over the queue, such as `(600, 10)` or `"600/10"` (default of a
+            new queue: no window). Workers subtract updates that leave the window, see `cq.Window`. For values of int
+            with the combiner sum. A queue created with a window keeps one; another width or slice applies to
+            updates added from then on.
+
+    Raises:
+        InvalidConfiguration: a setting is not one that cq knows.
+        ConfigurationConflict: the queue has other settings; no setting is changed.
+        NotNow: an audit cannot begin while the queue is being purged. Or the audit is on, but a bucket could not be
+            read at one version: call this again.
+    """
+    configuring.configure(
+        db,
+        name,
+        key=key,
+        value=value,
+        combiner=combiner,
+        buckets=buckets,
+        observers=observers,
+        audit=audit,
+        window=window,
+    )
+    return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)
