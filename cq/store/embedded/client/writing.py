@@ -47,7 +47,8 @@ class TransactionWrites(TransactionRead, Operations):
 
     def set(self, key: Any, value: Any) -> None:
         """Set a key."""
-        key, value = key_bytes(key), value_bytes(value)
+        if type(key) is not bytes or type(value) is not bytes:  # two calls saved in the most frequent write
+            key, value = key_bytes(key), value_bytes(value)
         if self._allows_fast_write(key, len(value)) and self._state.writes.fast_put(key, value):
             self._state.size += 3 * len(key) + len(value) + _SET_BYTES
         else:
