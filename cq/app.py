@@ -67,7 +67,16 @@ class App:
         combiner: str | Combiner | None = None,
         observers: Sequence[Observer | ObserverSpec | ObserverFunction] = (),
     ) -> None:
-        """Declare the code of a queue; None as combiner: the built-in combiner that the configuration names."""
+        """Declare the code of a queue, once for each queue.
+
+        Args:
+            name: the queue's name.
+            combiner: a combiner of the application; None: the built-in combiner that the configuration names.
+            observers: the observers in the order of their calls; a plain function is an observer of version 1.
+
+        Raises:
+            InvalidConfiguration: the queue's name or an observer is invalid, or the combiner is unknown.
+        """
         code = None if combiner is None else resolve(combiner)
         self._queues[keys.check_name(name)] = (
             code,
@@ -77,7 +86,7 @@ class App:
     def observer(self, name: str, *, version: int = 1) -> Callable[[F], F]:
         """Declare the decorated function as an observer of a queue, after the observers declared so far.
 
-        The observer has the name of the function.
+        The observer has the name of the function. Increase `version` when its results change.
 
         >>> app = App()
         >>> @app.observer("words")

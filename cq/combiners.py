@@ -231,7 +231,12 @@ _FOR_MANY: Final[dict[Callable[[Any, Any], Any], Callable[[Sequence[Sequence[Any
 def changes(current: Mapping[Any, int], new: Mapping[Any, int]) -> dict[Any, int]:
     """The updates of a queue of sums that change one dict of counts into another.
 
-    Raises `InvalidData` if a count is not an int.
+    Args:
+        current: {key: count} that the queue contains.
+        new: {key: count} that the queue will contain.
+
+    Raises:
+        InvalidData: a count is not an int.
 
     >>> changes({"a": 2, "b": 1}, {"a": 5, "c": 1})
     {'a': 3, 'c': 1, 'b': -1}

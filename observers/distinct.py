@@ -36,7 +36,8 @@ def distinct(into: str, *, parts: int = 1) -> ObserverSpec:
         into: name of the other queue.
         parts: number of the first parts of a key to count by; fewer than a key has.
 
-    Raises `InvalidConfiguration`.
+    Raises:
+        InvalidConfiguration: the name is invalid, or `parts` is not a positive int.
     """
     if type(parts) is not int or parts < 1:
         raise InvalidConfiguration(

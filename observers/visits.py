@@ -106,7 +106,8 @@ class Visits:
             at: time of the visit, in seconds since 1970; default: now.
             once: an operation id, if the transaction may run again after a commit of unknown result.
 
-        Returns the result of `Window.add`: whether the visit is in the window. The lifetime's counts include it anyway.
+        Returns:
+            The result of `Window.add`: whether the visit is in the window. The lifetime's counts include it anyway.
         """
         authors = {} if author is None else {page: author}
         return self.count_many(tr, [(page, visitor)], authors=authors, at=at, once=once)

@@ -333,7 +333,7 @@ def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueCon
 def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:
     """Keep workers from combining the queue until `resume`, or for `seconds` seconds; adds and reads continue.
 
-    Raises `QueueNotConfigured`, and `InvalidConfiguration` if `seconds` is not positive.
+    `cq status` shows the `reason`. Raises `QueueNotConfigured`, and `InvalidConfiguration` if `seconds` is not positive.
     """
     if seconds is not None and not is_positive(seconds):
         raise InvalidConfiguration(
@@ -353,7 +353,7 @@ def resume(db: Database, name: str) -> None:
 def prioritize(db: Database, name: str, priority: int) -> None:
     """Set the queue's share of the workers' time, 1 to 100, relative to other queues with work; the default is 10.
 
-    Raises `QueueNotConfigured`, `InvalidConfiguration`.
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` if `priority` is outside of its range.
     """
     _change_flags(db, name, priority=_checked_priority(priority))
 

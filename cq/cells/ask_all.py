@@ -45,7 +45,8 @@ def gather(
         seconds: time limit, also of each transaction. A thread may live a little longer, until its call of the store
             returns.
 
-    Raises the store's `FDBError` if the directory cannot be read for the names.
+    Raises:
+        FDBError: `names` is None, and the directory cannot be read.
     """
     cell_names = [each.name for each in cells.cells()] if names is None else list(dict.fromkeys(names))
     until = runtime.monotonic() + seconds

@@ -112,7 +112,11 @@ class Cells:
         self.directory.put_cell(name, cell, is_new=is_new)
 
     def drain_cell(self, name: str, *, draining: bool = True) -> None:
-        """Close a cell for new users, so that `rebalance` empties it, or open it again. Raises `CellNotKnown`."""
+        """Close a cell for new users, so that `rebalance` empties it; with a false `draining`, open it again.
+
+        Raises:
+            CellNotKnown: there is no such cell.
+        """
         self.directory.set_draining(name, draining)
 
     def cells(self) -> list[CellStatus]:

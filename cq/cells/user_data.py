@@ -53,7 +53,8 @@ class UserData:
             old: str, int, bytes, or a tuple of these.
             new: any value that CBOR can encode.
 
-        Raises `InvalidData` if the old id has another new id, or is of another type.
+        Raises:
+            InvalidData: the old id has another new id, or is of another type.
         """
         key, encoded = self._old(old), codec.encode_value(new)
         known = self.tr.get(key).value

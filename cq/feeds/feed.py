@@ -96,7 +96,8 @@ class Feed(Generic[M]):
             keep_last: workers keep the last `keep_last` numbered messages of each receiver. 0 (default of a new feed):
                 no limit.
 
-        Raises `InvalidConfiguration`.
+        Raises:
+            InvalidConfiguration: a setting is invalid, or `numbers` differs from that of the existing feed.
         """
 
         def change(tr: Transaction) -> FeedConfig:
@@ -144,8 +145,13 @@ class Feed(Generic[M]):
             receiver: name of the receiver.
             message: any value that CBOR can encode, up to 90,000 bytes.
 
-        Returns the last 8 bytes of the message's id; the first 10 are the versionstamp of the commit
-        (`tr.get_versionstamp()`). Raises `InvalidData`, `TooLarge`, before any write.
+        Returns:
+            The last 8 bytes of the message's id; the first 10 are the versionstamp of the commit
+            (`tr.get_versionstamp()`).
+
+        Raises:
+            InvalidData: CBOR cannot encode the message, or the name is invalid; nothing is written.
+            TooLarge: the message or the name is too large; nothing is written.
         """
         return self.append_many(tr, receiver, [message])[0]
 
@@ -253,7 +259,7 @@ class Feed(Generic[M]):
     # Positions
 
     def advance(self, tr: Transaction, receiver: Any, terminal: Any, position: bytes) -> None:
-        """Store that a terminal of the receiver has read up to an id; blind, and never decreases."""
+        """Store that a terminal of the receiver has read up to the id `position`; blind, and never decreases."""
         read_feed_config(tr, self.name)
         key = self._position(receiver, terminal)
         if check_id(position):

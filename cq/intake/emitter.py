@@ -72,8 +72,11 @@ class Emitter(Generic[K, V]):
             at half of this number.
         timeout: maximum seconds that a call waits for room, and that `flush` and `close` wait.
 
-    Reads the queue's configuration. Raises `InvalidConfiguration` for a wrong setting, `QueueNotConfigured`,
-    `CodeMismatch` if the combiner is missing, and `FDBError`.
+    Raises:
+        InvalidConfiguration: a setting is invalid.
+        QueueNotConfigured: there is no such queue in the store.
+        CodeMismatch: the queue has a combiner of the application, and `queue` lacks it.
+        FDBError: the configuration cannot be read.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from cq.store.api import Database, Transaction
 from cq.store.space import Space
 
 DEFAULT_URL = "embedded:cq.db"
+"""The store without a URL and without `$CQ_STORE`: the file `cq.db` in the current folder."""
 _OPTIONS: Final = re.compile(r"\?((?:mode|prefix)=[^?]*)$")
 
 T = TypeVar("T")
@@ -58,8 +59,15 @@ def open(
         prefix: prefix of cq's keys in the store, as `cq.Space` takes it; by default that of the URL, else
             `$CQ_PREFIX`, else `cq/`. Queues of other prefixes cannot be seen.
 
-    Raises `TypeError` for an object of another type, `InvalidUrl` for any other URL, `InvalidConfiguration` for a wrong
-    prefix, and a `StoreError` if the store cannot be used: `NotAStore`, `ClientLibraryError` or `StoreUnreachable`.
+    Raises:
+        TypeError: the URL is an object of another type.
+        InvalidUrl: the URL has another form.
+        InvalidConfiguration: the prefix is invalid.
+        NotAStore: the file is not an embedded store, is damaged, or a newer version of cq wrote it.
+        StoreError: the file cannot be used for another reason.
+        ClientLibraryError: FoundationDB's binding or client library is missing, or does not fit.
+        StoreUnreachable: the cluster does not answer.
+
     Each message is one line with the remedy.
     """
     parsed = _parsed_path(url) if isinstance(url, os.PathLike) else _parsed(url)

@@ -38,7 +38,8 @@ class Space:
             a prefix in bytes. No two spaces in use may have prefixes of which one begins with the other: names and
             directories never do. The default is the space of a store that was opened without a prefix.
 
-    Raises `InvalidConfiguration` if it cannot be a prefix.
+    Raises:
+        InvalidConfiguration: it cannot be a prefix.
     """
 
     def __init__(self, prefix: Any = ROOT) -> None:

@@ -32,8 +32,13 @@ def transact(db: Database, fn: Callable[[Transaction], T]) -> T:
     `commit_unknown_result` (1021) it runs again although the first try may have committed; use
     `CombineQueue.add(..., once=...)` for this case.
 
-    Raises the exceptions of `fn`, without a commit, and the store's `FDBError` if it is not retryable, or after a
-    timeout or the retry limit.
+    Args:
+        db: a database of either store.
+        fn: a function of the transaction.
+
+    Raises:
+        FDBError: the store's error, if it is not retryable, or after a timeout or the retry limit.
+        Exception: any exception of `fn`, without a commit.
     """
     return _run(db, fn)[0]
 
@@ -133,9 +138,16 @@ def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str =
     `self`: then callers can pass a `cq.Database`, too, by position. The types of the other parameters and of the result
     stay. Annotate a `tr` at another place as `Any`.
 
-    Raises `TypeError` if the function has no such parameter, or is a generator or a coroutine function, which would run
-    after the commit. The decorated function raises `TypeError` if it gets neither a database nor a transaction;
-    otherwise it raises the exceptions of `transact`.
+    Args:
+        func: the function.
+        parameter: the name of its parameter for the transaction.
+
+    Raises:
+        TypeError: the function has no such parameter, or is a generator or a coroutine function, which would run after
+            the commit.
+
+    The decorated function raises `TypeError` if it gets neither a database nor a transaction; otherwise it raises the
+    exceptions of `transact`.
     """
     if func is None:
         return functools.partial(_decorate, parameter=parameter)

@@ -86,7 +86,9 @@ def verify(
         repair: whether to repair what can be derived, each difference in the transaction that finds it.
         combiner: the queue's combiner, if it is not one of cq's; without it empty values are not found.
 
-    Raises `QueueNotConfigured`, `CodeMismatch` for a queue that a newer version of cq has configured, and the store's
-    `FDBError` if a retry cannot help.
+    Raises:
+        QueueNotConfigured: there is no such queue.
+        CodeMismatch: a newer version of cq has configured the queue.
+        FDBError: the store fails, and a retry cannot help.
     """
     return Verification(db, name, CHECKS, repair=repair, combiner=combiner).run()

@@ -128,8 +128,9 @@ class Window(Generic[K]):
             now: the present in seconds since 1970; by default this machine's clock. Give it if several windows must
                 agree on it.
 
-        Returns `"taken"` if the updates were added; `"late"` if their time has already left the window, and `"future"`
-        if it is more than a slice ahead. Late and future updates are not added, only counted, see `statistics`.
+        Returns:
+            `"taken"` if the updates were added; `"late"` if their time has already left the window, and `"future"` if
+            it is more than a slice ahead. Late and future updates are not added, only counted, see `statistics`.
         """
         config, spec = self._config(tr)
         present = milliseconds(now)
@@ -165,8 +166,10 @@ class Window(Generic[K]):
             pending: False: a key without overdue rows has the total that was last combined. True: queued updates
                 count, too, at the transaction's read version.
 
-        Raises `BacklogTooDeep` if more than 1 MB is overdue, or queued in one bucket; `PendingUnreadable` after an add
-        to the keys' buckets in the same transaction; and the errors of `CombineQueue.get`.
+        Raises:
+            BacklogTooDeep: more than 1 MB is overdue, or queued in one bucket.
+            PendingUnreadable: the same transaction has added to the keys' buckets.
+            QueueNotConfigured: there is no such queue; and the other errors of `CombineQueue.get`.
         """
         snapshot = snapshot_of(tr)
         config, _ = self._config(snapshot)

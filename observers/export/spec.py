@@ -31,7 +31,8 @@ def export_spec(
         url_env: the environment variable in which workers find the URL of the reporting database.
         columns: the return value of `declare_columns`; None: `key` and `value`.
 
-    Raises `InvalidConfiguration`.
+    Raises:
+        InvalidConfiguration: a name is invalid.
     """
     settings: dict[str, Any] = {
         "table": check_identifier(table),

@@ -30,7 +30,8 @@ def feed_spec(feed: str, receiver: str | None = None) -> ObserverSpec:
         feed: name of the feed. Until it is configured, workers do not combine the queue.
         receiver: name of the receiver; None: the queue's name.
 
-    Raises `InvalidConfiguration`.
+    Raises:
+        InvalidConfiguration: a name is invalid.
     """
     settings = {"feed": check_feed_name(feed)}
     if receiver is not None:

@@ -41,7 +41,8 @@ def forward_spec(into: str | None = None, *, url_env: str = DEFAULT_ENV) -> Obse
         into: the name of the receiving queue; None: the queue's own name.
         url_env: the environment variable in which workers find the URL of the receiving store.
 
-    Raises `InvalidConfiguration`.
+    Raises:
+        InvalidConfiguration: a name is invalid.
     """
     settings: dict[str, Any] = {"url_env": checked_env(url_env, DEFAULT_ENV)}
     if into is not None:

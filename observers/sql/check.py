@@ -20,7 +20,12 @@ def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]
 
     If an export has used a table of this name before, creating it ends that export until the operator runs a rebuild.
 
-    Raises `ExportFailed`, and creates no table, if an existing one differs from its definition.
+    Args:
+        reporting: the reporting database, from `find_export(...)`.
+        definition: the table's definition, from there, too.
+
+    Raises:
+        ExportFailed: an existing table differs from its definition; no table is created.
     """
     created = []
     with reporting.transaction() as (conn, dialect):

@@ -48,8 +48,10 @@ def find_export(db: Database, queue: str, *, url_env: str | None = None) -> Expo
         queue: the queue's name.
         url_env: the environment variable with the URL; None: the configured one.
 
-    Raises `QueueNotConfigured`, `InvalidConfiguration` if the queue has no export, `ExportFailed` if this process lacks
-    the columns that it uses.
+    Raises:
+        QueueNotConfigured: there is no such queue.
+        InvalidConfiguration: the queue has no export.
+        ExportFailed: this process lacks the columns that the export uses.
     """
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     observer = next((each for each in config.observers if each.name == NAME), None)

@@ -254,7 +254,11 @@ def declare_columns(name: str, columns: Columns, *, version: int = 1) -> str:
         columns: the columns.
         version: raise it with every change of the functions; workers then export the whole table again.
 
-    Returns `name@version`, the argument of `export_spec`.
+    Returns:
+        `name@version`, the argument of `export_spec`.
+
+    Raises:
+        InvalidConfiguration: the name is empty or contains `@`.
     """
     if not name or "@" in name:
         raise InvalidConfiguration(f"expected the name of columns to be without '@', got: {name!r}")

@@ -106,8 +106,12 @@ class CloudReader:
             version: of the caller's cloud.
             timeout: in seconds; None waits for ever.
 
-        Returns None at the timeout. Raises `InvalidConfiguration`, `QueueNotConfigured`, also if the top is removed
-        from the configuration during the wait.
+        Returns:
+            The cloud; None at the timeout.
+
+        Raises:
+            QueueNotConfigured: there is no such queue, or it is deleted during the wait.
+            InvalidConfiguration: the queue has no top, or loses it during the wait.
         """
         return wait_until(db, lambda tr: self.newer(tr, version), timeout)
 

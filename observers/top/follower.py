@@ -76,7 +76,8 @@ class CloudFollower:
             version: of the caller's cloud; 0 without one. Versions in between may be skipped.
             timeout: in seconds; None waits for ever.
 
-        Returns None at the timeout, or once the follower is closed.
+        Returns:
+            The cloud; None at the timeout, or once the follower is closed.
         """
         until = None if timeout is None else runtime.monotonic() + timeout
         changed = runtime.event()

@@ -62,7 +62,8 @@ def top(
             of the whole queue.
         version: of `score` and `group`; increase it whenever their results change.
 
-    Raises `InvalidConfiguration`.
+    Raises:
+        InvalidConfiguration: a setting is outside of its range, or of another type.
     """
     for what, number, least, most in (("n", n, 1, MAX_N), ("every", every, 0, 86_400_000)):
         if type(number) is not int or not least <= number <= most:

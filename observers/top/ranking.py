@@ -127,7 +127,14 @@ class Ranking(Generic[K, V]):
     ) -> int:
         """The number of keys with a score, by one read; or with a score in a range, both ends included.
 
-        A range needs ranks: raises `InvalidConfiguration` if the top keeps none.
+        Args:
+            tr: a transaction of either store.
+            group: the group to count, for a queue with groups.
+            lowest: only scores from this one; NaN raises `InvalidData`.
+            highest: only scores up to this one, included.
+
+        Raises:
+            InvalidConfiguration: a range is given, and the top keeps no ranks.
         """
         _, keys = self._open(tr, group)
         if lowest is None and highest is None:

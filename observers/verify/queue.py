@@ -48,8 +48,11 @@ def verification(
         url_env: the environment variable with the URL of the table's database, None for the configured one. Without
             a URL the table is not checked.
 
-    `run()` raises `QueueNotConfigured`; `CodeMismatch` for a queue configured by a newer version of cq; `ExportFailed`
-    if the reporting database cannot be read; and the store's `FDBError` if the store fails.
+    Raises:
+        QueueNotConfigured: there is no such queue. This error and the following ones are those of `run()`.
+        CodeMismatch: a newer version of cq has configured the queue.
+        ExportFailed: the reporting database cannot be read.
+        FDBError: the store fails.
     """
     top = TopChecks(app)
     parts = {

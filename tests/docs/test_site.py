@@ -11,16 +11,20 @@ import sys
 import zlib
 from pathlib import Path
 
+import griffe
 import pytest
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-WRITTEN_PAGES = [page for page in PAGES if page.parent.name != "api"]
+WRITTEN_PAGES = [page for page in PAGES if page.parent.name != "api" or page.stem == "conventions"]
 API_PAGES = [page for page in PAGES if page.parent.name == "api"]
 INTERNAL = ("cq.keys", "cq.store.embedded")
 """Packages with lists of names that only cq itself imports; docs/key-layout.md describes the keys."""
+
+PYTEST_FIXTURES = {"monkeypatch", "tmp_path_factory"}
+"""pytest passes them to the fixtures of `cq.testing`."""
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +99,83 @@ def test_each_name_is_on_one_reference_page() -> None:
     ]
 
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+@pytest.fixture(scope="module")
+def shown(site: Path) -> dict[str, griffe.Object]:
+    """The objects whose texts are on reference pages, by their own paths."""
+    loader = griffe.GriffeLoader(search_paths=[ROOT], docstring_parser="google")
+    package = loader.load("cq", submodules=True)
+    loader.resolve_aliases()
+    found = [package[name.removeprefix("cq.")] for name in documented(site) if name.startswith("cq.")]
+    return {each.canonical_path: each.final_target if each.is_alias else each for each in found}
+
+
+def text_of(each: griffe.Object | griffe.Alias) -> str:
+    return each.docstring.value if each.docstring else ""
+
+
+def explanations(function: griffe.Object) -> str:
+    """The text of a function, of its class, and of the methods of its class that its text names."""
+    owner = function.parent
+    if not isinstance(owner, griffe.Class):
+        return text_of(function)
+    named = [name for name in re.findall(r"`(\w+)`", text_of(function)) if name in owner.members]
+    return "\n".join([text_of(function), text_of(owner), *(text_of(owner.members[name]) for name in named)])
+
+
+def test_each_name_on_a_reference_page_has_a_text(shown: dict[str, griffe.Object]) -> None:
+    assert len(shown) > 200
+    assert sorted(path for path, each in shown.items() if not text_of(each)) == []
+
+
+def test_each_parameter_is_explained(shown: dict[str, griffe.Object]) -> None:
+    """In the text of its function, or in the table of parameters that mean the same everywhere."""
+    table = (DOCS / "api/conventions.md").read_text().split("\n## ")[1]
+    everywhere = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE))))
+    functions = [each for each in shown.values() if isinstance(each, griffe.Function)]
+    unexplained = {
+        function.path: missing
+        for function in functions
+        if (
+            missing := [
+                each.name
+                for each in function.parameters
+                if each.name not in {"self", "cls", *PYTEST_FIXTURES, *everywhere}
+                if not re.search(rf"\b{each.name}\b", explanations(function))
+            ]
+        )
+    }
+
+    assert {"db", "tr", "name"} <= everywhere
+    assert len(functions) > 100
+    assert unexplained == {}
+
+
+def test_what_a_text_says_about_results_and_errors_is_in_its_sections(
+    shown: dict[str, griffe.Object],
+) -> None:
+    """After a section for arguments, a paragraph about results or errors is in the format of a section, too."""
+    wrong = [
+        path
+        for path, each in shown.items()
+        if re.search(r"^Args:$.*^(?:Returns|Raises) .", text_of(each), flags=re.MULTILINE | re.DOTALL)
+    ]
+
+    assert wrong == []
+
+
+def test_each_error_is_named_by_a_function_that_raises_it(shown: dict[str, griffe.Object]) -> None:
+    """Or by the page about conventions, or one of the errors that it stands for is."""
+    errors = {path: each for path, each in shown.items() if path.startswith("cq.errors.")}
+    classes = [each for each in errors.values() if isinstance(each, griffe.Class)]
+    others = "\n".join(text_of(each) for path, each in shown.items() if path not in errors)
+    others += (DOCS / "api/conventions.md").read_text()
+    named = {each.name for each in classes if re.search(rf"\b{each.name}\b", others)}
+    bases = {str(base).split(".")[-1] for each in classes if each.name in named for base in each.bases}
+
+    assert len(classes) > 30
+    assert {each.name for each in classes} - named - bases == set()
 
 
 def test_the_site_requests_nothing_from_other_servers(site: Path) -> None:
