@@ -1,7 +1,7 @@
 """Tools for tests of applications: a store for each test, a function that does the work of workers, and assertions.
 
-`pytest_plugins = ["cq.testing"]` in the topmost conftest.py adds the fixture `cq_db`. Import the functions; they work
-with any database. No other module of cq imports this one, or pytest.
+`pytest_plugins = ["cq.testing"]` in the topmost conftest.py adds the fixtures `cq_db` and `cq_aio_db`. Import the
+functions; they work with any database. No other module of cq imports this one, or pytest.
 
 PYTEST_DONT_REWRITE: the module has no `assert`, so an import before its registration as a plugin does no harm.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -39,7 +39,10 @@ from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.windows.expiry import expire
 
-__all__ = ["assert_drained", "assert_values", "cq_db", "drain"]
+if TYPE_CHECKING:
+    from cq.aio import AsyncDatabase
+
+__all__ = ["assert_drained", "assert_values", "cq_aio_db", "cq_db", "drain"]
 
 ROUNDS: Final = 1_000
 """Limit of the rounds of `drain`: in each round, observers may add to queues again."""
@@ -60,6 +63,17 @@ def cq_db(
     monkeypatch.setenv("CQ_STORE", f"embedded:{path}")
     with Embedded(path, power_safe=False) as db:
         yield db
+
+
+@pytest.fixture
+def cq_aio_db(cq_db: OpenDatabase) -> AsyncDatabase:
+    """The store of `cq_db` for tests that are coroutines, in any event loop of asyncio; needs the extra `aio`.
+
+    `await cq_aio_db.call(drain)` drains it, and `await cq_aio_db.call(assert_values, queue, {...})` compares values.
+    """
+    from cq.aio import AsyncDatabase  # needs greenlet, which other tests do without
+
+    return AsyncDatabase(cq_db)
 
 
 def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> None:

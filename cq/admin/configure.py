@@ -333,7 +333,7 @@ def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueCon
 def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:
     """Keep workers from combining the queue until `resume`, or for `seconds` seconds; adds and reads continue.
 
-    `cq status` shows the `reason`. Raises `QueueNotConfigured`, and `InvalidConfiguration` if `seconds` is not positive.
+    `cq status` shows the `reason`. Raises `QueueNotConfigured`, and `InvalidConfiguration` for a wrong argument.
     """
     if seconds is not None and not is_positive(seconds):
         raise InvalidConfiguration(

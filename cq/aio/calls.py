@@ -80,7 +80,7 @@ async def run(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def result_of(awaitable: Awaitable[T]) -> T:
-    """Await something in synchronous code that runs by `run`, and return its result; else raises `RuntimeError`."""
+    """Return the result of `awaitable` in synchronous code that runs by `run`; elsewhere raises `RuntimeError`."""
     if _in_call():
         found: T = getcurrent().parent.switch(awaitable)
         return found

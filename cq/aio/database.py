@@ -31,7 +31,10 @@ _BLIND: Final = frozenset(
 async def open(  # noqa: A001 - as `cq.open`
     url: str | None = None, *, create: bool = True, read_only: bool = False, prefix: Any = None
 ) -> AsyncDatabase:
-    """Open the store of a URL, as `cq.open` does, with its arguments and errors; a short-lived thread does it."""
+    """Open the store of `url`, as `cq.open` does, in a short-lived thread.
+
+    `create`, `read_only`, `prefix` and the errors are those of `cq.open`.
+    """
     opened = await asyncio.to_thread(store.open, url, create=create, read_only=read_only, prefix=prefix)
     return AsyncDatabase(opened)
 
@@ -103,7 +106,10 @@ class AsyncReads:
     def get_range(
         self, begin: Any, end: Any, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
     ) -> AsyncRange[Any]:
-        """The rows from `begin` to before `end`, with `.key` and `.value`: `async for row in tr.get_range(...)`."""
+        """The rows from `begin` to before `end`, with `.key` and `.value`: `async for row in tr.get_range(...)`.
+
+        `limit`, `reverse` and `streaming_mode` are those of the official binding.
+        """
         return AsyncRange(Call(self.sync.get_range, begin, end, limit, reverse, streaming_mode))
 
     def get_range_startswith(self, prefix: bytes, *args: Any, **kwargs: Any) -> AsyncRange[Any]:
@@ -144,7 +150,7 @@ class AsyncTransaction(AsyncReads):
         return AsyncReads(self.sync.snapshot)
 
     def set(self, key: bytes, value: bytes) -> None:
-        """Set a key."""
+        """Set a key to a value."""
         self.sync.set(key, value)
 
     def clear(self, key: bytes) -> None:
@@ -156,15 +162,15 @@ class AsyncTransaction(AsyncReads):
         self.sync.clear_range(begin, end)
 
     def add(self, key: bytes, param: bytes) -> None:
-        """Add to a little-endian number."""
+        """Add `param` to the value; both are little-endian numbers."""
         self.sync.add(key, param)
 
     def set_versionstamped_key(self, key: bytes, param: bytes) -> None:
-        """Set a key that will contain the versionstamp of the commit, at the offset in its last four bytes."""
+        """Set a key to `param`; the commit puts its versionstamp into the key, at the offset in its last four bytes."""
         self.sync.set_versionstamped_key(key, param)
 
     def set_versionstamped_value(self, key: bytes, param: bytes) -> None:
-        """Set a value that will contain the versionstamp of the commit, at the offset in its last four bytes."""
+        """Set a key to `param`, into which the commit puts its versionstamp, at the offset in its last four bytes."""
         self.sync.set_versionstamped_value(key, param)
 
     def __setitem__(self, key: bytes, value: bytes) -> None:

@@ -102,7 +102,8 @@ class AsyncWindow(AsyncHandle, Generic[K]):
 
     Args:
         queue: a queue, or its name.
-        width, slice: as for `cq.Window`.
+        width: as for `cq.Window`.
+        slice: as for `cq.Window`.
     """
 
     def __init__(
