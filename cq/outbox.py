@@ -55,8 +55,10 @@ def add(
             must not repeat.
         schema: the schema of the table, as given to `cq outbox init`; None: the connection's default one.
 
-    Raises `InvalidData` (`TooLarge`, `OneShotIterable`) for keys, updates or ids that no queue takes, before the first
-    row is inserted; `InvalidConfiguration` for an invalid name of a queue or schema; and the errors of the database.
+    Raises:
+        InvalidData: no queue takes a key, an update or the id; no row is inserted. Also `TooLarge`, `OneShotIterable`.
+        InvalidConfiguration: the name of the queue or the schema is invalid.
+        Exception: an error of the database.
     """
     rows = _rows(check_name(queue), updates, once)
     if not rows:
