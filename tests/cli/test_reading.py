@@ -14,6 +14,8 @@ import pytest
 import cq
 from cq.errors import StoreError
 from cq.feeds.feed import Feed
+from cq.observers.top.index import top
+from cq.observers.worker.worker import Worker
 from cq.store.embedded import ReadOnlyDatabase
 from tests.cli.conftest import ROOT, Cli, Here, Outcome
 
@@ -102,13 +104,12 @@ def reader(cli: Cli) -> Reader:
     folder.mkdir()
     found = Reader(cli, folder)
     db: Any = cq.open(found.url)
-    cq.configure(db, "words")
+    cq.configure(db, "words", observers=[top(5)])
     Feed("chat").configure(db)
     cq.transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
     cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"hello": 2}))
+    Worker(db).drain()
     db.close()
-    assert cli.run("configure", "words", "--top", "5", "--store", found.url).status == 0
-    assert cli.run("worker", "--drain", "--store", found.url).status == 0
     return found
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import typer.main
 
+import cq
 from cq.cli.main import COMMANDS as MODULES
 from cq.cli.main import command_line
+from cq.observers.worker.worker import Worker
 from tests.cli.conftest import Cli, Here
 
 FILES = {
@@ -342,10 +344,12 @@ def test_an_encoding_that_lacks_a_character_loses_nothing(cli: Cli) -> None:
     "command", ["status", "status --json", "items words", "--help", "health", "settings"]
 )
 @pytest.mark.parametrize("target", [">&-", ">/dev/full"])
-def test_output_that_cannot_be_written_ends_with_one_line(cli: Cli, command: str, target: str) -> None:
-    cli.run("configure", "words")
-    cli.run("add", "words", "a=1")
-    cli.run("worker", "words", "--drain")
+def test_output_that_cannot_be_written_ends_with_one_line(
+    cli: Cli, db: Any, command: str, target: str
+) -> None:
+    cq.configure(db, "words")
+    cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"a": 1}))
+    Worker(db).drain()
     shell = ["sh", "-c", f'"$0" -m cq.cli {command} {target}', sys.executable]
 
     ended = subprocess.run(
@@ -358,8 +362,8 @@ def test_output_that_cannot_be_written_ends_with_one_line(cli: Cli, command: str
     assert ("standard output is closed" if target == ">&-" else "No space left") in ended.stderr
 
 
-def test_files_do_not_get_the_numbers_of_closed_streams(cli: Cli) -> None:
-    cli.run("configure", "words")
+def test_files_do_not_get_the_numbers_of_closed_streams(cli: Cli, db: Any) -> None:
+    cq.configure(db, "words")
     shell = ["sh", "-c", '"$0" -m cq.cli worker --drain <&- >&- 2>&-', sys.executable]
 
     assert subprocess.run(shell, cwd=cli.folder, env=cli.environment, check=False).returncode == 0
