@@ -1,0 +1,173 @@
+"""Round trips to a cluster that an add and a pass wait for.
+
+The tests count them by the order of requests and waits, so the counts are the same on both stores and at any load. All
+requests between two waits are in flight together. A read is sent when the transaction has its read version, which
+brings the metadata version with it. A range of these tests fits into one reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import cq
+from cq.bucket.pass_runner import PassRunner
+from cq.store.api import METADATA_VERSION
+from cq.store.transact import transact
+from tests.faults import Passing, WrappedDatabase
+from tests.helpers import add
+from tests.sized import code_now
+
+VERSION, COMMIT = ["get_read_version"], ["commit"]
+
+
+class TripsDatabase(WrappedDatabase):
+    """A database that lists the round trips of its transactions.
+
+    Attributes:
+        trips: the replies that each round trip has brought, by the methods of their requests, sorted.
+    """
+
+    def __init__(self, db: Any) -> None:
+        super().__init__(db)
+        self._replies: list[tuple[int, str]] = []
+        self.now = 0
+
+    def create_transaction(self) -> Any:
+        tr = TripsReads(self, self.inner.create_transaction())
+        tr.__dict__["snapshot"] = snapshot = TripsReads(self, tr.inner.snapshot)
+        snapshot.__dict__["versions"] = tr.versions  # both read at one version
+        return tr
+
+    @property
+    def trips(self) -> list[list[str]]:
+        return [
+            sorted(what for at, what in self._replies if at == number) for number in range(1, self.now + 1)
+        ]
+
+    def replied(self, what: str, sent: int) -> int:
+        """Note a request; returns the number of the round trip that brings its reply."""
+        self._replies.append((sent + 1, what))
+        return sent + 1
+
+    def wait(self, reply: int) -> None:
+        self.now = max(self.now, reply)
+
+
+class TripsReads(Passing):
+    """A transaction or its snapshot, whose requests are counted."""
+
+    def __init__(self, db: TripsDatabase, inner: Any) -> None:
+        super().__init__(inner)
+        self.trips_db = db
+        self.versions: list[int] = []  # the round trip that brings the read version, once it is requested
+
+    def _version(self) -> int:
+        if not self.versions:
+            self.versions.append(self.trips_db.replied("get_read_version", self.trips_db.now))
+        return self.versions[0]
+
+    def _read(self, what: str, future: Any) -> Reply:
+        return Reply(
+            self.trips_db, future, self.trips_db.replied(what, max(self._version(), self.trips_db.now))
+        )
+
+    def get_read_version(self) -> Reply:
+        return Reply(self.trips_db, self.inner.get_read_version(), self._version())
+
+    def get(self, key: bytes) -> Reply:
+        if key == METADATA_VERSION:
+            return Reply(self.trips_db, self.inner.get(key), self._version())
+        return self._read("get", self.inner.get(key))
+
+    def get_range(self, *args: Any, **kwargs: Any) -> Reply:
+        return self._read("get_range", self.inner.get_range(*args, **kwargs))
+
+    def commit(self) -> Reply:
+        return self._read("commit", self.inner.commit())
+
+
+class Reply(Passing):
+    """A future or a range; a caller that waits for it waits for its round trip."""
+
+    def __init__(self, db: TripsDatabase, inner: Any, number: int) -> None:
+        super().__init__(inner)
+        self._db, self._number = db, number
+
+    def wait(self) -> Any:
+        self._db.wait(self._number)
+        return self.inner.wait()
+
+    @property
+    def value(self) -> Any:
+        self._db.wait(self._number)
+        return self.inner.value
+
+    def to_list(self) -> Any:
+        self._db.wait(self._number)
+        return self.inner.to_list()
+
+    def __iter__(self) -> Iterator[Any]:
+        self._db.wait(self._number)
+        return iter(self.inner)
+
+
+def configured(db: Any, name: str) -> Any:
+    """A queue of one bucket whose configuration is cached."""
+    cq.configure(db, name, key=str, value=int, combiner="sum", buckets=1)
+    add(db, name, {"cached": 1})
+    return cq.CombineQueue(name)
+
+
+def test_an_add_waits_for_its_read_version_and_its_commit(db: Any, name: str) -> None:
+    queue, counted = configured(db, name), TripsDatabase(db)
+
+    transact(counted, lambda tr: queue.add(tr, {"a": 1, "b": 2}))
+
+    assert counted.trips == [VERSION, COMMIT]
+
+
+def test_an_add_in_a_transaction_with_a_read_version_waits_for_its_commit_only(db: Any, name: str) -> None:
+    queue, counted = configured(db, name), TripsDatabase(db)
+    tr = counted.create_transaction()
+    tr.get(b"of the application").wait()
+    before = counted.trips
+
+    queue.add(tr, {"a": 1, "b": 2})
+    tr.commit().wait()
+
+    assert before == [VERSION, ["get"]]
+    assert counted.trips == [*before, COMMIT]
+
+
+def test_the_first_add_reads_its_configuration_once_more(db: Any, name: str) -> None:
+    queue, counted = configured(db, name), TripsDatabase(db)
+    cq.configure(db, f"{name}-other", key=str, value=int, combiner="sum", buckets=1)  # invalidates the cache
+
+    transact(counted, lambda tr: queue.add(tr, {"a": 1}))
+
+    assert counted.trips == [VERSION, ["get"], COMMIT]
+
+
+def test_a_pass_waits_for_its_version_its_rows_its_values_and_its_commit(db: Any, name: str) -> None:
+    configured(db, name)
+    runner, counted = PassRunner(db, code_now(db, name), 0), TripsDatabase(db)
+    runner.db = counted
+    add(db, name, {"a": 1, "b": 2})
+
+    assert not runner.combine().more
+
+    state_notification_and_rows, values = ["get", "get", "get_range"], ["get"] * 3
+    assert counted.trips == [VERSION, state_notification_and_rows, values, COMMIT]
+
+
+def test_a_pass_over_cached_values_reads_none(db: Any, name: str) -> None:
+    configured(db, name)
+    runner, counted = PassRunner(db, code_now(db, name), 0), TripsDatabase(db)
+    runner.combine()
+    add(db, name, {"cached": 1})
+    runner.db = counted
+
+    assert not runner.combine().more
+
+    assert counted.trips == [VERSION, ["get", "get", "get_range"], COMMIT]
