@@ -51,7 +51,7 @@ class AsyncDatabase:
 
     def __init__(self, db: Any) -> None:
         self.sync = db
-        if "fdb" in sys.modules:
+        if "fdb" in sys.modules and not store.is_local(db):
             let_tasks_wait()
 
     async def __aenter__(self) -> AsyncDatabase:

@@ -19,16 +19,17 @@ from cq.queue.combine_queue import CombineQueue
 from cq.type_variables import K, M, V
 from cq.windows.window import Window
 
+S = TypeVar("S")  # the synchronous handle: as Any, pyright would lose its types of keys and values
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _Store = AsyncDatabase | AsyncReads
 
 
-class Awaited(Generic[P, T]):
+class Awaited(Generic[S, P, T]):
     """A method that awaits where the synchronous method of the handle's `sync` blocks."""
 
-    def __init__(self, method: Callable[Concatenate[Any, Any, P], T]) -> None:
+    def __init__(self, method: Callable[Concatenate[S, Any, P], T]) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 
@@ -41,10 +42,10 @@ class Awaited(Generic[P, T]):
         return call
 
 
-class Iterated(Generic[P, T]):
+class Iterated(Generic[S, P, T]):
     """A method that returns an asynchronous iterator where the synchronous method returns an iterator."""
 
-    def __init__(self, method: Callable[Concatenate[Any, Any, P], Iterator[T]]) -> None:
+    def __init__(self, method: Callable[Concatenate[S, Any, P], Iterator[T]]) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 

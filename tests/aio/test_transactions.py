@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -164,6 +165,22 @@ def test_a_request_is_awaited_by_one_task_at_a_time(adb: AsyncDatabase, run: Run
         assert first.cancelled()
 
     run(main())
+
+
+def test_a_read_keeps_its_transaction(adb: AsyncDatabase, run: Run) -> None:
+    """The futures of a transaction that is collected would fail with 1025."""
+
+    async def main() -> bytes | None:
+        tr = adb.create_transaction()
+        tr.set(b"cq/t/key", b"value")
+        value = tr.get(b"cq/t/key")
+        row = tr.get_range(b"cq/t/", b"cq/t0")
+        del tr
+        gc.collect()
+        assert [each.value async for each in row] == [b"value"]
+        return await value
+
+    assert run(main()) == b"value"
 
 
 def test_a_thousand_transactions_in_flight_need_no_thousand_threads(
