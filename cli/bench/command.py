@@ -145,7 +145,7 @@ def bench(
     # Imported here: every other command would wait for these imports.
     from cq.cli.bench.chart import to_svg
     from cq.cli.bench.measures.phases import Plan
-    from cq.cli.bench.run import BenchRequest, run
+    from cq.cli.bench.run import BenchRequest, BenchRun
     from cq.cli.bench.systems.systems import open_backends
 
     request = BenchRequest(
@@ -174,7 +174,7 @@ def bench(
         open_backends(temporary, store, postgres_url_env) as backends,
     ):
         task = display.add_task("starting")
-        report = run(request, backends, lambda step: display.update(task, description=step))
+        report = BenchRun(request, backends, lambda step: display.update(task, description=step)).run()
     if svg is not None:
         svg.write_text(to_svg(report), encoding="utf-8")
     _print(report, json)

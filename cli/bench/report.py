@@ -161,27 +161,19 @@ def _row(row: PhaseResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
     same = {"per_transaction": row.per_transaction} | ({"workers": row.workers} if row.workers else {})
     own = _found(rows, system=OWN, **same)
     return {
-        "system": row.system,
-        "store": row.store,
-        "per_transaction": row.per_transaction,
-        "workers": row.workers,
+        **_attributes(row, "system", "store", "per_transaction", "workers", "updates"),
         **_medians(add=row.add, drain=row.drain, both=row.both),
         "cq_to_it": own and _ratio(own.both, row.both),
-        "updates": row.updates,
     }
 
 
 def _live(live: LiveResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
     others = [row for row in rows if row.per_transaction == live.per_transaction and row.drain is None]
     return {
-        "system": live.system,
-        "store": live.store,
-        "per_transaction": live.per_transaction,
-        "workers": live.workers,
+        **_attributes(live, "system", "store", "per_transaction", "workers", "probes"),
         "rate": live.rate and round(live.rate, 1),
         **_medians(added=live.added, done=live.done),
         **_medians(1000, p50_ms=live.p50, p99_ms=live.p99, max_ms=live.highest),
-        "probes": live.probes,
         "to": {other.system: _ratio(live.done, other.both) for other in others if live.rate is None},
     }
 
@@ -189,9 +181,7 @@ def _live(live: LiveResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
 def _grown(grown: GrowthResult, results: Sequence[GrowthResult]) -> dict[str, Any]:
     compared = _found(results, what=grown.what, size=COMPARED)
     return {
-        "what": grown.what,
-        "size": grown.size,
-        "updates": grown.updates,
+        **_attributes(grown, "what", "size", "updates"),
         **_medians(add_us=grown.add, drain_us=grown.drain, cost_us=grown.cost),
         "to_100000": compared and _ratio(grown.cost, compared.cost),
     }
@@ -199,12 +189,15 @@ def _grown(grown: GrowthResult, results: Sequence[GrowthResult]) -> dict[str, An
 
 def _committed(result: PhaseResult, **compared: PhaseResult) -> dict[str, Any]:
     return {
-        "system": result.system,
-        "store": result.store,
+        **_attributes(result, "system", "store"),
         "callers": result.threads,
         **_medians(committed=result.add),
         **{name: _ratio(result.add, other.add) for name, other in compared.items()},
     }
+
+
+def _attributes(result: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in names}
 
 
 def _medians(scale: float = 1, **figures: Figure | None) -> dict[str, Any]:

@@ -74,30 +74,27 @@ class BenchRequest:
         }
 
 
-def run(request: BenchRequest, backends: Backends, notify: Notify) -> BenchReport:
-    """Run all requested parts.
+class BenchRun:
+    """A run of all requested parts, with its report.
 
     Args:
         request: the parts and settings.
         backends: the stores and servers to measure on.
         notify: called with a short description of each step.
-
-    Raises:
-        CannotMeasure: a part cannot be measured as requested; its subclass `Unavailable` if a system requested by name
-            is missing.
-        WrongSum: a system has counted wrongly.
     """
-    return _BenchRun(request, backends, notify).run()
-
-
-class _BenchRun:
-    """A run, with its stores and servers and its report."""
 
     def __init__(self, request: BenchRequest, backends: Backends, notify: Notify) -> None:
         self._request, self._backends, self._notify = request, backends, notify
         self._report = BenchReport(machine_facts(), request.settings())
 
     def run(self) -> BenchReport:
+        """Run all parts.
+
+        Raises:
+            CannotMeasure: a part cannot be measured as requested; its subclass `Unavailable` if a system requested by
+                name is missing.
+            WrongSum: a system has counted wrongly.
+        """
         request, report, notify = self._request, self._report, self._notify
         first = request.plans[0]
         # Before any measurement, so that a missing system is reported after seconds, not minutes.

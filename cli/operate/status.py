@@ -15,8 +15,9 @@ from rich.text import Text
 
 from cq.admin.queue_status import QueueStatus
 from cq.cli.shared.options import Json, Store, argument, read_store
-from cq.cli.shared.output import make_console, make_lines, make_table, print_json, say
+from cq.cli.shared.output import make_console, make_table, print_json, say
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview, remarks
+from cq.plain_text import printable
 
 WATCH_SECONDS: Final = 2.0
 
@@ -100,7 +101,7 @@ def _shown(found: Overview) -> Iterable[Table | Text]:
         )
     lines = remarks(found)
     if lines:
-        yield make_lines(["", *lines])
+        yield Text("\n".join(["", *map(printable, lines)]))
 
 
 def _queue(queue: QueueStatus, found: Overview) -> list[Any]:

@@ -100,11 +100,6 @@ def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: 
     return table
 
 
-def make_lines(lines: Iterable[str]) -> Text:
-    """The lines as one text, each made printable."""
-    return Text("\n".join(map(printable, lines)))
-
-
 def make_console() -> Console:
     """A console on standard output; wide without a terminal."""
     console = Console(highlight=False)

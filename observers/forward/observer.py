@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any, Final
 
 from cq.combiners import BUILT_IN
@@ -72,17 +73,13 @@ def _new_items(change: Change) -> Any:
     return (change.new or set()) - (change.old or set()) or None
 
 
-def _new_value(change: Change) -> Any:
-    return change.new
-
-
 UPDATES: Final[Mapping[str, Callable[[Change], Any]]] = {
     "sum": _difference,
     "counter": _differences,
-    "minimum": _new_value,
-    "maximum": _new_value,
+    "minimum": attrgetter("new"),
+    "maximum": attrgetter("new"),
     "union": _new_items,
-    "last": _new_value,
+    "last": attrgetter("new"),
 }
 """{combiner: function that returns the update for a change}; None: no update, or `DELETE` for `last`."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -68,17 +69,17 @@ def export_status(db: Database, name: str | None = None) -> list[ExportStatus]:
     """The status of one export queue, or of all; raises `QueueNotConfigured` if `name` does not exist."""
     names = transact(db, lambda tr: export_queues(tr, name))
     now = current_version(db)
-    if name is not None:
-        return [transact(db, partial(_read, name=each, now=now)) for each in names]
-    return [_read_or_report(db, each, now) for each in names]
-
-
-def _read_or_report(db: Database, name: str, now: int) -> ExportStatus:
-    """The status; for an unreadable export, a status with the error, so that the others are shown."""
-    try:
-        return transact(db, partial(_read, name=name, now=now))
-    except CqError as error:
-        return ExportStatus(name, None, 0, BUCKETS, 0, 0, False, None, 0, "unreadable", str(error), None, 0)
+    found = []
+    for each in names:
+        try:
+            found.append(transact(db, partial(_read, name=each, now=now)))
+        except CqError as error:
+            if name is not None:
+                raise
+            # A status with the error, so that the others are shown.
+            nothing = ExportStatus(each, None, 0, BUCKETS, 0, 0, False, None, 0, "unreadable", "", None, 0)
+            found.append(replace(nothing, error=str(error)))
+    return found
 
 
 def export_queues(tr: Transaction, name: str | None = None) -> list[str]:
@@ -91,14 +92,12 @@ def export_queues(tr: Transaction, name: str | None = None) -> list[str]:
         if name not in stored:
             read_config(tr.snapshot, name)  # raises if there is no such queue
         return [name]
-    return sorted({*stored, *(each for each in queue_names(tr.snapshot) if _is_exported(tr, each))})
-
-
-def _is_exported(tr: Transaction, name: str) -> bool:
-    try:
-        return _configured(tr, name)[0] is not None
-    except CqError:
-        return False  # the status of the queue itself reports the error
+    names = set(stored)
+    for each in queue_names(tr.snapshot):
+        with suppress(CqError):  # the status of the queue itself reports the error
+            if _configured(tr, each)[0] is not None:
+                names.add(each)
+    return sorted(names)
 
 
 def _read(tr: Transaction, name: str, now: int) -> ExportStatus:

@@ -39,9 +39,34 @@ class ProgressTables:
     tables: sa.Table
 
     @classmethod
+    @lru_cache(maxsize=TABLES_REMEMBERED)  # so that SQLAlchemy compiles statements about them once
     def of(cls, dialect: Dialect, schema: str | None) -> ProgressTables:
         """The tables of a schema; None: the default one."""
-        return cls(dialect, *_tables(dialect, schema))
+        metadata = sa.MetaData()
+        name = dialect.binary_text(_NAME_LENGTH)
+        store = dialect.binary(STORE_ID_BYTES)
+        quoted = None if schema is None else sa.sql.quoted_name(schema, quote=True)
+        progress = sa.Table(
+            "cq_progress",
+            metadata,
+            sa.Column("store", store, primary_key=True),
+            sa.Column("queue", name, primary_key=True),
+            sa.Column("epoch", sa.BigInteger(), primary_key=True, autoincrement=False),
+            sa.Column("bucket", sa.BigInteger(), primary_key=True, autoincrement=False),
+            sa.Column("sequence", dialect.binary(SEQUENCE_BYTES), nullable=False),
+            sa.Column("updated_at", dialect.time(), nullable=False),
+            schema=quoted,
+        )
+        tables = sa.Table(
+            "cq_tables",
+            metadata,
+            sa.Column("name", name, primary_key=True),
+            sa.Column("store", store, nullable=False),
+            sa.Column("queue", name, nullable=False),
+            sa.Column("claim", dialect.binary(_CLAIM_BYTES), nullable=False),
+            schema=quoted,
+        )
+        return cls(dialect, progress, tables)
 
     # Progress
 
@@ -136,33 +161,3 @@ class ProgressTables:
 
     def _now(self) -> Any:
         return self.dialect.moment(datetime.now(UTC))
-
-
-@lru_cache(maxsize=TABLES_REMEMBERED)
-def _tables(dialect: Dialect, schema: str | None) -> tuple[sa.Table, sa.Table]:
-    """The two tables, cached so that SQLAlchemy compiles statements about them once."""
-    metadata = sa.MetaData()
-    name = dialect.binary_text(_NAME_LENGTH)
-    store = dialect.binary(STORE_ID_BYTES)
-    quoted = None if schema is None else sa.sql.quoted_name(schema, quote=True)
-    progress = sa.Table(
-        "cq_progress",
-        metadata,
-        sa.Column("store", store, primary_key=True),
-        sa.Column("queue", name, primary_key=True),
-        sa.Column("epoch", sa.BigInteger(), primary_key=True, autoincrement=False),
-        sa.Column("bucket", sa.BigInteger(), primary_key=True, autoincrement=False),
-        sa.Column("sequence", dialect.binary(SEQUENCE_BYTES), nullable=False),
-        sa.Column("updated_at", dialect.time(), nullable=False),
-        schema=quoted,
-    )
-    tables = sa.Table(
-        "cq_tables",
-        metadata,
-        sa.Column("name", name, primary_key=True),
-        sa.Column("store", store, nullable=False),
-        sa.Column("queue", name, nullable=False),
-        sa.Column("claim", dialect.binary(_CLAIM_BYTES), nullable=False),
-        schema=quoted,
-    )
-    return progress, tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -24,7 +25,9 @@ class Secrets:
     """
 
     def __init__(self, url: sa.URL) -> None:
-        spellings = {each for secret in _secrets_of(url) for each in _spellings(secret)}
+        # A secret as plain text, and in the URL encodings of SQLAlchemy and of users.
+        encodings = str, partial(quote, safe=" +"), partial(quote, safe=""), quote_plus
+        spellings = {encode(secret) for secret in _secrets_of(url) for encode in encodings}
         # The longest first: a shorter one may be part of it.
         patterns = [_pattern(secret) for secret in sorted(spellings, key=len, reverse=True)]
         self._found = re.compile("|".join(patterns)) if patterns else None
@@ -40,11 +43,6 @@ def _secrets_of(url: sa.URL) -> Iterator[str]:
     for name, value in url.query.items():
         if _SECRET.search(name) and name not in _NO_SECRET:
             yield from filter(None, [value] if isinstance(value, str) else value)
-
-
-def _spellings(secret: str) -> tuple[str, ...]:
-    """The secret as plain text and in the URL encodings of SQLAlchemy and of users."""
-    return secret, quote(secret, safe=" +"), quote(secret, safe=""), quote_plus(secret)
 
 
 def _pattern(secret: str) -> str:

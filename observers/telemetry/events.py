@@ -85,7 +85,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "queues": ("", "names of the queues that the worker works on; empty for all"),
     "messages": ("messages", "of a feed"),
     "reason": ("", "why"),
-    "repeated": ("rows", "dropped because their operation had been added before"),
+    "repeated": ("rows", "dropped because their operation was added before"),
     "reported": ("keys", "whose value was written or found unchanged"),
     "retries": ("transactions", "repeated, after conflicts or other errors"),
     "roles": ("", "the worker's roles"),
@@ -96,7 +96,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "status": ("", "exit status"),
     "task": ("", "a bucket to combine or to export, a cloud to publish ..."),
     "tasks": ("", "tasks of all kinds that this worker owns"),
-    "told": ("keys", "backfilled to an observer that is new to the queue"),
+    "told": ("keys", "backfilled to an observer new to the queue"),
     "updates": ("updates", "combined"),
     "version": ("", "of the cloud"),
     "waiting_buckets": ("buckets", "with work"),
@@ -106,11 +106,17 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """{name of a field: (unit, meaning)}."""
 
+
+def _of_field(name: str, type_: Literal["counter", "gauge"], field: str) -> Metric:
+    """The metric of a field, described by its unit and meaning."""
+    return Metric(name, type_, field, " ".join(FIELDS[field]).strip())
+
+
 _BACKLOG: Final = (
-    Metric("cq_waiting_bytes", "gauge", "waiting_bytes", "bytes queued, about"),
-    Metric("cq_waiting_buckets", "gauge", "waiting_buckets", "buckets with work"),
+    _of_field("cq_waiting_bytes", "gauge", "waiting_bytes"),
+    _of_field("cq_waiting_buckets", "gauge", "waiting_buckets"),
     Metric("cq_oldest_seconds", "gauge", "oldest", "age of the oldest queued update"),
-    Metric("cq_export_waiting_bytes", "gauge", "export_bytes", "bytes in the export queue, about"),
+    _of_field("cq_export_waiting_bytes", "gauge", "export_bytes"),
     Metric("cq_export_lag_seconds", "gauge", "export_lag", "age of the oldest entry in the export queue"),
 )
 
@@ -152,8 +158,8 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "Tasks were redistributed, because workers or queues have changed.",
         metrics=(
             Metric("cq_workers", "gauge", "workers", "live workers, as seen by this one"),
-            Metric("cq_owned_tasks", "gauge", "tasks", "tasks of all kinds that this worker owns"),
-            Metric("cq_owned_buckets", "gauge", "buckets", "buckets to combine that this worker owns"),
+            _of_field("cq_owned_tasks", "gauge", "tasks"),
+            _of_field("cq_owned_buckets", "gauge", "buckets"),
         ),
     ),
     "task_taken_over": EventKind(
@@ -266,23 +272,11 @@ EVENTS: Final[Mapping[str, EventKind]] = {
             Metric("cq_passes", "counter", 1.0, "passes committed"),
             Metric("cq_pass_seconds", "histogram", "seconds", "how long passes took, retries included"),
             Metric("cq_rows", "counter", "rows", "rows removed from the queue"),
-            Metric("cq_updates", "counter", "updates", "updates combined"),
-            Metric(
-                "cq_reported_keys", "counter", "reported", "keys whose value was written or found unchanged"
-            ),
-            Metric(
-                "cq_folded_keys",
-                "counter",
-                "folded",
-                "keys whose updates were combined ahead of their report",
-            ),
-            Metric("cq_told_keys", "counter", "told", "keys backfilled to an observer new to the queue"),
-            Metric(
-                "cq_repeated_rows",
-                "counter",
-                "repeated",
-                "rows dropped because their operation was added before",
-            ),
+            _of_field("cq_updates", "counter", "updates"),
+            _of_field("cq_reported_keys", "counter", "reported"),
+            _of_field("cq_folded_keys", "counter", "folded"),
+            _of_field("cq_told_keys", "counter", "told"),
+            _of_field("cq_repeated_rows", "counter", "repeated"),
             Metric("cq_set_aside_keys", "counter", "aside", "keys set aside"),
             Metric("cq_conflicts", "counter", "conflicts", "transactions of passes that had a conflict"),
             Metric("cq_retries", "counter", "retries", "retried transactions of passes"),
@@ -300,7 +294,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         logger="cq.export",
         metrics=(
             Metric("cq_export_batches", "counter", 1.0, "batches exported"),
-            Metric("cq_export_entries", "counter", "entries", "entries exported"),
+            _of_field("cq_export_entries", "counter", "entries"),
             Metric("cq_export_seconds", "histogram", "seconds", "how long batches took"),
         ),
     ),

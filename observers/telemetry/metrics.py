@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """The bounds of histograms, in seconds: a pass takes less than one, and no transaction lives longer than five."""
-LABELS: Final = ("queue",)
 CONNECTION_SECONDS: Final = 10.0
 """After this time a connection is closed, because each holds a thread, even an idle one."""
 _VERBS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
@@ -78,7 +77,7 @@ class Metrics:
 
     def _feed(self, kind: EventKind, metric: Metric) -> Callable[[Mapping[str, Any]], None]:
         """The function that updates a metric from the fields of an event of this kind."""
-        labels = [label for label in LABELS if label in kind.fields]
+        labels = ["queue"] if "queue" in kind.fields else []
         made = self._metric(metric, labels)
 
         def feed(fields: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final, TypeVar
 
 import cq
@@ -183,13 +183,7 @@ def _refuse_paused(db: Any, store: str) -> None:
 
 def _top(items: Iterable[tuple[str, int]], number: int) -> tuple[int, list[tuple[str, int]]]:
     """The number of words, and the most frequent ones; words with equal counts are in alphabetical order."""
-    distinct = 0
-
-    def counted() -> Iterator[tuple[str, int]]:
-        nonlocal distinct
-        for item in items:
-            distinct += 1
-            yield item
-
-    most = heapq.nsmallest(number, counted(), key=lambda item: (-item[1], item[0]))
-    return distinct, most
+    counter = count()  # zip reads an item first: after the last one the counter has their number
+    counted = (item for item, _ in zip(items, counter, strict=False))
+    most = heapq.nsmallest(number, counted, key=lambda item: (-item[1], item[0]))
+    return next(counter), most
