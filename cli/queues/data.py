@@ -127,30 +127,29 @@ def items(
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:
-    with progress() as display:
-        if path == "-":
-            return _add_stream(db, handle, sys.stdin.buffer, None, display, None)
-        with open(path, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):  # a pipe cannot be read again: no position is stored
-                return _add_stream(db, handle, stream, None, display, None)
-            name = os.fsencode(os.path.abspath(path))
-            return _add_stream(db, handle, stream, name, display, status.st_size)
+    if path == "-":
+        return _add_stream(db, handle, sys.stdin.buffer)
+    with open(path, "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):  # a pipe cannot be read again: no position is stored
+            return _add_stream(db, handle, stream)
+        return _add_stream(db, handle, stream, os.fsencode(os.path.abspath(path)), status.st_size)
 
 
 def _add_stream(
-    db: Any, handle: cq.CombineQueue, stream: Any, name: bytes | None, display: Any, size: int | None
+    db: Any, handle: cq.CombineQueue, stream: Any, name: bytes | None = None, size: int | None = None
 ) -> int:
-    task = display.add_task("bytes added", total=size)
+    with progress() as display:
+        task = display.add_task("bytes added", total=size)
 
-    def show(position: FilePosition) -> None:
-        display.update(task, completed=position.offset)
+        def show(position: FilePosition) -> None:
+            display.update(task, completed=position.offset)
 
-    try:
-        return add_jsonl(db, handle, stream, name=name, progress=show)[1]
-    except InvalidData as error:
-        path = "standard input" if stream is sys.stdin.buffer else stream.name
-        raise InvalidData(f"{path}{', ' if str(error).startswith('line ') else ': '}{error}") from None
+        try:
+            return add_jsonl(db, handle, stream, name=name, progress=show)[1]
+        except InvalidData as error:
+            path = "standard input" if stream is sys.stdin.buffer else stream.name
+            raise InvalidData(f"{path}{', ' if str(error).startswith('line ') else ': '}{error}") from None
 
 
 def _pair(config: QueueConfig, word: str) -> tuple[Any, Any]:

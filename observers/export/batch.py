@@ -1,10 +1,4 @@
-"""The batch of entries that an exporter receives, its errors, and the isolation of entries that it can never export.
-
-CannotExport      some entries can never be exported: the worker sets them aside and exports the others
-ExportFailed      the batch could not be exported now: the worker retries it after a pause
-OutdatedBatch     another worker was faster: the worker reads the bucket again
-ExportStopped     continuing would lose or mix up data: the operator must decide what to do
-"""
+"""The batch of entries that an exporter receives, its errors, and the isolation of entries that it can never export."""
 
 from __future__ import annotations
 
@@ -33,7 +27,7 @@ _WINDOW: Final = 10_000  # exported entries
 
 
 class CannotExport(CqError):
-    """Entries that can never be exported as they are; raised by exporters.
+    """Entries that can never be exported as they are: the worker sets them aside, and exports the others.
 
     An exporter that knows the faulty entries names them in `entries`, as {sequence: error}. Otherwise the worker finds
     them by exporting ever smaller halves of the batch.
@@ -56,7 +50,7 @@ class OutdatedBatch(CqError):
 
 
 class ExportStopped(CqError):
-    """Continuing the export would lose or mix up data; the message says what to do."""
+    """Continuing the export would lose or mix up data: the operator must decide what to do, as the message says."""
 
 
 class ExportPosition(NamedTuple):

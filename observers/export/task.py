@@ -82,7 +82,6 @@ class ExportTask(NotedTask):
         notification: a key that exists while the bucket has entries.
         batch_bytes, batch_entries: approximate limits of a batch.
         signal: called with the name of each completed step, for tests.
-        problem: the latest error while the export fails or is stopped, else empty.
     """
 
     notification: bytes

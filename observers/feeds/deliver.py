@@ -73,7 +73,8 @@ class DeliveryTask(RoundRobinTask):
             if not rows:  # all is delivered, and only the note was left
                 continue
             users = by_user(self.keys, group, found)
-            place = self._deliver(tr, group, rows, users, _DeliveryBudget.of(len(names)))
+            budget = _DeliveryBudget(WRITES // len(names), BYTES // len(names))
+            place = self._deliver(tr, group, rows, users, budget)
             if place is None:
                 tr.clear_range(rows[0].key, after(rows[-1].key))
                 tr.clear(self.keys.delivery(group))
@@ -128,11 +129,6 @@ class _DeliveryBudget:
 
     writes: int
     size: int
-
-    @classmethod
-    def of(cls, groups: int) -> _DeliveryBudget:
-        """Return the share of one of `groups` groups."""
-        return cls(WRITES // groups, BYTES // groups)
 
     def spend(self, messages: int, size: int) -> bool:
         """Subtract the cost of a user; False if the budget is exceeded. A user without messages costs one write."""

@@ -179,7 +179,9 @@ def remarks(seen: Overview) -> list[str]:
     lines = [] if is_any_alive else ["no worker is alive"]
     for queue in seen.queues:
         if is_any_alive and not (queue.paused or queue.problem or seen.activity[queue.name].workers):
-            lines.append(f"queue {queue.name!r}: no worker combines it: {_why(queue.name, seen)}")
+            is_lacking = any(queue.name in worker.left_alone for worker in seen.workers if worker.alive)
+            why = "lack its code" if is_lacking else "are for other queues, or have other roles"
+            lines.append(f"queue {queue.name!r}: no worker combines it: the live workers {why}")
         activity = seen.activity[queue.name]
         said = [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
         if activity.workers and not queue.paused:  # else all buckets wait, so an old one is not unusual
@@ -195,13 +197,6 @@ def remarks(seen: Overview) -> list[str]:
     for worker in seen.workers:
         lines += [f"worker {worker.id} {said}" for said in _of_worker(worker)]
     return lines
-
-
-def _why(name: str, seen: Overview) -> str:
-    """The reason why no live worker combines an active queue."""
-    if any(name in worker.left_alone for worker in seen.workers if worker.alive):
-        return "the live workers lack its code"
-    return "the live workers are for other queues, or have other roles"
 
 
 def _of_queue(queue: QueueStatus) -> list[str]:

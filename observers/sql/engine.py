@@ -72,14 +72,8 @@ class ReportingDatabase:
 
     @property
     def serializes_writes(self) -> bool:
-        """Whether all writing transactions of the database run one after the other, as in a SQLite file.
-
-        False without a valid URL.
-        """
-        try:
-            return self._url().get_backend_name() == "sqlite"
-        except InvalidConfiguration:
-            return False
+        """Whether all writing transactions of the database run one after the other, as in a SQLite file."""
+        return self.engine.dialect.name == "sqlite"
 
     @contextmanager
     def transaction(self) -> Iterator[tuple[sa.Connection, Dialect]]:

@@ -190,7 +190,10 @@ class Index:
                 groups[new.group] = None
             self._count(counts, old, new)
         for key, difference in counts.items():
-            _add(tr, key, difference)
+            if difference:
+                tr.add(key, difference.to_bytes(COUNT_BYTES, "little", signed=True))
+            if difference < 0:
+                tr.compare_and_clear(key, _NO_ENTRIES)  # applied at commit, so no concurrent add is lost
         for group in groups:
             tr.set_versionstamped_value(self.keys.mark(group), INCOMPLETE_VERSIONSTAMP)
         if groups:
@@ -230,10 +233,3 @@ class Index:
             if self.ranks:
                 for length in range(shared, len(place.place) + 1):
                     counts[self.keys.node(place.group, place.place[:length])] += difference
-
-
-def _add(tr: Transaction, key: bytes, difference: int) -> None:
-    if difference:
-        tr.add(key, difference.to_bytes(COUNT_BYTES, "little", signed=True))
-    if difference < 0:
-        tr.compare_and_clear(key, _NO_ENTRIES)  # applied at commit, so no concurrent add is lost

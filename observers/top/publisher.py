@@ -11,6 +11,7 @@ the second retries and finds the first's; it also reads the generation in use so
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from cq import runtime
@@ -127,7 +128,10 @@ class Publisher(Task):
             ).to_list(),
         )
         for mark in marks:
-            pause = self._publish_marked(mark.key, mark.value)
+            group = group_of(mark.key[len(self._keys.marks()) :])
+            pause, version = transact(self._db, partial(self._publish, group=group, mark=mark.value))
+            if version is not None:
+                emit("cloud_published", queue=self._config.name, version=version)
             if pause > 0:
                 scan.pause = pause if scan.pause is None else min(pause, scan.pause)
             scan.place = mark.key
@@ -140,13 +144,6 @@ class Publisher(Task):
         # A mark set during the scan also changed the notification, which then stays.
         transact(self._db, lambda tr: tr.compare_and_clear(self._keys.notification, scan.notification))
         return DONE
-
-    def _publish_marked(self, mark: bytes, value: bytes) -> float:
-        group = group_of(mark[len(self._keys.marks()) :])
-        pause, version = transact(self._db, lambda tr: self._publish(tr, group, value))
-        if version is not None:
-            emit("cloud_published", queue=self._config.name, version=version)
-        return pause
 
     def _publish(self, tr: Transaction, group: str | None, mark: bytes) -> tuple[float, int | None]:
         """Publish a group's cloud if it differs.

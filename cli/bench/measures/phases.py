@@ -81,7 +81,8 @@ def measure(
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
-        notify("drawing words")
+        what = f"{system.name}, {workload.per_transaction:,} per transaction"
+        notify(f"{what}: drawing words")
         adders = stack.enter_context(
             adding(plan.adders, lambda seed: role(system, workload, plan.threads, seed))
         )
@@ -90,7 +91,8 @@ def measure(
         drains: list[float] = []
         updates = 0
         for number in range(plan.repetitions + 1):
-            notify(f"repetition {number} of {plan.repetitions}" if number else "warm-up")
+            step = f"repetition {number} of {plan.repetitions}" if number else "warm-up"
+            notify(f"{what}: {step}")
             begin, results = adders.run(plan.seconds if number else plan.warm_up)
             added = AddResult.of_all(results)
             updates += added.updates

@@ -85,10 +85,9 @@ class ChatDemo(Demo):
             transact(self._db, partial(act, place=place, entry=LedgerEntry("founder", place, action)))
 
     def look(self) -> None:
-        self._show_progress(transact(self._db, self._done), self._share * self.senders)
-
-    def _done(self, tr: Transaction) -> int:
-        return sum(position_of(name).read(tr.snapshot) for name in self._senders)
+        positions = [position_of(name) for name in self._senders]
+        done = transact(self._db, lambda tr: sum(each.read(tr.snapshot) for each in positions))
+        self._show_progress(done, self._share * self.senders)
 
     def is_settled(self) -> bool:
         return transact(self._db, self._is_seen)

@@ -153,12 +153,10 @@ class VisitDemo(Demo):
             tr.set(START, codec.encode(self._pace.start))
 
     def is_settled(self) -> bool:
-        return not transact(self._db, self._has_data)
-
-    def _has_data(self, tr: Any) -> bool:
-        """Whether the window has data: workers remove expired visits, even without a reader."""
+        # The window becomes empty: workers remove expired visits, even without a reader.
         some = (self._visits.views.queue, self._visits.seen.queue, self._visits.visitors)
-        return any(queue.items(tr.snapshot, limit=1).items for queue in some)
+        pages = transact(self._db, lambda tr: [queue.items(tr.snapshot, limit=1) for queue in some])
+        return not any(page.items for page in pages)
 
     # Looks
 

@@ -95,12 +95,6 @@ def write_part(path: Path, visits: Iterable[Visit]) -> None:
         file.writelines(json.dumps([visit.time, visit.page, visit.visitor]) + "\n" for visit in visits)
 
 
-def read_part(path: Path) -> list[Visit]:
-    """The visits that `write_part` has written."""
-    with path.open(encoding="utf-8") as file:
-        return [Visit(*json.loads(line)) for line in file]
-
-
 @dataclass(frozen=True)
 class VisitServer:
     """A web server that counts the visits of its part of the log at their times.
@@ -122,7 +116,8 @@ class VisitServer:
 
         The transaction that counts also stores the position: so a restarted server continues there.
         """
-        db, visits, mine = cq.open(self.url), Visits(NAME), read_part(self.path)
+        db, visits = cq.open(self.url), Visits(NAME)
+        mine = [Visit(*json.loads(line)) for line in self.path.read_text("utf-8").splitlines()]
         position = server_position(self.number)
         # The existence of the position says that this server is ready.
         transact(db, lambda tr: position.write(tr, position.read(tr)))
