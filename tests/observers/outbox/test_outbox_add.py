@@ -39,6 +39,30 @@ def test_plain_drivers_add_rows(
     assert values(db, name) == {"b": 2, "c": 1}
 
 
+def test_django_s_connection_and_cursor_add_rows(
+    db: Any, name: str, sqlite_url: str, tmp_path: Path
+) -> None:
+    import django
+    from django.conf import settings
+    from django.db import connections
+
+    if not settings.configured:
+        settings.configure()
+        django.setup()
+    configure(db, name)
+    connections.databases["outbox"] = connections.configure_settings(
+        {"default": {}, "outbox": {"ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "report.db"}}
+    )["outbox"]
+    connection = connections["outbox"]
+    cq.outbox.add(connection, name, {"a": 1})
+    with connection.cursor() as cursor:
+        cq.outbox.add(cursor, name, {"a": 1, "b": 1})
+    connection.close()
+    move(db, name)
+
+    assert values(db, name) == {"a": 2, "b": 1}
+
+
 def test_a_session_of_sqlalchemy_adds_rows_in_its_transaction(db: Any, name: str, sqlite_url: str) -> None:
     configure(db, name)
     engine = sa.create_engine(sqlite_url)
