@@ -72,7 +72,9 @@ def add(
         connection.execute(statement, [dict(zip(COLUMNS, row, strict=True)) for row in rows])
         return
     text = f"{insert} ({', '.join([_placeholder(connection)] * len(COLUMNS))})"
-    if not callable(getattr(connection, "cursor", None)):  # it is a cursor; Django's has the driver's as `cursor`
+    if not callable(
+        getattr(connection, "cursor", None)
+    ):  # it is a cursor; Django's has the driver's as `cursor`
         connection.executemany(text, rows)
         return
     cursor = connection.cursor()

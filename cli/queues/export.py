@@ -162,7 +162,7 @@ def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
         for row in rows:
             print_line(json, **dict(zip(columns, row, strict=True)))
     else:
-        print_table(columns, ([as_word(each) for each in row] for row in rows))
+        print_table(columns, ([as_word(key), as_word(value), error] for key, value, error in rows))
 
 
 @contextmanager

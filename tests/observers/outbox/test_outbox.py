@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 import cq
+from cq.keys.outbox import OutboxKeys
 from cq.observers.outbox import watch
 from cq.observers.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
 from cq.observers.outbox.state import OutboxSettings
@@ -17,6 +18,7 @@ from cq.observers.outbox.task import FULL_SECONDS
 from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
+from cq.store.transact import transact
 from tests.observers.outbox.outboxhelpers import (
     SETTINGS,
     URL_ENV,
@@ -30,6 +32,7 @@ from tests.observers.outbox.outboxhelpers import (
     table,
     values,
 )
+from tests.observers.verify.test_verify import found_in
 
 
 class Died(Exception):
@@ -441,3 +444,16 @@ def test_no_transaction_notifies_while_no_worker_waits(db: Any, name: str, postg
     database.close()
 
     assert (busy, waiting) == (["end"], [""])
+
+
+@pytest.mark.parametrize("rest", [b"o", b"b", b"k", b"f", b"s", b"other"])
+def test_verify_finds_a_damaged_key_of_an_outbox(db: Any, name: str, sqlite_url: str, rest: bytes) -> None:
+    configure(db, name)
+    insert(name, {"a": 1})
+    move(db, name)
+    assert found_in(db, name) == []
+
+    key = OutboxKeys(name).prefix + rest
+    transact(db, lambda tr: tr.set(key, b"damaged"))
+
+    assert [(each.kind, each.where) for each in found_in(db, name)] == [("outbox", key)]

@@ -39,9 +39,7 @@ def test_plain_drivers_add_rows(
     assert values(db, name) == {"b": 2, "c": 1}
 
 
-def test_django_s_connection_and_cursor_add_rows(
-    db: Any, name: str, sqlite_url: str, tmp_path: Path
-) -> None:
+def test_django_s_connection_and_cursor_add_rows(db: Any, name: str, sqlite_url: str, tmp_path: Path) -> None:
     import django
     from django.conf import settings
     from django.db import connections

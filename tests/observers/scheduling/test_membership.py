@@ -236,7 +236,7 @@ class TestMembership:
         assert any(trimming)
         assert not all(trimming)  # shared with the one that announces it
         found = {each.id: each for each in first.others}
-        assert found[older.id].kinds == kinds_of(ROLES) - {"trim", "window", "settle"}
+        assert found[older.id].kinds == kinds_of(ROLES) - {"trim", "window", "settle", "outbox"}
 
     def test_a_worker_announces_the_kinds_of_its_roles(self, db: Any) -> None:
         Membership(db, ["export", "measure"]).beat(MemberReport())
