@@ -9,18 +9,13 @@ The random part comes from Python's module `random`, which a simulation seeds.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from types import SimpleNamespace
+from typing import Any, Final
 
 from tenacity.wait import wait_exponential, wait_random_exponential
 
 FIRST_SECONDS: Final = 0.1
 LONGEST_SECONDS: Final = 10.0
-
-
-class _Tries(NamedTuple):
-    """The state of a retry, as far as tenacity's wait strategies read it."""
-
-    attempt_number: int
 
 
 def delay_after(failures: int, *, first: float = FIRST_SECONDS, longest: float = LONGEST_SECONDS) -> float:
@@ -31,6 +26,8 @@ def delay_after(failures: int, *, first: float = FIRST_SECONDS, longest: float =
         first: the longest delay after the first failure; another one only if retries usually succeed sooner.
         longest: the longest delay of all; a shorter one if a caller waits, a longer one if each failure is expensive.
     """
-    state: Any = _Tries(failures)
+    state: Any = SimpleNamespace(
+        attempt_number=failures
+    )  # all that tenacity's wait strategies read of a retry
     fixed = wait_exponential(multiplier=first / 2, max=longest / 2)
     return float(fixed(state) + wait_random_exponential(multiplier=first / 2, max=longest / 2)(state))

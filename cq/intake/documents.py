@@ -183,7 +183,9 @@ class Documents:
         updates = changes(self._read_part(tr, document, number), counts)
         if updates:
             self.queue.add(tr, updates)
-            self._write_part(tr, document, number, counts)
+            tr.clear_range(*self._keys.document_part(document, number))
+            for place, piece in enumerate(_pieces(counts)):
+                tr.set(self._keys.document_piece(document, number, place), piece)
         return len(updates)
 
     def _forget(self, tr: Transaction, document: bytes, parts: int) -> None:
@@ -196,12 +198,6 @@ class Documents:
         for row in tr.get_range(*self._keys.document_part(document, number), streaming_mode=WANT_ALL):
             found.update(decode_counts(row.value))
         return found
-
-    def _write_part(self, tr: Transaction, document: bytes, number: int, counts: dict[Any, int]) -> None:
-        begin, end = self._keys.document_part(document, number)
-        tr.clear_range(begin, end)
-        for place, piece in enumerate(_pieces(counts)):
-            tr.set(self._keys.document_piece(document, number, place), piece)
 
 
 def _without_zeros(counts: Mapping[Any, int]) -> dict[Any, int]:

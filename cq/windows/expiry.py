@@ -84,8 +84,10 @@ def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired |
     found = _first_fitting(config, read_expiring(tr.snapshot, config, window.due_until(now), limit_bytes))
     lock.wait()
     sums = sum_up(tr.snapshot, QueueKeys(name), found.rows)
+    keys = config.key.decode_all(list(sums)) if sums else []
+    negated = list(zip(keys, (-total for total in sums.values()), strict=True))
     with admitted():  # a full queue gets no fuller: the negated sums are combined with queued updates
-        _add_negated(tr, config, sums)
+        write_updates(tr, QueueKeys(name), config, negated, None, due=None)
     set_broken_aside(tr, QueueKeys(name), found.broken)  # so that they do not block the expiry of later rows
     _clear(tr, window, found)
     tr.set(
@@ -133,12 +135,6 @@ def _seconds_to_next(snapshot: TransactionRead, window: WindowKeys, step: int, n
     for row in snapshot.get_range(*window.rows(), limit=1):
         return max(0, min(window.due_of(row.key) - now, step)) / 1000
     return step / 1000
-
-
-def _add_negated(tr: Transaction, config: QueueConfig, sums: dict[bytes, int]) -> None:
-    keys = config.key.decode_all(list(sums)) if sums else []
-    negated = list(zip(keys, (-total for total in sums.values()), strict=True))
-    write_updates(tr, QueueKeys(config.name), config, negated, None, due=None)
 
 
 def _clear(tr: Transaction, window: WindowKeys, found: ExpiringRows) -> None:

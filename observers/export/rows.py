@@ -236,8 +236,12 @@ def unpack(found: QueuedEntries, pieces: Sequence[tuple[bytes, bytes]]) -> None:
     """Decode a row, or the pieces of an entry, and append its entries with their sequences to `found`."""
     first = pieces[0][0]
     data = b"".join(value[1:] for _, value in pieces)
+    expected = [_WHOLE] if len(pieces) == 1 else [_PIECE] * (len(pieces) - 1) + [_LAST_PIECE]
     try:
-        _check_kinds([value[:1] for _, value in pieces], first)
+        if [value[:1] for _, value in pieces] != expected:
+            raise CorruptData(
+                f"the exported row {first.hex()} has a kind that this version of cq does not know"
+            )
         content = codec.decode(data)
         if not isinstance(content, list) or len(content) % 2 or not content:
             raise CorruptData(f"the exported row {first.hex()} holds no entries")
@@ -261,12 +265,6 @@ def is_piece(value: bytes) -> bool:
 def is_whole(value: bytes) -> bool:
     """Whether a row is no piece of an entry; also true of a row that cq did not write."""
     return value[:1] not in (_PIECE, _LAST_PIECE)
-
-
-def _check_kinds(kinds: Sequence[bytes], first: bytes) -> None:
-    expected = [_WHOLE] if len(kinds) == 1 else [_PIECE] * (len(kinds) - 1) + [_LAST_PIECE]
-    if kinds != expected:
-        raise CorruptData(f"the exported row {first.hex()} has a kind that this version of cq does not know")
 
 
 def holds(snapshot: TransactionRead, keys: ExportKeys, bucket: int, sequence: bytes) -> bool:

@@ -208,10 +208,15 @@ class ExportTask(NotedTask):
         )
 
     def _keep(self, epoch: int, entries: Sequence[AsideEntry]) -> None:
-        """Set entries aside, as many in each transaction as fit. Idempotent."""
+        """Set entries aside, as many in each transaction as fit. Idempotent.
+
+        Raises `OutdatedBatch` if an entry was cleared or the epoch has changed; conflicts with both.
+        """
 
         def keep(tr: Transaction, some: Sequence[AsideEntry]) -> None:
-            self._check_current(tr, epoch, some[0].sequence)
+            found = read_view(tr, self.keys, [self.bucket])()
+            if found.control.epoch != epoch or found.cleared(self.bucket) >= some[0].sequence:
+                raise OutdatedBatch
             for each in some:
                 set_entry_aside(tr, self.keys, each)
 
@@ -219,12 +224,6 @@ class ExportTask(NotedTask):
             number = fitting(map(_size, entries))
             transact(self.db, partial(keep, some=entries[:number]))
             entries = entries[number:]
-
-    def _check_current(self, tr: Transaction, epoch: int, sequence: bytes) -> None:
-        """Raise `OutdatedBatch` if the entry was cleared or the epoch has changed; conflicts with both."""
-        found = read_view(tr, self.keys, [self.bucket])()
-        if found.control.epoch != epoch or found.cleared(self.bucket) >= sequence:
-            raise OutdatedBatch
 
     # 3: clearing
 

@@ -73,8 +73,7 @@ class DeliveryTask(RoundRobinTask):
             if not rows:  # all is delivered, and only the note was left
                 continue
             users = by_user(self.keys, group, found)
-            budget = _DeliveryBudget(WRITES // len(names), BYTES // len(names))
-            place = self._deliver(tr, group, rows, users, budget)
+            place = self._deliver(tr, group, rows, users, len(names))
             if place is None:
                 tr.clear_range(rows[0].key, after(rows[-1].key))
                 tr.clear(self.keys.delivery(group))
@@ -97,15 +96,21 @@ class DeliveryTask(RoundRobinTask):
         group: bytes,
         rows: Sequence[KeyValue],
         users: Iterable[tuple[bytes, list[GroupEvent]]],
-        budget: _DeliveryBudget,
+        groups: int,
     ) -> bytes | None:
-        """Write these messages to the next members; returns the last user served if there are others, else None."""
+        """Write these messages to the next members; returns the last user served if there are others, else None.
+
+        The limits of a step are for all its groups together, each of which gets an equal part.
+        """
+        writes, size = WRITES // groups, BYTES // groups
         messages = [(id_of(row.key), member_copy(row.value, group, id_of(row.key))) for row in rows]
         last: bytes | None = None
         for user, events in users:
             stored = [message for id_, message in messages if is_member(events, id_)]
+            writes -= max(1, len(stored))  # a user without messages costs one write
+            size -= self._cost(group, user, stored)
             # The first user is always served, or an expensive one would block the group.
-            if not budget.spend(len(stored), self._cost(group, user, stored)) and last is not None:
+            if last is not None and min(writes, size) < 0:
                 return last
             put_messages(tr, self.config, self.keys, user, stored)
             self.messages += len(stored)
@@ -121,17 +126,3 @@ class DeliveryTask(RoundRobinTask):
             cost += sum(map(len, messages)) + len(messages) * (len(latest) + WRITE_BYTES)
             cost += 3 * set_bytes(latest, ID_BYTES)  # `latest`, the note for numbers, and the notification
         return cost
-
-
-@dataclass(slots=True)
-class _DeliveryBudget:
-    """The remaining writes and bytes of a step for one group."""
-
-    writes: int
-    size: int
-
-    def spend(self, messages: int, size: int) -> bool:
-        """Subtract the cost of a user; False if the budget is exceeded. A user without messages costs one write."""
-        self.writes -= max(1, messages)
-        self.size -= size
-        return self.writes >= 0 and self.size >= 0

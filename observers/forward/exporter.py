@@ -105,7 +105,10 @@ class ForwardExporter(KeptExporter):
 
     def _progress(self, tr: TransactionRead, bucket: int) -> bytes:
         """The sequence of the last entry of a bucket applied in this generation; empty at first."""
-        progress = check_fence(tr.get(self._fence(bucket)).value)
+        stored = tr.get(self._fence(bucket)).value
+        if stored is not None and len(stored) != SEQUENCE_BYTES:
+            raise CorruptData(f"the stored fence of a forwarded queue was not written by cq: {stored[:40]!r}")
+        progress = stored or b""
         generation = generation_of(progress)
         if generation > self._generation:
             raise ExportFailed(
@@ -193,10 +196,3 @@ class ForwardExporter(KeptExporter):
             raise ExportFailed(
                 f"the receiving queue {self._into.name!r} has {', '.join(wrong)}: forward into a queue of the same kind"
             )
-
-
-def check_fence(stored: bytes | None) -> bytes:
-    """Return a stored fence, empty for None; raises `CorruptData` unless it is one."""
-    if stored is not None and len(stored) != SEQUENCE_BYTES:
-        raise CorruptData(f"the stored fence of a forwarded queue was not written by cq: {stored[:40]!r}")
-    return stored or b""
