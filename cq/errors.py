@@ -42,6 +42,8 @@ binding or of the embedded store.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class CqError(Exception):
     """Base of all exceptions of cq: `except cq.CqError` catches them."""
@@ -75,34 +77,32 @@ class InvalidConfiguration(ConfigurationError, ValueError):
     """An invalid setting, such as a queue name, type, combiner or number of buckets."""
 
 
-class QueueNotConfigured(ConfigurationError, LookupError):
+class _NotConfigured(ConfigurationError, LookupError):
+    _kind: ClassVar[str]
+    _command: ClassVar[str]
+
+    def __init__(self, name: str, nearest: str | None = None) -> None:
+        super().__init__(name, nearest)
+        self.name = name
+        self.nearest = nearest
+
+    def __str__(self) -> str:
+        what = f"{self._kind} {self.name!r} is not configured in this store"
+        if self.nearest is None:
+            return f"{what}: run `{self._command} {self.name}` first"
+        return f"{what}: did you mean {self.nearest!r}? If not, run `{self._command} {self.name}` first"
+
+
+class QueueNotConfigured(_NotConfigured):
     """The store has no queue of this name. `nearest` is the most similar name that it has, or None."""
 
-    def __init__(self, name: str, nearest: str | None = None) -> None:
-        super().__init__(name, nearest)
-        self.name = name
-        self.nearest = nearest
-
-    def __str__(self) -> str:
-        return _not_configured(f"queue {self.name!r}", self.nearest, f"cq configure {self.name}")
+    _kind, _command = "queue", "cq configure"
 
 
-class FeedNotConfigured(ConfigurationError, LookupError):
+class FeedNotConfigured(_NotConfigured):
     """The store has no feed of this name. `nearest` is the most similar name that it has, or None."""
 
-    def __init__(self, name: str, nearest: str | None = None) -> None:
-        super().__init__(name, nearest)
-        self.name = name
-        self.nearest = nearest
-
-    def __str__(self) -> str:
-        return _not_configured(f"feed {self.name!r}", self.nearest, f"cq feed configure {self.name}")
-
-
-def _not_configured(what: str, nearest: str | None, command: str) -> str:
-    if nearest is None:
-        return f"{what} is not configured in this store: run `{command}` first"
-    return f"{what} is not configured in this store: did you mean {nearest!r}? If not, run `{command}` first"
+    _kind, _command = "feed", "cq feed configure"
 
 
 class ConfigurationConflict(ConfigurationError):

@@ -37,7 +37,7 @@ from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.nearest import nearest
-from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
+from cq.observer import Observer, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.queue.limits import is_positive
 from cq.queue.missed_reports import forget_missed
@@ -48,29 +48,9 @@ from cq.store.transact import transact
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
 
 
-def configure(
-    db: Database,
-    name: str,
-    *,
-    key: object = None,
-    value: object = None,
-    combiner: str | Combiner | None = None,
-    buckets: int | None = None,
-    observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
-    audit: bool | None = None,
-    window: object = None,
-) -> QueueConfig:
+def configure(db: Database, name: str, **settings: Any) -> QueueConfig:
     """Do as `cq.configure`, which documents the settings and errors; return the configuration."""
-    wanted = requested(
-        key=key,
-        value=value,
-        combiner=combiner,
-        buckets=buckets,
-        observers=observers,
-        audit=audit,
-        window=window,
-    )
-    return change(db, name, wanted)
+    return change(db, name, requested(**settings))
 
 
 def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig:

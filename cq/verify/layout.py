@@ -136,6 +136,12 @@ def parse_observer_data(rest: bytes) -> tuple[int, bytes]:
     return _NUMBER.unpack_from(rest)[0], rest[_NUMBER.size :]
 
 
+def check_stamp(value: bytes) -> None:
+    """Check a value: a versionstamp."""
+    if len(value) != VERSIONSTAMP_BYTES:
+        raise CorruptData("not a versionstamp")
+
+
 def after_orphans(prefix: bytes, rest: bytes) -> bytes | None:
     """Return the first key after the keys of this kind, if they can exist without their queue; None if not.
 

@@ -15,7 +15,7 @@ from typing import Final
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, CqError
-from cq.keys import VERSIONSTAMP_BYTES, version_of
+from cq.keys import version_of
 from cq.keys.export import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.queue import BUCKETS
@@ -30,6 +30,7 @@ from cq.observers.export.state import (
     set_entry_aside,
 )
 from cq.observers.sql.configured import find_export
+from cq.verify.layout import check_stamp
 from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, readable
 from cq.verify.verification import Verification
 
@@ -60,11 +61,6 @@ def _check_single(rest: bytes) -> None:
 def _check_failure(rest: bytes) -> None:
     if rest:  # of a bucket; else of the whole export
         _check_bucket(rest)
-
-
-def _check_stamp(value: bytes) -> None:
-    if len(value) != VERSIONSTAMP_BYTES:
-        raise CorruptData("not a versionstamp")
 
 
 # Queued entries
@@ -171,7 +167,7 @@ _CHECKS: Final = {
     b"b": RowCheck("export-state", readable(_check_bucket, ExportState.from_bytes)),
     b"c": RowCheck("export-state", readable(_check_single, Control.from_bytes)),
     b"f": RowCheck("export-state", readable(_check_failure, ExportFailure.from_bytes)),
-    b"k": RowCheck("export-state", readable(_check_single, _check_stamp)),
+    b"k": RowCheck("export-state", readable(_check_single, check_stamp)),
     b"n": RowCheck("export-notification", readable(_check_bucket, bytes)),
     b"q": RowCheck("export-row", _check_row, _keep_lost),
     b"s": RowCheck("export-state", readable(_check_single, ExportStop.from_bytes)),

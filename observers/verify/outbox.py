@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys import VERSIONSTAMP_BYTES
 from cq.observers.export.state import ExportFailure, ExportStop
 from cq.observers.outbox.state import OutboxSettings, parse_state
+from cq.verify.layout import check_stamp
 from cq.verify.piece import Found, Piece
 
 
@@ -20,15 +20,10 @@ def check_outbox(piece: Piece, found: Found) -> None:
     check(found.value)
 
 
-def _check_stamp(value: bytes) -> None:
-    if len(value) != VERSIONSTAMP_BYTES:
-        raise CorruptData("not a versionstamp")
-
-
 _CHECKS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     b"o": OutboxSettings.from_bytes,
     b"b": parse_state,
-    b"k": _check_stamp,
+    b"k": check_stamp,
     b"f": ExportFailure.from_bytes,
     b"s": ExportStop.from_bytes,
 }

@@ -48,9 +48,7 @@ def measure_emitters(
     ):
         notify(f"emitter, {mode}")
         queue = make()
-        system = EmitterQueue(
-            queue.url, queue.store, queue.queue, queue.kind, queue.buckets, mode=mode, caller=role.caller
-        )
+        system = EmitterQueue(**vars(queue), mode=mode, caller=role.caller)
         results.append(measure(system, words, calls, role=role))
     return results
 

@@ -44,15 +44,7 @@ def measure_tasks(
         queue = make()
         caller = getattr(role, "caller", "threads").format(threads=plan.threads)
         notify(f"adds by {caller}")
-        system = CalledQueue(
-            queue.url,
-            queue.store,
-            queue.queue,
-            queue.kind,
-            queue.buckets,
-            caller=caller,
-            threads=plan.threads,
-        )
+        system = CalledQueue(**vars(queue), caller=caller, threads=plan.threads)
         results.append(measure(system, single, replace(plan, adders=1, threads=callers), role=role))
     return results
 
