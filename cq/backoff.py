@@ -26,8 +26,7 @@ def delay_after(failures: int, *, first: float = FIRST_SECONDS, longest: float =
         first: the longest delay after the first failure; another one only if retries usually succeed sooner.
         longest: the longest delay of all; a shorter one if a caller waits, a longer one if each failure is expensive.
     """
-    state: Any = SimpleNamespace(
-        attempt_number=failures
-    )  # all that tenacity's wait strategies read of a retry
+    # All that tenacity's wait strategies read of a retry.
+    state: Any = SimpleNamespace(attempt_number=failures)
     fixed = wait_exponential(multiplier=first / 2, max=longest / 2)
     return float(fixed(state) + wait_random_exponential(multiplier=first / 2, max=longest / 2)(state))

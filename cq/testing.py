@@ -102,9 +102,8 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
         for name in filter(waiting.get, waiting):
             code = transact(db, lambda tr: _code(tr, name, code_of))  # noqa: B023 - runs at once
             shapes = {shape.config.generation: shape for shape in code.shapes}
-            for generation, number in waiting[
-                name
-            ]:  # in this order: updates of a former shape are older, so they come first
+            for generation, number in waiting[name]:
+                # In this order: updates of a former shape are older, so they come first.
                 _combine(db, shapes[generation], number)
             publish_generations(db, name)
             finish_rebucket(db, name)

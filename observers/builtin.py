@@ -52,9 +52,8 @@ def _checked(make: Factory, kind: str, spec: Callable[..., ObserverSpec]) -> Fac
 
 
 def _top(score: bool, group: bool, **settings: Any) -> ObserverSpec:
-    spec = index.top(
-        **settings
-    )  # without functions: `index.observer` says if it lacks those of an application
+    # Without functions: `index.observer` says if it lacks those of an application.
+    spec = index.top(**settings)
     return replace(spec, settings={**spec.settings, "score": bool(score), "group": bool(group)})
 
 

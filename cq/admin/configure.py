@@ -256,9 +256,8 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
     changed = _with_observers(replace(current, observers=kept), wanted.specs(current))
     if wanted.window not in (None, current.window):
-        if (
-            current.window is None
-        ):  # its present updates have no rows in the window, so they would never expire
+        if current.window is None:
+            # Its present updates have no rows in the window, so they would never expire.
             raise ConfigurationConflict(current.name, {"window": ("none", wanted.window)})
         changed = replace(changed, window=wanted.window)  # rows already written keep their time
     if wanted.audit in (None, current.audit is not None):

@@ -33,9 +33,8 @@ def purge(db: Database, name: str) -> QueueConfig:
         current = read_config(tr, name)
         refuse_while_rebucketing(current)
         changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
-        if (
-            current.audit is not None
-        ):  # a new audit is whole: all that remains after the purge was added under it
+        if current.audit is not None:
+            # A new audit is whole: all that remains after the purge was added under it.
             changed = with_audit(without_audit(tr, changed), whole=True)
         queue = QueueKeys(name)
         tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)

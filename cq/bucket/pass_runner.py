@@ -167,9 +167,8 @@ class PassRunner:
         except Exception as not_retryable:
             if error_code(not_retryable) is None or not attempt.is_reporting:
                 raise
-            return (
-                self.db.create_transaction()
-            )  # an observer raised it: retry while `Quarantine.is_failed` allows
+            # An observer raised it: retry while `Quarantine.is_failed` allows.
+            return self.db.create_transaction()
         return tr
 
     def _is_fault_of_keys(self, attempt: Pass, code: int) -> bool:

@@ -97,9 +97,8 @@ class PassSize:
             )
         if self._read_bytes < limits.read_bytes:
             limits = replace(limits, read_bytes=self._read_bytes)
-        if (
-            self._observer_rate
-        ):  # report only as much as keeps the predicted writes of observers to their limit
+        if self._observer_rate:
+            # Report only as much as keeps the predicted writes of observers to their limit.
             most = max(1, int(share * given.observer_bytes / self._observer_rate))
             limits = replace(limits, reported_bytes=most, load_bytes=min(limits.load_bytes, most))
         return limits

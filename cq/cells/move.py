@@ -221,9 +221,8 @@ class UserMove:
 
     def _read(self, tr: Transaction, fence: Fence, cursor: bytes) -> list[KeyValue]:
         """Read the next piece from a cursor on; empty at the end."""
-        self._expect(
-            tr, fence
-        )  # while the fence is there, the data do not change, so a snapshot read suffices
+        # While the fence is there, the data do not change, so a snapshot read suffices.
+        self._expect(tr, fence)
         return self._piece(tr, cursor)
 
     def _piece(self, tr: Transaction, cursor: bytes) -> list[KeyValue]:

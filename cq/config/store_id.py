@@ -23,9 +23,8 @@ def ensure_store_id(db: Database) -> bytes:
 
 
 def _ensure(tr: Transaction) -> bytes:
-    found = store_id(
-        tr
-    )  # with a conflict range: of two processes that create it, one retries and reads the other's
+    # With a conflict range: of two processes that create it, one retries and reads the other's.
+    found = store_id(tr)
     if found is None:
         found = runtime.token_bytes(STORE_ID_BYTES)
         tr.set(keys.STORE_ID, found)

@@ -40,9 +40,8 @@ _INT64: Final = 1 << 63
 _WRAPPING_LISTS: Final = 2  # the most lists around an update or a value where cq stores it
 _MAX_PARTS: Final = 1_000_000  # of a value; each part has at least one byte
 _PLAIN: Final = frozenset((int, float, bool, str, bytes, Decimal, datetime, type(None)))
-_LOSSLESS: Final = frozenset(
-    (int, float, bool, str, bytes)
-)  # decoding returns equal values for all values of these
+# Decoding returns equal values for all values of these.
+_LOSSLESS: Final = frozenset((int, float, bool, str, bytes))
 _KEY_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bytes": bytes}
 _KINDS: Final = {name: {kind} for name, kind in _KEY_TYPES.items()}
 _NUMBERS: Final = frozenset(("int", "float", "bool", "datetime"))

@@ -100,9 +100,8 @@ class Documents:
                 updates += self.remove(db, document)
             results = [self._put_part(db, document, parts, number, part) for number, part in enumerate(split)]
             updates += sum(result or 0 for result in results)
-            if (
-                None not in results
-            ):  # None: a concurrent caller has changed the number of parts, so start again
+            if None not in results:
+                # None: a concurrent caller has changed the number of parts, so start again.
                 return updates
 
     def remove(self, db: Database, document: bytes) -> int:

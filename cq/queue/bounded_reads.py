@@ -17,9 +17,8 @@ _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024
 _MANY: Final = 256  # minimum number of keys for a range read
 _KEY_SHARE: Final = 8  # maximum bytes of keys in a range read, for each byte of values allowed
-_DENSE: Final = (
-    5  # maximum rows read for each wanted key; with more, single reads are cheaper than a range read
-)
+# Maximum rows read for each wanted key; with more, single reads are cheaper than a range read.
+_DENSE: Final = 5
 
 
 def read_at_hashes(

@@ -61,9 +61,8 @@ def limit(
         limited = read_flags(tr, name).is_limited
         if config.limited != limited:
             write_config(tr, replace(config, limited=limited))
-        tr.clear(
-            QueueKeys(name).full
-        )  # the mark belongs to the former limits; the next check may set it again
+        # The mark belongs to the former limits; the next check may set it again.
+        tr.clear(QueueKeys(name).full)
 
     transact(db, change)
 

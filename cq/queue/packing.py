@@ -24,9 +24,8 @@ from cq.errors import InvalidData, WrongType
 
 ROW_BYTES: Final = 8_000
 """Maximum bytes of a row with several updates: FoundationDB recommends values below 10 kB."""
-_NINE_BYTES: Final = frozenset(
-    (float, bool)
-)  # types of at most nine bytes in CBOR, which need no check of size
+# Types of at most nine bytes in CBOR, which need no check of size.
+_NINE_BYTES: Final = frozenset((float, bool))
 
 
 class Packed(NamedTuple):

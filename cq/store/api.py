@@ -147,9 +147,8 @@ def snapshot_of(tr: TransactionRead) -> TransactionRead:
 
 def may_have_committed(code: int | None) -> bool:
     """Whether a commit with this error may have happened, or may happen later; None: not an error of the store."""
-    is_clients_own = (
-        code is not None and 2000 <= code < 3000
-    )  # raised by the client before it sends the commit
+    # Raised by the client before it sends the commit.
+    is_clients_own = code is not None and 2000 <= code < 3000
     return not is_clients_own and code not in _REFUSED_COMMITS
 
 

@@ -130,9 +130,8 @@ def client_version() -> str:
     """The version of the native client library; loads it if needed. Raises `ClientLibraryError`."""
     get_version = _binding().impl._capi.fdb_get_client_version
     get_version.restype = ctypes.c_char_p
-    version, _, _ = (
-        get_version().decode().partition(",")
-    )  # followed by the source version and the protocol version
+    # Followed by the source version and the protocol version.
+    version, _, _ = get_version().decode().partition(",")
     return str(version)
 
 

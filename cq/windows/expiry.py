@@ -90,9 +90,8 @@ def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired |
         write_updates(tr, QueueKeys(name), config, negated, None, due=None)
     set_broken_aside(tr, QueueKeys(name), found.broken)  # so that they do not block the expiry of later rows
     _clear(tr, window, found)
-    tr.set(
-        window.lock, fresh_token()
-    )  # a concurrent expiry has read the lock, so only one of the two commits
+    # A concurrent expiry has read the lock, so only one of the two commits.
+    tr.set(window.lock, fresh_token())
     return Expired(len(found.keys), len(sums), 0.0)
 
 

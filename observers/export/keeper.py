@@ -95,9 +95,8 @@ class Keeper(NotedTask):
 
     def _resume(self, tr: Transaction, found: ExportView) -> None:
         """Let a stopped export continue: the checks have passed."""
-        if (
-            read_control(tr, self.keys).epoch == found.control.epoch
-        ):  # a new epoch has its own reasons to stop
+        if read_control(tr, self.keys).epoch == found.control.epoch:
+            # A new epoch has its own reasons to stop.
             tr.clear(self.keys.stopped)
 
     # Sweeping

@@ -20,9 +20,8 @@ MESSAGES: Final = 1_000
 """Limit of messages that a step numbers."""
 _RECEIVER_BYTES: Final = 100_000  # limit of the messages that a step reads of one receiver
 _STEP_BYTES: Final = 1_000_000  # limit of all messages that a step reads
-_WRITTEN_BYTES: Final = (
-    400_000  # limit of the numbers that a step writes: their keys contain the receivers' names
-)
+# Limit of the numbers that a step writes: their keys contain the receivers' names.
+_WRITTEN_BYTES: Final = 400_000
 
 
 class NumberingTask(RoundRobinTask):

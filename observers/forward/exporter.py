@@ -149,9 +149,8 @@ class ForwardExporter(KeptExporter):
         """Open the receiving store, once; raises `ExportFailed` if its URL is missing or wrong, or a `StoreError`."""
         receiving = self._receiving
         if receiving is None:
-            opened = (
-                self._opened()
-            )  # without the lock: this may take long, and a second thread may do the same
+            # Without the lock: this may take long, and a second thread may do the same.
+            opened = self._opened()
             with self._opening:
                 receiving = self._receiving = self._receiving or opened
             if receiving is not opened:

@@ -39,14 +39,12 @@ from cq.store.transact import transact, transact_versioned
 from cq.store.version_clock import clock_of
 
 _BUSY: Final = 4  # a busy worker beats this many times as often, so that its death is detected sooner
-_FIRST_BEATS: Final = (
-    10  # the first beats come as often as a busy worker's: new workers die more often than others
-)
+# The first beats come as often as a busy worker's: new workers die more often than others.
+_FIRST_BEATS: Final = 10
 _GONE_BEATS: Final = 3  # a worker that misses this many beats is gone
 _OLD_BEATS: Final = 8  # at first sight, a worker whose row is this many beats old is gone
-_LATE_BEATS: Final = (
-    2  # a row removed after this many missed beats: the worker has died, not left in good order
-)
+# A row removed after this many missed beats: the worker has died, not left in good order.
+_LATE_BEATS: Final = 2
 log = logging.getLogger("cq.worker")
 
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]

@@ -81,9 +81,8 @@ class CombineTask(Task):
             raise Paused
         begun = runtime.monotonic()
         try:
-            result = self.bucket.combine(
-                lambda: self._is_left
-            )  # stops retrying when the worker releases the task
+            # Stops retrying when the worker releases the task.
+            result = self.bucket.combine(lambda: self._is_left)
         except ManyFailed as error:
             self._pause(str(error))
         self.waited_seconds = result.age
@@ -94,9 +93,8 @@ class CombineTask(Task):
         self._failures.report(result.reported + result.backfilled + result.purged, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())
-        if (
-            result.completed
-        ):  # this was the last part of the bucket's backfill; the other buckets may be done, too
+        if result.completed:
+            # This was the last part of the bucket's backfill; the other buckets may be done, too.
             publish_generations(self.bucket.db, self.bucket.code.config.name)
         if result.foreign:  # the bucket cannot advance past this row: report it instead of waiting silently
             raise CorruptData(

@@ -135,6 +135,5 @@ def number(score: Score) -> str:
     """A score as readable text: ints with digits in groups of three, other numbers with six significant digits."""
     if isinstance(score, int) and abs(score) < 10**18:
         return f"{score:,}"
-    return (
-        f"{score if isinstance(score, float) else Decimal(score):.6g}"  # an int may be too large for a float
-    )
+    # An int may be too large for a float.
+    return f"{score if isinstance(score, float) else Decimal(score):.6g}"

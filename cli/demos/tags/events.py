@@ -138,6 +138,5 @@ def merged_writes(changes: Iterable[tuple[str, int]], tags: int) -> tuple[WriteC
         if len(gathered) == tags:
             transactions, operations = transactions + 1, operations + tags
             gathered, waiting = set(), 0
-    return WriteCounts(
-        transactions + bool(gathered), operations + len(gathered)
-    ), most  # with the last, partial one
+    # With the last, partial one.
+    return WriteCounts(transactions + bool(gathered), operations + len(gathered)), most

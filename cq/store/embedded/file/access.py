@@ -33,9 +33,8 @@ class Access(NamedTuple):
         )
         try:
             if os.geteuid() == 0 and self.group != _SYSTEMS_CHOICE:
-                os.fchown(
-                    descriptor, self.user, self.group
-                )  # a file of root would lock out the owner of the store
+                # A file of root would lock out the owner of the store.
+                os.fchown(descriptor, self.user, self.group)
             self.apply(descriptor)  # the umask may have removed permissions
         except BaseException:
             os.close(descriptor)

@@ -190,9 +190,8 @@ class SnapshotPool:
         self._idle: list[sqlite3.Connection] = []
         self._open: dict[int, Snapshot] = {}
         self._changed = threading.Condition()
-        self._tasks: deque[FutureVoid] = (
-            deque()
-        )  # of event loops, which wait for an open snapshot to be closed
+        # Of event loops, which wait for an open snapshot to be closed.
+        self._tasks: deque[FutureVoid] = deque()
         self._ending = threading.Event()
         self._count = 0
         self._expiry_thread: threading.Thread | None = None
