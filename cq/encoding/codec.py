@@ -210,9 +210,8 @@ def encode(value: object) -> bytes:
         return cbor2.dumps(value)
     except InvalidData:
         raise
-    except (
-        Exception
-    ) as error:  # the encoder raises many kinds, RecursionError and UnicodeEncodeError among them
+    except Exception as error:
+        # The encoder raises many kinds, RecursionError and UnicodeEncodeError among them.
         raise InvalidData(f"expected a value that CBOR can carry, got: {shown(value)} ({error})") from error
 
 

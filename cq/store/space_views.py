@@ -130,10 +130,8 @@ class _PlacedReads:
         points = self.inner.get_range_split_points(first, last, *args, **kwargs)
         if not is_placed:
             return points
-        ends, found = (
-            {first: begin, last: end},
-            self.placement.found,
-        )  # not `self`: a future holds no transaction
+        # Not `self`: a future holds no transaction.
+        ends, found = {first: begin, last: end}, self.placement.found
         return _Converted(points, lambda keys: [ends.get(key) or found(key) for key in keys])
 
     def __getitem__(self, key: Any) -> Any:

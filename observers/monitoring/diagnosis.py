@@ -134,9 +134,8 @@ def _has(tr: Transaction, queue: str, observer: str) -> bool:
 
 
 def _export(db: OpenDatabase, queue: str) -> str:
-    from cq.observers.sql.check import (
-        check,  # SQLAlchemy takes long to import: only where something is exported
-    )
+    # SQLAlchemy takes long to import: only where something is exported.
+    from cq.observers.sql.check import check
 
     found = find_export(db, queue)
     try:

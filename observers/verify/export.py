@@ -209,9 +209,8 @@ def check_table(verification: Verification, wait_seconds: float, url_env: str | 
         yield from (replace(each, repaired=verification.repair) for each in differences)
     except ExportFailed:
         raise
-    except (
-        CqError
-    ) as error:  # the table is being filled, or a value is unreadable, which another check reports
+    except CqError as error:
+        # The table is being filled, or a value is unreadable, which another check reports.
         verification.note(f"the table was not compared with the values: {error}")
     finally:
         found.reporting.close()

@@ -82,10 +82,8 @@ class QueueSystem(System):
         return opened(self.url)
 
     def adder(self, stack: ExitStack) -> Add:
-        db, queue = (
-            self.open(),
-            cq.CombineQueue(self.queue),
-        )  # db stays open: the adders of a process share it
+        # The database stays open: the adders of a process share it.
+        db, queue = self.open(), cq.CombineQueue(self.queue)
         return lambda updates: transact(db, partial(queue.add, updates=updates))
 
     def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
