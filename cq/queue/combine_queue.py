@@ -191,7 +191,9 @@ class CombineQueue(Generic[K, V]):
         config = read_config(snapshot_of(tr), self.name)
         begin, end = self.keys.values()
         if after is not None:
-            begin = keys.after(begin + _checked_place(after))
+            if not isinstance(after, bytes) or len(after) > codec.MAX_KEY_BYTES + 4:
+                raise InvalidData(f"expected a continuation of a page, got: {codec.shown(after)}")
+            begin = keys.after(begin + after)
         found: list[tuple[K, V]] = []
         size = 0
         for row in tr.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
@@ -295,9 +297,3 @@ def _operation(once: str | bytes, updates: object) -> bytes:
     if isinstance(updates, str):
         split_pairs(updates)
     return codec.encode_operation(once)
-
-
-def _checked_place(after: object) -> bytes:
-    if not isinstance(after, bytes) or len(after) > codec.MAX_KEY_BYTES + 4:
-        raise InvalidData(f"expected a continuation of a page, got: {codec.shown(after)}")
-    return after
