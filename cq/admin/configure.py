@@ -37,7 +37,7 @@ from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.nearest import nearest
-from cq.observer import Observer, ObserverSpec, check_named, check_spec
+from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.queue.limits import is_positive
 from cq.queue.missed_reports import forget_missed
@@ -48,9 +48,29 @@ from cq.store.transact import transact
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
 
 
-def configure(db: Database, name: str, **settings: Any) -> QueueConfig:
+def configure(
+    db: Database,
+    name: str,
+    *,
+    key: object = None,
+    value: object = None,
+    combiner: str | Combiner | None = None,
+    buckets: int | None = None,
+    observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
+    audit: bool | None = None,
+    window: object = None,
+) -> QueueConfig:
     """Do as `cq.configure`, which documents the settings and errors; return the configuration."""
-    return change(db, name, requested(**settings))
+    wanted = requested(
+        key=key,
+        value=value,
+        combiner=combiner,
+        buckets=buckets,
+        observers=observers,
+        audit=audit,
+        window=window,
+    )
+    return change(db, name, wanted)
 
 
 def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig:
@@ -256,8 +276,9 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
     changed = _with_observers(replace(current, observers=kept), wanted.specs(current))
     if wanted.window not in (None, current.window):
-        if current.window is None:
-            # Its present updates have no rows in the window, so they would never expire.
+        if (
+            current.window is None
+        ):  # its present updates have no rows in the window, so they would never expire
             raise ConfigurationConflict(current.name, {"window": ("none", wanted.window)})
         changed = replace(changed, window=wanted.window)  # rows already written keep their time
     if wanted.audit in (None, current.audit is not None):
