@@ -27,9 +27,8 @@ from cq.errors import (
 )
 from cq.keys import QueueKeys
 from cq.store import is_local
-from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
-from tests.helpers import configured
+from tests.helpers import commits, configured
 
 
 def observer(tr: Any, changes: list[cq.Change]) -> None:
@@ -38,10 +37,12 @@ def observer(tr: Any, changes: list[cq.Change]) -> None:
 
 def test_the_same_settings_again_change_nothing(db: Any, name: str) -> None:
     first = configured(db, name, key=(str, int), value=int, buckets=8)
-    version = transact(db, lambda tr: tr.get(METADATA_VERSION).value)
+    reader = db.create_transaction()
+    reader.get(QueueKeys(name).config).wait()
+    reader.add_write_conflict_key(QueueKeys(name).config)
 
     assert configured(db, name, key="(str, int)", value="int", buckets=8) == first
-    assert transact(db, lambda tr: tr.get(METADATA_VERSION).value) == version
+    assert commits(reader)  # it would conflict with a write of the configuration
 
 
 def test_a_new_queue_has_fewer_buckets_where_passes_come_one_after_the_other(db: Any, name: str) -> None:
