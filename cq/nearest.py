@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name that is most similar to a name, None if none is similar.
+    """Return the known name most similar to `name`, or None if no name is similar.
 
     >>> nearest("wrods", ["words", "visits"])
     'words'
@@ -18,6 +18,6 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:
-    """The nearest name as the end of a message, empty if none is similar."""
+    """Return the nearest name as the end of a message; empty if no name is similar."""
     found = nearest(name, known)
     return "" if found is None else f"; did you mean {found!r}?"

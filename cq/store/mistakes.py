@@ -10,7 +10,7 @@ _IN_A_TRANSACTION = (
 
 
 def refuse_unless_transaction(given: object) -> None:
-    """Raise `TypeError` if an object that was used as a transaction is none."""
+    """Raise `TypeError` unless the object is a transaction."""
     if hasattr(given, "get_read_version"):
         return
     if hasattr(given, "create_transaction"):
@@ -30,7 +30,7 @@ def refuse_snapshot(given: object) -> None:
 
 
 def refuse_unless_database(given: object) -> None:
-    """Raise `TypeError` if an object that was used as a database is none."""
+    """Raise `TypeError` unless the object is a database."""
     if hasattr(given, "create_transaction"):
         return
     if hasattr(given, "get_read_version"):
@@ -48,7 +48,7 @@ def refuse_unless_database(given: object) -> None:
 
 
 def refuse_unless_function(given: object) -> None:
-    """Raise `TypeError` if what was used as the function of a transaction cannot be called."""
+    """Raise `TypeError` unless the function given for a transaction can be called."""
     if not callable(given):
         raise TypeError(
             f"expected a function of a transaction, got: {shown(given)}; give the function itself and do not call "

@@ -67,7 +67,7 @@ class OutboxState(StoredRecord):
 
 
 def new_batch(before: bytes = b"") -> bytes:
-    """The id of the batch after `before`: a number, which tells which is later, and random bytes.
+    """Return the id of the batch after `before`: the next number, which orders batches, and random bytes.
 
     Random, because after a restore of one database two different batches can have the same number.
     """
