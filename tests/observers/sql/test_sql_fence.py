@@ -681,7 +681,7 @@ def test_a_first_batch_read_before_a_rebase_is_not_applied_after_it(
 
 
 def test_a_table_made_anew_stops_its_export(db: Any, export: Export) -> None:
-    sql(export, f'DROP TABLE "{export.definition.name}"')
+    sql(export, f"DROP TABLE {export.definition.name}")
     init(export.reporting, export.definition)
     change(db, export.queue, 1, key="b")
 
