@@ -1,4 +1,4 @@
-"""The end of a drain: run the other tasks once all updates are combined, and report queues that remain."""
+"""The steps of a drain before and after it combines: jobs that add updates, the other jobs, and queues that remain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from cq import runtime
-from cq.errors import CqError
+from cq.errors import CorruptData, CqError
+from cq.observers.scheduling.members import OUTBOX, WINDOW
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
@@ -18,6 +19,23 @@ PATIENCE_SECONDS: Final = 10.0
 """How long tasks may fail repeatedly, or ask for pauses."""
 MOST_SECONDS: Final = 600.0
 """How long a task may run that never runs out of work."""
+
+
+def add_updates(work: Workload, stopping: threading.Event) -> None:
+    """Run the jobs that add queued updates, of windows and outboxes, until they are done: the first step of a drain.
+
+    A queue whose window cannot be read is noted in `work.left`. A failing outbox is left to `finish`, which runs it
+    again. Raises the store's `FDBError`.
+    """
+    deadline = runtime.monotonic() + MOST_SECONDS
+    for job in work.others:
+        if job.task_id.kind in (WINDOW, OUTBOX):
+            if stopping.is_set():
+                return
+            try:
+                _run(job, deadline, stopping)
+            except CorruptData as error:  # must not stop the work on other queues
+                work.left[job.task_id.queue] = error
 
 
 def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job, Exception], float]) -> None:
@@ -31,7 +49,7 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
     left = [job for job in jobs if job.task.notification]
     deadline = runtime.monotonic() + PATIENCE_SECONDS
     while left:
-        again = {job: _run(job, deadline + MOST_SECONDS, stopping, failed) for job in left}
+        again = {job: _tried(job, deadline + MOST_SECONDS, stopping, failed) for job in left}
         left = [job for job, seconds in again.items() if seconds != DONE]
         seconds = min((again[job] for job in left), default=0.0)
         if runtime.monotonic() + seconds > deadline or stopping.wait(seconds):
@@ -57,17 +75,22 @@ def report_left(work: Workload, names: Collection[str]) -> None:
             emit("work_left", queue=name, task=f"queue {name!r}", reason=str(error))
 
 
-def _run(
+def _tried(
     job: Job, deadline: float, stopping: threading.Event, failed: Callable[[Job, Exception], float]
 ) -> float:
-    """Run a job until it is done, asks for a pause, or reaches the deadline; returns as `Task.run`."""
+    """As `_run`; after an error of the store, the pause that `failed` returns."""
     try:
-        while (seconds := job.task.run()) == 0.0 and not stopping.is_set():
-            job.failures = 0  # `failed` counts consecutive failures
-            if runtime.monotonic() > deadline:
-                break
+        return _run(job, deadline, stopping)
     except Exception as error:
         if error_code(error) is None:
             raise
         return failed(job, error)
+
+
+def _run(job: Job, deadline: float, stopping: threading.Event) -> float:
+    """Run a job until it is done, asks for a pause, or reaches the deadline; returns as `Task.run`."""
+    while (seconds := job.task.run()) == 0.0 and not stopping.is_set():
+        job.failures = 0  # `failed` counts consecutive failures
+        if runtime.monotonic() > deadline:
+            break
     return seconds

@@ -29,7 +29,7 @@ from cq.observers.scheduling.task import Job, pause_after
 from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
-from cq.observers.worker.drain import finish, report_left
+from cq.observers.worker.drain import add_updates, finish, report_left
 from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.workload import Workload
 from cq.passes.plan import Limits
@@ -170,8 +170,7 @@ class Worker:
         try:
             while not self._stopping.is_set():
                 self._load()
-                self._work.expire_windows()
-                self._work.move_outboxes()
+                add_updates(self._work, self._stopping)
                 jobs = self._work.notified()
                 if jobs == []:
                     finish(self._work.others, self._stopping, self._failed)

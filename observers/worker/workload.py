@@ -29,7 +29,6 @@ from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.queues import QueueCheck, find_queues, notified_buckets
 from cq.passes.plan import Limits
 from cq.store.api import Database, Void
-from cq.windows.expiry import expire
 
 log = logging.getLogger("cq.worker")
 
@@ -73,7 +72,7 @@ class Workload:
 
     Attributes:
         found: {name: check of the queue}.
-        left: {name: error} of the queues that a drain cannot combine, as of the latest `notified`.
+        left: {name: error} of the queues that a drain cannot combine, since the latest `load`.
     """
 
     def __init__(
@@ -127,23 +126,6 @@ class Workload:
     def _feed_jobs(self) -> list[Job]:
         return [] if self._feeds is None else self._feeds.jobs
 
-    def expire_windows(self) -> None:
-        """Expire due updates from the queues' windows: the first step of a drain, since it adds queued updates."""
-        self.left = {}
-        for name, queue in self._open.items():
-            if self.combines and queue.found is not None:
-                try:
-                    while (expired := expire(self._db, name)) is not None and expired.rows:
-                        pass
-                except CorruptData as error:  # must not stop the work on other queues
-                    self.left[name] = error
-
-    def move_outboxes(self) -> None:
-        """Move the rows of all outboxes: a step of a drain, since it adds queued updates. A failing one is left."""
-        for job in self.others:
-            while job.task_id.kind == OUTBOX and job.task.run() == 0.0:
-                pass
-
     def notified(self) -> list[Job] | None:
         """The jobs of all buckets with work, at one read version; None if some have no job yet, so `load` is needed.
 
@@ -191,7 +173,7 @@ class Workload:
             watch.cancel()
             raise
         self._emit_changes(found)
-        self.found, self._is_loaded = found, True
+        self.found, self.left, self._is_loaded = found, {}, True
         closed = [queue for name, queue in self._open.items() if opened.get(name) is not queue]
         self._open = opened
         self._caches.keep(found)

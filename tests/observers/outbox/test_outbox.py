@@ -14,7 +14,7 @@ from cq.observers.outbox import watch
 from cq.observers.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
 from cq.observers.outbox.state import OutboxSettings
 from cq.observers.outbox.table import OutboxTables
-from cq.observers.outbox.task import FULL_SECONDS
+from cq.observers.outbox.task import FULL_SECONDS, OutboxTask
 from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
@@ -262,6 +262,26 @@ def test_a_worker_of_all_queues_moves_and_combines(db: Any, name: str, sqlite_ur
     Worker(db, queues=[name]).drain()
 
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
+
+
+def test_a_drain_that_is_stopped_ends_although_rows_are_left(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(db, name)
+    worker = Worker(db, queues=[name])
+    left: list[int] = []
+
+    def stop(task: OutboxTask, point: str) -> None:
+        if point == "read" and len(left) < 100:  # a limit, so that a drain that goes on ends, too
+            insert(name, {"a": 1})
+            worker.stop()
+            left.append(len(table()))
+
+    monkeypatch.setattr(OutboxTask, "signal", stop)
+    worker.drain()
+
+    assert 0 < len(left) < 100
+    assert table()
 
 
 # Restored databases
