@@ -13,6 +13,7 @@ import ctypes
 import functools
 import re
 import threading
+from contextlib import suppress
 from typing import Any
 
 from cq import runtime
@@ -179,7 +180,6 @@ def _select_api_version(fdb: Any) -> None:
         )
     try:
         fdb.api_version(wanted)
-        fdb.options.set_knob(WATCH_KNOB)
     except RuntimeError as error:
         raise ClientLibraryError(_version_mismatch(error)) from error
     except Exception as error:  # bare ones of the binding if it finds no library, and those of ctypes
@@ -187,6 +187,8 @@ def _select_api_version(fdb: Any) -> None:
             "FoundationDB's client library cannot be loaded: install the package `foundationdb-clients` of "
             f"your cluster's version ({_one_line(error)})"
         ) from error
+    with suppress(fdb.FDBError):  # a client without this knob works, with later watches
+        fdb.options.set_knob(WATCH_KNOB)
 
 
 def _version_mismatch(error: RuntimeError) -> str:

@@ -90,6 +90,8 @@ class Binding(ModuleType):
         self.db = StandIn()
         self.impl = self.options = self
         self.knobs: list[str] = []
+        self.lacks_knobs = False
+        self.FDBError = FDBError
         self.Future = Future
 
     def is_api_version_selected(self) -> bool:
@@ -104,6 +106,8 @@ class Binding(ModuleType):
         self.selected = version
 
     def set_knob(self, knob: str) -> None:
+        if self.lacks_knobs:
+            raise FDBError(2006)
         self.knobs.append(knob)
 
     def open(self, path: str) -> StandIn:
@@ -181,6 +185,14 @@ def test_the_newest_api_version_up_to_730_is_selected(
 
     assert binding.selected == selected
     assert binding.knobs == [WATCH_KNOB]
+
+
+def test_a_client_without_the_knob_for_watches_works(install: Install, cluster_file: str) -> None:
+    binding = Binding()
+    binding.lacks_knobs = True
+    install(binding)
+
+    assert open_cluster(cluster_file) is binding.db
 
 
 def test_a_wait_that_the_binding_has_replaced_for_an_event_loop_stays(
