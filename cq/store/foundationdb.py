@@ -69,7 +69,7 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
     path = default_cluster_file() if cluster_file is None else cluster_file
     check_cluster_file(path)
     fdb = _binding()
-    _wait_natively(fdb.impl.Future)
+    replace_wait()
     try:
         fdb.open(path)  # starts the network; the binding keeps this database for the application
         db = fdb.impl.create_database(path)
@@ -86,39 +86,25 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
     return db
 
 
-def let_tasks_wait() -> None:
-    """Make waits for futures of the binding suspend tasks of event loops, and block only threads; see `cq.aio`.
+def replace_wait() -> None:
+    """Replace the binding's waits for futures: tasks of event loops are suspended, threads wait in the client library.
 
-    All waits of the binding go through one method, which the binding itself replaces for gevent. This replaces it, too,
-    so no wait can block an event loop: neither of ranges nor of values that are used like bytes.
+    All waits of the binding go through one method, so no wait can block an event loop: neither of ranges nor of values
+    that are used like bytes. A wait that the binding itself has replaced, for gevent or to debug, stays.
+
+    The main thread waits as the binding does, by a callback and a semaphore, so that it still handles signals. For each
+    such wait, the client's network thread must acquire the interpreter lock to run the callback, and no request or
+    reply of the process advances meanwhile. If all threads waited so, a process with 8 threads would add 5 updates per
+    transaction at 0.65 to 0.85 of the rate, and each add would take 1.2 to 1.6 times the processor time.
     """
     future = _binding().impl.Future
-    _wait_natively(future)
-    block = future.block_until_ready
-    if getattr(block, "lets_tasks_wait", False):
-        return
-
-    def block_until_ready(self: Any) -> None:
-        if not runtime.suspend(self):
-            block(self)
-
-    vars(block_until_ready)["lets_tasks_wait"] = True
-    future.block_until_ready = block_until_ready
-
-
-def _wait_natively(future: Any) -> None:
-    """Let all threads except the main one wait for futures within the client library.
-
-    The binding waits by a callback and a semaphore, so that the main thread still handles signals. For each wait, the
-    client's network thread must then acquire the interpreter lock to run the callback, and no request or reply of
-    the process advances meanwhile. Without this, a process with 8 threads adds 5 updates per transaction at 0.65 to
-    0.85 of the rate, and each add takes 1.2 to 1.6 times the processor time.
-    """
     wait_by_callback = future.block_until_ready
-    if wait_by_callback.__qualname__ != _BINDINGS_WAIT:  # already replaced: by this function, or for gevent
+    if wait_by_callback.__qualname__ != _BINDINGS_WAIT:  # replaced by this function, or by the binding
         return
 
     def block_until_ready(self: Any) -> None:
+        if runtime.suspend(self):
+            return
         if threading.current_thread() is threading.main_thread():
             wait_by_callback(self)
         elif not self.is_ready():
