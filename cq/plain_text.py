@@ -6,6 +6,7 @@ forge lines of a log, and characters that change the direction of text.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Final
 
 MAX_CHARACTERS: Final = 1_000
@@ -34,6 +35,18 @@ def escaped(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )
+
+
+def utc_time(seconds: float) -> str:
+    """The date and time of these seconds since 1970; in seconds if that is outside the calendar's years.
+
+    >>> utc_time(0)
+    '1970-01-01 00:00:00 UTC'
+    """
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:,g} s after 1970"
 
 
 def describe(error: BaseException) -> str:

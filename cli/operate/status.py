@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from rich.console import Group
-from rich.live import Live
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from cq.admin.queue_status import QueueStatus
+from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, queue_columns, table_of
+from cq.cli.operate.watch import watch
 from cq.cli.shared.options import Json, Store, argument, read_store
-from cq.cli.shared.output import make_console, make_table, print_json, say
-from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview, remarks
+from cq.cli.shared.output import make_console, print_json, say
+from cq.cli.shared.table import FittedTable
+from cq.observers.monitoring.store_overview import Overview, overview, remarks
 from cq.plain_text import printable
 
 WATCH_SECONDS: Final = 2.0
@@ -28,38 +28,44 @@ commands = typer.Typer()
 @commands.command("status", epilog="Examples: cq status; cq status --watch; cq status words --json")
 def show_status(
     queue: Annotated[str | None, argument("QUEUE", "Name of a queue. Default: all queues.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat every 2 seconds, until ^C.")] = False,
+    watched: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Repeat every 2 seconds, until ^C; on a terminal in place, with charts of the rates.",
+        ),
+    ] = False,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="Show all columns on a terminal, not only those that fit.")
+    ] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Show the backlogs of queues, the workers and warnings.
 
-    For each queue its backlog, its age and its rate; for each worker its work and its rate; then a line per warning.
-    With --json one line per queue, then one line with all workers.
+    For each queue its state, backlog, age and rate; for each worker its state and rate; then a line per warning.
+    A terminal shows the columns that fit, a pipe shows all. With --json one line per queue, then one line with all
+    workers.
     """
-    db = read_store(store)
-    if not watch:
-        _print(overview(db, queue), json)
+    db, console = read_store(store), make_console()
+    if not watched:
+        _print(console, overview(db, queue), wide, json)
         return
     try:
-        if json or not make_console().is_terminal:
-            while True:
-                _print(overview(db, queue), json)
-                if not json:
-                    say("")
-                time.sleep(WATCH_SECONDS)
-        with Live(console=make_console(), auto_refresh=False) as live:
-            while True:
-                live.update(Group(*_shown(overview(db, queue))), refresh=True)
-                time.sleep(WATCH_SECONDS)
+        if not json and console.is_terminal and not console.is_dumb_terminal:
+            watch(console, lambda: overview(db, queue), WATCH_SECONDS, wide=wide)
+        while True:
+            _print(console, overview(db, queue), wide, json)
+            if not json:
+                say("")
+            time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return
 
 
-def _print(found: Overview, json: bool) -> None:
+def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
     if not json:
-        console = make_console()
-        for each in _shown(found):
+        for each in _shown(found, console.width if console.is_terminal else None, wide=wide):
             console.print(each, soft_wrap=not console.is_terminal)
         return
     for queue in found.queues:
@@ -75,72 +81,12 @@ def _print(found: Overview, json: bool) -> None:
     print_json({"workers": [asdict(worker) for worker in found.workers]})
 
 
-def _shown(found: Overview) -> Iterable[Table | Text]:
+def _shown(found: Overview, width: int | None, *, wide: bool = False) -> Iterable[FittedTable | Text]:
     """The queues, the workers, and a line for each remark."""
-    if found.queues:
-        columns = [
-            "queue",
-            "buckets",
-            "waiting",
-            "rows",
-            "bytes",
-            "oldest",
-            "updates/s",
-            "conflicts",
-            "set aside",
-        ]
-        rows = (_queue(queue, found) for queue in found.queues)
-        yield make_table([*columns, "export lag", "state"], rows, right=[*columns[1:], "export lag"])
-    else:
-        yield Text("no queue is configured in this store: begin with `cq configure QUEUE`")
+    yield table_of(queue_columns(found), found.queues, width, wide=wide) if found.queues else Text(NO_QUEUE)
     if found.workers:
-        columns = ["worker", "host", "pid", "does", "queues", "buckets", "passes/s", "last beat", "state"]
         yield Text()
-        yield make_table(
-            columns, map(_worker, found.workers), right=["pid", "buckets", "passes/s", "last beat"]
-        )
+        yield table_of(WORKER_COLUMNS, found.workers, width, wide=wide)
     lines = remarks(found)
     if lines:
         yield Text("\n".join(["", *map(printable, lines)]))
-
-
-def _queue(queue: QueueStatus, found: Overview) -> list[Any]:
-    about = "" if queue.exact else "about "
-    activity, export = found.activity[queue.name], found.exports.get(queue.name)
-    return [
-        queue.name,
-        queue.settings.get("buckets", "-"),
-        queue.waiting_buckets,
-        f"{about}{queue.rows:,}",
-        f"{about}{queue.bytes:,}",
-        _age(queue.oldest_seconds),
-        f"{activity.updates_per_second:,.1f}",
-        f"{activity.conflicts:,}",
-        f"{queue.aside:,}",
-        _age(export.oldest_seconds if export else None),
-        _state(queue),
-    ]
-
-
-def _state(queue: QueueStatus) -> str:
-    if queue.problem:
-        return "unreadable"
-    return f"paused: {queue.reason}" if queue.paused else "active"
-
-
-def _worker(worker: WorkerStatus) -> list[Any]:
-    return [
-        worker.id,
-        worker.host,
-        worker.pid,
-        ", ".join(worker.roles),
-        "all" if worker.queues is None else ", ".join(worker.queues),
-        worker.buckets,
-        f"{worker.passes_per_second:,.1f}" if worker.alive else "-",
-        _age(worker.beat_seconds),
-        "alive" if worker.alive else "dead",
-    ]
-
-
-def _age(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds:,.1f} s"

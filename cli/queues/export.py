@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +18,7 @@ from cq.observers.export.state import entries_aside
 from cq.observers.monitoring.export_status import ExportStatus, export_queues, export_status
 from cq.observers.sql.configured import Export, find_export
 from cq.observers.verify.queue import WAIT_SECONDS
+from cq.plain_text import utc_time
 from cq.store import OpenDatabase
 from cq.store.transact import transact
 from cq.verify.verification import Verification
@@ -187,7 +187,7 @@ def _row(each: ExportStatus) -> list[object]:
     about = "" if each.exact else "about "
     since = ""
     if each.failing_since is not None:
-        since = f" since {datetime.fromtimestamp(each.failing_since, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        since = f" since {utc_time(each.failing_since)}"
     return [
         each.name,
         each.table or "-",

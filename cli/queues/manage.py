@@ -13,9 +13,10 @@ import cq
 from cq.admin.purge import is_purging
 from cq.admin.queue_status import is_drained
 from cq.cli.shared.options import Json, Queue, Store, open_store, option, read_store, seconds_of
-from cq.cli.shared.output import answer, note, progress, quantity
+from cq.cli.shared.output import answer, limits, note, progress, quantity
 from cq.config.queue import read_config, read_flags
 from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
+from cq.queue.limits import read_full
 
 _POLL_SECONDS: Final = 0.2
 
@@ -80,7 +81,8 @@ def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = Fal
 
 
 @commands.command(
-    "limit", epilog="Examples: cq limit words --max-age 10m --max-bytes 1000000000; cq limit words --none"
+    "limit",
+    epilog="Examples: cq limit words; cq limit words --max-age 10m --max-bytes 1000000000; cq limit words --none",
 )
 def limit(
     queue: Queue,
@@ -92,21 +94,30 @@ def limit(
         option("BYTES", "Approximate maximum size of all queued updates, in bytes. Default: no limit."),
     ] = None,
     when_full: Annotated[
-        str, option("MODE", "Effect on adds to a full queue: raise (an error) or admit (the updates).")
-    ] = "raise",
+        str | None,
+        option(
+            "MODE", "Effect on adds to a full queue: raise (an error; the default) or admit (the updates)."
+        ),
+    ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove the limits.")] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Limit the age or the size of the updates in a queue.
+    """Show or set the limits of a queue: the age and the size of its queued updates.
 
-    An omitted limit is removed. Workers and callers of `add` notice within two seconds that a queue becomes full, or is
-    no longer full.
+    Without options it shows them, and whether the queue is full. Otherwise an omitted limit is removed. Workers and
+    callers of `add` notice within two seconds that a queue becomes full, or is no longer full.
     """
-    if none == (max_age is not None or max_bytes is not None):
-        raise typer.BadParameter("expected --max-age, --max-bytes or both, or else --none")
+    is_set = max_age is not None or max_bytes is not None
+    if when_full is not None and not is_set:
+        raise typer.BadParameter("--when-full needs --max-age, --max-bytes or both")
+    if none and is_set:
+        raise typer.BadParameter("give either --none or the limits")
+    if not (none or is_set):
+        _print_limits(read_store(store), queue, json)
+        return
     seconds = None if max_age is None else seconds_of(max_age)
-    cq.limit(open_store(store), queue, seconds=seconds, size=max_bytes, mode=when_full)
+    cq.limit(open_store(store), queue, seconds=seconds, size=max_bytes, mode=when_full or "raise")
     _print_done(queue, json, "without limits" if none else "limited")
 
 
@@ -129,6 +140,23 @@ def drain(
     deadline = None if timeout is None else time.monotonic() + timeout
     _wait(db, queue, "draining", lambda: is_drained(db, queue, _POLL_SECONDS), deadline)
     _print_done(queue, json, "drained")
+
+
+def _print_limits(db: Any, queue: str, json: bool) -> None:
+    _config(db, queue)  # raises if the queue does not exist
+    flags, full = db.transact(lambda tr: (read_flags(tr.snapshot, queue), read_full(tr.snapshot, queue)))
+    what = limits(flags.max_seconds, flags.max_bytes, flags.when_full)
+    reason = full.reason if full else ""
+    text = f"queue {queue!r}: {what or 'no limits'}" + (f"; full: {reason}" if reason else "")
+    answer(
+        json,
+        text,
+        queue=queue,
+        max_seconds=flags.max_seconds,
+        max_bytes=flags.max_bytes,
+        when_full=flags.when_full,
+        full=reason,
+    )
 
 
 def _wait(

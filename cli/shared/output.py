@@ -20,13 +20,11 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 from rich.text import Text
 
+from cq.cli.shared.table import FittedTable
 from cq.encoding.json_values import to_json
 from cq.plain_text import printable
-
-_WIDE: Final = 200  # columns of output without a terminal
 
 stderr: Final = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -90,25 +88,29 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right:
     console.print(make_table(columns, rows, right), soft_wrap=not console.is_terminal)
 
 
-def make_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> Table:
+def make_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()
+) -> FittedTable:
     """The table of `print_table`."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell))) for cell in row))
-    return table
+    return FittedTable(columns, rows, right)
 
 
 def make_console() -> Console:
-    """A console on standard output; wide without a terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+    """A console on standard output, without colour and without a limit of its width on other files than terminals."""
+    # FORCE_COLOR must not colour the lines that a program reads.
+    return Console(highlight=False, force_terminal=None if sys.stdout.isatty() else False)
 
 
 def quantity(number: int, noun: str) -> str:
     """A number with its noun: "1 update", "2,000 updates"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def limits(max_seconds: float | None, max_bytes: int | None, when_full: str) -> str:
+    """The limits of a queue's backlog in words: "600 s, 1,000 bytes, then raise"; empty without limits."""
+    parts = [] if max_seconds is None else [f"{max_seconds:,g} s"]
+    parts += [] if max_bytes is None else [f"{max_bytes:,} bytes"]
+    return ", ".join([*parts, f"then {when_full}"]) if parts else ""
 
 
 def note(message: str) -> None:

@@ -47,6 +47,8 @@ class QueueStatus:
         aside: number of pieces set aside (counting stops at 1,000 or 1 MB), and of keys with missed reports.
         window: statistics of its window; None without a window.
         problem: why the status is unknown: stored data of the queue cannot be read; else empty.
+        paused_until: the end of the pause in seconds since 1970; None without a pause, or if it lasts until `resume`.
+        max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.limit`.
     """
 
     name: str
@@ -65,6 +67,10 @@ class QueueStatus:
     aside: int
     problem: str = ""
     window: WindowStatistics | None = None
+    paused_until: float | None = None
+    max_seconds: float | None = None
+    max_bytes: int | None = None
+    when_full: str = "raise"
 
 
 def status(db: Database, name: str | None = None) -> list[QueueStatus]:
@@ -118,12 +124,12 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
     for (_, number), version in waiting.items():  # buckets of the former shape, too, by their number
         if version is not None:
             oldest[number] = min(version, oldest.get(number, version))
-    full = read_full(snapshot, name)
+    full, is_paused = read_full(snapshot, name), flags.is_paused(runtime.time())
     rows, size, exact = count_rows(snapshot, *queue.all_rows())
     found = QueueStatus(
         name=name,
         settings=config.settings(),
-        paused=flags.is_paused(runtime.time()),
+        paused=is_paused,
         reason=flags.reason,
         waiting_buckets=len(waiting),
         rows=rows,
@@ -136,6 +142,10 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         backfilling=backfill_progress(snapshot, config),
         aside=_count_some(aside) + _count_some(missed),
         window=None if config.window is None else read_statistics(snapshot, name),
+        paused_until=flags.until if is_paused else None,
+        max_seconds=flags.max_seconds,
+        max_bytes=flags.max_bytes,
+        when_full=flags.when_full,
     )
     return found, oldest
 

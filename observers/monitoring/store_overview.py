@@ -14,6 +14,7 @@ from cq.config.queue import MAX_BUCKETS
 from cq.observers.monitoring.export_status import ExportStatus, export_status
 from cq.observers.outbox.configured import read_problem
 from cq.observers.scheduling.members import Member, TaskId, read_members
+from cq.plain_text import utc_time
 from cq.store.api import Database
 from cq.store.transact import transact
 
@@ -203,6 +204,9 @@ def _of_queue(queue: QueueStatus) -> list[str]:
     lines = []
     if queue.problem:
         lines.append(f"cannot be read: {queue.problem}")
+    if queue.paused:
+        end = "`cq resume`" if queue.paused_until is None else utc_time(queue.paused_until)
+        lines.append(f"paused until {end}: {queue.reason}")
     if queue.full:
         lines.append(f"full: {queue.full}")
     if queue.former_buckets is not None:

@@ -36,6 +36,7 @@ READING = [
     ["aside", "list", "words"],
     ["aside", "show", "words"],
     ["drain", "words"],
+    ["limit", "words"],
     ["feed", "list"],
     ["feed", "read", "chat", "ann"],
     ["feed", "verify", "chat"],

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq.queue.limits import compare
 from cq.testing import assert_values, drain
 from tests.cli.conftest import SECONDS, Cli, Here
 from tests.cli.test_worker import running
@@ -81,3 +82,23 @@ def test_nothing_is_deleted_unless_somebody_is_sure(cli: Cli, db: Any, command: 
     assert_values(db, "words", {"a": 2, "b": 1})
     for missing in ("purge", "delete", "drain"):
         assert "not configured" in cli.run(missing, "none", *(["--yes"] if missing != "drain" else [])).err
+
+
+def test_limits_are_shown_set_and_removed(here: Here, db: Any, words: Any) -> None:
+    assert here("limit", "words").out == "queue 'words': no limits\n"
+    here("limit", "words", "--max-age", "10m", "--max-bytes", "10", "--when-full", "admit")
+    assert compare(db, "words")  # as a worker does once a second
+
+    shown = here("limit", "words").out
+
+    assert shown == ("queue 'words': 600 s, 10 bytes, then admit; full: more than 10 bytes are queued\n")
+    (found,) = here("limit", "words", "--json").rows()
+    assert found == {
+        "queue": "words",
+        "max_seconds": 600,
+        "max_bytes": 10,
+        "when_full": "admit",
+        "full": "more than 10 bytes are queued",
+    }
+    here("limit", "words", "--none")
+    assert here("limit", "words").out == "queue 'words': no limits\n"

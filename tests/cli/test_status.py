@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import signal
-import struct
-import termios
 import time
 from typing import Any
 
@@ -64,21 +59,6 @@ def test_watching_with_json_prints_lines(cli: Cli, db: Any) -> None:
     watching.communicate(timeout=SECONDS)
     assert [next(iter(line)) for line in lines] == ["name", "workers"] * 2
     assert watching.returncode == 0
-
-
-def test_watching_on_a_terminal_draws_in_place(cli: Cli, db: Any) -> None:
-    cq.configure(db, "words")
-    here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 160, 0, 0))
-    watching = cli.start("status", "--watch", stdout=there, env={**cli.environment, "TERM": "xterm"})
-    os.close(there)
-    drawn = b""
-    while drawn.count(b"words") < 2:
-        drawn += os.read(here, 4096)
-    watching.send_signal(signal.SIGINT)
-    assert watching.wait(SECONDS) == 0
-    os.close(here)
-    assert b"\x1b[1A" in drawn, "the cursor goes up"
 
 
 def test_health_is_told_by_the_exit_status(cli: Cli, db: Any) -> None:

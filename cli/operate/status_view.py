@@ -1,0 +1,158 @@
+"""What `cq status` shows of queues and workers: columns, states with their colours, and the order of urgency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from rich.text import Text
+
+from cq.admin.queue_status import QueueStatus
+from cq.cli.shared.output import limits
+from cq.cli.shared.table import FittedTable
+from cq.observers.monitoring.export_status import ExportStatus
+from cq.observers.monitoring.store_overview import Overview, WorkerStatus
+
+NO_QUEUE: Final = "no queue is configured in this store: begin with `cq configure QUEUE`"
+_NONE: Final = "-"
+_LATE_SECONDS: Final = 10.0
+_CALM: Final = ("active", "alive")
+_STYLES: Final = {"paused": "yellow", "set aside": "yellow"}  # of states; others that are not calm are red
+_URGENT: Final = "bold red"
+
+
+class ShownColumn(NamedTuple):
+    """A column: its name, its cell for a queue or a worker, and whether a narrow terminal shows it, too."""
+
+    name: str
+    cell: Callable[[Any], str | Text]
+    is_essential: bool = False
+    is_number: bool = True
+
+
+def table_of(
+    columns: Sequence[ShownColumn], shown: Iterable[Any], width: int | None, *, wide: bool = False
+) -> FittedTable:
+    """The table of these objects with the columns that fit `width`, in their order; with all columns for None.
+
+    The essential columns are always shown. Columns without any content are shown with `wide` only, or for None.
+    """
+    items = list(shown)
+    cells = {column: [column.cell(item) for item in items] for column in columns}
+    chosen = [column for column in columns if wide or width is None or column.is_essential]
+    for column in columns:
+        if column not in chosen and any(str(cell) != _NONE for cell in cells[column]):
+            more = [each for each in columns if each is column or each in chosen]
+            if width is not None and _table(more, cells).width <= width:
+                chosen = more
+    return _table(chosen, cells)
+
+
+def _table(columns: Sequence[ShownColumn], cells: dict[ShownColumn, list[str | Text]]) -> FittedTable:
+    rows = list(zip(*(cells[column] for column in columns), strict=True))
+    numbers = [column.name for column in columns if column.is_number]
+    return FittedTable([column.name for column in columns], rows, numbers)
+
+
+def queue_columns(found: Overview) -> list[ShownColumn]:
+    """The columns of queues; those shown first are at the left."""
+
+    def export(queue: QueueStatus) -> ExportStatus | None:
+        return found.exports.get(queue.name)
+
+    return [
+        ShownColumn("queue", lambda queue: queue.name, is_essential=True, is_number=False),
+        ShownColumn("state", lambda queue: _states(queue_states(queue, found)), True, is_number=False),
+        ShownColumn("oldest", lambda queue: age(queue.oldest_seconds), is_essential=True),
+        ShownColumn("rows", lambda queue: _counted(queue, queue.rows), is_essential=True),
+        ShownColumn("updates/s", lambda queue: f"{found.activity[queue.name].updates_per_second:,.1f}", True),
+        ShownColumn("set aside", lambda queue: f"{queue.aside:,}", is_essential=True),
+        ShownColumn(
+            "export lag", lambda queue: age(each.oldest_seconds if (each := export(queue)) else None)
+        ),
+        ShownColumn("limits", _limits, is_number=False),
+        ShownColumn("bytes", lambda queue: _counted(queue, queue.bytes)),
+        ShownColumn("buckets", lambda queue: f"{queue.settings.get('buckets', _NONE)}"),
+        ShownColumn("waiting", lambda queue: f"{queue.waiting_buckets:,}"),
+        ShownColumn("conflicts", lambda queue: f"{found.activity[queue.name].conflicts:,}"),
+    ]
+
+
+WORKER_COLUMNS: Final[Sequence[ShownColumn]] = (
+    ShownColumn("worker", lambda worker: worker.id, is_essential=True, is_number=False),
+    ShownColumn("state", lambda worker: _states(worker_states(worker)), True, is_number=False),
+    ShownColumn("host", lambda worker: worker.host, is_essential=True, is_number=False),
+    ShownColumn("pid", lambda worker: str(worker.pid), is_essential=True),
+    ShownColumn(
+        "passes/s", lambda worker: f"{worker.passes_per_second:,.1f}" if worker.alive else _NONE, True
+    ),
+    ShownColumn("last beat", lambda worker: age(worker.beat_seconds), is_essential=True),
+    ShownColumn("buckets", lambda worker: f"{worker.buckets:,}"),
+    ShownColumn(
+        "queues",
+        lambda worker: "all" if worker.queues is None else ", ".join(worker.queues),
+        is_number=False,
+    ),
+    ShownColumn("does", lambda worker: ", ".join(worker.roles), is_number=False),
+)
+
+
+def queue_states(queue: QueueStatus, found: Overview) -> list[str]:
+    """The states of a queue in words: `active`, or everything that an operator should know."""
+    if queue.problem:
+        return ["unreadable"]
+    export, (is_stopped, error) = found.exports.get(queue.name), found.outboxes.get(queue.name, (False, ""))
+    words = {
+        "full": bool(queue.full),
+        f"export {export.state if export else ''}": export is not None and bool(export.error),
+        f"outbox {'stopped' if is_stopped else 'failing'}": bool(error),
+        "paused": queue.paused,
+        "set aside": bool(queue.aside),
+    }
+    return [word for word, applies in words.items() if applies] or ["active"]
+
+
+def worker_states(worker: WorkerStatus) -> list[str]:
+    """The state of a worker in a word."""
+    return ["dead" if not worker.alive else "stuck" if worker.stuck else "alive"]
+
+
+def _states(words: Sequence[str]) -> Text:
+    """The words, coloured by their urgency."""
+    return Text(", ").join(
+        Text(word, style="" if word in _CALM else _STYLES.get(word, _URGENT)) for word in words
+    )
+
+
+def by_urgency(found: Overview) -> Overview:
+    """The overview with the queues and workers first that need the operator most."""
+
+    def of_queue(queue: QueueStatus) -> tuple[int, float, str]:
+        late = queue.oldest_seconds or 0.0
+        words = queue_states(queue, found)
+        return _rank(words), -late if late > _LATE_SECONDS else 0.0, queue.name
+
+    return replace(
+        found,
+        queues=sorted(found.queues, key=of_queue),
+        workers=sorted(found.workers, key=lambda worker: _rank(worker_states(worker))),
+    )
+
+
+def _rank(words: Sequence[str]) -> int:
+    """0 for the most urgent states."""
+    return min(2 if word in _CALM else 1 if word in _STYLES else 0 for word in words)
+
+
+def _limits(queue: QueueStatus) -> str:
+    return limits(queue.max_seconds, queue.max_bytes, queue.when_full) or _NONE
+
+
+def _counted(queue: QueueStatus, number: int) -> str:
+    return f"{'' if queue.exact else 'about '}{number:,}"
+
+
+def age(seconds: float | None) -> str:
+    """An age in seconds, with a unit."""
+    return _NONE if seconds is None else f"{seconds:,.1f} s"

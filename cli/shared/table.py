@@ -1,0 +1,129 @@
+"""Tables that fit their terminal: they break no number and omit no text.
+
+In a narrow terminal, texts continue on further lines of their column, and a long first cell, such as the name of a
+queue, has a line of its own above the other cells, as in `df`. In a very narrow one each row becomes a block of lines
+"name of the column, cell". Without a terminal each row is one line of any width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rich.cells import get_character_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from cq.plain_text import printable
+
+GAP: Final = "  "
+_LEAST: Final = 10  # cells of a column with text; a table with narrower columns is shown as blocks
+_BREAKS: Final = " -_.,:;/@"  # a line of a long text ends preferably after one of these
+
+Lines = list[Text]
+
+
+class FittedTable:
+    """A table, laid out for the width of the console that prints it.
+
+    Args:
+        columns: their names.
+        rows: a cell for each column; strings are made printable.
+        right: the columns with numbers.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()
+    ) -> None:
+        self._numbers = [column in right for column in columns]
+        self._heads = [Text().append(column, "bold") for column in columns]
+        self._rows = [[_as_text(cell) for cell in row] for row in rows]
+        self._widths: list[int] = [
+            max(cell.cell_len for cell in column) for column in zip(self._heads, *self._rows, strict=True)
+        ]
+
+    @property
+    def width(self) -> int:
+        """The cells of its longest line if nothing is broken."""
+        return sum(self._widths) + len(GAP) * (len(self._widths) - 1)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The lines, for rich."""
+        head, rows = self.laid_out(options.max_width if console.is_terminal else None)
+        for lines in (head, *rows):
+            yield from lines
+
+    def laid_out(self, width: int | None) -> tuple[Lines, list[Lines]]:
+        """The lines of the head and of each row, at most `width` cells wide; of any width for None."""
+        widths = self._widths if width is None else self._fitted(width)
+        if width is not None and widths is None:
+            return [], [self._block(row, width) for row in self._rows]
+        head, *rows = (list(self._row(cells, widths or [], width)) for cells in (self._heads, *self._rows))
+        return head, rows
+
+    def _fitted(self, width: int) -> list[int] | None:
+        """The widths of the columns, the widest texts shortened first; None if that makes a column too narrow."""
+        widths = list(self._widths)
+        texts = sorted(
+            (at for at, is_number in enumerate(self._numbers) if not is_number), key=widths.__getitem__
+        )
+        left = width - (self.width - sum(widths[at] for at in texts))
+        for done, at in enumerate(texts):
+            share = left // (len(texts) - done)
+            if share < min(widths[at], _LEAST):
+                return None
+            widths[at] = min(widths[at], share)
+            left -= widths[at]
+        return widths if left >= 0 else None
+
+    def _row(self, cells: Sequence[Text], widths: Sequence[int], width: int | None) -> Iterator[Text]:
+        first = cells[0]
+        if width is not None and first.cell_len > widths[0]:
+            yield from folded(first, width)
+            first = Text()
+        columns = [folded(cell, size) for cell, size in zip((first, *cells[1:]), widths, strict=True)]
+        for at in range(max(map(len, columns))):
+            parts = [column[at] if at < len(column) else Text() for column in columns]
+            line = Text()
+            for number, (part, size, is_number) in enumerate(zip(parts, widths, self._numbers, strict=True)):
+                space = " " * (size - part.cell_len)
+                line.append(GAP if number else "").append(space if is_number else "").append_text(part)
+                line.append("" if is_number else space)
+            line.rstrip()
+            yield line
+
+    def _block(self, cells: Sequence[Text], width: int) -> Lines:
+        indent = min(max(head.cell_len for head in self._heads) + len(GAP), width // 2)
+        lines = []
+        for head, cell in zip(self._heads, cells, strict=True):
+            name = head.copy()
+            name.truncate(indent, pad=True)
+            for part in folded(cell, width - indent):
+                lines.append(name.append_text(part))
+                name = Text(" " * indent)
+        return [*lines, Text()]
+
+
+def folded(text: Text, width: int) -> Lines:
+    """The text in lines of at most `width` cells, broken after a space or a mark such as "-" where that is possible."""
+    if text.cell_len <= width:
+        return [text]
+    starts, used, start, preferred = [], 0, 0, 0
+    for at, letter in enumerate(text.plain):
+        size = get_character_cell_size(letter)
+        if used + size > width and at > start:
+            # A break in the first half would waste too much of the line.
+            start = preferred if preferred > start + (at - start) // 2 else at
+            starts.append(start)
+            used = Text(text.plain[start:at]).cell_len
+        used += size
+        if letter in _BREAKS:
+            preferred = at + 1
+    lines = list(text.divide(starts))
+    for line in lines:
+        line.rstrip()
+    return lines
+
+
+def _as_text(cell: object) -> Text:
+    return cell if isinstance(cell, Text) else Text(printable(str(cell)))
