@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -129,16 +131,16 @@ def test_extras_that_are_named_exist_and_the_page_about_installing_has_all(wheel
 def files_that_name_extras() -> list[Path]:
     top = [ROOT / "pyproject.toml", *ROOT.glob("*.md")]
     below = [file for folder in ("cq", "observers", "cli", "docs") for file in (ROOT / folder).rglob("*")]
-    return top + [file for file in below if file.suffix in (".py", ".md")]
+    return top + [file for file in below if file.suffix in (".py", ".md") or file.name == "Dockerfile"]
 
 
-def test_pages_name_the_files_that_a_build_writes(wheel: zipfile.ZipFile) -> None:
+def test_the_page_about_installing_names_the_files_that_a_build_writes(wheel: zipfile.ZipFile) -> None:
     wheels = [Path(str(wheel.filename)).name, f"combine_queue-{project()['project']['version']}.tar.gz"]
-    for name in ("install.md", "workers.md"):
-        page = (ROOT / "docs/howto" / name).read_text()
-        shown = re.findall(r"combine_queue-[\w.-]*\.(?:whl|tar\.gz)", page)
-        assert shown
-        assert set(shown) <= set(wheels)
+    page = (ROOT / "docs/howto/install.md").read_text()
+    shown = re.findall(r"combine_queue-[\w.-]*\.(?:whl|tar\.gz)", page)
+
+    assert shown
+    assert set(shown) <= set(wheels)
 
 
 @pytest.mark.parametrize("link", ["observers", "cli"])
@@ -169,3 +171,90 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert [line for line in lines if re.search(pattern[1], line)] == [
         "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n logical"
     ]
+
+
+def dockerfile_steps() -> list[tuple[str, str]]:
+    """Each instruction of the Dockerfile and its text, without comments, in one line."""
+    lines = (ROOT / "docs/operations/Dockerfile").read_text().splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", " ")
+    steps = (line.split(maxsplit=1) for line in text.splitlines() if line)
+    return [(instruction, " ".join(rest.split())) for instruction, rest in steps]
+
+
+def copy_context(context: Path, image: Path, sources: list[str]) -> None:
+    """`COPY source... target`: the content of a folder, or files."""
+    *files, target = sources
+    for name in files:
+        if (context / name).is_dir():
+            shutil.copytree(context / name, image / target)
+        else:
+            shutil.copy(context / name, image / target)
+
+
+def test_the_steps_of_the_dockerfile_make_a_worker_that_is_healthy_and_stops(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    """Without Docker: the folder `image` stands for the image, and dependencies are those of this environment."""
+    context, image, site = tmp_path / "context", tmp_path / "image", tmp_path / "site"
+    (context / "wheels").mkdir(parents=True)
+    (context / "shop").mkdir()
+    (image / "bin").mkdir(parents=True)
+    shutil.copy(str(wheel.filename), context / "wheels")
+    (context / "shop" / "__init__.py").touch()
+    (context / "shop" / "counts.py").write_text("import cq\n\napp = cq.App()\n")
+    (context / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "shop"\nversion = "1"\n[tool.setuptools]\npackages = ["shop"]\n'
+    )
+    (image / "bin" / "pip").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pip "$@"\n')
+    (image / "bin" / "pip").chmod(0o755)
+    environment = (
+        {name: value for name, value in os.environ.items() if not name.startswith("CQ_")}
+        | {
+            "PATH": os.pathsep.join([f"{site}/bin", f"{image}/bin", os.environ["PATH"]]),
+            "PIP_NO_INDEX": "1",
+            "PIP_NO_DEPS": "1",
+            "PIP_NO_BUILD_ISOLATION": "0",  # pip's variables of the form NO_ are negated: this one means "no isolation"
+            "PIP_TARGET": str(site),
+            "PYTHONPATH": str(site),
+        }
+    )
+    listed: dict[str, list[str]] = {}
+    for instruction, rest in dockerfile_steps():
+        if instruction == "COPY":
+            copy_context(context, image, rest.split())
+        elif instruction in ("ARG", "ENV"):
+            environment |= dict(each.split("=", 1) for each in rest.split() if "=" in each)
+        elif instruction == "RUN":
+            done = subprocess.run(
+                ["/bin/sh", "-c", rest],
+                cwd=image,
+                env=environment,
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        elif instruction in ("CMD", "HEALTHCHECK"):
+            listed[instruction] = json.loads(rest[rest.index("[") :])
+    environment["CQ_STORE"] = f"embedded:{tmp_path / 'cq.db'}"  # instead of a cluster
+    command = [word.replace("0.0.0.0:9100", "127.0.0.1:0") for word in listed["CMD"]]
+
+    worker = subprocess.Popen(command, cwd=image, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        assert worker.stderr is not None
+        events = (json.loads(line) for line in worker.stderr)
+        assert any(event.get("event") == "tasks_shared" for event in events)
+        health = subprocess.run(
+            listed["HEALTHCHECK"], cwd=image, env=environment, check=False, capture_output=True, text=True
+        )
+        worker.send_signal(signal.SIGTERM)
+        stopped = [json.loads(line).get("event") for line in worker.stderr]
+        assert worker.wait(timeout=60) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert (health.stdout, health.returncode) == ("healthy\n", 0)
+    assert "worker_stopped" in stopped
+    assert dict(dockerfile_steps())["STOPSIGNAL"] == "SIGTERM"
+    assert dict(dockerfile_steps())["USER"].split(":")[0].isdecimal()

@@ -1,0 +1,199 @@
+"""The files for deployments pass the checkers of their formats, and their commands and times are those of cq."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer
+import yaml
+
+from cq.cli.main import command_line
+from cq.observers.worker.worker import GRACE_SECONDS
+
+FILES = Path(__file__).parents[2] / "docs" / "operations"
+COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())
+KUBERNETES = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text()))
+UNIT = FILES / "cq-worker@.service"
+ANALYZE = shutil.which("systemd-analyze") or ""
+COMMANDS: Any = typer.main.get_command(command_line())
+TOOLS = Path(sys.executable).parent
+
+systemd = pytest.mark.skipif(not ANALYZE, reason="systemd-analyze is not installed")
+
+
+def run(*command: str | Path) -> str:
+    """What a checker prints on its standard output; it must succeed, and complain about nothing."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout
+
+
+def in_lists(found: Any) -> Iterator[list[str]]:
+    """All lists of strings of a document, which commands and probes are."""
+    if isinstance(found, dict):
+        for each in found.values():
+            yield from in_lists(each)
+    elif isinstance(found, list):
+        if found and all(isinstance(each, str) for each in found):
+            yield found
+        for each in found:
+            yield from in_lists(each)
+
+
+def in_scripts(words: list[str]) -> list[list[str]]:
+    """The words themselves, and those of each line of a script for a shell among them."""
+    lines = [shlex.split(line) for word in words if "\n" in word for line in word.splitlines()]
+    return [words, *lines]
+
+
+def commands() -> dict[str, list[list[str]]]:
+    """{file: the commands of cq in it}, each without `cq` and, in a health check, without `CMD`."""
+    dockerfile = (FILES / "Dockerfile").read_text()
+    lists = {
+        "Dockerfile": [json.loads(each) for each in re.findall(r"CMD (\[.*\])$", dockerfile, re.MULTILINE)],
+        "compose.yaml": list(in_lists(COMPOSE)),
+        "kubernetes.yaml": list(in_lists(KUBERNETES)),
+        UNIT.name: [
+            shlex.split(line) for line in re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), re.MULTILINE)
+        ],
+    }
+    found: dict[str, list[list[str]]] = {}
+    for file, each in lists.items():
+        for words in (line for found in each for line in in_scripts(found)):
+            command = words[words[:1] == ["CMD"] :]
+            if command and Path(command[0]).name == "cq":
+                found.setdefault(file, []).append(command[1:])
+    return found
+
+
+def test_hadolint_has_no_complaint_about_the_dockerfile() -> None:
+    assert run(TOOLS / "hadolint", "--failure-threshold", "style", FILES / "Dockerfile") == ""
+
+
+def test_the_compose_file_is_one() -> None:
+    run(TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILES / "compose.yaml")
+
+
+def test_services_of_the_compose_file_are_checked_restarted_and_published_to_this_machine_only() -> None:
+    services = COMPOSE["services"]
+    once = {"prepare", "configure"}
+
+    for name in services.keys() - once:
+        assert services[name]["restart"] == "unless-stopped", name
+        assert services[name]["healthcheck"]["test"], name
+    for service in services.values():
+        for needed, condition in service.get("depends_on", {}).items():
+            expected = "service_completed_successfully" if needed in once else "service_"
+            assert condition["condition"].startswith(expected)
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:")
+        mounts = [mount.split(":")[0] for mount in service.get("volumes", [])]
+        assert set(mounts) <= COMPOSE["volumes"].keys()
+    assert re.search(r"PASSWORD: (?!\$\{POSTGRES_PASSWORD:\?)", (FILES / "compose.yaml").read_text()) is None
+
+
+@pytest.mark.parametrize("document", KUBERNETES, ids=lambda document: str(document["kind"]))
+def test_a_manifest_has_the_schema_of_its_kind(document: dict[str, Any]) -> None:
+    kubernetes_validate.validate(document, "1.37", strict=True)
+
+
+def test_containers_of_the_manifests_run_without_privileges_and_within_limits() -> None:
+    pods = [
+        KUBERNETES[1]["spec"]["template"]["spec"],
+        KUBERNETES[3]["spec"]["jobTemplate"]["spec"]["template"]["spec"],
+    ]
+    for pod in pods:
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["serviceAccountName"] == KUBERNETES[0]["metadata"]["name"]
+        for container in [*pod["initContainers"], *pod["containers"]]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+            assert "memory" in container["resources"]["limits"]
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    labels = KUBERNETES[1]["spec"]["template"]["metadata"]["labels"]
+    assert KUBERNETES[2]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit of the application `shop`, with a program in its place below a folder."""
+    program = tmp_path / "srv" / "shop" / ".venv" / "bin" / "cq"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "cq-worker@shop.service"
+    unit.write_text(UNIT.read_text().replace("/srv/", f"{tmp_path}/srv/"))
+    return unit
+
+
+@systemd
+def test_systemd_has_no_complaint_about_the_unit(unit: Path) -> None:
+    assert run(ANALYZE, "verify", unit) == ""
+
+
+@systemd
+def test_the_unit_exposes_no_more_than_the_page_says(unit: Path) -> None:
+    shown = subprocess.run(
+        [ANALYZE, "security", "--offline=true", str(unit)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if "Overall exposure" not in shown.stdout:
+        pytest.skip(f"this systemd-analyze cannot rate a file: {shown.stderr}")
+    level = float(shown.stdout.split("Overall exposure level")[1].split(": ")[1].split()[0])
+    stated = re.search(r"exposure of the unit as ([\d.]+) of 10", (FILES / "deployment.md").read_text())
+
+    assert stated is not None
+    assert level <= float(stated[1]) + 0.5  # other versions of systemd have more criteria, or fewer
+
+
+def test_every_deployment_gives_a_worker_more_time_to_stop_than_it_needs() -> None:
+    (timeout,) = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT.read_text(), flags=re.MULTILINE)
+    compose = COMPOSE["services"]["worker"]["stop_grace_period"].removesuffix("s")
+    pod = KUBERNETES[1]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+
+    for seconds in (timeout, compose, pod):
+        assert float(seconds) >= GRACE_SECONDS + 10
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [(file, command) for file, found in commands().items() for command in found],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each),
+)
+def test_commands_have_the_words_that_the_command_line_takes(file: str, command: list[str]) -> None:
+    parsed, words = COMMANDS, command
+    while hasattr(parsed, "commands"):
+        parsed, words = parsed.commands[words[0]], words[1:]
+
+    parsed.make_context("cq", list(words))  # raises a usage error
+
+
+def test_every_file_has_commands_of_cq() -> None:
+    found = commands()
+
+    assert {file: len(each) for file, each in found.items()} == {
+        "Dockerfile": 2,
+        "compose.yaml": 4,
+        "kubernetes.yaml": 4,
+        UNIT.name: 1,
+    }
+    for file in ("Dockerfile", "compose.yaml", "kubernetes.yaml"):
+        assert any(each[:2] == ["health", "--here"] for each in found[file]), file
