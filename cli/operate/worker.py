@@ -81,6 +81,10 @@ def worker(
             "ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, number N (from 0) at PORT + N."
         ),
     ] = None,
+    history: Annotated[
+        bool,
+        typer.Option("--history/--no-history", help="Store the counts of each minute for a day, for charts."),
+    ] = True,
     log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log each pass and batch, too.")] = False,
     app_path: AppPath = None,
@@ -116,6 +120,7 @@ def worker(
         grace=grace,
         identity=identity,
         measure=address is not None,
+        history=history,
     )
     exporters = app.exporters if app else {}
     others = db.transact(lambda tr: [name for name in runner.names if not is_feed(tr.snapshot, name)])

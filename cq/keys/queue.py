@@ -30,6 +30,7 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "e" ...                                 queued entries of an export      see cq.keys.export
     P "g" ...                                 state of the outbox              see cq.keys.outbox
     P "j" ...                                 sums of the audit                see cq.keys.audit
+    P "h" ...                                 work of each minute of a day     see cq.keys.history
     P "v" ...                                 updates in the window            see cq.keys.window
     P "m" ...                                 reports that observers missed    see cq.keys.missed
     P "r" store16 bucket4 name                last sequence that was forwarded workers of the queue `name` of that store

@@ -74,6 +74,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         NO_REPAIR,
     ),
     "outbox": ("cq has not written a key of the outbox, or its value is unreadable", NO_REPAIR),
+    "history": ("cq has not written a key of the history, or its value", "clears it"),
     "audit": ("updates added since the audit began are missing, or counted more than once", NO_REPAIR),
     "window-key": ("cq has not written a key of a window, or cannot expire it", "sets its bytes aside"),
     "window-operation": (

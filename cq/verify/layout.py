@@ -13,7 +13,7 @@ from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CorruptData
 from cq.keys import EMITTER_ID_BYTES, VERSIONSTAMP_BYTES, after, prefix_end
 
-PARTS: Final = frozenset("abdegijklmnorstuvwxyz")
+PARTS: Final = frozenset("abdeghijklmnorstuvwxyz")
 """The letters that follow a queue's prefix in keys."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts of a single key each."""

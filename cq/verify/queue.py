@@ -24,6 +24,7 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "d": [RowCheck("value-key", values.check_value, values.set_key_aside)],
     "e": [],
     "g": [],
+    "h": [],
     "i": [RowCheck("emitter", queued.check_emitter)],
     "j": [],
     "k": [RowCheck("document", readable(layout.parse_document, rows.parse_parts), None)],

@@ -1,12 +1,16 @@
-"""Events of workers, and their consumers: logs, metrics and counts.
+"""Events of workers, and their consumers: logs, metrics, counts, and the history of each queue.
 
-The room may import only the rooms of `cq`, of which it needs errors, text functions and the results of passes.
+The room may import only the rooms of `cq`.
 """
 
 from cq.observers.telemetry.bus import (
     Event,
     emit,
     subscribe,
+)
+from cq.observers.telemetry.history import (
+    HistoryMinute,
+    read_history,
 )
 from cq.observers.telemetry.logs import (
     JsonFormatter,
@@ -18,9 +22,11 @@ from cq.observers.telemetry.metrics import (
 
 __all__ = [
     "Event",
+    "HistoryMinute",
     "JsonFormatter",
     "TextFormatter",
     "emit",
+    "read_history",
     "serve",
     "subscribe",
 ]

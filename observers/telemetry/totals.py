@@ -43,12 +43,25 @@ class Counts:
 
 @dataclass(slots=True)
 class WorkerCounts(Counts):
-    """A worker's counts, in total and by queue; thread-safe."""
+    """A worker's counts, in total and by queue; thread-safe.
+
+    Attributes:
+        queues: {queue: its counts}.
+    """
 
     queues: dict[str, Counts] = field(default_factory=dict)
+    _oldest: dict[str, float] = field(default_factory=dict)
 
     def count(self, queue: str, result: PassResult) -> None:
         """Add the result of one pass over a queue."""
         with _counting:
             self.add(result)
             self.queues.setdefault(queue, Counts()).add(result)
+            if result.age > self._oldest.get(queue, 0.0):
+                self._oldest[queue] = result.age
+
+    def take_oldest(self) -> dict[str, float]:
+        """{queue: highest `PassResult.age` since the previous call}, without queues whose passes all had age 0."""
+        with _counting:
+            taken, self._oldest = self._oldest, {}
+        return taken

@@ -11,6 +11,7 @@ from cq.combiners import Combiner
 from cq.config.queue import read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
+from cq.observers.telemetry.history import check_row
 from cq.observers.verify.cloud import check_cloud
 from cq.observers.verify.export import check_export, check_table
 from cq.observers.verify.outbox import check_outbox
@@ -60,6 +61,7 @@ def verification(
         "d": [*PARTS["d"], RowCheck("top-missing", top.check_value, None)],
         "e": [RowCheck("unknown-key", check_export, None)],
         "g": [RowCheck("outbox", check_outbox, None)],
+        "h": [RowCheck("history", lambda piece, found: check_row(found.rest, found.value))],
         "t": [*PARTS["t"], RowCheck("top-unreadable", top.check_data)],
         "z": [*PARTS["z"], RowCheck("cloud-piece", check_cloud)],
     }

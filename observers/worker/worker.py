@@ -28,6 +28,7 @@ from cq.observers.scheduling.takeover import ReleasedTasks, StalledTasks
 from cq.observers.scheduling.task import Job, pause_after
 from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.telemetry.bus import emit
+from cq.observers.telemetry.history import HistoryWriter
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.drain import add_updates, finish, report_left
 from cq.observers.worker.reports import WorkerReports
@@ -71,6 +72,7 @@ class Worker:
         identity: a name that no other worker has, see `Membership`.
         beat_seconds: seconds between beats; other workers take over its tasks after a few missed beats.
         measure: whether it also measures queues and reports their backlog by events.
+        history: whether it stores its work of each minute, see `cq.observers.telemetry.history`.
 
     Attributes:
         totals: its counts so far.
@@ -90,6 +92,7 @@ class Worker:
         identity: str | None = None,
         beat_seconds: float = BEAT_SECONDS,
         measure: bool = False,
+        history: bool = True,
     ) -> None:
         if not roles or set(roles) - set(ROLES):
             raise InvalidConfiguration(
@@ -118,6 +121,7 @@ class Worker:
         self._used = False
         self._draining = False
         self._reports = WorkerReports(self._membership.me, self.totals, passes_at_once(db, concurrency))
+        self._history = HistoryWriter(db, self.totals, is_on=history)
         self._runner: Runner[Job] = Runner(
             self._run,
             self._failed,
@@ -179,7 +183,7 @@ class Worker:
                 for job in jobs or []:  # None: a bucket without a job, which the next `_load` creates
                     self._runner.submit(job)
                 while not self._runner.wait_idle(_STOP_SECONDS) and not self._stopping.is_set():
-                    pass
+                    self._history.record()
         finally:
             self._end()
 
@@ -208,6 +212,7 @@ class Worker:
         if not self.is_finished:
             emit("steps_left", seconds=self._grace)
         self._clean_up(jobs)
+        self._history.record(is_last=True)
         if not self._draining:
             self._deregister()
         self._reports.stopped()
@@ -277,6 +282,7 @@ class Worker:
         before, self._steps = self._steps, self._runner.steps
         if self._membership.beat(self._report(), is_busy=self._steps > before) or not self._is_shared:
             self._distribute()
+        self._history.record()
 
     def _borrow_stalled(self) -> None:
         """Run stalled tasks of others: at first the next worker in a task's order does so, then one more each check."""

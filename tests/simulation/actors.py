@@ -122,17 +122,23 @@ class WorkerPool:
     Args:
         world: whose they are.
         make: makes a process's worker, of this identity.
+
+    Attributes:
+        running: those that run.
+        made: all that there were.
     """
 
     def __init__(self, world: Scenario, make: Callable[[Process, str], Worker]) -> None:
         self._world, self._make = world, make
         self.running: dict[Process, Worker] = {}
+        self.made: list[Worker] = []
 
     def start(self, identity: str | None = None) -> Process:
         """Start one, with the code as it is now."""
         process = self._world.process("worker")
         worker = self._make(process, identity or process.name)
         self.running[process] = worker
+        self.made.append(worker)
         process.reborn = lambda: self._again(identity or process.name)
         process.on_death.append(lambda: self.running.pop(process, None))
 

@@ -18,6 +18,8 @@ from cq.keys import QueueKeys, prefix_end
 from cq.keys.export import ExportKeys
 from cq.keys.missed import MissedKeys
 from cq.observers.tasks.timed import FinishTask
+from cq.observers.telemetry.history import MINUTES_KEPT, read_history
+from cq.observers.telemetry.totals import Counts
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.observers.verify.queue import verification
@@ -172,6 +174,7 @@ def check(world: World) -> None:
     if "top" in world.plan:
         _check_top(world)
     _check_memory(world)
+    _check_history(world)
     for name in world.models:
         found = verification(world.inner, name, app=app(world, world.extra), wait_seconds=0).run()
         if differences := [f"{each.kind}: {each.what}" for each in found]:
@@ -191,6 +194,17 @@ def _check_top(world: World) -> None:
         rank = 1 + sum(other > value for other in stored.values())
         if ranking.rank(tr, key) != rank:
             raise Violation(f"the rank of {key!r} is {ranking.rank(tr, key)}, expected {rank}")
+
+
+def _check_history(world: World) -> None:
+    """The history shows no work that no worker has done."""
+    workers = [*world.workers.made, *world.drains.made]
+    for name, minutes in read_history(world.inner, world.models, MINUTES_KEPT).items():
+        for number in Counts().as_dict():
+            shown = sum(getattr(minute, number) for minute in minutes)
+            done = sum(getattr(each.totals.queues.get(name, Counts()), number) for each in workers)
+            if shown > done:
+                raise Violation(f"the history of {name} shows {shown} {number}, workers have counted {done}")
 
 
 def _check_memory(world: World) -> None:

@@ -17,6 +17,7 @@ from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.observers.export.keeper import Keeper
 from cq.observers.sql import exporter
+from cq.observers.telemetry import history
 from cq.observers.top.publisher import Publisher
 from cq.passes import combine_pass
 from cq.queue import set_aside
@@ -45,6 +46,11 @@ def ignores_staged_updates_of_the_former_shape() -> Any:
         return any(snapshot.get_range(*queue.rows(generation, other), limit=1).to_list() for other in others)
 
     return patch.object(combine_pass, "is_blocked", is_blocked)
+
+
+def adds_minutes_again() -> Any:
+    """A worker repeats the addition of a minute whose result is unknown."""
+    return patch.object(history, "transact_noting", lambda db, add, in_doubt: transact(db, add))
 
 
 def publishes_clouds_of_old_generations() -> Any:
@@ -164,6 +170,7 @@ OPERATING: Final[dict[Callable[[], Any], int]] = {
     gives_generations_again: 20,
     retries_without_clearing: 20,
     includes_updates_twice: 60,
+    adds_minutes_again: 60,
 }
 WITH: Final[dict[Callable[[], Any], frozenset[str]]] = {
     sweeps_before_all_is_exported: frozenset(("table", "export again")),
@@ -176,6 +183,7 @@ WITH: Final[dict[Callable[[], Any], frozenset[str]]] = {
 }
 """{canary: the kinds that all of its plans have}."""
 ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
+    adds_minutes_again: frozenset(("unknown commits", "come and go", "drains")),
     publishes_clouds_of_old_generations: frozenset(
         ("top", "freezes", "calls are late", "observers raise", "opposite", "watches are late")
     ),
