@@ -119,4 +119,4 @@ def is_ended(watch: Any) -> bool:
     """Whether a watch has fired, failed or been cancelled, or soon has: a cluster's client cancels in its thread."""
     ended = threading.Event()
     watch.on_ready(lambda _: ended.set())
-    return ended.wait(20)
+    return ended.wait(60)

@@ -42,7 +42,7 @@ class PostgresServer:
         processes = self._processes()
         for process in processes:
             process.kill()
-        psutil.wait_procs(processes, timeout=30)
+        psutil.wait_procs(processes, timeout=120)
         # As after a restart of the machine, nobody has the number of the process that is named there.
         (self._server.pgdata / "postmaster.pid").unlink(missing_ok=True)
 
@@ -69,6 +69,6 @@ class PostgresServer:
 
     def _control(self, *args: str) -> None:
         try:
-            pgexec("pg_ctl", args, bin_path=self._server.bin_path, user=self._server.system_user, timeout=30)
+            pgexec("pg_ctl", args, bin_path=self._server.bin_path, user=self._server.system_user, timeout=120)
         except subprocess.CalledProcessError as error:
             raise RuntimeError(f"pg_ctl {args[-1]} failed: {self._server.log.read_text()[-2000:]}") from error

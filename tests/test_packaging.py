@@ -88,7 +88,7 @@ def of(installed: Path, command: list[str], folder: Path) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("CQ_")}
     environment["PYTHONPATH"] = str(installed)
     done = subprocess.run(
-        command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=60
+        command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

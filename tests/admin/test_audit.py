@@ -41,7 +41,7 @@ from tests.helpers import STAGING, add, aside, code_of, commits, configured, sto
 from tests.test_promises import in_threads
 
 MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def unbalanced(db: Any, name: str) -> list[str]:

@@ -160,7 +160,7 @@ def test_a_drained_queue_is_said_at_once_and_another_when_something_happens(db: 
     waited = threading.Thread(target=is_drained, args=(db, name, 60))
     waited.start()
     drain(db, name)
-    waited.join(30)
+    waited.join(60)
 
     assert not waited.is_alive(), "it waits for the pass, not for the time"
     assert is_drained(db, name)

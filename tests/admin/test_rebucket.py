@@ -34,7 +34,7 @@ from tests.passes.test_combine_pass import Seen
 from tests.queue.test_combine_queue import concatenation
 from tests.test_promises import in_threads
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def config_of(db: Any, name: str) -> Any:

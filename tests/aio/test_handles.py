@@ -133,7 +133,7 @@ def test_readers_of_a_feed_wait_by_watches(adb: AsyncDatabase, name: str, run: R
                 await feed.append(tr, f"user {number}", number)
 
         await adb.transact(send)
-        pages = await asyncio.wait_for(asyncio.gather(*readers), 30)
+        pages = await asyncio.wait_for(asyncio.gather(*readers), 60)
         assert [page.messages[0].body for page in pages] == list(range(20))
 
     run(main())
@@ -154,7 +154,7 @@ def test_a_top_is_read_and_a_cloud_is_awaited(adb: AsyncDatabase, name: str, run
         await asyncio.to_thread(drain, adb.sync, name)
         assert await adb.transact(read) == (["b", "c"], 3, 3)
         assert [entry.key async for entry in ranking.scan(adb)] == ["b", "c", "a"]
-        published = await asyncio.wait_for(waiting, 30)
+        published = await asyncio.wait_for(waiting, 60)
         assert published is not None
         assert {entry.key for entry in published.entries} == {"b", "c"}
 

@@ -21,7 +21,7 @@ def threads() -> set[str]:
     """The threads of workers; those of one that has stopped end by themselves."""
     for each in threading.enumerate():
         if "worker" in each.name:
-            each.join(10)
+            each.join(60)
     return {each.name for each in threading.enumerate() if "worker" in each.name}
 
 
@@ -38,7 +38,7 @@ def test_a_worker_combines_while_its_block_runs(
         async with cq.aio.Worker(adb, queues=[words.name]):
             for number in (1, 2):
                 await adb.transact(lambda tr: words.add(tr, {"a": 1}))
-                await asyncio.wait_for(value_of(adb, words, number), 30)
+                await asyncio.wait_for(value_of(adb, words, number), 60)
 
     run(main())
     assert threads() == set()
@@ -52,7 +52,7 @@ def test_an_error_of_the_worker_is_raised_by_the_block(tmp_path: Path, run: Run,
             async with cq.aio.Worker(adb):
                 await adb.close()  # the worker cannot go on
                 if not ends:
-                    await asyncio.wait_for(asyncio.Event().wait(), 30)
+                    await asyncio.wait_for(asyncio.Event().wait(), 60)
         finally:
             await asyncio.sleep(0)  # the task is not cancelled any more
             task = asyncio.current_task()

@@ -295,7 +295,7 @@ def test_workers_that_live_condemn_no_key_of_each_other(db: Any, name: str) -> N
 
     def observer(tr: Any, changes: list[cq.Change]) -> None:
         if not hasattr(waited, "once"):
-            waited.once = together.wait(20)
+            waited.once = together.wait(60)
 
     app = app_with(name, observer)
     app.configure(db, name, buckets=1)

@@ -21,7 +21,7 @@ from cq.observers.export.spec import DEFAULT_ENV
 from cq.store.embedded import Database
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 50
+SECONDS = 150
 """After which a process hangs: far more than any of these takes."""
 VARIABLES = (DEFAULT_ENV, CONFIG_ENV, REPORTING_ENV, *(setting.variable for setting in SETTINGS))
 """What commands read of the environment, and tests set themselves."""

@@ -19,7 +19,7 @@ from cq.store.embedded import Database
 from cq.store.embedded.binding.error import COMMIT_UNKNOWN_RESULT, IO_ERROR
 from tests.cli.conftest import Cli
 from tests.cli.test_worker import add, running, wait_for, wait_until
-from tests.crash.conftest import Scripts
+from tests.crash.conftest import SECONDS, Scripts
 from tests.crash.failing import COMMITS
 from tests.crash.load import Name, assert_whole
 
@@ -131,7 +131,7 @@ def limited(size: int) -> Callable[[], None]:
 
 def assert_one_line(process: subprocess.Popen[bytes], *words: str) -> None:
     """The command has failed, and said why in one line that has these words."""
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=SECONDS)
     (line,) = err.decode().splitlines()
     assert (process.returncode, out) == (1, b"")
     assert line.startswith("cq: ")

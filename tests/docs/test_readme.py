@@ -21,7 +21,7 @@ def test_the_example_runs_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     exec(adding, names)  # noqa: S102
     command = Path(sys.executable).with_name("cq")
-    subprocess.run([command, "worker", "mentions", "--drain"], check=True, capture_output=True, timeout=60)
+    subprocess.run([command, "worker", "mentions", "--drain"], check=True, capture_output=True, timeout=180)
     exec(reading, names)  # noqa: S102
 
     assert names["count"](names["db"], "hello") == 2

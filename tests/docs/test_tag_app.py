@@ -21,7 +21,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tag_app.py"
-SECONDS = 20
+SECONDS = 60
 
 
 class Site:

@@ -190,7 +190,7 @@ def test_waiting_ends_with_the_append(db: Any, feed: Feed) -> None:
     append(db, feed, "ann", "old")
     position = read(db, feed, "ann").position
     found: list[FeedPage] = []
-    waiting = threading.Thread(target=lambda: found.append(feed.wait(db, "ann", position, timeout=30)))
+    waiting = threading.Thread(target=lambda: found.append(feed.wait(db, "ann", position, timeout=60)))
     waiting.start()
     append(db, feed, "bob", "for another")
     append(db, feed, "ann", "new")

@@ -28,7 +28,7 @@ from tests.helpers import add, buckets_of, code_of, combine_all, event_of, get
 from tests.observers.worker.test_worker import running
 from tests.queue.test_combine_queue import concatenation
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -457,7 +457,7 @@ def test_a_cancelled_future_ends_the_wait_of_another_thread() -> None:
     thread = threading.Thread(target=wait)
     thread.start()
     watch.cancel()
-    thread.join(10)
+    thread.join(60)
 
     assert codes == [1101]  # operation_cancelled
 

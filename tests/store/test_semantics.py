@@ -237,7 +237,7 @@ def test_a_watch_fires_on_another_value(db: Any, space: bytes) -> None:
     watch.on_ready(lambda _: ready.set())
     db[space] = b"1"
 
-    assert ready.wait(10)
+    assert ready.wait(60)
     watch.wait()
 
 
@@ -330,7 +330,7 @@ def called(future: Any) -> bool:
     """Wait until the future calls back."""
     ready = threading.Event()
     future.on_ready(lambda _: ready.set())
-    return ready.wait(10)
+    return ready.wait(60)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -434,8 +434,8 @@ def test_a_negative_limit_is_no_limit_or_an_error(
 
 def test_a_later_timeout_does_not_revive_a_transaction(db: Any, space: bytes) -> None:
     tr = db.create_transaction()
-    tr.options.set_timeout(20)
     tr.get(space).wait()
+    tr.options.set_timeout(20)
     time.sleep(0.2)
     tr.options.set_timeout(0)
 

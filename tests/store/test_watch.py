@@ -14,7 +14,7 @@ from cq.store.transact import transact
 from cq.store.watch import WatchSlot, wait_until
 from tests.helpers import is_ended
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Reader:

@@ -472,7 +472,7 @@ def test_a_worker_finds_feeds_by_itself(db: Any, name: str) -> None:
     feed.configure(db, numbers=True)
     transact(db, lambda tr: feed.join(tr, "g", "ann"))
     transact(db, lambda tr: feed.append_to_group(tr, "g", "hello"))
-    page = feed.wait(db, "ann", timeout=30)
+    page = feed.wait(db, "ann", timeout=60)
     worker.stop()
     running.join()
 

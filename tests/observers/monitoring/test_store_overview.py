@@ -23,7 +23,7 @@ from tests.clocks import set_clock
 from tests.helpers import add
 from tests.observers.worker.test_worker import running, told_app
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def seen_when(db: Any, name: str, met: Callable[[Overview], bool]) -> Overview:

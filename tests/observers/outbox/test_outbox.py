@@ -439,10 +439,10 @@ def test_a_waiting_worker_is_woken_by_a_commit(
     database = ReportingDatabase(postgres_url)
     waiting = watch.RowWatch(database, None, name, found.set)
     waiting.start()
-    assert queried.wait(30)
+    assert queried.wait(60)
     insert(name, {"a": 1})
 
-    assert found.wait(30)
+    assert found.wait(60)
     waiting.stop()
     database.close()
 

@@ -36,7 +36,7 @@ from tests.observers.sql.sqlhelpers import Compared, add, combine, configure, pr
 
 KEY = "a"
 BUCKET = bucket_of(encoded_key(KEY), BUCKETS)
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.fixture

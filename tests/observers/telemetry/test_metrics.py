@@ -222,7 +222,7 @@ class TestServe:
         with ExitStack() as opened:
             port = free_port()
             opened.callback(serve(Address("127.0.0.1", port)))
-            slow = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            slow = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
             slow.sendall(begun)
             sent: list[int] = []
             # It sends often enough for any timeout of a single read.
@@ -234,7 +234,7 @@ class TestServe:
                 while len(sent) < 300 and slow.recv(4096):
                     pass
             assert len(sent) < 300, "it is open still"
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 assert answer.status == 200
         assert "Traceback" not in capfd.readouterr().err
 

@@ -40,7 +40,7 @@ from tests.faults import Calls, FaultyDatabase, WrappedDatabase
 from tests.helpers import put
 from tests.observers.top.tops import FIRST, ToldTop
 
-SECONDS = 20.0
+SECONDS = 60.0
 DAY = 86_400_000
 
 many = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])

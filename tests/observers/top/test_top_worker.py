@@ -21,7 +21,7 @@ from tests.faults import FaultyDatabase
 from tests.helpers import aside, nothing_queued
 from tests.observers.worker.test_worker import running
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def add(db: Any, name: str, updates: dict[Any, Any]) -> None:

@@ -182,7 +182,7 @@ print(len(made))
 def test_no_file_is_open_to_others_for_a_moment(path: Path) -> None:
     """Permissions are there from the beginning: a file that is closed to others later may have been opened by then."""
     done = subprocess.run(
-        [sys.executable, "-c", OPENED, str(path)], check=False, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", OPENED, str(path)], check=False, capture_output=True, text=True, timeout=120
     )
     assert (done.stdout, done.stderr) == ("2\n", "")
 

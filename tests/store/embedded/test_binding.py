@@ -67,7 +67,7 @@ PARTS = {
 @cache
 def binding() -> dict[str, dict[str, list[str] | None]]:
     """The members of each class of the binding, with the names of their parameters."""
-    done = subprocess.run([sys.executable, "-c", READ], stdout=subprocess.PIPE, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", READ], stdout=subprocess.PIPE, check=True, timeout=120)
     found: dict[str, dict[str, list[str] | None]] = json.loads(done.stdout)
     return found
 

@@ -16,6 +16,7 @@ from cq.store.embedded.engine import conflict_log, wal
 from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
 from cq.store.embedded.snapshots import snapshots
 from cq.store.embedded.writes.read_set import ReadSet
+from tests.clocks import jumping
 
 
 def log_bytes(path: Path) -> int:
@@ -65,16 +66,17 @@ def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
 
 
 def test_old_snapshots_go_when_the_log_is_too_long(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "LONG_LOG_BYTES", 0)
-    monkeypatch.setattr(snapshots, "_LIFETIME_WITH_LONG_LOG", 0.02)
     monkeypatch.setattr(snapshots, "_CHECK_SECONDS", 0.01)
     db[b"a"] = b"1"
     tr = db.create_transaction()
-    tr.get(b"a").wait()
-    deadline = time.monotonic() + 2
-    while db._engine._pool._open:
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    with jumping() as clock:
+        tr.get(b"a").wait()
+        monkeypatch.setattr(wal, "LONG_LOG_BYTES", 0)
+        clock.passed += 2  # of 5 seconds that a snapshot may live otherwise
+        deadline = time.monotonic() + 60
+        while db._engine._pool._open:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
 
     with pytest.raises(FDBError, match="1007"):
         tr.get(b"a").wait()

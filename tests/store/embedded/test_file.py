@@ -243,7 +243,7 @@ os._exit(0)
 
 def leave_log(path: Path, statement: str) -> None:
     """Change the database at a path as somebody does who is killed then: it is in the log only."""
-    subprocess.run([sys.executable, "-c", KILLED, str(path), statement], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", KILLED, str(path), statement], check=True, timeout=120)
     assert log_of(path).stat().st_size
 
 
@@ -334,7 +334,7 @@ def test_a_file_that_somebody_keeps_is_not_called_damaged(
     with pytest.raises(StoreError, match="is locked by a process that does not release it") as caught:
         Database(path)
 
-    keeper.communicate(timeout=30)
+    keeper.communicate(timeout=120)
     assert not isinstance(caught.value, NotAStore)
     with Database(path) as db:
         assert db[b"key00000"] is None
@@ -377,7 +377,7 @@ def test_many_processes_may_create_one_store(path: Path) -> None:
         "with Database(sys.argv[1]) as db: db.add(b'n', (1).to_bytes(8, 'little'))"
     )
     processes = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(4)]
-    assert [process.wait(30) for process in processes] == [0] * 4
+    assert [process.wait(120) for process in processes] == [0] * 4
     with Database(path) as db:
         assert db[b"n"] == (4).to_bytes(8, "little")
 
@@ -393,7 +393,7 @@ def test_opening_a_store_twice_keeps_the_locks_of_the_first(path: Path) -> None:
             "with Database(sys.argv[1]) as db: db[b'b'] = b'2'"
         )
         # The process is the last to leave only if it cannot see this one's locks; then it would remove the log.
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
         assert path.with_name("store.db-wal").exists()
         assert db[b"b"] == b"2"
 
@@ -485,7 +485,7 @@ threading.Thread(target=lambda: [db.set(b"b", b"1") for _ in iter(int, 1)], daem
 
 def test_a_process_with_everything_open_exits_quietly(path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EXIT, str(path)], capture_output=True, timeout=30, check=False
+        [sys.executable, "-c", EXIT, str(path)], capture_output=True, timeout=120, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -75,7 +75,7 @@ def test_many_threads_wait_for_one_future() -> None:
         thread.start()
     future.settle(b"k")
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
 
     assert seen == [b"k"] * 10
 

@@ -36,7 +36,7 @@ def held(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 @pytest.fixture

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from cq import runtime
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
 from cq.store.embedded.binding.error import RETRYABLE
 from cq.store.embedded.snapshots import snapshots
+from tests.clocks import Jumping, jumping
 
 ONE = (1).to_bytes(8, "little")
 
@@ -258,17 +260,31 @@ def test_the_retry_limit_counts_over_tries(db: Database) -> None:
     assert code_of(lambda: tr.on_error(1020).wait()) == 1020
 
 
+class Sleeper(runtime.Machine):
+    """A machine on which only sleep takes time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 def test_back_off_grows_up_to_the_longest_delay(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cq.store.embedded.binding.backoff.random.random", lambda: 1.0)
-    tr = db.create_transaction()
-    tr.options.set_max_retry_delay(40)
     delays = []
-    for _ in range(4):
-        begin = time.monotonic()
-        tr.on_error(1020).wait()
-        delays.append(round((time.monotonic() - begin) * 100))
+    with runtime.using(machine := Sleeper()):
+        tr = db.create_transaction()
+        tr.options.set_max_retry_delay(40)
+        for _ in range(4):
+            begin = machine.now
+            tr.on_error(1020).wait()
+            delays.append(machine.now - begin)
 
-    assert delays == pytest.approx([1, 2, 4, 4], abs=1)
+    assert delays == pytest.approx([0.01, 0.02, 0.04, 0.04])
 
 
 def test_transact_retries_until_it_commits(db: Database) -> None:
@@ -422,23 +438,25 @@ def test_a_read_version_that_was_only_set_still_detects_conflicts(db: Database) 
 
 
 @pytest.fixture
-def short_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "LIFETIME_SECONDS", 0.05)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Jumping]:
+    """Time passes when the test says so, and the ages of snapshots are checked often."""
     monkeypatch.setattr(snapshots, "_CHECK_SECONDS", 0.01)
+    with jumping() as clock:
+        yield clock
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
 
-@pytest.mark.usefixtures("short_life")
-def test_an_old_transaction_fails_and_its_snapshot_is_given_back(db: Database) -> None:
+def test_an_old_transaction_fails_and_its_snapshot_is_given_back(db: Database, clock: Jumping) -> None:
     tr = db.create_transaction()
     tr.get(b"a").wait()
     tr[b"b"] = b"1"
+    clock.passed += 6
     wait_until(lambda: not db._engine._pool._open)
 
     assert code_of(lambda: tr.get(b"a").value) == 1007
@@ -449,11 +467,11 @@ def test_an_old_transaction_fails_and_its_snapshot_is_given_back(db: Database) -
     tr.commit().wait()
 
 
-@pytest.mark.usefixtures("short_life")
-def test_an_old_transaction_without_read_conflicts_commits(db: Database) -> None:
+def test_an_old_transaction_without_read_conflicts_commits(db: Database, clock: Jumping) -> None:
     tr = db.create_transaction()
     tr.snapshot.get(b"a").wait()
     tr[b"b"] = b"1"
+    clock.passed += 6
     wait_until(lambda: not db._engine._pool._open)
     tr.commit().wait()
 

