@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cq.admin.configure import RequestedSettings, change, requested
+from cq.admin.configure import RequestedSettings, change
 from cq.app import Factory
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
@@ -67,16 +67,12 @@ FACTORIES: Final[Mapping[str, Factory]] = {
 """{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
 
 
-def put_built_in(db: Database, config: QueueConfig, observer: ObserverSpec) -> QueueConfig:
-    """Put a built-in observer on a queue, after a check that it suits the queue; see `cq.put_observer`.
-
-    Raises `InvalidConfiguration` for a top of values other than numbers, and for a feed that is not configured.
-    """
-    return change_checked(db, config.name, requested(put=[observer], creates=False))
-
-
 def change_checked(db: Database, name: str, wanted: RequestedSettings) -> QueueConfig:
-    """Make all requested changes or none, after a check that the built-in observers `wanted.put` suit the queue."""
+    """Make all requested changes or none, after a check that the built-in observers `wanted.put` suit the queue.
+
+    Raises `InvalidConfiguration` for a top of values other than numbers, `FeedNotConfigured` for a feed that is not
+    configured, and the errors of `cq.configure`.
+    """
 
     def check(tr: TransactionRead, config: QueueConfig) -> None:
         for observer in wanted.put:

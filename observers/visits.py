@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
-from cq.admin.configure import configure
+from cq.admin.configure import requested
 from cq.arguments import repeatable
 from cq.config.window import milliseconds
-from cq.observers.builtin import put_built_in
+from cq.observers.builtin import change_checked
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
 from cq.windows.window import TAKEN
@@ -80,11 +80,11 @@ class Visits:
             if counted is not None:
                 cq.configure(db, counted.name, key=str, value=int, combiner="sum", buckets=buckets)
         cq.configure(db, self.views.name, key=str, window=window, buckets=buckets)
-        seen = configure(db, self.seen.name, key=_PAIR, window=window, buckets=buckets)
-        put_built_in(db, seen, distinct(self.visitors.name))
+        counts = [distinct(self.visitors.name)]
+        change_checked(db, self.seen.name, requested(key=_PAIR, window=window, buckets=buckets, put=counts))
         if self.readers is not None:
-            read = configure(db, self.read.name, key=_PAIR, buckets=buckets)
-            put_built_in(db, read, distinct(self.readers.name))
+            counts = [distinct(self.readers.name)]
+            change_checked(db, self.read.name, requested(key=_PAIR, buckets=buckets, put=counts))
 
     def count(
         self,

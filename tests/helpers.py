@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any, Final
 
 import cq
-from cq.admin.configure import configure
+from cq.admin.configure import change, requested
 from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import QueueConfig, read_config
 from cq.keys import QueueKeys
+from cq.observer import ObserverSpec
+from cq.observers.builtin import change_checked
 from cq.passes.pass_result import PassResult
 from cq.passes.plan import Limits
 from cq.queue.set_aside import Aside, read_aside
@@ -36,7 +38,12 @@ def buckets_of(db: Any, name: str, app: App | None = None, limits: Limits | None
 
 def configured(db: Any, name: str, **settings: Any) -> QueueConfig:
     """Do as `cq.configure`, and return the configuration."""
-    return configure(db, name, **settings)
+    return change(db, name, requested(**settings))
+
+
+def put_built_in(db: Any, config: QueueConfig, observer: ObserverSpec) -> QueueConfig:
+    """Put a built-in observer on a queue, after a check that it suits the queue."""
+    return change_checked(db, config.name, requested(put=[observer], creates=False))
 
 
 def put(db: Any, rows: Mapping[bytes, bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Changes of a queue's configuration: `configure`, its observers, pause, resume and priority.
+"""Changes of a queue's configuration: its settings and observers, pause, resume and priority.
 
 A transaction that changes a shape writes three keys: the queue's `config` key, so that no add commits under an outdated
 shape; the metadata version, which invalidates caches; and a key that workers watch.
@@ -37,7 +37,7 @@ from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.nearest import nearest
-from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec
+from cq.observer import Observer, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
 from cq.queue.limits import is_positive
 from cq.queue.missed_reports import forget_missed
@@ -46,31 +46,6 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
-
-
-def configure(
-    db: Database,
-    name: str,
-    *,
-    key: object = None,
-    value: object = None,
-    combiner: str | Combiner | None = None,
-    buckets: int | None = None,
-    observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
-    audit: bool | None = None,
-    window: object = None,
-) -> QueueConfig:
-    """Do as `cq.configure`, which documents the settings and errors; return the configuration."""
-    wanted = requested(
-        key=key,
-        value=value,
-        combiner=combiner,
-        buckets=buckets,
-        observers=observers,
-        audit=audit,
-        window=window,
-    )
-    return change(db, name, wanted)
 
 
 def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig:
@@ -107,7 +82,7 @@ class RequestedSettings:
     """Checked settings for `change`, from `requested`; None and empty for those that stay as they are.
 
     Attributes:
-        key, value, combiner, buckets, observers, audit, window: as in `configure`.
+        key, value, combiner, buckets, observers, audit, window: as in `cq.configure`.
         put: observers to add, or to replace the observer of the same name.
         removed: names of observers to remove.
         rebuilt: the name of an observer that starts a new generation of its data.
@@ -233,7 +208,7 @@ def change(
     wanted: RequestedSettings,
     check: Callable[[TransactionRead, QueueConfig], object] = lambda tr, config: None,
 ) -> QueueConfig:
-    """Make all requested changes of a queue in one transaction, or none of them; see `configure` for the errors.
+    """Make all requested changes of a queue in one transaction, or none of them; `cq.configure` documents the errors.
 
     `check` is called with snapshot reads and the new configuration; the error that it raises refuses the change.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
-from cq.admin import configure as configuring
+from cq.admin.configure import change, requested
 from cq.combiners import Combiner
 from cq.observer import Observer, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue
@@ -122,9 +122,7 @@ def configure(
         NotNow: an audit cannot begin while the queue is being purged. Or the audit is on, but a bucket could not be
             read at one version: call this again.
     """
-    configuring.configure(
-        db,
-        name,
+    wanted = requested(
         key=key,
         value=value,
         combiner=combiner,
@@ -133,4 +131,5 @@ def configure(
         audit=audit,
         window=window,
     )
+    change(db, name, wanted)
     return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cq.errors import InvalidConfiguration
-from cq.observers.builtin import FACTORIES, put_built_in
+from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
 from cq.observers.visits import PageVisits, VisitEmitter, Visits
 from cq.observers.worker.worker import Worker
@@ -22,7 +22,7 @@ from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from cq.windows.expiry import expire
 from tests.clocks import START, Clock, set_clock
-from tests.helpers import configured
+from tests.helpers import configured, put_built_in
 
 
 @pytest.fixture

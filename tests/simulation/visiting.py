@@ -22,7 +22,6 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, version_of
 from cq.keys.window import WindowKeys
-from cq.observers.builtin import put_built_in
 from cq.observers.distinct import distinct
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
@@ -31,7 +30,7 @@ from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify.queue import verify
 from cq.windows.pending import read_pending_sums
-from tests.helpers import configured
+from tests.helpers import configured, put_built_in
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.model import Violation

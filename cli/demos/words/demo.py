@@ -13,7 +13,7 @@ from itertools import count, islice
 from typing import Any, Final, TypeVar
 
 import cq
-from cq.admin.configure import configure
+from cq.admin.configure import requested
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness.crew import run_role
 from cq.cli.demos.harness.worker import run_worker
@@ -21,10 +21,10 @@ from cq.cli.demos.words.word_count import count_words, files_below
 from cq.cli.shared.crew import Crew
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_json, print_table, progress, quantity
-from cq.config.queue import read_flags
+from cq.config.queue import read_config, read_flags
 from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.intake.documents import Documents
-from cq.observers.builtin import put_built_in
+from cq.observers.builtin import change_checked
 from cq.observers.export.spec import export_spec
 from cq.observers.sql.configured import find_export
 from cq.observers.top.cloud import CloudReader
@@ -72,11 +72,10 @@ def _observe(db: Any, store: str) -> None:
 
     # For the worker processes, too, which inherit it.
     os.environ.setdefault(REPORTING_ENV, _reporting_url(store))
-    config = configure(db, QUEUE)
+    config = db.transact(lambda tr: read_config(tr.snapshot, QUEUE))
     enabled = {observer.name for observer in config.observers}
-    for spec in (top_spec(), export_spec(TABLE, url_env=REPORTING_ENV)):
-        if spec.name not in enabled:
-            config = put_built_in(db, config, spec)
+    specs = (top_spec(), export_spec(TABLE, url_env=REPORTING_ENV))
+    change_checked(db, QUEUE, requested(put=[spec for spec in specs if spec.name not in enabled]))
     export = find_export(db, QUEUE)
     init(export.reporting, export.definition)
 

@@ -8,12 +8,11 @@ import pytest
 
 import cq
 from cq.feeds.feed import Feed
-from cq.observers.builtin import put_built_in
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import configured
+from tests.helpers import configured, put_built_in
 
 
 def told(db: Any, feed: Feed, receiver: str) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 
 import cq
 from cq import keys
-from cq.observers.builtin import FACTORIES, put_built_in
+from cq.observers.builtin import FACTORIES
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
@@ -23,7 +23,7 @@ from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
 from tests.faults import FaultyDatabase
-from tests.helpers import add, combine_all, configured, stored
+from tests.helpers import add, combine_all, configured, put_built_in, stored
 from tests.observers.export.exporthelpers import entries_aside, run_to_end, waits, with_settings
 
 QUEUE = "visits"

@@ -24,7 +24,7 @@ from cq.observers.telemetry.logs import JsonFormatter, TextFormatter
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import add, buckets_of, configured
+from tests.helpers import add, buckets_of, configured, put_built_in
 from tests.observers.worker.test_worker import running, told_app
 
 SECONDS = 60.0
@@ -223,7 +223,7 @@ class TestWorker:
                 raise RuntimeError("not now")
 
         config = configured(db, name)
-        cq.observers.builtin.put_built_in(db, config, cq.observers.top.index.top(10))
+        put_built_in(db, config, cq.observers.top.index.top(10))
         exports = cq.observers.export.queue.ExportQueue(name)
         with running(Worker(db, app, [name])):
             transact(db, lambda tr: exports.add(tr, "a", {"total": 12}))
