@@ -23,6 +23,7 @@ from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.engine import committer
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.conflict_log import ConflictLog
+from cq.store.embedded.file.file_lock import FileLock
 
 ONE = (1).to_bytes(8, "little")
 SECONDS = 120.0
@@ -299,11 +300,11 @@ def test_a_group_never_gets_the_results_of_the_group_before(
 
 
 def test_a_lock_that_fails_fails_the_commit(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: float) -> bool:
+    def fail(lock: FileLock, seconds: float) -> bool:
         monkeypatch.undo()
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(db._engine.committer._lock._lock, "acquire", fail)
+    monkeypatch.setattr(FileLock, "acquire", fail)
     with pytest.raises(FDBError, match=r"1510.*cannot be locked \(No locks available\)"):
         db[b"a"] = b"1"
     assert db[b"a"] is None

@@ -36,7 +36,7 @@ _LENGTH = 24
 _TRIES = 10
 
 
-class LockFile:
+class LockFile(FileLock):
     """One process's handle of the lock file."""
 
     def __init__(self, store: Path, access: Access) -> None:
@@ -54,14 +54,12 @@ class LockFile:
         except OSError as error:
             os.close(descriptor)
             raise NotAStore(f"{self.path} cannot be made ({error.strerror}): check its disk") from None
-        self._descriptor = descriptor
-        self._lock = FileLock(descriptor)
-        self.release = self._lock.release
+        super().__init__(descriptor)
 
     def acquire(self, seconds: float) -> bool:
         """Wait for the lock, for at most `seconds`; return whether it is held. Raises `sqlite3.Error`."""
         try:
-            return self._lock.acquire(seconds)
+            return super().acquire(seconds)
         except OSError as error:
             raise _storage_failure("locked", error) from error
 
@@ -77,8 +75,7 @@ class LockFile:
 
     def obstacle(self) -> str:
         """A message with the processes that hold the lock, and the remedy."""
-        holders = self._lock.holders()
-        named = " and ".join(f"process {pid} of user {_user(pid)}" for pid in holders)
+        named = " and ".join(f"process {pid} of user {_user(pid)}" for pid in self.holders())
         return (
             f"{self.path} is held by {named or 'a process that the system does not name'}: nothing was committed; "
             "check whether that process is stopped, or should not use the store, and end it"
@@ -89,8 +86,8 @@ class LockFile:
         data = version.to_bytes(8, "little")
         try:
             if changes_metadata:
-                os.pwrite(self._descriptor, data, _METADATA_CHANGED.start)
-            os.pwrite(self._descriptor, data, _VERSION.start)
+                os.pwrite(self.descriptor, data, _METADATA_CHANGED.start)
+            os.pwrite(self.descriptor, data, _VERSION.start)
         except OSError as error:  # other processes would not see the commit: it must fail
             raise _storage_failure("written", error) from error
 
@@ -111,17 +108,17 @@ class LockFile:
     def notify(self) -> None:
         """Wake all listeners. If the disk is full, they notice the commit at their next regular check."""
         with contextlib.suppress(OSError):
-            os.pwrite(self._descriptor, b"\0", 0)
+            os.pwrite(self.descriptor, b"\0", 0)
 
     def close(self) -> None:
         """Close the descriptors."""
         self._content.close()
-        self._lock.close()
+        super().close()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors."""
         self._content.close()
-        self._lock.abandon()
+        super().abandon()
 
 
 def _open(path: Path, access: Access) -> int:
