@@ -176,36 +176,39 @@ class LoopMachine(runtime.Machine):
         return LoopLatch()
 
 
-class LoopEvent(threading.Event):
-    """An event that suspends waiting tasks, and blocks waiting threads."""
+class TaskEvent:
+    """A mixin for events: `wait` suspends tasks, and blocks threads."""
 
     def __init__(self) -> None:
         super().__init__()
         self._tasks: list[_Waiter] = []
 
     def set(self) -> None:
-        super().set()
-        _notify_all(self._tasks)
+        event: Any = super()
+        event.set()
+        for waiter in list(self._tasks):
+            _notify(*waiter)
 
     def wait(self, timeout: float | None = None) -> bool:
-        return _wait(self, self._tasks, timeout) if _in_call() else super().wait(timeout)
+        event: Any = super()
+        if not _in_call() or event.is_set():
+            return bool(event.wait(timeout))
+        waiter = _waiter()
+        self._tasks.append(waiter)
+        try:
+            if not event.is_set():  # it may have been set before the waiter was listed
+                result_of(asyncio.wait([waiter[1]], timeout=timeout))
+        finally:
+            self._tasks.remove(waiter)
+        return bool(event.is_set())
 
 
-class LoopLatch(runtime.Latch):
-    """A latch that suspends waiting tasks, and blocks waiting threads."""
+class LoopEvent(TaskEvent, threading.Event):
+    """An event for threads and tasks."""
 
-    __slots__ = ("_tasks",)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._tasks: list[_Waiter] = []
-
-    def set(self) -> None:
-        super().set()
-        _notify_all(self._tasks)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return _wait(self, self._tasks, timeout) if _in_call() else super().wait(timeout)
+class LoopLatch(TaskEvent, runtime.Latch):
+    """An event for many threads and tasks that is set once."""
 
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
@@ -227,27 +230,8 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def _notify_all(tasks: list[_Waiter]) -> None:
-    for waiter in list(tasks):
-        _notify(*waiter)
-
-
 def _in_call() -> bool:
     return isinstance(getcurrent(), Caller)
-
-
-def _wait(event: threading.Event | runtime.Latch, tasks: list[_Waiter], timeout: float | None) -> bool:
-    """Suspend the calling task until the event is set or the timeout ends; returns whether the event is set."""
-    if event.is_set():
-        return True
-    waiter = _waiter()
-    tasks.append(waiter)
-    try:
-        if not event.is_set():  # it may have been set before the waiter was listed
-            result_of(asyncio.wait([waiter[1]], timeout=timeout))
-    finally:
-        tasks.remove(waiter)
-    return event.is_set()
 
 
 runtime.install(LoopMachine())
