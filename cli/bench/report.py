@@ -83,6 +83,12 @@ class ReportTable:
 _SPREAD: Final = "{:.0%}"
 _SIZE: Final = ("per transaction", "per_transaction", "{:,}")
 _WORKERS: Final = ("workers", "workers", "{}")  # only in a table of several numbers of workers
+_COMMITTED: Final = (
+    ("by", "system", "{}"),
+    ("callers", "callers", "{}"),
+    ("committed", "committed", "{:,.0f}"),
+    ("spread", "committed_repetitions", _SPREAD),
+)
 _TABLES: Final[dict[str, tuple[str, list[tuple[str, str, str]]]]] = {
     "rows": (
         "Adding and draining in turn, updates/s",
@@ -125,23 +131,11 @@ _TABLES: Final[dict[str, tuple[str, list[tuple[str, str, str]]]]] = {
     ),
     "emitters": (
         "Increments one at a time in one process, per second",
-        [
-            ("by", "system", "{}"),
-            ("callers", "callers", "{}"),
-            ("committed", "committed", "{:,.0f}"),
-            ("spread", "committed_repetitions", _SPREAD),
-            ("to single adds", "to_single_adds", "{:.2f}"),
-        ],
+        [*_COMMITTED, ("to single adds", "to_single_adds", "{:.2f}")],
     ),
     "tasks": (
         "Adds of one update in one process, per second",
-        [
-            ("by", "system", "{}"),
-            ("callers", "callers", "{}"),
-            ("committed", "committed", "{:,.0f}"),
-            ("spread", "committed_repetitions", _SPREAD),
-            ("to threads", "to_threads", "{:.2f}"),
-        ],
+        [*_COMMITTED, ("to threads", "to_threads", "{:.2f}")],
     ),
 }
 """{part of the report: (title of its table, columns)}; a column is its head, a name in the JSON, and a format.
