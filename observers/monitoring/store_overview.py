@@ -13,13 +13,14 @@ from cq.admin.queue_status import QueueStatus, current_version, status
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.monitoring.export_status import ExportStatus, export_status
 from cq.observers.outbox.configured import read_problem
-from cq.observers.scheduling.members import Member, TaskId, read_members
-from cq.plain_text import utc_time
+from cq.observers.scheduling.members import COMBINE, Member, TaskId, read_members
+from cq.plain_text import printable, utc_time
 from cq.store.api import Database
 from cq.store.transact import transact
 
 _NUMBERS: Final = 5  # figures per queue in a worker's row
 _MOST: Final = 1 << 63
+_MOST_KINDS: Final = 50
 _LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
 _FEW_BUCKETS: Final = 4
 _MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
@@ -40,7 +41,11 @@ class WorkerStatus:
         passes, passes_per_second: since its start, and at present (0 for a dead worker).
         left_alone: queues that it does not combine, because they are paused or it lacks their code.
         stuck: its tasks that hang or fail repeatedly.
-        error: the latest error, or empty.
+        error: the latest error in one printable line, or empty.
+        error_at: time of this error, by the worker's clock, in seconds since 1970; None if unknown.
+        tasks: {kind of task: number of tasks that it owns}.
+        updates, updates_per_second: updates that its passes have combined, as passes.
+        conflicts, conflicts_per_second: transactions of its passes that conflicted, as passes.
     """
 
     id: str
@@ -58,6 +63,12 @@ class WorkerStatus:
     left_alone: list[str]
     stuck: list[str]
     error: str
+    error_at: int | None = None
+    tasks: dict[str, int] = field(default_factory=dict)
+    updates: int = 0
+    updates_per_second: float = 0.0
+    conflicts: int = 0
+    conflicts_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +130,7 @@ def overview(db: Database, name: str | None = None) -> Overview:
 
 def _worker(member: Member, now: int) -> WorkerStatus:
     facts, alive = member.report.facts, member.is_alive(now)
+    totals, queues = _table(facts.get("totals")), _queues(facts).values()
     return WorkerStatus(
         id=member.id.hex(),
         host=member.host,
@@ -130,11 +142,17 @@ def _worker(member: Member, now: int) -> WorkerStatus:
         beat_seconds=member.age(now),
         started=int(_number(facts.get("started"))) or None,
         buckets=int(_number(facts.get("buckets"))),
-        passes=int(_number(_table(facts.get("totals")).get("passes"))),
-        passes_per_second=round(sum(numbers[3] for numbers in _queues(facts).values()), 2) if alive else 0.0,
+        passes=int(_number(totals.get("passes"))),
+        passes_per_second=round(sum(numbers[3] for numbers in queues), 2) if alive else 0.0,
         left_alone=sorted(member.report.lacking),
         stuck=sorted(member.report.stuck),
-        error=str(facts.get("error", "")),
+        error=printable(str(facts.get("error", ""))),
+        error_at=int(_number(facts.get("error_at"))) or None,
+        tasks=_tasks(facts.get("tasks")),
+        updates=int(_number(totals.get("updates"))),
+        updates_per_second=round(sum(numbers[4] for numbers in queues), 2) if alive else 0.0,
+        conflicts=int(_number(totals.get("conflicts"))),
+        conflicts_per_second=float(_number(facts.get("conflicts_per_second"))) if alive else 0.0,
     )
 
 
@@ -143,7 +161,7 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
     passes, updates, conflicts, passes_rate, updates_rate = (
         [sum(column) for column in zip(*numbers, strict=True)] if numbers else [0] * 5
     )
-    at_work = [member for member in alive if member.does(TaskId("combine", name, 0))]
+    at_work = [member for member in alive if member.does(TaskId(COMBINE, name, 0))]
     return Activity(
         workers=len(at_work),
         concurrency=sum(int(_number(member.report.facts.get("concurrency"))) or 1 for member in at_work),
@@ -163,6 +181,12 @@ def _queues(facts: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
         for name, numbers in found.items()
         if isinstance(numbers, list) and len(numbers) == _NUMBERS
     }
+
+
+def _tasks(found: object) -> dict[str, int]:
+    """{kind: number} of the owned tasks; a version of cq that does not know a kind shows it, too."""
+    numbers = list(_table(found).items())[:_MOST_KINDS]
+    return {printable(str(kind)): int(_number(number)) for kind, number in numbers}
 
 
 def _table(found: object) -> Mapping[Any, Any]:

@@ -20,9 +20,11 @@ from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, version_of
 from cq.store.api import WANT_ALL, TransactionRead, seconds_since
 
+COMBINE: Final = "combine"
+"""The role, and the kind, of the tasks that combine the updates of a bucket."""
 OUTBOX: Final = "outbox"
 """The role, and the kind, of the tasks that move rows of outboxes into queues."""
-ROLES: Final = ("combine", "export", "publish", "deliver", OUTBOX)
+ROLES: Final = (COMBINE, "export", "publish", "deliver", OUTBOX)
 """Roles that an operator can give to workers: passes over buckets, exports, clouds, tasks of feeds, and outboxes."""
 MEASURE: Final = "measure"
 """The role, and the kind, of workers with metrics: they measure all queues, also those that no worker can work on."""
@@ -37,7 +39,7 @@ SETTLE: Final = "settle"
 EXPORTER: Final = "exporter"
 """The kind of tasks that export with the exporters of the application."""
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "combine": ("combine", LIMIT, TRIM, WINDOW, SETTLE),
+    COMBINE: (COMBINE, LIMIT, TRIM, WINDOW, SETTLE),
     "export": ("export", EXPORTER),
     "publish": ("publish",),
     "deliver": ("deliver",),
@@ -45,7 +47,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     MEASURE: (MEASURE,),
 }
 """{role: the kinds of its tasks}. Add each new kind of task here under a new name."""
-_OLDEST: Final = frozenset({"combine", LIMIT, "export", EXPORTER, "publish", "deliver", MEASURE})
+_OLDEST: Final = frozenset({COMBINE, LIMIT, "export", EXPORTER, "publish", "deliver", MEASURE})
 ALIVE_BEATS: Final = 4
 """A worker whose last beat is older than this many beats, by the store's versions, counts as dead to a single read."""
 BEAT_SECONDS: Final = 4.0

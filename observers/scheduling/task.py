@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Final
 
-from cq.observers.scheduling.members import TaskId
+from cq.observers.scheduling.members import COMBINE, TaskId
 from cq.store.watch import WatchSlot
 
 _PAUSE_SHARE: Final = 0.5
@@ -103,7 +103,7 @@ class Job:
     @property
     def is_bucket(self) -> bool:
         """Whether the task combines a bucket."""
-        return self.task_id.kind == "combine"
+        return self.task_id.kind == COMBINE
 
     def borrow(self) -> None:
         """Run it until it is done, although another worker owns it."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cq import runtime
 from cq.distribution import version
-from cq.observers.scheduling.members import Member
+from cq.observers.scheduling.members import COMBINE, Member
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import Counts, WorkerCounts
@@ -16,6 +17,13 @@ from cq.plain_text import describe
 _MOST_QUEUES: Final = 100
 _ERROR_CHARACTERS: Final = 300
 _LEAST_SECONDS: Final = 1.0  # a rate over a shorter time is mostly noise
+
+
+class LatestError(NamedTuple):
+    """A worker's latest error: the text, and its time in seconds since 1970; without an error, empty and None."""
+
+    text: str = ""
+    at: int | None = None
 
 
 class WorkerStatistics:
@@ -35,17 +43,21 @@ class WorkerStatistics:
         self._since = clock()
         self._before: dict[str, Counts] = {}
         self._rates: dict[str, tuple[float, float]] = {}
+        self._conflicts_per_second = 0.0
 
-    def collect(self, buckets: int, error: str) -> dict[str, Any]:
+    def collect(self, tasks: Mapping[str, int], error: LatestError) -> dict[str, Any]:
         """The statistics as stored in a worker's row; rates are those since the previous beat.
 
             version    of cq
             started    in seconds since 1970
+            tasks      {kind: number of owned tasks}
             buckets    owned
             concurrency  passes at once, at most
             totals     {name of a count: number}
             queues     {name: [passes, updates, conflicts, passes a second, updates a second]}
-            error      the latest one
+            conflicts_per_second  of all passes
+            error      text of the latest one
+            error_at   its time, in seconds since 1970; None without an error
 
         Lists up to 100 queues, those with the most passes since the previous beat, so that the row stays small.
         """
@@ -55,11 +67,14 @@ class WorkerStatistics:
         return {
             "version": self._version,
             "started": self._started,
-            "buckets": buckets,
+            "tasks": dict(tasks),
+            "buckets": tasks.get(COMBINE, 0),
             "concurrency": self._concurrency,
             "totals": self._totals.as_dict(),
             "queues": {name: self._of_queue(name, counts[name]) for name in busiest[-_MOST_QUEUES:]},
-            "error": error[:_ERROR_CHARACTERS],
+            "conflicts_per_second": self._conflicts_per_second,
+            "error": error.text[:_ERROR_CHARACTERS],
+            "error_at": error.at,
         }
 
     def _measure(self, counts: Mapping[str, Counts]) -> None:
@@ -72,6 +87,8 @@ class WorkerStatistics:
             for name, now in counts.items()
             if (before := self._before.get(name, Counts())).passes != now.passes
         }
+        conflicts = (sum(each.conflicts for each in some.values()) for some in (counts, self._before))
+        self._conflicts_per_second = round((next(conflicts) - next(conflicts)) / seconds, 2)
         self._before = dict(counts)
 
     def _of_queue(self, name: str, counts: Counts) -> list[float]:
@@ -91,7 +108,7 @@ class WorkerReports:
     def __init__(self, me: Member, totals: WorkerCounts, concurrency: int) -> None:
         self._me, self._totals = me, totals
         self._statistics = WorkerStatistics(totals, concurrency)
-        self._latest_error = ""
+        self._latest_error = LatestError()
         self._begun = runtime.monotonic()
 
     def started(self) -> None:
@@ -127,12 +144,13 @@ class WorkerReports:
     def failed(self, job: Job, error: BaseException, pause: float) -> None:
         """Report a step that has raised an error and is retried after `pause` seconds."""
         text = describe(error)
-        self._latest_error = f"{job}: {text}"
+        self._latest_error = LatestError(f"{job}: {text}", int(runtime.time()))
         emit("task_failed", queue=job.task_id.queue, task=str(job), error=text, pause=pause)
 
     def facts(self, owned: Sequence[Job]) -> dict[str, Any]:
         """The statistics for the worker's row, see `WorkerStatistics.collect`."""
-        return self._statistics.collect(_buckets(owned), self._latest_error)
+        tasks = Counter(job.task_id.kind for job in owned)
+        return self._statistics.collect(tasks, self._latest_error)
 
 
 def _buckets(jobs: Sequence[Job]) -> int:

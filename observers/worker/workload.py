@@ -18,7 +18,17 @@ from cq.observers.export.spec import EXPORTERS
 from cq.observers.export.task import exporter_tasks
 from cq.observers.feeds.tasks import ROLE, FeedJobs
 from cq.observers.outbox.configured import outbox_tasks
-from cq.observers.scheduling.members import EXPORTER, LIMIT, MEASURE, OUTBOX, SETTLE, TRIM, WINDOW, TaskId
+from cq.observers.scheduling.members import (
+    COMBINE,
+    EXPORTER,
+    LIMIT,
+    MEASURE,
+    OUTBOX,
+    SETTLE,
+    TRIM,
+    WINDOW,
+    TaskId,
+)
 from cq.observers.scheduling.task import Job, Task
 from cq.observers.tasks.bucket_caches import BucketCaches
 from cq.observers.tasks.combine import combine_tasks
@@ -104,7 +114,7 @@ class Workload:
     @property
     def combines(self) -> bool:
         """Whether this worker runs passes."""
-        return "combine" in self._roles
+        return COMBINE in self._roles
 
     @property
     def lacking(self) -> frozenset[str]:
@@ -257,7 +267,7 @@ class Workload:
             for task in tasks:
                 task.bucket.cache.max_bytes = _MEMORY_BYTES // queues // code.config.buckets
                 generation, number = task.place
-                task_id = TaskId("combine", name, generation * MAX_BUCKETS + number)
+                task_id = TaskId(COMBINE, name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, task_id)
             queue.others.append(Job(TrimTask(self._db, name), TaskId(TRIM, name, 0)))
             if code.config.window is not None:

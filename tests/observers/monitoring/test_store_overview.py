@@ -13,13 +13,15 @@ import cq
 from cq.admin.queue_status import current_version, status
 from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus, overview, remarks
 from cq.observers.scheduling import members as module
-from cq.observers.scheduling.members import MemberReport
+from cq.observers.scheduling.members import MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Job, Task
 from cq.observers.telemetry.totals import WorkerCounts
-from cq.observers.worker.reports import WorkerStatistics
+from cq.observers.worker.reports import LatestError, WorkerReports, WorkerStatistics
 from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
-from tests.clocks import set_clock
+from tests.clocks import START, set_clock
 from tests.helpers import add
 from tests.observers.worker.test_worker import running, told_app
 
@@ -62,6 +64,9 @@ def test_a_worker_that_lives_says_what_it_does(db: Any, name: str) -> None:
             ["combine", "deliver", "export", "outbox", "publish"],
         )
         assert worker.passes == seen.activity[name].passes > 0
+        assert (worker.updates, worker.conflicts) == (2, seen.activity[name].conflicts)
+        assert worker.tasks == {"combine": 4, "trim": 1}
+        assert (worker.error, worker.error_at) == ("", None)
         assert seen.activity[name].workers == 1
         assert not any(name in line for line in remarks(seen))
     assert all(each.id != worker.id for each in overview(db, name).workers)
@@ -120,10 +125,13 @@ def test_what_workers_are_stuck_in_and_their_latest_error_are_shown(
     db: Any, name: str, row: Membership
 ) -> None:
     cq.configure(db, name)
-    facts = WorkerStatistics(WorkerCounts()).collect(3, "bucket 0: RuntimeError: no")
+    facts = WorkerStatistics(WorkerCounts()).collect(
+        {"combine": 3, "trim": 1}, LatestError("bucket 0: RuntimeError: no", 1_700_000_000)
+    )
     row.beat(MemberReport(stuck=frozenset({f"combine/{name}/0"}), facts=facts))
     seen = overview(db, name)
-    assert of(seen, row).buckets == 3
+    worker = of(seen, row)
+    assert (worker.buckets, worker.tasks, worker.error_at) == (3, {"combine": 3, "trim": 1}, 1_700_000_000)
     said = remarks(seen)
     assert f"worker {row.id.hex()} is stuck in: combine/{name}/0" in said
     assert f"worker {row.id.hex()} had the latest error: bucket 0: RuntimeError: no" in said
@@ -152,11 +160,63 @@ def test_rates_are_those_since_the_beat_before() -> None:
     for _ in range(8):
         totals.count("words", PassResult(rows=2, updates=3, conflicts=1))
     now[0] += 4
-    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
+    assert facts.collect({}, LatestError())["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
     now[0] += 0.1  # too short to say anything
-    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
+    assert facts.collect({}, LatestError())["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
     now[0] += 4
-    assert facts.collect(0, "")["queues"] == {"words": [8, 24, 8, 0.0, 0.0]}
+    assert facts.collect({}, LatestError())["queues"] == {"words": [8, 24, 8, 0.0, 0.0]}
+
+
+def test_conflicts_of_all_queues_are_one_rate() -> None:
+    totals, now = WorkerCounts(), [100.0]
+    facts = WorkerStatistics(totals, clock=lambda: now[0])
+    totals.count("words", PassResult(conflicts=5))
+    totals.count("texts", PassResult(conflicts=1))
+    now[0] += 4
+    assert facts.collect({}, LatestError())["conflicts_per_second"] == 1.5
+    now[0] += 4
+    assert facts.collect({}, LatestError())["conflicts_per_second"] == 0.0
+
+
+def test_facts_that_no_worker_writes_are_shown_safely(db: Any, name: str, row: Membership) -> None:
+    cq.configure(db, name)
+    facts = {
+        "error": "\x1b[31m" + "x" * 5_000,
+        "error_at": "today",
+        "tasks": {f"\n{number}": -1 for number in range(100)},
+        "conflicts_per_second": [1],
+    }
+    row.beat(MemberReport(facts=facts))
+    worker = of(overview(db, name), row)
+    assert worker.error.isprintable()
+    assert len(worker.error) == 1_000
+    assert (worker.error_at, worker.conflicts_per_second) == (None, 0.0)
+    assert len(worker.tasks) == 50
+    assert all(kind.isprintable() and number == 0 for kind, number in worker.tasks.items())
+
+
+class Idle(Task):
+    """A task that does nothing."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+    def run(self) -> float:
+        return DONE
+
+
+def test_a_worker_reports_its_latest_error_with_its_time(db: Any, row: Membership) -> None:
+    reports = WorkerReports(row.me, WorkerCounts(), 1)
+    job = Job(Idle(), TaskId("trim", "words", 0))
+    assert reports.facts([job])["error_at"] is None
+    with set_clock() as clock:
+        for text in ("first", "latest"):
+            clock.now += 60
+            reports.failed(job, ValueError(text), 1.0)
+        row.beat(MemberReport(facts=reports.facts([job])))
+        worker = of(overview(db), row)
+    assert (worker.error, worker.error_at) == ("nothing: ValueError: latest", START + 120)
+    assert (worker.tasks, worker.buckets) == ({"trim": 1}, 0)
 
 
 def test_of_many_queues_the_busiest_are_named() -> None:
@@ -164,10 +224,10 @@ def test_of_many_queues_the_busiest_are_named() -> None:
     facts = WorkerStatistics(totals, clock=lambda: now[0])
     for number in range(300):
         totals.count(f"q{number}", PassResult())
-    facts.collect(0, "")
+    facts.collect({}, LatestError())
     totals.count("q7", PassResult())
     now[0] += 4
-    named = facts.collect(0, "x" * 10_000)
+    named = facts.collect({}, LatestError("x" * 10_000))
     assert "q7" in named["queues"]
     assert len(named["queues"]) == 100
     assert len(named["error"]) == 300
