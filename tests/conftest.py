@@ -15,7 +15,14 @@ from hypothesis import HealthCheck, settings
 
 import cq
 from cq.store.embedded import Database
-from tests.reporting_databases import _closed, postgres, postgres_url, reporting_url, sqlite_url  # noqa: F401 - fixtures
+from tests.reporting_databases import (  # noqa: F401 - fixtures
+    _closed,
+    mariadb,
+    postgres,
+    postgres_url,
+    reporting_url,
+    sqlite_url,
+)
 
 # The machines that run this are slow and shared: only what is asserted may fail a test. A failure prints its seed.
 # $CQ_TEST_EXAMPLES asks for more examples of each property than fit into the time that all tests may take.

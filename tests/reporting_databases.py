@@ -1,4 +1,4 @@
-"""Reporting databases for tests: SQLite, a PostgreSQL server of the session's own, and whichever URLs are given."""
+"""Reporting databases for tests: SQLite, servers of the session's own, and whichever URLs are given."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from cq.observers.sql.engine import ReportingDatabase
+from tests.mariadb import MariadbServer
 from tests.postgres import PostgresServer
 
 
@@ -41,6 +42,16 @@ def postgres() -> Iterator[PostgresServer]:
     server = PostgresServer(folder)
     yield server
     server.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariadbServer]:
+    """A MariaDB server that tests may kill."""
+    folder = Path(tempfile.mkdtemp(prefix="cq-my-"))
+    server = MariadbServer(folder)
+    yield server
+    server.kill()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -74,6 +85,10 @@ def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'report.db'}"
     if kind == "postgresql":
         return new_schema(request.getfixturevalue("postgres").url)
+    if (
+        kind == "mariadb"
+    ):  # in tests/observers/sql/test_mariadb.py alone, because all tests would take too long
+        return _database(request.getfixturevalue("mariadb").url)
     variable = {"postgresql-url": "CQ_TEST_POSTGRES_URL", "mysql-url": "CQ_TEST_MYSQL_URL"}[kind]
     given = os.environ.get(variable)
     if not given:

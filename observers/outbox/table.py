@@ -241,6 +241,7 @@ def _tables(dialect: Dialect, schema: str | None) -> tuple[sa.Table, sa.Table]:
         sa.Column("error", text, nullable=True),
         schema=schema,
         sqlite_autoincrement=True,  # else an id is used again after its row is deleted
+        **dialect.table_options,
     )
     to_move = rows.c.error.is_(None)
     sa.Index("cq_outbox_rows", rows.c.queue, rows.c.id, postgresql_where=to_move, sqlite_where=to_move)
@@ -252,6 +253,7 @@ def _tables(dialect: Dialect, schema: str | None) -> tuple[sa.Table, sa.Table]:
         sa.Column("batch", dialect.binary(BATCH_BYTES), nullable=False),
         sa.Column("waiting", sa.Boolean(), nullable=False),
         schema=schema,
+        **dialect.table_options,
     )
     return rows, progress
 

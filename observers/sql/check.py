@@ -80,6 +80,8 @@ def _differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> Iter
     for name, other in found.items():
         if name not in table.columns and not other["nullable"] and other.get("default") is None:
             yield f"column {name!r} is not cq's, is not nullable and has no default"
+    if engine := dialect.engine_without_transactions(conn, table):
+        yield f"its engine is {engine}, which has no transactions, expected InnoDB"
     primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
     expected = [column.name for column in table.primary_key.columns]
     if sorted(primary) != sorted(expected):

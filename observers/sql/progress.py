@@ -56,6 +56,7 @@ class ProgressTables:
             sa.Column("sequence", dialect.binary(SEQUENCE_BYTES), nullable=False),
             sa.Column("updated_at", dialect.time(), nullable=False),
             schema=quoted,
+            **dialect.table_options,
         )
         tables = sa.Table(
             "cq_tables",
@@ -65,6 +66,7 @@ class ProgressTables:
             sa.Column("queue", name, nullable=False),
             sa.Column("claim", dialect.binary(_CLAIM_BYTES), nullable=False),
             schema=quoted,
+            **dialect.table_options,
         )
         return cls(dialect, progress, tables)
 

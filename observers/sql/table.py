@@ -176,7 +176,7 @@ def _table(definition: TableDefinition, dialect: Dialect) -> sa.Table:
         sa.Column(_quoted(UPDATED_AT), dialect.time(), nullable=False),
     ]
     schema = None if definition.schema is None else _quoted(definition.schema)
-    return sa.Table(_quoted(definition.name), sa.MetaData(), *columns, schema=schema)
+    return sa.Table(_quoted(definition.name), sa.MetaData(), *columns, schema=schema, **dialect.table_options)
 
 
 def same(expected: Any, found: Any) -> bool:

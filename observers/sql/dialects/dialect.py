@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from math import isfinite
+from types import MappingProxyType
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -38,11 +39,13 @@ class Dialect(ABC):
         name: the name of SQLAlchemy's dialect.
         locks_rows: whether to use `SELECT ... FOR UPDATE`; if not, a transaction locks the whole database.
         max_key_bytes: maximum size of a primary key in an index; None: no limit.
+        table_options: further arguments of every `sa.Table` that cq creates.
     """
 
     name: str
     locks_rows = True
     max_key_bytes: int | None = None
+    table_options: Mapping[str, Any] = MappingProxyType({})
 
     # Types
 
@@ -167,6 +170,10 @@ class Dialect(ABC):
         found = sa.inspect(conn).get_columns(table.name, schema=table.schema)
         collations = {column["name"]: getattr(column["type"], "collation", None) for column in found}
         return {name: collation for name, collation in collations.items() if collation}
+
+    def engine_without_transactions(self, conn: sa.Connection, table: sa.Table) -> str | None:
+        """Read the storage engine of an existing table if it has no transactions; None: it has."""
+        return None
 
     def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
         """Take a shared or exclusive (`alone`) lock on a table's name until the transaction ends.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from cq.observers.sql.dialects.dialect import CannotConvert, Dialect, Row
+
+_ENGINE: Final = "InnoDB"
 
 
 class Mysql(Dialect):
@@ -22,6 +25,8 @@ class Mysql(Dialect):
 
     name = "mysql"
     max_key_bytes = 3_072
+    # The server's default can be an engine without transactions. SQLAlchemy reads the option of the URL's dialect.
+    table_options: Mapping[str, Any] = MappingProxyType({"mysql_engine": _ENGINE, "mariadb_engine": _ENGINE})
     _ROWS: Final = 1_000  # maximum for one statement
 
     def __init__(self, *, is_mariadb: bool = False) -> None:
@@ -65,6 +70,11 @@ class Mysql(Dialect):
         if longest > limit:
             raise CannotConvert(f"a part of a key of length {longest:,} exceeds the {limit:,} of its column")
         super().check_key(parts)
+
+    def engine_without_transactions(self, conn: sa.Connection, table: sa.Table) -> str | None:
+        options = sa.inspect(conn).get_table_options(table.name, schema=table.schema)
+        engine: str | None = options.get(f"{conn.dialect.name}_engine")
+        return None if engine == _ENGINE else engine
 
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
         # Not INSERT IGNORE, which ignores errors of all kinds, also wrong values.
