@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 import pytest
 
 # Pytest collects them as cq.observers and cq.cli, through the links. Under their own names it would import them twice.
 collect_ignore = ["observers", "cli"]
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """Run one more process than there are cores: tests often wait, for processes that start and for timers."""
+    cores = yield
+    return cores + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

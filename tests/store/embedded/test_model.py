@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cq import runtime
 from cq.store.embedded import Database, FDBError, Transaction
+from tests.clocks import Standing
 from tests.store.embedded.model import KEYS, Model, ModelTransaction
 
 key = st.sampled_from(KEYS)
@@ -89,7 +91,8 @@ _names = (f"{number}.db" for number in itertools.count())
 def test_interleaved_transactions_read_and_conflict_as_the_model_does(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, tuple[Any, ...]]]
 ) -> None:
-    with Database(tmp_path_factory.getbasetemp() / next(_names), power_safe=False) as db:
+    path = tmp_path_factory.getbasetemp() / next(_names)
+    with runtime.using(Standing()), Database(path, power_safe=False) as db:
         model = Model()
         pairs = [Pair(db, model) for _ in range(3)]
         for number, action in steps:
