@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cq.cli.shared import streams
+from cq.cli.shared.help import HelpCommand
 from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say
 from cq.cli.shared.settings import Commands, use_file
@@ -40,6 +41,11 @@ COMMANDS: Final = {
     "demos.command": ("demo",),
 }
 """{module: its commands and groups of commands}, in the order of `cq --help`."""
+_TEXT: Final = """A transactional combine queue: count and combine under contention, on FoundationDB or on one file.
+
+Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, 4 differences found
+by `cq verify`, 130 ^C.
+"""
 _MODULES: Final = {command: module for module, commands in COMMANDS.items() for command in commands}
 
 
@@ -63,13 +69,10 @@ def command_line(modules: Iterable[str] = COMMANDS) -> typer.Typer:
     app = typer.Typer(
         name="cq",
         cls=Commands,
-        help="A transactional combine queue: count and combine under contention, on FoundationDB or on one file.",
-        epilog="Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, "
-        "4 differences found by `cq verify`, 130 ^C.",
-        no_args_is_help=True,
+        help=_TEXT,
+        epilog="cq demo words docs\ncq configure words\ncq add words hello=1\ncq worker",
         pretty_exceptions_enable=False,
-        # Boxes and colours only on a terminal; a pipe receives plain text in whole lines.
-        rich_markup_mode="markdown" if sys.stdout is not None and sys.stdout.isatty() else None,
+        rich_markup_mode=None,  # errors are plain lines; the help has its own boxes and colours
     )
     app.callback()(_options)
     loaded: dict[str, Any] = {name: import_module(f"cq.cli.{name}") for name in modules}
@@ -77,8 +80,8 @@ def command_line(modules: Iterable[str] = COMMANDS) -> typer.Typer:
         app.add_typer(module.commands)
     if loaded.keys() == COMMANDS.keys():  # former names, for scripts
         app.add_typer(loaded["queues.set_aside"].commands, name="dead", hidden=True)
-        app.command("config", hidden=True)(loaded["operate.config"].show_settings)
-        app.command("exports", hidden=True)(loaded["queues.export"].show_list)
+        app.command("config", cls=HelpCommand, hidden=True)(loaded["operate.config"].show_settings)
+        app.command("exports", cls=HelpCommand, hidden=True)(loaded["queues.export"].show_list)
     return app
 
 

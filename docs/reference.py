@@ -16,6 +16,7 @@ from typing import Any
 import typer.main
 
 from cq.cli.main import command_line
+from cq.cli.shared.help import examples, explained, named, paragraphs, parameters, placed
 from cq.keys import queue as keys
 from cq.observers.telemetry.events import EVENTS, FIELDS, Metric
 from cq.verify.kinds import KINDS
@@ -43,43 +44,13 @@ def cli() -> str:
 
 def section(words: str, command: Any) -> str:
     """Return a command's usage, text, arguments, options and examples."""
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option"]
+    arguments, options = parameters(command, "argument"), parameters(command, "option")
     usage = " ".join([words, *map(placed, arguments), "[OPTIONS]"])
-    examples = command.epilog.partition(":")[2].strip().split("; ")
-    lines = [f"## {words}", "", f"    {usage}", "", paragraphs(command.help), ""]
-    lines += [f"- `{argument.metavar}`: {argument.help}" for argument in arguments]
-    lines += [f"- `{named(option)}`: {option.help}{default(option)}{variable(option)}" for option in options]
-    return "\n".join([*lines, "", "```sh", *examples, "```", ""])
-
-
-def placed(argument: Any) -> str:
-    """Return an argument as in a usage line."""
-    name = argument.metavar + (" ..." if argument.nargs == -1 else "")
-    return name if argument.required else f"[{name}]"
-
-
-def named(option: Any) -> str:
-    """Return an option with its value's name."""
-    forms = "/".join([option.opts[0], *option.secondary_opts])
-    return f"{forms} {option.metavar}" if option.metavar else forms
-
-
-def default(option: Any) -> str:
-    """Return the default of an option, unless it is None, False or empty."""
-    if option.secondary_opts and option.default:  # a pair of flags such as --wait/--no-wait
-        return f" Default: `{option.opts[0]}`."
-    return f" Default: `{option.default}`." if option.default else ""
-
-
-def variable(option: Any) -> str:
-    """Return the environment variable of an option, if it has one."""
-    return f" Environment: `{option.envvar}`." if option.envvar else ""
-
-
-def paragraphs(text: str) -> str:
-    """Return the text of a docstring, a line for each paragraph."""
-    return "\n\n".join(" ".join(each.split()) for each in inspect.cleandoc(text).split("\n\n"))
+    text = "\n\n".join(paragraphs(command.help))
+    lines = [f"## {words}", "", f"    {usage}", "", text, ""]
+    lines += [f"- `{argument.metavar}`: {explained(argument, mark='`')}" for argument in arguments]
+    lines += [f"- `{named(option)}`: {explained(option, mark='`')}" for option in options]
+    return "\n".join([*lines, "", "```sh", *examples(command), "```", ""])
 
 
 def key_layout() -> str:

@@ -13,23 +13,30 @@ import typer
 
 from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, number_option, option
 from cq.cli.shared.output import note, print_json, print_table, progress, say
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
 @commands.command(
     "bench",
-    epilog="Examples: cq bench; cq bench --per-transaction 5,100,5000 --against postgres-rollup --json; "
-    "cq bench --live 100 --cloud --export sqlite --against postgres-upsert; "
-    "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000; "
-    "cq bench --live 100 --workers 1,2,4 --against none",
+    examples=[
+        "cq bench",
+        "cq bench --per-transaction 5,100,5000 --against postgres-rollup --json",
+        "cq bench --live 100 --cloud --export sqlite --against postgres-upsert",
+        "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
+        "cq bench --live 100 --workers 1,2,4 --against none",
+    ],
 )
 def bench(
     per_transaction: Annotated[
         str,
-        option("N,...", "Measure adding and draining in turn, with N updates in each transaction; or none."),
+        option(
+            "NUMBER,...",
+            "Measure adding and draining in turn, with this number of updates per transaction; or none.",
+        ),
     ] = "100",
     against: Annotated[
         str | None,
@@ -41,13 +48,14 @@ def bench(
     live: Annotated[
         str,
         option(
-            "N,...",
-            "Measure adding and combining at the same time, with N updates in each transaction: at full "
+            "NUMBER,...",
+            "Measure adding and combining at the same time, with this number of updates in each transaction: at full "
             "speed, and at a half and a quarter of the rate that this reached; or none.",
         ),
     ] = "none",
     rate: Annotated[
-        float | None, number_option("With --live: add N updates per second. Default: full speed.")
+        float | None,
+        number_option("With --live: add this number of updates per second. Default: full speed."),
     ] = None,
     grow: Annotated[
         str,
@@ -68,7 +76,8 @@ def bench(
     tasks: Annotated[
         int | None,
         number_option(
-            "Measure adds of one update by N tasks of asyncio in one process, against --threads and an executor."
+            "Measure adds of one update by this number of tasks of asyncio in one process, against --threads "
+            "and an executor."
         ),
     ] = None,
     cloud: Annotated[
@@ -86,7 +95,10 @@ def bench(
     skew: Annotated[
         float,
         option(
-            "S", "Skew of the keys: the exponent of Zipf's law, 0 to 10; 0: all keys alike.", min=0, max=10
+            "NUMBER",
+            "Skew of the keys: the exponent of Zipf's law, 0 to 10; 0: all keys alike.",
+            min=0,
+            max=10,
         ),
     ] = 1.0,
     value: Annotated[str, option("KIND", f"Type of the values: {' or '.join(KINDS)}.")] = "int",
@@ -97,7 +109,7 @@ def bench(
     workers: Annotated[
         str,
         option(
-            "N,...",
+            "NUMBER,...",
             "Numbers of worker processes. With several, the queue is drained, or combined --live, with each "
             "of them in turn; other measurements have the first number of workers.",
         ),

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
-
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, argument, number_option, option
 
 DEMO_URL: Final = "embedded:cq-demo.db"
@@ -18,16 +17,16 @@ DEMO_URL: Final = "embedded:cq-demo.db"
 DemoStore = Annotated[
     str, option("URL", "URL of the demo's store; $CQ_STORE and cq.toml have no effect.", "--store")
 ]
-Seed = Annotated[int | None, option("N", "Seed of the load and of the kills. Default: random.")]
+Seed = Annotated[int | None, option("NUMBER", "Seed of the load and of the kills. Default: random.")]
 KillEvery = Annotated[float, option("SECONDS", "Average time between two kills of a process.", min=0.1)]
 Workers = Annotated[int, number_option("Number of worker processes.")]
 Servers = Annotated[int, number_option("Number of web server processes.")]
 
 
-commands = typer.Typer(name="demo", help="Run a demonstration on real data.", no_args_is_help=True)
+commands = CommandSet("demo", "Run a demonstration on real data.")
 
 
-@commands.command("words", epilog="Example: cq demo words docs --top 10")
+@commands.command("words", examples=["cq demo words docs --top 10"])
 def words(
     paths: Annotated[list[str], argument("PATH", "Text files, or folders of text files.")],
     workers: Workers = 2,
@@ -51,11 +50,11 @@ def words(
     run_words(paths, store, workers=workers, loaders=loaders, top=top, json=json)
 
 
-@commands.command("cells", epilog="Example: cq demo cells --seed 7")
+@commands.command("cells", examples=["cq demo cells --seed 7"])
 def cells(
     number: Annotated[int, number_option("Number of writes of each writer.")] = 1_000,
     users: Annotated[int, number_option("Number of users.")] = 40,
-    stores: Annotated[int, option("N", "Number of cells.", "--cells", min=1)] = 3,
+    stores: Annotated[int, option("NUMBER", "Number of cells.", "--cells", min=1)] = 3,
     writers: Annotated[int, number_option("Number of processes that write.")] = 2,
     movers: Annotated[int, number_option("Number of processes that move users.", 0)] = 2,
     kill_every: KillEvery = 2.0,
@@ -81,7 +80,7 @@ def cells(
     run_demo(CellDemo(number, users, stores, writers, movers, folder, store), seed, kill_every, json=json)
 
 
-@commands.command("chat", epilog="Example: cq demo chat --seed 7")
+@commands.command("chat", examples=["cq demo chat --seed 7"])
 def chat(
     users: Annotated[int, number_option("Number of users, each with two terminals.", 2)] = 16,
     groups: Annotated[int, number_option("Number of groups.")] = 4,
@@ -113,7 +112,7 @@ def chat(
     run_demo(ChatDemo(store, users, groups, messages, flood, senders, workers), seed, kill_every, json=json)
 
 
-@commands.command("tags", epilog="Example: cq demo tags --seed 7")
+@commands.command("tags", examples=["cq demo tags --seed 7"])
 def tags(
     events: Annotated[
         Path | None, option("FILE", "File of events to count. Default: generated events.", "--events")
@@ -122,7 +121,7 @@ def tags(
     servers: Servers = 3,
     collectors: Annotated[int, number_option("Number of collector processes.")] = 2,
     kill_every: KillEvery = 1.0,
-    top: Annotated[int, option("N", "Number of tags in the cloud.", min=1, max=10_000)] = 20,
+    top: Annotated[int, option("NUMBER", "Number of tags in the cloud.", min=1, max=10_000)] = 20,
     seed: Seed = None,
     store: DemoStore = DEMO_URL,
     json: Json = False,
@@ -148,7 +147,7 @@ def tags(
 
 @commands.command(
     "visits",
-    epilog="Examples: cq demo visits --seed 7; cq demo visits access.log.1.gz access.log --chart visits.svg",
+    examples=["cq demo visits --seed 7", "cq demo visits access.log.1.gz access.log --chart visits.svg"],
 )
 def visits(
     logs: Annotated[
@@ -159,7 +158,7 @@ def visits(
     ] = None,
     number: Annotated[int, number_option("Number of visits to generate.")] = 10_000,
     speed: Annotated[
-        float, option("N", "About how many seconds of the log are replayed per second.", min=0.01)
+        float, option("NUMBER", "About how many seconds of the log are replayed per second.", min=0.01)
     ] = 100.0,
     window: Annotated[
         str, option("WIDTH/SLICE", "Width and slice of the window, in seconds of the log's time.")

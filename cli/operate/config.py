@@ -8,16 +8,17 @@ from typing import Any
 
 import typer
 
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store
 from cq.cli.shared.output import as_word, print_json, print_table
 from cq.cli.shared.settings import SETTINGS, Setting
 from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
 from cq.observers.export.spec import DEFAULT_ENV
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
-@commands.command("settings", epilog="Examples: cq settings; cq settings --json")
+@commands.command("settings", examples=["cq settings", "cq settings --json"])
 def show_settings(ctx: typer.Context, store: Store = None, json: Json = False) -> None:
     """Show every setting, its value and its source.
 

@@ -6,15 +6,16 @@ from dataclasses import asdict
 
 import typer
 
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Store, load_app
 from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.diagnosis import doctor
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
 @commands.command(
-    "doctor", epilog="Examples: cq doctor; cq doctor --store fdb: --json; cq doctor --app shop.counts:app"
+    "doctor", examples=["cq doctor", "cq doctor --store fdb: --json", "cq doctor --app shop.counts:app"]
 )
 def show_checks(app_path: AppPath = None, store: Store = None, json: Json = False) -> None:
     """Check what cq needs, from Python to reporting databases.

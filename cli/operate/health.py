@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, option, read_store
 from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.health_check import MAX_AGE_SECONDS, health
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
-@commands.command("health", epilog="Examples: cq health; cq health --max-age 300 --here --json")
+@commands.command("health", examples=["cq health", "cq health --max-age 300 --here --json"])
 def show_health(
     max_age: Annotated[
         float, option("SECONDS", "Maximum age of queued updates in a queue that is not paused.", min=0)

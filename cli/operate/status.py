@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, queue_columns, table_of
 from cq.cli.operate.watch import watch
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, argument, read_store
 from cq.cli.shared.output import make_console, print_json, say
 from cq.cli.shared.table import FittedTable
@@ -22,10 +23,10 @@ from cq.plain_text import printable
 WATCH_SECONDS: Final = 2.0
 
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
-@commands.command("status", epilog="Examples: cq status; cq status --watch; cq status words --json")
+@commands.command("status", examples=["cq status", "cq status --watch", "cq status words --json"])
 def show_status(
     queue: Annotated[str | None, argument("QUEUE", "Name of a queue. Default: all queues.")] = None,
     watched: Annotated[

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Store, argument, load_app, make_store, opened, option
 from cq.cli.shared.output import note, print_json
 from cq.cli.shared.settings import file_of
@@ -39,13 +40,19 @@ _PLACE_ENV: Final = "CQ_PLACE"  # set by the parent process: the identity of eac
 _METRICS_ENV: Final = "CQ_PLACE_METRICS"
 
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
 @commands.command(
     "worker",
-    epilog="Examples: cq worker words; cq worker --processes 4; cq worker --drain; "
-    "cq worker --only export; cq worker --app shop.counts:app; cq worker --metrics 127.0.0.1:9100 --log json",
+    examples=[
+        "cq worker words",
+        "cq worker --processes 4",
+        "cq worker --drain",
+        "cq worker --only export",
+        "cq worker --app shop.counts:app",
+        "cq worker --metrics 127.0.0.1:9100 --log json",
+    ],
 )
 def worker(
     ctx: typer.Context,
@@ -56,10 +63,10 @@ def worker(
         option("ROLE", f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all."),
     ] = None,
     processes: Annotated[
-        int, option("N", "Number of processes; processes that die are started again.", min=1)
+        int, option("NUMBER", "Number of processes; processes that die are started again.", min=1)
     ] = 1,
     concurrency: Annotated[
-        int, option("N", "Number of concurrent tasks in each process.", min=1)
+        int, option("NUMBER", "Number of concurrent tasks in each process.", min=1)
     ] = CONCURRENCY,
     grace: Annotated[
         float, option("SECONDS", "Time for unfinished steps after a stop.", min=0)
@@ -77,9 +84,7 @@ def worker(
     ] = False,
     metrics: Annotated[
         str | None,
-        option(
-            "ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, number N (from 0) at PORT + N."
-        ),
+        option("ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."),
     ] = None,
     history: Annotated[
         bool,

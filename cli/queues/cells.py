@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cells.cells import Cells, Move
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, argument, make_store, open_store, option, read_store
 from cq.cli.shared.output import answer, as_word, note, print_json, print_table, progress, quantity
 from cq.encoding.json_values import to_json
@@ -28,10 +29,10 @@ User = Annotated[
     str, argument("USER", "Id of the user: an integer, or text (text of digits in double quotes).")
 ]
 
-commands = typer.Typer(name="cells", help="Distribute users over many stores.", no_args_is_help=True)
+commands = CommandSet("cells", "Distribute users over many stores.")
 
 
-@commands.command("list", epilog="Examples: cq cells list; cq cells list --json")
+@commands.command("list", examples=["cq cells list", "cq cells list --json"])
 def show(directory: Directory = None, store: Store = None, json: Json = False) -> None:
     """List the cells with their users, and the unfinished moves.
 
@@ -55,15 +56,19 @@ def show(directory: Directory = None, store: Store = None, json: Json = False) -
 
 @commands.command(
     "add",
-    epilog="Examples: cq cells add eu-1 fdb:/etc/foundationdb/eu-1.cluster; "
-    "cq cells add small embedded:small.db --weight 1",
+    examples=[
+        "cq cells add eu-1 fdb:/etc/foundationdb/eu-1.cluster",
+        "cq cells add small embedded:small.db --weight 1",
+    ],
 )
 def add(
     cell: Cell,
     url: Annotated[
         str, argument("URL", "URL of the store: embedded:PATH, fdb: or fdb:/path/to/fdb.cluster.")
     ],
-    weight: Annotated[int, option("N", "Capacity in proportion to the other cells, 1 to 1,000,000.")] = 1,
+    weight: Annotated[
+        int, option("NUMBER", "Capacity in proportion to the other cells, 1 to 1,000,000.")
+    ] = 1,
     directory: Directory = None,
     store: Store = None,
     json: Json = False,
@@ -78,7 +83,7 @@ def add(
     answer(json, f"{cell}: added", cell=cell, weight=weight)
 
 
-@commands.command("drain", epilog="Examples: cq cells drain eu-1; cq cells drain eu-1 --undo")
+@commands.command("drain", examples=["cq cells drain eu-1", "cq cells drain eu-1 --undo"])
 def drain(
     cell: Cell,
     undo: Annotated[bool, typer.Option("--undo", help="Accept new users again.")] = False,
@@ -96,7 +101,7 @@ def drain(
     answer(json, f"{cell}: {state}", cell=cell, state=state)
 
 
-@commands.command("place", epilog="Example: cq cells place ada grace")
+@commands.command("place", examples=["cq cells place ada grace"])
 def place(
     users: Annotated[
         list[str], argument("USER", "Ids of users: integers, or text (text of digits in double quotes).")
@@ -115,7 +120,7 @@ def place(
             answer(json, f"{as_word(user)}: {cell}", user=user, cell=cell)
 
 
-@commands.command("move", epilog="Example: cq cells move ada eu-2")
+@commands.command("move", examples=["cq cells move ada eu-2"])
 def move_user(
     user: User, cell: Cell, directory: Directory = None, store: Store = None, json: Json = False
 ) -> None:
@@ -129,7 +134,7 @@ def move_user(
     _print_move(json, Move(_user(user), before, cell))
 
 
-@commands.command("resume", epilog="Example: cq cells resume")
+@commands.command("resume", examples=["cq cells resume"])
 def resume(directory: Directory = None, store: Store = None, json: Json = False) -> None:
     """Finish all unfinished moves.
 
@@ -140,9 +145,9 @@ def resume(directory: Directory = None, store: Store = None, json: Json = False)
     answer(json, f"{quantity(count, 'move')} finished", finished=count)
 
 
-@commands.command("rebalance", epilog="Examples: cq cells rebalance; cq cells rebalance --most 100 --json")
+@commands.command("rebalance", examples=["cq cells rebalance", "cq cells rebalance --most 100 --json"])
 def rebalance(
-    most: Annotated[int, option("N", "Maximum number of users to move.", min=0)] = 1_000,
+    most: Annotated[int, option("NUMBER", "Maximum number of users to move.", min=0)] = 1_000,
     directory: Directory = None,
     store: Store = None,
     json: Json = False,

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 import cq
 from cq.admin.configure import requested
 from cq.app import App
+from cq.cli.shared.help import CommandSet, HelpCommand
 from cq.cli.shared.options import (
     AppPath,
     Json,
@@ -33,10 +33,10 @@ from cq.observers.forward.observer import forward_spec
 from cq.observers.top.index import DEFAULT_N
 from cq.observers.top.index import top as top_spec
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
-class _ConfigureCommand(TyperCommand):
+class _ConfigureCommand(HelpCommand):
     """Accepts `--top` without a number."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -51,8 +51,10 @@ class _ConfigureCommand(TyperCommand):
 @commands.command(
     "configure",
     cls=_ConfigureCommand,
-    epilog="Examples: cq configure words --key str --value int --combiner sum; "
-    "cq configure words --top --export word_counts",
+    examples=[
+        "cq configure words --key str --value int --combiner sum",
+        "cq configure words --top --export word_counts",
+    ],
 )
 def configure(
     queue: Queue,
@@ -76,10 +78,11 @@ def configure(
     ] = None,
     buckets: Annotated[
         int | None,
-        option("N", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."),
+        option("NUMBER", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."),
     ] = None,
     top: Annotated[
-        int | None, option("[N]", "Keep a top, and publish a cloud of the N highest values (default 100).")
+        int | None,
+        option("[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100)."),
     ] = None,
     no_top: Annotated[bool, typer.Option("--no-top", help="Remove the top and the cloud.")] = False,
     export: Annotated[
@@ -89,7 +92,8 @@ def configure(
         str, option("NAME", "Environment variable with the URL of that database.")
     ] = DEFAULT_ENV,
     priority: Annotated[
-        int | None, option("N", "Share of the workers' time relative to other queues, 1 to 100 (default 10).")
+        int | None,
+        option("NUMBER", "Share of the workers' time relative to other queues, 1 to 100 (default 10)."),
     ] = None,
     no_export: Annotated[bool, typer.Option("--no-export", help="Stop exporting; the table stays.")] = False,
     feed: Annotated[
@@ -162,7 +166,7 @@ def configure(
 
 
 @commands.command(
-    "pause", epilog="Examples: cq pause words --reason 'observers are being moved'; cq pause words --for 10m"
+    "pause", examples=["cq pause words --reason 'observers are being moved'", "cq pause words --for 10m"]
 )
 def pause(
     queue: Queue,
@@ -183,7 +187,7 @@ def pause(
     answer(json, f"queue {queue!r} is paused", queue=queue, paused=True)
 
 
-@commands.command("resume", epilog="Example: cq resume words")
+@commands.command("resume", examples=["cq resume words"])
 def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
     """Let workers combine a queue again."""
     cq.resume(open_store(store), queue)

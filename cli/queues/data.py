@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import cq
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     NO_VALUE,
     WORDS,
@@ -30,10 +31,10 @@ from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
 from cq.intake.json_lines import FilePosition, add_jsonl
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
-@commands.command("add", epilog="Examples: cq add words hello=1 world=2; cq add words --jsonl updates.jsonl")
+@commands.command("add", examples=["cq add words hello=1 world=2", "cq add words --jsonl updates.jsonl"])
 def add(
     queue: Queue,
     updates: Annotated[
@@ -72,7 +73,7 @@ def add(
     answer(json, f"added {quantity(added, 'update')} to queue {queue!r}", queue=queue, added=added)
 
 
-@commands.command("get", epilog="Example: cq get words hello --pending")
+@commands.command("get", examples=["cq get words hello --pending"])
 def get(
     queue: Queue,
     keys: Annotated[list[str], argument("KEY", "Keys to read. " + WORDS)],
@@ -108,10 +109,12 @@ def get(
         raise typer.Exit(NO_VALUE)
 
 
-@commands.command("items", epilog="Example: cq items words --json > words.jsonl")
+@commands.command("items", examples=["cq items words --json > words.jsonl"])
 def items(
     queue: Queue,
-    limit: Annotated[int | None, option("N", "Maximum number of keys. Default: all keys.", min=0)] = None,
+    limit: Annotated[
+        int | None, option("NUMBER", "Maximum number of keys. Default: all keys.", min=0)
+    ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.queues.verify import UrlEnv, Wait, report
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Queue, Store, argument, load_app, open_store, read_store
 from cq.cli.shared.output import answer, as_word, note, print_json, print_line, print_table, say
 from cq.keys.export import ExportKeys
@@ -23,12 +24,10 @@ from cq.store import OpenDatabase
 from cq.store.transact import transact
 from cq.verify.verification import Verification
 
-commands = typer.Typer(
-    name="export", help="Export the values of queues into tables of SQL databases.", no_args_is_help=True
-)
+commands = CommandSet("export", "Export the values of queues into tables of SQL databases.")
 
 
-@commands.command("list", epilog="Examples: cq export list; cq export list words --json")
+@commands.command("list", examples=["cq export list", "cq export list words --json"])
 def show_list(
     queue: Annotated[str | None, argument("QUEUE", "The queue. Default: all exported queues.")] = None,
     store: Store = None,
@@ -55,7 +54,7 @@ def show_list(
             note(f"{each.name}: {each.error}")
 
 
-@commands.command("init", epilog="Example: cq export init words")
+@commands.command("init", examples=["cq export init words"])
 def init(
     queue: Queue,
     url_env: UrlEnv = None,
@@ -76,7 +75,7 @@ def init(
     answer(json, text, queue=queue, created=created)
 
 
-@commands.command("verify", epilog="Example: cq export verify words --json")
+@commands.command("verify", examples=["cq export verify words --json"])
 def verify(
     queue: Queue,
     url_env: UrlEnv = None,
@@ -99,7 +98,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@commands.command("rebuild", epilog="Example: cq export rebuild words")
+@commands.command("rebuild", examples=["cq export rebuild words"])
 def rebuild(
     queue: Queue,
     url_env: UrlEnv = None,
@@ -123,7 +122,7 @@ def rebuild(
     answer(json, text, queue=queue, generation=generation)
 
 
-@commands.command("rebase", epilog="Example: cq export rebase words")
+@commands.command("rebase", examples=["cq export rebase words"])
 def rebase(
     queue: Queue,
     url_env: UrlEnv = None,
@@ -144,7 +143,7 @@ def rebase(
     answer(json, text, queue=queue, epoch=epoch)
 
 
-@commands.command("aside", epilog="Example: cq export aside words --json")
+@commands.command("aside", examples=["cq export aside words --json"])
 def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
     """List the entries that could not be exported, with the error.
 

@@ -9,6 +9,7 @@ import typer
 
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.queues.verify import DIFFERENT
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     Json,
     Store,
@@ -33,14 +34,12 @@ After = Annotated[
     str, option("ID", "Only messages after this id, as `cq feed read` prints it. Default: all messages.")
 ]
 
-commands = typer.Typer(
-    name="feed", help="Append and read messages by receiver, in commit order.", no_args_is_help=True
-)
+commands = CommandSet("feed", "Append and read messages by receiver, in commit order.")
 
 
 @commands.command(
     "configure",
-    epilog="Examples: cq feed configure chat --numbers; cq feed configure chat --keep 30d --keep-last 10000",
+    examples=["cq feed configure chat --numbers", "cq feed configure chat --keep 30d --keep-last 10000"],
 )
 def configure(
     name: Name,
@@ -56,7 +55,8 @@ def configure(
         option("TIME", "Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."),
     ] = None,
     keep_last: Annotated[
-        int | None, option("N", "Remove all messages of a receiver except the last N; 0: remove none.", min=0)
+        int | None,
+        option("NUMBER", "Keep only this number of the last messages of each receiver; 0: all.", min=0),
     ] = None,
     store: Store = None,
     json: Json = False,
@@ -71,7 +71,7 @@ def configure(
     _print_feeds([transact(db, lambda tr: read_status(tr.snapshot, name))], json)
 
 
-@commands.command("list", epilog="Examples: cq feed list; cq feed list --json")
+@commands.command("list", examples=["cq feed list", "cq feed list --json"])
 def list_(store: Store = None, json: Json = False) -> None:
     """List the feeds with their backlogs.
 
@@ -82,7 +82,7 @@ def list_(store: Store = None, json: Json = False) -> None:
 
 @commands.command(
     "append",
-    epilog="Examples: cq feed append chat ann 'hello'; cq feed append chat crew 'hello, all' --group",
+    examples=["cq feed append chat ann 'hello'", "cq feed append chat crew 'hello, all' --group"],
 )
 def append(
     name: Name,
@@ -108,12 +108,12 @@ def append(
     answer(json, id_, id=id_)
 
 
-@commands.command("read", epilog="Examples: cq feed read chat ann --limit 10; cq feed read chat ann --json")
+@commands.command("read", examples=["cq feed read chat ann --limit 10", "cq feed read chat ann --json"])
 def read(
     name: Name,
     receiver: Receiver,
     after: After = "",
-    limit: Annotated[int, option("N", "Maximum number of messages.", min=1)] = 100,
+    limit: Annotated[int, option("NUMBER", "Maximum number of messages.", min=1)] = 100,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -127,7 +127,7 @@ def read(
     )
 
 
-@commands.command("follow", epilog="Example: cq feed follow chat ann --json")
+@commands.command("follow", examples=["cq feed follow chat ann --json"])
 def follow(
     name: Name, receiver: Receiver, after: After = "", store: Store = None, json: Json = False
 ) -> None:
@@ -142,7 +142,7 @@ def follow(
         position = page.position
 
 
-@commands.command("verify", epilog="Example: cq feed verify chat")
+@commands.command("verify", examples=["cq feed verify chat"])
 def verify(name: Name, store: Store = None, json: Json = False) -> None:
     """Check a feed for inconsistent data.
 
@@ -158,7 +158,7 @@ def verify(name: Name, store: Store = None, json: Json = False) -> None:
         raise typer.Exit(DIFFERENT)
 
 
-@commands.command("delete", epilog="Example: cq feed delete chat --yes")
+@commands.command("delete", examples=["cq feed delete chat --yes"])
 def delete(name: Name, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Delete a feed with all its messages, positions and groups."""
     confirm(f"delete feed {name!r} with all its messages?", yes)

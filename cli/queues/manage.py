@@ -12,6 +12,7 @@ import typer
 import cq
 from cq.admin.purge import is_purging
 from cq.admin.queue_status import is_drained
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Queue, Store, open_store, option, read_store, seconds_of
 from cq.cli.shared.output import answer, limits, note, progress, quantity
 from cq.config.queue import read_config, read_flags
@@ -24,14 +25,14 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until workers have finished.")]
 
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
-@commands.command("rebucket", epilog="Example: cq rebucket words --buckets 64")
+@commands.command("rebucket", examples=["cq rebucket words --buckets 64"])
 def rebucket(
     queue: Queue,
     buckets: Annotated[
-        int, option("N", "Number of buckets, 1 to 4,096: the number of passes that can run at once.")
+        int, option("NUMBER", "Number of buckets, 1 to 4,096: the number of passes that can run at once.")
     ],
     wait: Wait = True,
     store: Store = None,
@@ -50,7 +51,7 @@ def rebucket(
     answer(json, text + ("" if wait else ": workers drain the former ones"), queue=queue, **config.settings())
 
 
-@commands.command("purge", epilog="Example: cq purge words --yes")
+@commands.command("purge", examples=["cq purge words --yes"])
 def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None, json: Json = False) -> None:
     """Delete all values and queued updates of a queue.
 
@@ -66,7 +67,7 @@ def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None
     _print_done(queue, json, "purged" if wait else "being purged")
 
 
-@commands.command("delete", epilog="Example: cq delete words --yes")
+@commands.command("delete", examples=["cq delete words --yes"])
 def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Delete a queue with all its data.
 
@@ -82,7 +83,11 @@ def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = Fal
 
 @commands.command(
     "limit",
-    epilog="Examples: cq limit words; cq limit words --max-age 10m --max-bytes 1000000000; cq limit words --none",
+    examples=[
+        "cq limit words",
+        "cq limit words --max-age 10m --max-bytes 1000000000",
+        "cq limit words --none",
+    ],
 )
 def limit(
     queue: Queue,
@@ -103,7 +108,7 @@ def limit(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Show or set the limits of a queue: the age and the size of its queued updates.
+    """Show or set the limits of the queued updates of a queue.
 
     Without options it shows them, and whether the queue is full. Otherwise an omitted limit is removed. Workers and
     callers of `add` notice within two seconds that a queue becomes full, or is no longer full.
@@ -121,7 +126,7 @@ def limit(
     _print_done(queue, json, "without limits" if none else "limited")
 
 
-@commands.command("drain", epilog="Example: cq drain words --timeout 60")
+@commands.command("drain", examples=["cq drain words --timeout 60"])
 def drain(
     queue: Queue,
     timeout: Annotated[

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cq.cli.queues.verify import UrlEnv
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Queue, Store, argument, open_store, read_store
 from cq.cli.shared.output import answer, note, print_json, print_line, print_table, quantity, say
 from cq.config.queue import queue_names
@@ -22,12 +23,10 @@ if TYPE_CHECKING:
     from cq.observers.outbox.operate import OutboxStatus
     from cq.observers.outbox.task import OutboxSource
 
-commands = typer.Typer(
-    name="outbox", help="Add rows of a table in an application's database to a queue.", no_args_is_help=True
-)
+commands = CommandSet("outbox", "Add rows of a table in an application's database to a queue.")
 
 
-@commands.command("init", epilog="Example: cq outbox init words")
+@commands.command("init", examples=["cq outbox init words"])
 def init(
     queue: Queue,
     url_env: Annotated[
@@ -47,10 +46,11 @@ def init(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Give a queue an outbox: create its missing tables in the application's database.
+    """Give a queue an outbox.
 
-    Workers then add the rows of the table cq_outbox to the queue, each exactly once. `cq.outbox.add` inserts rows
-    within a transaction of the application. Repeating the command changes nothing.
+    It creates the missing tables in the application's database. Workers then add the rows of the table cq_outbox to the
+    queue, each exactly once. `cq.outbox.add` inserts rows within a transaction of the application. Repeating the
+    command changes nothing.
     """
     from cq.observers.export.spec import checked_env
     from cq.observers.outbox import operate
@@ -61,16 +61,16 @@ def init(
     answer(json, text, queue=queue, created=created)
 
 
-@commands.command("list", epilog="Examples: cq outbox list; cq outbox list words --json")
+@commands.command("list", examples=["cq outbox list", "cq outbox list words --json"])
 def show_list(
     queue: Annotated[str | None, argument("QUEUE", "The queue. Default: all queues with an outbox.")] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """List the outboxes with their waiting rows, the age of the oldest one, and errors.
+    """List the outboxes with their backlogs and errors.
 
-    States: `active`. `failing`: workers retry. `stopped`: the operator must make a decision; the error describes the
-    options. With --json one line per queue.
+    For each: its waiting rows and the age of the oldest one. States: `active`. `failing`: workers retry. `stopped`: the
+    operator must make a decision; the error describes the options. With --json one line per queue.
     """
     from cq.observers.outbox.operate import outbox_status
 
@@ -91,7 +91,7 @@ def show_list(
             note(f"{each.name}: {each.error}")
 
 
-@commands.command("aside", epilog="Example: cq outbox aside words --json")
+@commands.command("aside", examples=["cq outbox aside words --json"])
 def aside(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
     """List the first 1,000 rows that the queue refuses, with the error.
 
@@ -106,9 +106,9 @@ def aside(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json 
         print_line(json, id=row.id, key=row.key_json, update=row.update_json, error=row.error)
 
 
-@commands.command("retry", epilog="Example: cq outbox retry words")
+@commands.command("retry", examples=["cq outbox retry words"])
 def retry(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
-    """Have workers add the rows again that the queue has refused."""
+    """Have workers add refused rows again."""
     from cq.observers.outbox import operate
 
     db = open_store(store)
@@ -117,12 +117,13 @@ def retry(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json 
     answer(json, f"workers add {quantity(number, 'row')} again", queue=queue, rows=number)
 
 
-@commands.command("rebase", epilog="Example: cq outbox rebase words")
+@commands.command("rebase", examples=["cq outbox rebase words"])
 def rebase(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
-    """Continue an outbox that is stopped because one of the databases was restored to an earlier state.
+    """Continue an outbox after a restore of a database.
 
-    Workers then add each row that the table has now, also rows that they added before the restore. Delete rows that
-    must not be added before you run it.
+    Use it for an outbox that is stopped because one of the databases was restored to an earlier state. Workers then
+    add each row that the table has now, also rows that they added before the restore. Delete rows that must not be
+    added before you run it.
     """
     from cq.observers.outbox import operate
 
@@ -135,9 +136,12 @@ def rebase(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json
     )
 
 
-@commands.command("remove", epilog="Example: cq outbox remove words")
+@commands.command("remove", examples=["cq outbox remove words"])
 def remove(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
-    """Remove a queue's outbox: workers leave its rows alone. The tables and their rows stay."""
+    """Remove the outbox of a queue.
+
+    Workers leave its rows alone. The tables and their rows stay.
+    """
     from cq.observers.outbox import operate
 
     db = open_store(store)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any
 
-import typer
-
 from cq.cli.queues.manage import Yes, confirm
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Queue, Store, argument, open_store, read_store
 from cq.cli.shared.output import answer, as_word, print_json, print_table, quantity, say
 from cq.config.queue import read_config
@@ -17,12 +16,10 @@ from cq.errors import InvalidData
 from cq.queue.set_aside import ANY, Aside, drop_aside, read_aside, retry_aside
 
 Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
-commands = typer.Typer(
-    name="aside", help="Show, retry or drop failed updates and missed reports.", no_args_is_help=True
-)
+commands = CommandSet("aside", "Show, retry or drop failed updates and missed reports.")
 
 
-@commands.command("list", epilog="Example: cq aside list words")
+@commands.command("list", examples=["cq aside list words"])
 def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
     """List the keys whose updates or reports were set aside.
 
@@ -42,7 +39,7 @@ def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
         )
 
 
-@commands.command("show", epilog="Example: cq aside show words hello --json")
+@commands.command("show", examples=["cq aside show words hello --json"])
 def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Show the updates set aside, with the error.
 
@@ -60,7 +57,7 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
                 say(f"  {as_word(update)}")
 
 
-@commands.command("retry", epilog="Example: cq aside retry words hello")
+@commands.command("retry", examples=["cq aside retry words hello"])
 def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Add the updates set aside to the queue again.
 
@@ -74,7 +71,7 @@ def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False
     answer(json, f"retried {count:,} {what} of queue {queue!r}", queue=queue, added=count)
 
 
-@commands.command("drop", epilog="Examples: cq aside drop words hello; cq aside drop words --yes")
+@commands.command("drop", examples=["cq aside drop words hello", "cq aside drop words --yes"])
 def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Drop the updates set aside: they will never count.
 

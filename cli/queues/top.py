@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Queue, Store, option, read_store
 from cq.cli.shared.output import note, print_document, print_json, print_line, print_words, say
 from cq.encoding.json_values import to_json
@@ -21,14 +22,14 @@ from cq.store.transact import transact
 Group = Annotated[str | None, option("GROUP", "Group to show, if the queue keeps its top in groups.")]
 
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
-@commands.command("top", epilog="Examples: cq top words -n 20; cq top words --bottom --json")
+@commands.command("top", examples=["cq top words -n 20", "cq top words --bottom --json"])
 def top(
     queue: Queue,
     number: Annotated[
-        int, option("N", "Maximum number of keys, or of groups.", "-n", "--number", min=1)
+        int, option("NUMBER", "Maximum number of keys, or of groups.", "-n", "--number", min=1)
     ] = 20,
     bottom: Annotated[
         bool, typer.Option("--bottom", help="Show the lowest scores, the lowest first.")
@@ -55,9 +56,7 @@ def top(
         print_line(json, key=entry.key, score=entry.score)
 
 
-@commands.command(
-    "cloud", epilog="Examples: cq cloud words --html words.html; cq cloud words --follow --json"
-)
+@commands.command("cloud", examples=["cq cloud words --html words.html", "cq cloud words --follow --json"])
 def cloud(
     queue: Queue,
     group: Group = None,

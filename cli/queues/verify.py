@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, option, read_store
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
@@ -31,12 +32,12 @@ UrlEnv = Annotated[
 ]
 
 
-commands = typer.Typer()
+commands = CommandSet()
 
 
 @commands.command(
     "verify",
-    epilog="Examples: cq verify words; cq verify words --repair; cq verify words --app shop.counts:app --json",
+    examples=["cq verify words", "cq verify words --repair", "cq verify words --app shop.counts:app --json"],
 )
 def verify(
     queue: Queue,
@@ -45,7 +46,7 @@ def verify(
         typer.Option("--repair", help="Repair everything that can be derived from other data in the store."),
     ] = False,
     most: Annotated[
-        int, option("N", "Maximum number of differences to print.", "--limit", min=0)
+        int, option("NUMBER", "Maximum number of differences to print.", "--limit", min=0)
     ] = _MAX_SHOWN,
     wait: Wait = WAIT_SECONDS,
     url_env: UrlEnv = None,

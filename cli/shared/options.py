@@ -25,7 +25,7 @@ def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
 
 def number_option(text: str, least: int = 1) -> Any:
     """An option with a number of at least `least`, and its help."""
-    return option("N", text, min=least)
+    return option("NUMBER", text, min=least)
 
 
 def argument(metavar: str, text: str) -> Any:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
 
+from cq.cli.shared.help import HelpGroup
 from cq.cli.shared.settings_file import InvalidSettings, read_settings, settings_file
 from cq.observers.export.spec import DEFAULT_ENV
 from cq.plain_text import printable
@@ -77,7 +77,7 @@ _WITHOUT_SETTINGS: Final = frozenset({"bench", "demo"})
 """Commands and groups without settings: they must not change the store of an application."""
 
 
-class Commands(TyperGroup):
+class Commands(HelpGroup):
     """The group of all commands; it gives the options in `SETTINGS` their environment variables."""
 
     def __init__(self, **attributes: Any) -> None:

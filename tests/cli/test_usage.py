@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import shlex
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +20,9 @@ import typer.main
 import cq
 from cq.cli.main import COMMANDS as MODULES
 from cq.cli.main import command_line
+from cq.cli.shared.help import PANELS, examples, paragraphs, parameters
 from cq.observers.worker.worker import Worker
-from tests.cli.conftest import Cli, Here
+from tests.cli.conftest import SECONDS, Cli, Here
 
 FILES = {
     "broken.py": "import nothing_of_this_name",
@@ -23,9 +30,8 @@ FILES = {
 }
 
 
-def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Each command and its words on the command line, groups included, hidden names not."""
-    command = command or typer.main.get_command(command_line())
     if not hasattr(command, "commands"):
         yield path, command
         return
@@ -34,7 +40,8 @@ def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
             yield from commands(each, (*path, name))
 
 
-COMMANDS = dict(commands())
+CQ: Any = typer.main.get_command(command_line())
+COMMANDS = dict(commands(CQ))
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -121,7 +128,74 @@ def test_every_command_has_help_with_an_example(here: Here, path: tuple[str, ...
     words = " ".join(path)
     assert (shown.status, shown.err) == (0, "")
     assert f"Usage: cq {words} " in shown.out
-    assert f" cq {words}" in " ".join(shown.out.split("Example", 1)[1].split())
+    lines = shown.out.partition("\nExamples:\n")[2].splitlines()
+    assert lines == [f"  {line}" for line in examples(COMMANDS[path])]
+    assert all(line.startswith(f"  cq {words}") for line in lines)
+    assert lines
+
+
+@pytest.mark.parametrize(
+    "example", [line for each in COMMANDS.values() for line in examples(each)] + examples(CQ)
+)
+def test_every_example_is_accepted(example: str) -> None:
+    words = shlex.split(example.partition(" > ")[0])
+    path = next(path for n in (3, 2) if (path := tuple(words[1:n])) in COMMANDS)
+
+    context = COMMANDS[path].make_context("cq", words[1 + len(path) :])
+
+    assert context.params
+
+
+def test_the_help_lists_every_command_in_one_panel_with_its_whole_summary(here: Here) -> None:
+    groups = {"": CQ, **{name: each for name, each in CQ.commands.items() if hasattr(each, "commands")}}
+    named = [name for names in PANELS.values() for name in names]
+    assert sorted(named) == sorted({path[0] for path in COMMANDS})
+    for words, group in groups.items():
+        if group.hidden:
+            continue
+        shown = here(*words.split(), "--help").out.splitlines()
+        assert max(map(len, shown)) <= 80
+        for name, each in group.commands.items():
+            summary = paragraphs(each.help)[0]
+            assert each.hidden or any(line.split() == [name, *summary.split()] for line in shown), name
+
+
+@pytest.mark.parametrize("args", [[], ["feed"]])
+def test_without_a_command_the_help_is_shown_and_the_status_is_2(here: Here, args: list[str]) -> None:
+    ended = here(*args)
+
+    assert (ended.status, ended.err) == (2, "")
+    assert ended.out == here(*args, "--help").out
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_values_of_options_have_names_for_people(path: tuple[str, ...]) -> None:
+    for option in parameters(COMMANDS[path], "option"):
+        assert option.is_flag == (option.metavar is None), option.name
+        assert option.metavar not in ("INTEGER", "FLOAT", "N"), option.name
+
+
+def test_on_a_terminal_the_help_has_boxes_around_all_but_the_examples(cli: Cli) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    cli.environment |= {"TERM": "xterm-256color"}
+    cli.environment.pop("NO_COLOR", None)
+    process = cli.start("worker", "--help", stdout=theirs)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the end of a terminal is an error
+        while read := os.read(ours, 4096):
+            shown += read
+    os.close(ours)
+
+    assert process.wait(SECONDS) == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()
+    assert b"\x1b[" in shown
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("\u256d\u2500 Options ") for line in lines)
+    assert lines[-len(examples(COMMANDS["worker",])) :] == [
+        f"  {line}" for line in examples(COMMANDS["worker",])
+    ]
 
 
 @pytest.mark.parametrize(

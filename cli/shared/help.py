@@ -1,0 +1,203 @@
+"""The help of commands: panels and colours on a terminal, plain text elsewhere, and examples that can be copied."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
+from typing import Any, Final
+
+import typer
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
+
+from cq.cli.shared.output import page_console, print_document
+
+PANELS: Final = {
+    "Queues": ("configure", "rebucket", "limit", "pause", "resume", "purge", "delete"),
+    "Write and read": ("add", "get", "items", "top", "cloud"),
+    "Run and watch": ("worker", "status", "drain", "health", "doctor", "settings"),
+    "Repair": ("verify", "aside"),
+    "Connect": ("export", "outbox", "feed", "cells"),
+    "Try it": ("demo", "bench"),
+}
+"""{title: commands}, in the order of `cq --help`."""
+WRONG_USAGE: Final = 2
+"""Exit status of wrong usage."""
+_COMMANDS: Final = "Commands"
+_LEFT_MOST: Final = 30
+_HIGHLIGHTS: Final = {r"`[^`]+`": "cyan", r"(?<![\w-])--?[a-z][a-z-]*": "cyan", r"\$CQ_\w+": "cyan"}
+
+
+class CommandSet(typer.Typer):
+    """The commands of a module; with a name and a text they form a group, such as `cq feed`."""
+
+    def __init__(self, name: str | None = None, text: str | None = None) -> None:
+        super().__init__(name=name, help=text, cls=HelpGroup)
+
+    def command(  # type: ignore[override]
+        self, name: str, *, examples: Sequence[str], cls: type[TyperCommand] | None = None
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a function as a command, with examples of its use: a line each."""
+        return super().command(name, cls=cls or HelpCommand, epilog="\n".join(examples))
+
+
+class HelpCommand(TyperCommand):
+    """A command with the help of this module."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words after the command in its usage line."""
+        return ["[OPTIONS]", *map(placed, parameters(self, "argument"))]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        formatter.write(rendered(self, ctx))
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands with the help of this module."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; without any, print the help and end with status 2."""
+        if not args and not ctx.resilient_parsing:
+            print_document(f"{ctx.get_help()}\n")
+            ctx.exit(WRONG_USAGE)
+        return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help."""
+        formatter.write(rendered(self, ctx))
+
+
+def parameters(command: Any, kind: str, ctx: Any = None) -> list[Any]:
+    """The arguments or options of a command that its help shows; with a context `--help` is one of them."""
+    found = command.params if ctx is None else command.get_params(ctx)
+    return [each for each in found if each.param_type_name == kind and not getattr(each, "hidden", False)]
+
+
+def examples(command: Any) -> list[str]:
+    """The examples of a command, one per line."""
+    return (command.epilog or "").split("\n") if command.epilog else []
+
+
+def paragraphs(text: str) -> list[str]:
+    """The paragraphs of a docstring, each in one line."""
+    return [" ".join(each.split()) for each in inspect.cleandoc(text).split("\n\n")]
+
+
+def placed(argument: Any) -> str:
+    """An argument as in a usage line."""
+    name = argument.metavar + (" ..." if argument.nargs == -1 else "")
+    return name if argument.required else f"[{name}]"
+
+
+def named(option: Any) -> str:
+    """An option with the name of its value."""
+    forms = "/".join([", ".join(option.opts), *option.secondary_opts])
+    return f"{forms} {option.metavar}" if option.metavar else forms
+
+
+def explained(parameter: Any, ctx: Any = None, mark: str = "") -> str:
+    """The help of a parameter, with its limits, its default and its environment variable, each between marks."""
+    default = parameter.default if ctx is None else parameter.get_default(ctx, call=False)
+    notes = [*_limits(parameter)]
+    if parameter.param_type_name == "option":
+        if parameter.secondary_opts and default:  # a pair of flags such as --wait/--no-wait
+            notes.append(f"Default: {mark}{parameter.opts[0]}{mark}.")
+        elif default and default is not True:
+            notes.append(f"Default: {mark}{default}{mark}.")
+        if parameter.envvar:
+            notes.append(f"Environment: {mark}{parameter.envvar}{mark}.")
+    return " ".join([parameter.help, *notes])
+
+
+def _limits(parameter: Any) -> Iterator[str]:
+    """The limits of a number."""
+    # They belong to the parameter in newer versions of typer, to its type in older ones.
+    least, most = (
+        getattr(parameter, name, getattr(getattr(parameter, "type", None), name, None))
+        for name in ("min", "max")
+    )
+    if least is not None and most is not None:
+        yield f"From {least:,} to {most:,}."
+    elif least is not None and least != 0:
+        yield f"At least {least:,}."
+
+
+def rendered(command: Any, ctx: Any) -> str:
+    """The help of a command or group: for a terminal if standard output is one."""
+    written = StringIO()
+    _HelpPage(page_console(written)).show(command, ctx)
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
+
+
+class _HelpPage:
+    """A page of help on a console, with boxes around its parts on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def show(self, command: Any, ctx: Any) -> None:
+        """Print the usage, the text, the parameters or commands, and the examples."""
+        usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
+        self._console.print(Text.assemble(("Usage: ", "bold"), usage))
+        for paragraph in paragraphs(command.help or ""):
+            self._console.print()
+            self._console.print(Padding(_text(paragraph), (0, 1, 0, 2)))
+        for title, rows in _panels(command, ctx):
+            self._part(title, rows)
+        self._part(
+            "Arguments", [(placed(each), explained(each, ctx)) for each in parameters(command, "argument")]
+        )
+        options = parameters(command, "option", ctx)
+        self._part("Options", [(named(each), explained(each, ctx)) for each in options])
+        shown = examples(command)
+        if shown:
+            self._console.print()
+            self._console.print(Text("Examples:", "bold"))
+            for line in shown:
+                # Never broken: a terminal wraps a long line, and copies it as one line.
+                self._console.print(Text(f"  {line}", "cyan"), soft_wrap=True)
+
+    def _part(self, title: str, rows: list[tuple[str, str]]) -> None:
+        if not rows:
+            return
+        table = Table.grid(padding=(0, 2))
+        table.add_column(width=min(_LEFT_MOST, max(len(left) for left, _ in rows)), overflow="fold")
+        table.add_column(ratio=1)
+        for left, right in rows:
+            table.add_row(Text(left, "bold cyan"), _text(right))
+        shown: RenderableType = Padding(table, (0, 0, 0, 2))
+        if self._console.is_terminal:
+            shown = Panel(table, title=title, title_align="left", border_style="dim", box=self._box())
+        else:
+            self._console.print()
+            self._console.print(f"{title}:")
+        self._console.print(shown)
+
+    @staticmethod
+    def _box() -> box.Box:
+        encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+        return box.ROUNDED if encoding.startswith("utf") else box.ASCII
+
+
+def _panels(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """The commands of a group with their summaries: those of `cq` in panels."""
+    commands = getattr(command, "commands", {})
+    summaries = {name: paragraphs(each.help or "")[0] for name, each in commands.items() if not each.hidden}
+    panels = PANELS if ctx.parent is None else {_COMMANDS: tuple(summaries)}
+    for title, names in panels.items():
+        yield title, [(name, summaries[name]) for name in names if name in summaries]
+
+
+def _text(text: str) -> Text:
+    shown = Text(text)
+    for pattern, style in _HIGHLIGHTS.items():
+        shown.highlight_regex(pattern, style)
+    return shown
