@@ -20,7 +20,6 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from cq import runtime
@@ -148,7 +147,7 @@ class LoopMachine(runtime.Machine):
             return False
         if not future.is_ready():
             waiter = _waiter()
-            future.on_ready(partial(_notify, *waiter))
+            future.on_ready(lambda _: resolve(*waiter))
             # No variable for the greenlet: the frame of a dropped one would keep it, and Python could not collect it.
             getcurrent().future = future
             try:
@@ -187,7 +186,7 @@ class TaskEvent:
         event: Any = super()
         event.set()
         for waiter in list(self._tasks):
-            _notify(*waiter)
+            resolve(*waiter)
 
     def wait(self, timeout: float | None = None) -> bool:
         event: Any = super()
@@ -219,15 +218,15 @@ def _waiter() -> _Waiter:
     return loop, loop.create_future()
 
 
-def _notify(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None], _: object = None) -> None:
-    """Wake a task, from any thread."""
+def resolve(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any], result: Any = None) -> None:
+    """Set the result of a future of a loop, from any thread, which wakes the tasks that await it."""
     with suppress(RuntimeError):  # the loop is closed, so no task awaits any more
-        loop.call_soon_threadsafe(_resolve, waiter)
+        loop.call_soon_threadsafe(_resolve, waiter, result)
 
 
-def _resolve(waiter: asyncio.Future[None]) -> None:
+def _resolve(waiter: asyncio.Future[Any], result: Any) -> None:
     if not waiter.done():  # it is done if its task was cancelled
-        waiter.set_result(None)
+        waiter.set_result(result)
 
 
 def _in_call() -> bool:

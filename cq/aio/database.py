@@ -97,11 +97,11 @@ class AsyncReads:
 
     def get(self, key: bytes) -> Call[bytes | None]:
         """The value of a key; None if it is absent."""
-        return Call(_value, self.sync, key)
+        return Call(_value, self.sync, "get", key)
 
     def get_key(self, selector: Any) -> Call[bytes]:
         """The key that a selector resolves to."""
-        return Call(_key, self.sync, selector)
+        return Call(_value, self.sync, "get_key", selector)
 
     def get_range(
         self, begin: Any, end: Any, limit: int = 0, reverse: bool = False, streaming_mode: int = -1
@@ -193,7 +193,7 @@ class AsyncTransaction(AsyncReads):
 
     def get_versionstamp(self) -> Call[bytes]:
         """The versionstamp: call this before the commit, and await the result after it."""
-        return Call(_stamp, self.sync)
+        return Call(_value, self.sync, "get_versionstamp")
 
     def get_approximate_size(self) -> Call[int]:
         """The bytes that count for the size limit so far."""
@@ -244,17 +244,8 @@ def _some(iterator: Iterator[T]) -> list[T]:
 # Each holds the transaction while it waits: the futures of a dropped transaction fail.
 
 
-def _value(tr: Any, key: bytes) -> bytes | None:
-    found: bytes | None = tr.get(key).value
-    return found
-
-
-def _key(tr: Any, selector: Any) -> bytes:
-    return bytes(tr.get_key(selector).value)
-
-
-def _stamp(tr: Any) -> bytes:
-    return bytes(tr.get_versionstamp().value)
+def _value(tr: Any, method: str, *args: Any) -> Any:
+    return getattr(tr, method)(*args).value
 
 
 def _waited(tr: Any, method: str, *args: Any) -> Any:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from cq import runtime
+from cq.aio.calls import resolve
 from cq.aio.database import AsyncDatabase
 from cq.app import App
 from cq.observers.worker.worker import Worker
@@ -90,16 +91,7 @@ class AsyncWorker:
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            self._worker.run(lambda: self._tell(self._running, None))
+            self._worker.run(lambda: resolve(self._loop, self._running))
         except BaseException as raised:  # noqa: BLE001 - the block raises it
             error = raised
-        self._tell(self._ended, error)
-
-    def _tell(self, future: asyncio.Future[Any], result: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(_set, future, result)
-
-
-def _set(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
+        resolve(self._loop, self._ended, error)
