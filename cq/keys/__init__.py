@@ -5,13 +5,6 @@ import the keys of the store and of queues from here, and the other keyspaces fr
 `cq.encoding` and `cq.errors`.
 """
 
-from cq.keys.membership import (
-    WORKER_ID_BYTES,
-    WORKERS_CHANGED,
-    worker,
-    worker_of,
-    workers,
-)
 from cq.keys.queue import (
     CHANGED,
     EMITTER_ID_BYTES,
@@ -44,8 +37,6 @@ __all__ = [
     "ROOT",
     "STORE_ID",
     "VERSIONSTAMP_BYTES",
-    "WORKERS_CHANGED",
-    "WORKER_ID_BYTES",
     "GenerationRanges",
     "QueueKeys",
     "after",
@@ -60,7 +51,4 @@ __all__ = [
     "queue_entry",
     "queue_of_entry",
     "version_of",
-    "worker",
-    "worker_of",
-    "workers",
 ]

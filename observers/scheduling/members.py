@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from cq import keys
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, version_of
+from cq.keys.membership import WORKER_ID_BYTES, worker_of, workers
 from cq.store.api import WANT_ALL, TransactionRead, seconds_since
 
 COMBINE: Final = "combine"
@@ -140,11 +140,11 @@ class Member:
     def of_row(cls, key: bytes, value: bytes) -> Member:
         """The member of a stored row; raises `CorruptData`."""
         row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
-        worker = keys.worker_of(key)
+        worker = worker_of(key)
         if isinstance(row, dict):
             row = {"kinds": None, **row}
         if (
-            len(worker) != keys.WORKER_ID_BYTES
+            len(worker) != WORKER_ID_BYTES
             or not isinstance(row, dict)
             or not all(what in row and _is_of(row[what], kinds) for what, kinds in _ROW.items())
             or not 0 < row["every"] <= _LONGEST_BEAT
@@ -221,7 +221,7 @@ def order(task: TaskId, members: Iterable[Member]) -> list[bytes]:
     places = [
         (
             name not in member.report.stuck,
-            blake2b(data, key=member.id, digest_size=keys.WORKER_ID_BYTES).digest(),
+            blake2b(data, key=member.id, digest_size=WORKER_ID_BYTES).digest(),
             member.id,
         )
         for member in members
@@ -236,7 +236,7 @@ def read_members(tr: TransactionRead) -> list[Member]:
     An unreadable row, for example of a later version of cq, is skipped: at worst two workers run the same task.
     """
     found = []
-    for row in tr.get_range(*keys.workers(), streaming_mode=WANT_ALL):
+    for row in tr.get_range(*workers(), streaming_mode=WANT_ALL):
         with suppress(CorruptData):
             found.append(Member.of_row(row.key, row.value))
     return found

@@ -20,9 +20,10 @@ from functools import partial
 from hashlib import blake2b
 from typing import Final
 
-from cq import keys, runtime
+from cq import runtime
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
+from cq.keys.membership import WORKER_ID_BYTES, WORKERS_CHANGED, worker
 from cq.observers.scheduling.members import (
     BEAT_SECONDS,
     ROLES,
@@ -88,11 +89,11 @@ class Membership:
         clock: Callable[[], float] = runtime.monotonic,
     ) -> None:
         self.id = blake2b(
-            (identity or runtime.token_bytes(16).hex()).encode(), digest_size=keys.WORKER_ID_BYTES
+            (identity or runtime.token_bytes(16).hex()).encode(), digest_size=WORKER_ID_BYTES
         ).digest()
         self.every = every
         self._db, self._clock, self._versions = db, clock, clock_of(db)
-        self._key = keys.worker(self.id)
+        self._key = worker(self.id)
         self._roles, self._beats = frozenset(roles), 0
         named = frozenset(queues) or None
         self.me = Member(
@@ -151,7 +152,7 @@ class Membership:
         def leave(tr: Transaction) -> None:
             tr.options.set_timeout(int(seconds * 1000))
             tr.clear(self._key)
-            tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
+            tr.set_versionstamped_value(WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
 
         transact(self._db, leave)
 
@@ -164,7 +165,7 @@ class Membership:
         tr.set_versionstamped_value(self._key, bytes(VERSIONSTAMP_BYTES) + self.me.to_bytes() + _OFFSET)
         # A new worker, or one whose row another worker has removed: the others' watches must fire.
         if all(member.id != self.id for member in members):
-            tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
+            tr.set_versionstamped_value(WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
         return members
 
     def _emit_changes(self, found: list[Member], gone: list[Member]) -> None:
@@ -220,13 +221,13 @@ def _limited(member: Member) -> Member:
 
 def _remove(tr: Transaction, gone: list[Member]) -> None:
     """Remove the rows of dead workers, except rows that have changed since they were read."""
-    stored = [(member, tr.get(keys.worker(member.id))) for member in gone]
+    stored = [(member, tr.get(worker(member.id))) for member in gone]
     left = [
         member
         for member, row in stored
         if row.value is not None and row.value[:VERSIONSTAMP_BYTES] == member.stamp
     ]
     for member in left:
-        tr.clear(keys.worker(member.id))
+        tr.clear(worker(member.id))
     if left:
-        tr.set_versionstamped_value(keys.WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)
+        tr.set_versionstamped_value(WORKERS_CHANGED, INCOMPLETE_VERSIONSTAMP)

@@ -15,10 +15,12 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
-from cq import keys, runtime
+from cq import runtime
 from cq.app import App
 from cq.backoff import delay_after
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
+from cq.keys import check_name
+from cq.keys.membership import WORKERS_CHANGED
 from cq.nearest import suggestion
 from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
@@ -100,7 +102,7 @@ class Worker:
                 f"{''.join(suggestion(each, ROLES) for each in roles if each not in ROLES)}"
             )
         self.db = db
-        self.names = [keys.check_name(name) for name in queues]
+        self.names = [check_name(name) for name in queues]
         self.totals = WorkerCounts()
         self.is_finished = True
         does = {*roles, MEASURE} if measure else {*roles}
@@ -275,7 +277,7 @@ class Worker:
         """Beat and read the other workers; redistribute the tasks if owners may have changed."""
         self._is_outdated |= self._changed.is_free  # the watch has failed, or is about to call back
         if self._members_changed.is_free:
-            watch = transact(self.db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
+            watch = transact(self.db, lambda tr: tr.watch(WORKERS_CHANGED))
             self._members_changed.hold(
                 watch, self._hurry, lambda: None
             )  # if it fails, the next beat makes another

@@ -14,11 +14,11 @@ from threading import Event
 import pytest
 
 import cq
-from cq import keys
 from cq.cli.demos.harness.crew import DemoCrew, DemoFailed
 from cq.cli.demos.harness.worker import run_worker
 from cq.cli.shared.crew import ProcessFailed
 from cq.errors import InvalidData
+from cq.keys import membership as workerkeys
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def test_workers_combine_and_stop_in_good_order(tmp_path: Path) -> None:
     with DemoCrew({"worker": partial(run_worker, url=url, queues=[])}, Random(1)) as crew:
         crew.run(lambda: cq.transact(db, lambda tr: queue.get(tr, "a")) == 2, seconds=60)
     # It has signed off, which one that is killed does not.
-    assert not cq.transact(db, lambda tr: tr.get_range(*keys.workers()).to_list())
+    assert not cq.transact(db, lambda tr: tr.get_range(*workerkeys.workers()).to_list())
 
 
 HOLDING = """

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq import keys
 from cq.admin.queue_status import is_drained
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
+from cq.keys import membership as workerkeys
 from cq.observers.scheduling.members import Member, read_members
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -448,7 +448,7 @@ def wait_for_workers(db: Any, number: int, without: Collection[int] = ()) -> lis
     """Wait until so many workers, other than these processes, are registered."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        changed = transact(db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
+        changed = transact(db, lambda tr: tr.watch(workerkeys.WORKERS_CHANGED))
         fired = event_of(changed)
         found = transact(db, lambda tr: read_members(tr.snapshot))
         others = [each for each in found if each.pid not in without]

@@ -14,7 +14,8 @@ import pytest
 
 from cq.cli.main import main
 from cq.encoding import codec
-from cq.keys import QueueKeys, worker
+from cq.keys import QueueKeys
+from cq.keys.membership import worker
 from cq.store.transact import transact
 from tests.cli.conftest import ROOT, VARIABLES
 from tests.fuzz import stores

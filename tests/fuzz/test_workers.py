@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq import keys
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys import membership as workerkeys
 from cq.observers.monitoring.health_check import health
 from cq.observers.monitoring.store_overview import overview, remarks
 from cq.observers.scheduling.members import Member, MemberReport, TaskId
@@ -31,9 +31,8 @@ def row_of(db: Any) -> tuple[bytes, bytes]:
     """The row of a worker that has just beaten."""
     member = Membership(db, queues=["words"])
     member.beat(MemberReport(frozenset({"a"}), frozenset({"b"}), frozenset({"c"}), FACTS))
-    return keys.worker(member.id), stored(db, (keys.worker(member.id), keys.worker(member.id) + b"\x00"))[0][
-        1
-    ]
+    key = workerkeys.worker(member.id)
+    return key, stored(db, (key, key + b"\x00"))[0][1]
 
 
 def put(db: Any, key: bytes, content: bytes) -> None:
@@ -94,11 +93,11 @@ def test_a_row_that_lacks_a_part_is_nobody_s(db: Any) -> None:
 @pytest.mark.parametrize("id_", [b"", b"x", b"x" * 65, b"\xff" * 500])
 def test_a_worker_of_another_kind_of_name_is_nobody(db: Any, id_: bytes) -> None:
     _, value = row_of(db)
-    put(db, keys.worker(id_), value[10:])
+    put(db, workerkeys.worker(id_), value[10:])
 
     look(db)
     with pytest.raises(CorruptData):
-        Member.of_row(keys.worker(id_), value)
+        Member.of_row(workerkeys.worker(id_), value)
 
 
 def test_a_worker_works_beside_rows_that_are_not_of_workers(db: Any, name: str) -> None:

@@ -17,6 +17,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
 from cq.keys import QueueKeys
+from cq.keys import membership as workerkeys
 from cq.keys import queue as key_layout
 from cq.keys.export import received
 from cq.passes.combine_pass import Pass
@@ -539,8 +540,8 @@ def test_the_stores_own_keys_are_looked_at(tmp_path: Any) -> None:
             db,
             {
                 keys.STORE_ID: b"x",
-                keys.workers()[0] + b"x": b"",
-                keys.worker(bytes(8)): b"of a later version",
+                workerkeys.workers()[0] + b"x": b"",
+                workerkeys.worker(bytes(8)): b"of a later version",
             },
         )
 
@@ -548,7 +549,7 @@ def test_the_stores_own_keys_are_looked_at(tmp_path: Any) -> None:
 
         assert [(each.kind, each.where) for each in found] == [
             ("store-key", keys.STORE_ID),
-            ("unknown-key", keys.workers()[0] + b"x"),
+            ("unknown-key", workerkeys.workers()[0] + b"x"),
         ]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cq import keys
 from cq.encoding import codec
 from cq.errors import CorruptData
+from cq.keys import membership as workerkeys
 from cq.observers.scheduling.members import ROLES, Member, MemberReport, TaskId, kinds_of, order, read_members
 from cq.observers.scheduling.membership import Membership
 from cq.store.transact import transact
@@ -130,7 +131,7 @@ class TestMembership:
 
     @pytest.fixture(autouse=True)
     def _empty(self, db: Any) -> None:
-        transact(db, lambda tr: tr.clear_range(*keys.workers()))
+        transact(db, lambda tr: tr.clear_range(*workerkeys.workers()))
 
     def test_workers_see_each_other_come_and_leave(self, db: Any) -> None:
         first, second = Membership(db), Membership(db)
@@ -194,7 +195,7 @@ class TestMembership:
             first.beat(MemberReport())
             clock.now += 5
         assert ids(db) == [first.id]
-        watch = transact(db, lambda tr: tr.watch(keys.WORKERS_CHANGED))
+        watch = transact(db, lambda tr: tr.watch(workerkeys.WORKERS_CHANGED))
         second.beat(MemberReport())
         watch.wait()
         assert first.beat(MemberReport())
@@ -255,7 +256,7 @@ class TestMembership:
         assert any(second.is_mine(share) for share in SHARES)
 
     def test_a_row_that_cannot_be_read_stands_for_nobody(self, db: Any) -> None:
-        transact(db, lambda tr: tr.set(keys.worker(b"12345678"), b"nonsense"))
+        transact(db, lambda tr: tr.set(workerkeys.worker(b"12345678"), b"nonsense"))
         first = Membership(db)
         first.beat(MemberReport())
         assert all(first.is_mine(share) for share in SHARES)
@@ -263,7 +264,7 @@ class TestMembership:
     @pytest.mark.parametrize("value", [b"", b"\0" * 10, b"\0" * 10 + b"\x80", b"\0" * 10 + b"\xa1aa\x01"])
     def test_a_row_that_is_not_cqs_is_said(self, value: bytes) -> None:
         with pytest.raises(CorruptData):
-            Member.of_row(keys.worker(b"12345678"), value)
+            Member.of_row(workerkeys.worker(b"12345678"), value)
 
 
 def without_kinds(row: bytes) -> bytes:
@@ -275,8 +276,8 @@ def without_kinds(row: bytes) -> bytes:
 
 def store_row(tr: Any, worker: bytes, row: bytes) -> None:
     """Store the row of a worker as its beat does."""
-    tr.set_versionstamped_value(keys.worker(worker), bytes(10) + row + bytes(4))
-    tr.set_versionstamped_value(keys.WORKERS_CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+    tr.set_versionstamped_value(workerkeys.worker(worker), bytes(10) + row + bytes(4))
+    tr.set_versionstamped_value(workerkeys.WORKERS_CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
 
 def ids(db: Any) -> list[bytes]:
