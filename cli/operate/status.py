@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from cq.cli.operate.history_view import print_history
 from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, queue_columns, table_of
 from cq.cli.operate.watch import watch
 from cq.cli.shared.help import CommandSet
@@ -26,7 +27,10 @@ WATCH_SECONDS: Final = 2.0
 commands = CommandSet()
 
 
-@commands.command("status", examples=["cq status", "cq status --watch", "cq status words --json"])
+@commands.command(
+    "status",
+    examples=["cq status", "cq status --watch", "cq status words --json", "cq status words --history"],
+)
 def show_status(
     queue: Annotated[str | None, argument("QUEUE", "Name of a queue. Default: all queues.")] = None,
     watched: Annotated[
@@ -39,6 +43,12 @@ def show_status(
     wide: Annotated[
         bool, typer.Option("--wide", help="Show all columns on a terminal, not only those that fit.")
     ] = False,
+    history: Annotated[
+        bool,
+        typer.Option(
+            "--history", help="Show what workers did in the past hour, with a chart of its minutes."
+        ),
+    ] = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -46,9 +56,14 @@ def show_status(
 
     For each queue its state, backlog, age and rate; for each worker its state and rate; then a line per warning.
     A terminal shows the columns that fit, a pipe shows all. With --json one line per queue, then one line with all
-    workers.
+    workers; with --history --json one line per queue with its minutes.
     """
+    if history and watched:
+        raise typer.BadParameter("expected --history or --watch, got both")
     db, console = read_store(store), make_console()
+    if history:
+        print_history(db, queue, json=json)
+        return
     if not watched:
         _print(console, overview(db, queue), wide, json)
         return

@@ -61,6 +61,36 @@ def test_watching_with_json_prints_lines(cli: Cli, db: Any) -> None:
     assert watching.returncode == 0
 
 
+def test_the_past_hour_is_shown_with_a_chart_of_its_minutes(here: Here, db: Any) -> None:
+    cq.configure(db, "words")
+    cq.configure(db, "other")
+    add(db, "words", {"a": 1, "b": 1})
+    assert here("worker", "--drain", "words").status == 0
+
+    lines = here("status", "words", "--history").out.splitlines()
+    assert lines[0].split() == ["queue", "figure", "past", "hour", "its", "minutes"]
+    shown = {line.split()[1]: line for line in lines[1:]}
+    assert shown.keys() == {"updates", "passes", "conflicts", "set", "lag"}
+    assert shown["updates"].split()[:3] == ["words", "updates", "2"]
+    assert shown["updates"].count("█") == 1
+    assert shown["conflicts"].split()[2:] == ["0", "▁" * 60]
+
+    found = {row["name"]: row["minutes"] for row in here("status", "--history", "--json").rows()}
+    assert {name: len(minutes) for name, minutes in found.items()} == {"other": 60, "words": 60}
+    assert sum(minute["updates"] for minute in found["words"]) == 2
+
+    assert here("status", "missing", "--history").status == 1
+    assert here("status", "--history", "--watch").status == 2
+
+
+def test_a_worker_without_history_stores_none(here: Here, db: Any) -> None:
+    cq.configure(db, "words")
+    add(db, "words", {"a": 1})
+    assert here("worker", "--drain", "--no-history").status == 0
+    (found,) = here("status", "--history", "--json").rows()
+    assert sum(minute["updates"] for minute in found["minutes"]) == 0
+
+
 def test_health_is_told_by_the_exit_status(cli: Cli, db: Any) -> None:
     cq.configure(db, "words")
     ended = cli.run("health", "--here")
