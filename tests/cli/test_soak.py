@@ -25,8 +25,10 @@ from tests.cli.conftest import SECONDS, Cli
 from tests.cli.test_worker import running
 
 TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "10"))
-OLDEST: Final = 30.0
+OLDEST: Final = 25.0
 """For how long an update may wait, in seconds: one that is killed and not replaced is missed after 12 to 16."""
+STARTS: Final = 10
+"""So many times the time that processes take to start, which is long on a busy machine, an update may wait longer."""
 PARENTS, PROCESSES = 2, 3
 
 
@@ -72,10 +74,11 @@ class Minute:
     def reshape(self) -> None:
         for buckets in (24, 5):
             self.over.wait(TIME / 3)
-            while not self.over.wait(0.2):
+            while True:
                 with suppress(cq.NotNow):  # the change before is not done yet
                     cq.rebucket(self.db, "words", buckets)
                     break
+                time.sleep(0.2)
 
     def watch(self) -> None:
         while not self.over.wait(0.5):
@@ -94,7 +97,9 @@ class Minute:
         threads = [threading.Thread(target=guarded, args=[body]) for body in bodies]
         for thread in threads:
             thread.start()
-        self.over.wait(TIME)
+        end = time.monotonic() + TIME
+        while (time.monotonic() < end or self.killed <= TIME / 3) and not self.over.wait(0.1):
+            pass
         self.over.set()
         for thread in threads:
             thread.join()
@@ -104,11 +109,13 @@ class Minute:
 
 def test_failures_and_operators_leave_exact_values(cli: Cli, db: Any) -> None:
     cq.configure(db, "words", buckets=12)
+    begun = time.monotonic()
     parents = [running(cli, "--processes", str(PROCESSES), until=b" processes, ") for _ in range(PARENTS)]
+    longest = OLDEST + STARTS * (time.monotonic() - begun)
     minute = Minute(cli, db)
     minute.run()
 
-    deadline = time.monotonic() + OLDEST
+    deadline = time.monotonic() + longest
     while not (is_drained(db, "words", 0.5) and config(db).former is None):
         assert time.monotonic() < deadline, "it is not drained by itself"
     for parent in parents:
@@ -118,8 +125,7 @@ def test_failures_and_operators_leave_exact_values(cli: Cli, db: Any) -> None:
     assert_values(db, "words", minute.counts)
     assert_drained(db)
     assert config(db).buckets == 5
-    assert minute.killed > TIME / 3
-    assert minute.oldest < OLDEST
+    assert minute.oldest < longest
 
 
 def config(db: Any) -> Any:

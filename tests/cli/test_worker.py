@@ -10,7 +10,6 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Collection
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from cq.keys import membership as workerkeys
 from cq.observers.scheduling.members import Member, read_members
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
-from tests.helpers import event_of
+from tests.helpers import event_of, free_ports
 
 APP = """
 import cq
@@ -427,21 +426,6 @@ def scraped(address: str) -> dict[str, float]:
         name: float(value)
         for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
     }
-
-
-def free_ports(number: int) -> int:
-    """The first of so many ports in a row that nobody listens on."""
-    while True:
-        with ExitStack() as opened:
-            first = opened.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                for at in range(1, number):
-                    opened.enter_context(socket.socket()).bind(("127.0.0.1", port + at))
-            except OSError:
-                continue
-            return port
 
 
 def wait_for_workers(db: Any, number: int, without: Collection[int] = ()) -> list[Member]:

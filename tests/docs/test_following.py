@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pytest
 import typer
 
 from cq.cli.main import command_line
+from tests.helpers import free_ports
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -50,8 +50,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.port = server.getsockname()[1]
+        self.port = free_ports()
         commands = folder / ".venv" / "bin"
         commands.mkdir(parents=True)
         (commands / "activate").write_text("")

@@ -29,7 +29,7 @@ from cq.observers.telemetry.metrics import Address, Metrics, MetricsUnavailable,
 from cq.store.api import Transaction
 from cq.store.transact import transact
 from tests.faults import Passing
-from tests.helpers import add
+from tests.helpers import add, free_ports
 
 MEASURED = {
     "queue": "words",
@@ -188,19 +188,11 @@ class TestAddress:
         assert Address("h", 0).plus(3) == ("h", 0)
 
 
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 class TestServe:
     """The endpoint."""
 
     def test_metrics_are_scraped_in_the_format_of_openmetrics(self) -> None:
-        port = free_port()
+        port = free_ports()
         end = serve(Address("127.0.0.1", port))
         emit("queue_measured", **MEASURED)
         accepted = {"Accept": "application/openmetrics-text; version=1.0.0"}
@@ -220,7 +212,7 @@ class TestServe:
     ) -> None:
         monkeypatch.setattr(cq.observers.telemetry.metrics, "CONNECTION_SECONDS", 0.3)
         with ExitStack() as opened:
-            port = free_port()
+            port = free_ports()
             opened.callback(serve(Address("127.0.0.1", port)))
             slow = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
             slow.sendall(begun)
