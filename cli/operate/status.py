@@ -85,13 +85,14 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
             console.print(each, soft_wrap=not console.is_terminal)
         return
     for queue in found.queues:
-        export = found.exports.get(queue.name)
+        export, lag = found.exports.get(queue.name), found.outbox_lags.get(queue.name)
         print_json(
             {
                 **asdict(queue),
                 "telling": queue.backfilling,  # its name before 0.1.0, for programs that read it
                 **asdict(found.activity[queue.name]),
                 "export": None if export is None else asdict(export),
+                "outbox": None if lag is None else asdict(lag),
             }
         )
     print_json({"workers": [asdict(worker) for worker in found.workers]})

@@ -71,12 +71,27 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         ShownColumn(
             "export lag", lambda queue: age(each.oldest_seconds if (each := export(queue)) else None)
         ),
+        *(_outbox_columns(found) if found.outbox_lags else ()),
         ShownColumn("limits", _limits, is_number=False),
         ShownColumn("bytes", lambda queue: _counted(queue, queue.bytes)),
         ShownColumn("buckets", lambda queue: f"{queue.settings.get('buckets', _NONE)}"),
         ShownColumn("waiting", lambda queue: f"{queue.waiting_buckets:,}"),
         ShownColumn("conflicts", lambda queue: f"{found.activity[queue.name].conflicts:,}"),
     ]
+
+
+def _outbox_columns(found: Overview) -> Iterable[ShownColumn]:
+    """The columns of outboxes, as their workers read them latest."""
+
+    def rows(queue: QueueStatus) -> str:
+        lag = found.outbox_lags.get(queue.name)
+        return _NONE if lag is None else f"{lag.rows:,}{'+' if lag.has_more else ''}"
+
+    def oldest(queue: QueueStatus) -> str:
+        lag = found.outbox_lags.get(queue.name)
+        return age(None if lag is None else lag.oldest_seconds)
+
+    return ShownColumn("outbox rows", rows), ShownColumn("outbox lag", oldest)
 
 
 WORKER_COLUMNS: Final[Sequence[ShownColumn]] = (

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cq import runtime
 from cq.admin.queue_status import QueueStatus, current_version, status
 from cq.config.queue import MAX_BUCKETS
 from cq.observers.monitoring.export_status import ExportStatus, export_status
@@ -92,6 +93,21 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
+class OutboxLag:
+    """The rows that the worker of an outbox found when it read the table latest, up to some seconds ago.
+
+    Attributes:
+        rows: rows to add to the queue, up to 2,000.
+        has_more: whether there were more rows.
+        oldest_seconds: the age of the oldest of them, by the clock of the application's database; None: no rows.
+    """
+
+    rows: int
+    has_more: bool
+    oldest_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """The status of queues, exports and workers.
 
@@ -101,6 +117,7 @@ class Overview:
         exports: {name of an exported queue, or of an application's export queue: its status}.
         workers: all registered workers, including dead ones whose rows have not been removed yet.
         outboxes: {name of a queue: whether its outbox is stopped, and its latest error}.
+        outbox_lags: {name of a queue: the rows of its outbox}, of outboxes that live workers have read.
     """
 
     queues: list[QueueStatus]
@@ -108,6 +125,7 @@ class Overview:
     exports: dict[str, ExportStatus]
     workers: list[WorkerStatus]
     outboxes: dict[str, tuple[bool, str]] = field(default_factory=dict)
+    outbox_lags: dict[str, OutboxLag] = field(default_factory=dict)
 
 
 def overview(db: Database, name: str | None = None) -> Overview:
@@ -125,6 +143,7 @@ def overview(db: Database, name: str | None = None) -> Overview:
         exports,
         sorted((_worker(member, now) for member in members), key=lambda each: (each.host, each.pid, each.id)),
         outboxes,
+        {each: lag for each in names if (lag := _outbox_lag(each, alive, has_error=bool(outboxes[each][1])))},
     )
 
 
@@ -171,6 +190,17 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
         passes_per_second=round(passes_rate, 2),
         updates_per_second=round(updates_rate, 2),
     )
+
+
+def _outbox_lag(name: str, alive: Sequence[Member], *, has_error: bool) -> OutboxLag | None:
+    """The backlog in the latest row of the live workers that has one; None if it is unknown."""
+    for member in sorted(alive, key=lambda member: member.stamp, reverse=True):
+        match _table(member.report.facts.get("backlogs")).get(name):
+            case [int(rows), bool(has_more), float() | None as oldest_at] if rows or not has_error:
+                # An outbox that fails and had no rows before may have some now.
+                age = None if oldest_at is None else max(0.0, round(runtime.time() - _number(oldest_at), 3))
+                return OutboxLag(int(_number(rows)), has_more, age)
+    return None
 
 
 def _queues(facts: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:

@@ -31,6 +31,7 @@ from cq.observers.outbox.state import OutboxState, new_batch, notify, number_of,
 from cq.observers.outbox.table import OutboxFence, OutboxRow, OutboxTables, seconds_since
 from cq.observers.outbox.watch import RowWatch
 from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import SourceBacklog
 from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.telemetry.bus import emit
 from cq.queue.combine_queue import CombineQueue
@@ -92,6 +93,7 @@ class OutboxTask(NotedTask):
         """Close the connections to the application's database: the worker leaves the outbox."""
         self._watch.stop()
         self._source.database.close()
+        self.backlog = None  # another worker reads the table now
 
     def _step(self) -> float:
         """Move one batch; returns 0.0 if there may be more rows, `DONE` if there are none."""
@@ -163,7 +165,10 @@ class OutboxTask(NotedTask):
             tables = OutboxTables.of(dialect, self._source.schema)
             # The fence first: then the rows are not older than it, and do not include any of the latest batch.
             fence = self._checked(tables.fence(conn, self.queue), (state.batch,))
-            return fence, *tables.read(conn, self.queue)
+            rows, is_last = tables.read(conn, self.queue)
+        oldest = min((row.added_at.timestamp() for row in rows), default=None)
+        self.backlog = SourceBacklog(len(rows), not is_last, oldest)
+        return fence, rows, is_last
 
     # 4: moving rows
 

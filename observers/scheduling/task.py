@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Final
+from typing import Final, NamedTuple
 
 from cq.observers.scheduling.members import COMBINE, TaskId
 from cq.store.watch import WatchSlot
@@ -19,6 +19,20 @@ def pause_after(seconds: float) -> float:
     share of the step's time. A step takes longer in a busy store, so the pause grows with the load.
     """
     return min(_PAUSE_SHARE * seconds, _LONGEST_PAUSE)
+
+
+class SourceBacklog(NamedTuple):
+    """Rows that a task found in a source outside of the store: a part of the worker's row, for operators.
+
+    Attributes:
+        rows: the rows that it read.
+        has_more: whether the source had further rows.
+        oldest_at: when the oldest of them was inserted, by the source's clock, in seconds since 1970; None: no rows.
+    """
+
+    rows: int
+    has_more: bool
+    oldest_at: float | None
 
 
 class Task(ABC):
@@ -37,6 +51,7 @@ class Task(ABC):
         waited_seconds: about how long the oldest work that the latest step left had waited.
         max_parallel: how many of the queue's tasks of this kind the worker runs at once; None: no limit.
         problem: the latest error while the task fails, else empty.
+        backlog: the rows that it found latest in its source; None: it has none, or has not read it yet.
     """
 
     notification: bytes | None = None
@@ -47,6 +62,7 @@ class Task(ABC):
     waited_seconds: float = 0.0
     max_parallel: int | None = None
     problem: str = ""
+    backlog: SourceBacklog | None = None
 
     @abstractmethod
     def run(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from cq import runtime
@@ -148,9 +149,18 @@ class WorkerReports:
         emit("task_failed", queue=job.task_id.queue, task=str(job), error=text, pause=pause)
 
     def facts(self, owned: Sequence[Job]) -> dict[str, Any]:
-        """The statistics for the worker's row, see `WorkerStatistics.collect`."""
+        """The statistics for the worker's row: those of `WorkerStatistics.collect`, and the backlogs of sources.
+
+        `backlogs` is {queue: the fields of its task's `SourceBacklog`}, of the 100 with the oldest rows.
+        """
         tasks = Counter(job.task_id.kind for job in owned)
-        return self._statistics.collect(tasks, self._latest_error)
+        return {**self._statistics.collect(tasks, self._latest_error), "backlogs": _backlogs(owned)}
+
+
+def _backlogs(jobs: Sequence[Job]) -> dict[str, list[Any]]:
+    found = {job.task_id.queue: backlog for job in jobs if (backlog := job.task.backlog) is not None}
+    oldest = sorted(found, key=lambda queue: found[queue].oldest_at or inf)[:_MOST_QUEUES]
+    return {queue: list(found[queue]) for queue in oldest}
 
 
 def _buckets(jobs: Sequence[Job]) -> int:

@@ -8,6 +8,8 @@ import time
 from typing import Any
 
 import cq
+from cq.observers.scheduling.members import MemberReport
+from cq.observers.scheduling.membership import Membership
 from tests.cli.conftest import SECONDS, Cli, Here
 from tests.cli.test_worker import add, running, wait_for, wait_for_workers
 
@@ -107,3 +109,21 @@ def test_health_is_a_line_of_json(here: Here, db: Any) -> None:
     (found,) = ended.rows()
     assert ended.status == 1
     assert found == {"healthy": False, "problems": ["no worker is alive: none has registered"]}
+
+
+def test_the_rows_that_the_worker_of_an_outbox_has_read_are_shown(here: Here, db: Any) -> None:
+    cq.configure(db, "sold")
+    cq.configure(db, "words")
+    assert "outbox" not in here("status").out
+    membership = Membership(db, queues=["sold"], every=600.0)
+    membership.beat(MemberReport(facts={"backlogs": {"sold": [2000, True, time.time() - 90]}}))
+    sold, words, _ = here("status", "--json").rows()
+    shown = here("status").out
+    membership.leave(1.0)
+
+    assert (sold["outbox"]["rows"], sold["outbox"]["has_more"]) == (2000, True)
+    assert sold["outbox"]["oldest_seconds"] >= 90
+    assert words["outbox"] is None
+    assert "outbox rows" in shown
+    assert "outbox lag" in shown
+    assert "2,000+" in shown

@@ -11,7 +11,14 @@ import pytest
 
 import cq
 from cq.admin.queue_status import current_version, status
-from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus, overview, remarks
+from cq.observers.monitoring.store_overview import (
+    Activity,
+    OutboxLag,
+    Overview,
+    WorkerStatus,
+    overview,
+    remarks,
+)
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
@@ -23,6 +30,7 @@ from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
 from tests.clocks import START, set_clock
 from tests.helpers import add
+from tests.observers.outbox import outboxhelpers
 from tests.observers.worker.test_worker import running, told_app
 
 SECONDS = 60.0
@@ -276,3 +284,45 @@ def test_single_buckets_are_named_only_while_a_worker_combines_the_queue(
 
     assert any("bucket 0 has waited" in line for line in found) == bool(workers)
     assert ("no worker is alive" in found) == (not workers)
+
+
+def test_the_rows_of_an_outbox_are_those_that_its_worker_read_latest(
+    db: Any, name: str, row: Membership, sqlite_url: str
+) -> None:
+    outboxhelpers.configure(db, name)
+    outboxhelpers.insert(name, {"a": 1, "b": 2})
+    task = outboxhelpers.outbox_task(db, name)
+    job = Job(task, TaskId("outbox", name, 0))
+    reports = WorkerReports(row.me, WorkerCounts(), 1)
+    seen = []
+    for _ in range(3):  # not read yet, then with rows, then without
+        row.beat(MemberReport(facts=reports.facts([job])))
+        seen.append(overview(db, name).outbox_lags.get(name))
+        task.run()
+    outboxhelpers.sql("DROP TABLE cq_outbox")
+    task.run()
+    row.beat(MemberReport(facts=reports.facts([job])))
+    failing = overview(db, name)
+    task.end()
+
+    unread, full, empty = seen
+    assert unread is None
+    assert full is not None
+    assert (full.rows, full.has_more, full.oldest_seconds is not None) == (2, False, True)
+    assert empty == OutboxLag(0, False, None)
+    assert failing.outboxes[name][1]
+    assert failing.outbox_lags == {}, "there may be rows now"
+
+
+def test_many_rows_of_an_outbox_are_shown_as_more_and_damaged_facts_are_left_out(
+    db: Any, name: str, row: Membership
+) -> None:
+    cq.configure(db, name)
+    with set_clock() as clock:
+        row.beat(MemberReport(facts={"backlogs": {name: [2000, True, clock.now - 90]}}))
+        (lag,) = overview(db, name).outbox_lags.values()
+        row.beat(MemberReport(facts={"backlogs": {name: ["many", True, None]}}))
+        damaged = overview(db, name).outbox_lags
+
+    assert lag == OutboxLag(2000, True, 90.0)
+    assert damaged == {}
