@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import cq
 from cq import runtime
 from cq.cli.bench.measures.phases import Notify, PhaseResult, Plan, measure
 from cq.cli.bench.measures.roles import AdderRole, AddResult
+from cq.cli.bench.measures.tasks import AsyncAdd, TaskRole
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import Add
 from cq.cli.bench.systems.workload import BenchWorkload
@@ -100,26 +100,15 @@ class EmitterRole(AdderRole):
         return added._replace(ended=runtime.monotonic())
 
 
-class AsyncEmitterRole(EmitterRole):
+class AsyncEmitterRole(TaskRole):
     """Adds through an emitter in asyncio tasks of one event loop, one task in place of each thread."""
 
     caller: ClassVar[str] = "task"
 
-    def run(self, begin: float, end: float) -> AddResult:
-        return AddResult(asyncio.run(self._all(end)), runtime.monotonic())
-
     def _draw(self) -> None:
         pool = self.workload.draw(self.seed)
-        self._next_one = cycle([update for updates in pool for update in updates.items()]).__next__
+        self._next = cycle([update for updates in pool for update in updates.items()]).__next__
 
-    async def _all(self, end: float) -> int:
+    def _adder(self, stack: ExitStack) -> AsyncAdd:
         (emitter,) = _emitters.values()
-        return sum(await asyncio.gather(*(self._emit(emitter, end) for _ in range(self.threads))))
-
-    async def _emit(self, emitter: Emitter, end: float) -> int:
-        """Emit increments in one task until `end`; returns the number of committed increments."""
-        number, emit, next_one, now = 0, emitter.emit_async, self._next_one, runtime.monotonic
-        while now() < end:
-            await emit(*next_one())
-            number += 1
-        return number
+        return lambda increment: emitter.emit_async(*increment)

@@ -77,7 +77,8 @@ class AdderRole:
 
     def _draw(self) -> None:
         pool = self.workload.draw(self.seed)
-        self._next = cycle(pool).__next__  # thread-safe: one call in C, which the interpreter lock protects
+        # Thread-safe: one call in C, which the interpreter lock protects.
+        self._next: Callable[[], Any] = cycle(pool).__next__
 
     def _add(self, place: int, begin: float, end: float) -> int:
         """Add in one thread from `begin` to `end`; returns the number of committed transactions."""

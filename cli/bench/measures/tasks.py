@@ -17,7 +17,8 @@ from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import CannotMeasure
 from cq.cli.bench.systems.workload import BenchWorkload
 
-AsyncAdd = Callable[[Mapping[str, Any]], Awaitable[None]]
+AsyncAdd = Callable[[Any], Awaitable[None]]
+"""Adds what the role draws, and returns after the commit."""
 
 
 def measure_tasks(
