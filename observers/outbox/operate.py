@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cq import keys
 from cq.config.queue import read_config
@@ -26,7 +25,7 @@ from cq.observers.outbox.state import (
 )
 from cq.observers.outbox.table import OutboxBacklog, OutboxFence, OutboxTables
 from cq.observers.outbox.task import OutboxSource, OutboxTask
-from cq.observers.sql.check import raise_differences
+from cq.observers.sql.check import create_missing
 from cq.outbox import check_schema
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -65,15 +64,7 @@ def _read_settings(tr: Transaction, queue: str) -> OutboxSettings | None:
 
 
 def _create(conn: sa.Connection, tables: OutboxTables) -> list[str]:
-    created = []
-    for table in (tables.rows, tables.progress):
-        if sa.inspect(conn).has_table(table.name, schema=table.schema):
-            raise_differences(conn, tables.dialect, table)
-            continue
-        conn.execute(CreateTable(table, if_not_exists=True))
-        for index in table.indexes:
-            conn.execute(CreateIndex(index))
-        created.append(table.name)
+    created = [table.name for table in create_missing(conn, tables.dialect, (tables.rows, tables.progress))]
     if tables.rows.name in created:
         tables.add_trigger(conn)
     return created

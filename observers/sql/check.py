@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.schema import CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from cq.observers.export.batch import ExportFailed
 from cq.observers.sql.dialects.dialect import Dialect
@@ -27,18 +27,29 @@ def init(reporting: ReportingDatabase, definition: TableDefinition) -> list[str]
     Raises:
         ExportFailed: an existing table differs from its definition; no table is created.
     """
-    created = []
     with reporting.transaction() as (conn, dialect):
-        for table in _tables(dialect, definition):
-            if sa.inspect(conn).has_table(table.name, schema=table.schema):
-                raise_differences(conn, dialect, table)
-            else:
-                conn.execute(CreateTable(table, if_not_exists=True))
-                created.append(_shown(table))
+        created = [_shown(table) for table in create_missing(conn, dialect, _tables(dialect, definition))]
         own = ProgressTables.of(dialect, definition.schema)
         owner = own.owner(conn, str(definition))
         if owner is not None and _shown(definition.table(dialect)) in created:
             own.close(conn, owner)  # the table existed before: its former rows are missing
+    return created
+
+
+def create_missing(conn: sa.Connection, dialect: Dialect, tables: Iterable[sa.Table]) -> list[sa.Table]:
+    """Create the missing tables with their indexes; returns these tables.
+
+    Raises `ExportFailed` if an existing table differs from its definition.
+    """
+    created = []
+    for table in tables:
+        if sa.inspect(conn).has_table(table.name, schema=table.schema):
+            _raise_differences(conn, dialect, table)
+            continue
+        conn.execute(CreateTable(table, if_not_exists=True))
+        for index in table.indexes:
+            conn.execute(CreateIndex(index))
+        created.append(table)
     return created
 
 
@@ -49,7 +60,7 @@ def check(conn: sa.Connection, dialect: Dialect, definition: TableDefinition, qu
             raise ExportFailed(
                 f"the reporting database has no table {_shown(table)!r}: run `cq export init {queue}`"
             )
-        raise_differences(conn, dialect, table)
+        _raise_differences(conn, dialect, table)
 
 
 def _tables(dialect: Dialect, definition: TableDefinition) -> list[sa.Table]:
@@ -57,7 +68,7 @@ def _tables(dialect: Dialect, definition: TableDefinition) -> list[sa.Table]:
     return [own.progress, own.tables, definition.table(dialect)]
 
 
-def raise_differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
+def _raise_differences(conn: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
     """Raise `ExportFailed`, naming the differences, unless an existing table has the columns of its definition."""
     differences = list(_differences(conn, dialect, table))
     if differences:
