@@ -13,11 +13,10 @@ from typing import Final
 
 from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig
-from cq.keys import version_of
-from cq.keys.export import ExportKeys, first_sequence, versionstamp_of
+from cq.keys.export import ExportKeys, first_sequence
 from cq.observers.export.batch import ExportBatch, ExportPosition, KeptExporter
 from cq.observers.export.failure_note import NotedTask
-from cq.observers.export.queue import BUCKETS
+from cq.observers.export.queue import BUCKETS, oldest_versions
 from cq.observers.export.state import ExportView, read_control, read_position, read_view
 from cq.observers.scheduling.runner import DONE
 from cq.observers.telemetry.bus import emit
@@ -118,13 +117,7 @@ class Keeper(NotedTask):
                 return False
             # All entries of the backfill have versions up to this one. Later entries need not be exported first.
             self._backfilled_at = tr.get_read_version().wait()
-        firsts = [tr.snapshot.get_range(*self.keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
-        oldest = [
-            version_of(versionstamp_of(self.keys.sequence_of_row(row.key)))
-            for first in firsts
-            for row in first
-        ]
-        return all(version > self._backfilled_at for version in oldest)
+        return all(version > self._backfilled_at for version in oldest_versions(tr.snapshot, self.keys))
 
     def _note_swept(self, tr: Transaction) -> None:
         control = read_control(tr, self.keys)

@@ -15,17 +15,23 @@ from typing import Any, Final
 from cq.arguments import repeatable
 from cq.config.queue import QueueConfig
 from cq.encoding.hashing import bucket_of
-from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.keys.export import ExportKeys
+from cq.keys import INCOMPLETE_VERSIONSTAMP, version_of
+from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observer import Change, ObserverFunction
 from cq.observers.export.rows import ExportEntry, encoded_keys, pack
 from cq.observers.export.spec import NAME, check_alone
-from cq.store.api import Transaction
+from cq.store.api import Transaction, TransactionRead
 
-__all__ = ["BUCKETS", "ExportEntry", "ExportQueue", "observer"]
+__all__ = ["BUCKETS", "ExportEntry", "ExportQueue", "observer", "oldest_versions"]
 
 BUCKETS: Final = 8
 """Number of buckets of every export queue, which never changes; each of them can be exported in parallel."""
+
+
+def oldest_versions(tr: TransactionRead, keys: ExportKeys) -> list[int]:
+    """The commit version of the first entry of each bucket that has entries."""
+    firsts = [tr.get_range(*keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
+    return [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
 
 
 class ExportQueue:

@@ -11,9 +11,8 @@ from cq.admin.backfill import current_generation
 from cq.admin.queue_status import current_version
 from cq.config.queue import queue_names, read_config
 from cq.errors import CqError, QueueNotConfigured
-from cq.keys import version_of
-from cq.keys.export import ExportKeys, versionstamp_of
-from cq.observers.export.queue import BUCKETS
+from cq.keys.export import ExportKeys
+from cq.observers.export.queue import BUCKETS, oldest_versions
 from cq.observers.export.spec import EXPORTERS
 from cq.observers.export.state import (
     export_names,
@@ -102,8 +101,7 @@ def export_queues(tr: Transaction, name: str | None = None) -> list[str]:
 
 def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
     snapshot, keys = tr.snapshot, ExportKeys(name)
-    firsts = [snapshot.get_range(*keys.rows(bucket), limit=1) for bucket in range(BUCKETS)]
-    oldest = [version_of(versionstamp_of(keys.sequence_of_row(row.key))) for first in firsts for row in first]
+    oldest = oldest_versions(snapshot, keys)
     rows, size, exact = count_rows(snapshot, *keys.all_rows())
     failures = read_failures(snapshot, keys).values()
     stopped = read_view(snapshot, keys, ())().stopped

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cq.keys import QueueKeys, version_of
-from cq.keys.export import ExportKeys, versionstamp_of
-from cq.observers.export.queue import BUCKETS
+from cq.keys import QueueKeys
+from cq.keys.export import ExportKeys
+from cq.observers.export.queue import oldest_versions
 from cq.observers.tasks.timed import TimedTask
 from cq.observers.telemetry.bus import emit
 from cq.queue.rows import oldest_by_bucket
@@ -119,10 +119,7 @@ def measure(tr: Transaction, name: str) -> Measurement:
     export_bytes, export_lag = 0, 0.0
     # The further requests are made for a backlog only: an idle queue must stay at three.
     if first_exported.to_list():
-        rows = [snapshot.get_range(*exports.rows(bucket), limit=1) for bucket in range(BUCKETS)]
-        versions = [
-            version_of(versionstamp_of(exports.sequence_of_row(row.key))) for found in rows for row in found
-        ]
+        versions = oldest_versions(snapshot, exports)
         export_bytes = count_rows(snapshot, *exports.all_rows()).bytes
         export_lag = clock.age(min(versions, default=now), now)
     size = count_rows(snapshot, *queue.all_rows()).bytes if waiting else 0
