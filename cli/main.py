@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "queues.manage": ("rebucket", "purge", "delete", "limit", "drain"),
     "queues.top": ("top", "cloud"),
     "operate.worker": ("worker",),
+    "web.command": ("web",),
     "operate.health": ("health",),
     "operate.config": ("settings",),
     "operate.doctor": ("doctor",),

@@ -50,7 +50,8 @@ def modules_in_tree() -> set[str]:
     for folder, package in TOP_FOLDERS.items():
         for where, _, names in os.walk(ROOT / folder):  # walk() does not follow the links
             inside = PurePosixPath(package) / Path(where).relative_to(ROOT / folder)
-            found |= {str(inside / name) for name in names if name.endswith(".py")}
+            kinds = (".py", ".html", ".css", ".js", ".svg")
+            found |= {str(inside / name) for name in names if name.endswith(kinds)}
     return found
 
 

@@ -79,6 +79,9 @@ cli/demos/visits
 cli/demos/words
 cli/demos
 cli/queues
+cli/web/sampling
+cli/web/pages
+cli/web
 cli
 """
 """The rooms from the ground up: a module imports its own room and those above its line, and none below it.

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 
 from cq import runtime
 from cq.admin.queue_status import QueueStatus, current_version, status
@@ -228,56 +229,108 @@ def _number(found: object) -> float:
     return found if isinstance(found, int | float) and 0 <= found < _MOST else 0
 
 
+class Finding(StrEnum):
+    """The kinds of remarks."""
+
+    NO_WORKER = "no worker is alive"
+    NOT_COMBINED = "no worker combines a queue"
+    CODE_MISSING = "the live workers lack the code of a queue"
+    UNREADABLE = "stored data cannot be read"
+    PAUSED = "a queue is paused"
+    FULL = "a queue exceeds its limits"
+    PROGRESS = "workers change a queue, and will finish"
+    REFUSED = "a window has refused updates"
+    LATE = "updates wait for long"
+    BUCKETS = "another number of buckets suits a queue better"
+    EXPORT = "an export fails"
+    OUTBOX = "an outbox fails"
+    DEAD_WORKER = "a worker is dead"
+    LEFT_ALONE = "a worker leaves queues alone"
+    WORKER = "a worker reports a problem"
+
+
+class Remark(NamedTuple):
+    """A remark for an operator: its kind, the queue or worker (empty: the whole store), and the text about it."""
+
+    finding: Finding
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        """The whole line."""
+        match self.finding:
+            case Finding.NO_WORKER:
+                return self.text
+            case Finding.EXPORT | Finding.OUTBOX:
+                return f"the {self.finding.name.lower()} of queue {self.name!r} {self.text}"
+            case Finding.DEAD_WORKER | Finding.LEFT_ALONE | Finding.WORKER:
+                return f"worker {self.name} {self.text}"
+            case _:
+                return f"queue {self.name!r}: {self.text}"
+
+
 def remarks(seen: Overview) -> list[str]:
     """Remarks for an operator on an overview, one line each."""
+    return list(map(str, find_remarks(seen)))
+
+
+def find_remarks(seen: Overview) -> list[Remark]:
+    """As `remarks`, each with its kind and its subject."""
     is_any_alive = any(worker.alive for worker in seen.workers)
-    lines = [] if is_any_alive else ["no worker is alive"]
+    found = [] if is_any_alive else [Remark(Finding.NO_WORKER, "", "no worker is alive")]
     for queue in seen.queues:
         if is_any_alive and not (queue.paused or queue.problem or seen.activity[queue.name].workers):
-            is_lacking = any(queue.name in worker.left_alone for worker in seen.workers if worker.alive)
-            why = "lack its code" if is_lacking else "are for other queues, or have other roles"
-            lines.append(f"queue {queue.name!r}: no worker combines it: the live workers {why}")
+            found.append(_not_combined(queue, seen.workers))
         activity = seen.activity[queue.name]
         said = [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
         if activity.workers and not queue.paused:  # else all buckets wait, so an old one is not unusual
             for bucket, age in queue.outstanding.items():
-                said.append(f"bucket {bucket} has waited for {age:,.1f} s, far longer than others")
-        lines += [f"queue {queue.name!r}: {each}" for each in said]
+                text = f"bucket {bucket} has waited for {age:,.1f} s, far longer than others"
+                said.append((Finding.LATE, text))
+        found += [Remark(finding, queue.name, text) for finding, text in said]
     for name, export in seen.exports.items():
         if export.error:
-            lines.append(f"the export of queue {name!r} is {export.state}: {export.error}")
+            found.append(Remark(Finding.EXPORT, name, f"is {export.state}: {export.error}"))
     for name, (stopped, error) in seen.outboxes.items():
         if error:
-            lines.append(f"the outbox of queue {name!r} is {'stopped' if stopped else 'failing'}: {error}")
+            found.append(Remark(Finding.OUTBOX, name, f"is {'stopped' if stopped else 'failing'}: {error}"))
     for worker in seen.workers:
-        lines += [f"worker {worker.id} {said}" for said in _of_worker(worker)]
-    return lines
+        found += [Remark(finding, worker.id, text) for finding, text in _of_worker(worker)]
+    return found
 
 
-def _of_queue(queue: QueueStatus) -> list[str]:
-    lines = []
+def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark:
+    is_lacking = any(queue.name in worker.left_alone for worker in workers if worker.alive)
+    finding = Finding.CODE_MISSING if is_lacking else Finding.NOT_COMBINED
+    why = "lack its code" if is_lacking else "are for other queues, or have other roles"
+    return Remark(finding, queue.name, f"no worker combines it: the live workers {why}")
+
+
+def _of_queue(queue: QueueStatus) -> list[tuple[Finding, str]]:
+    found = []
     if queue.problem:
-        lines.append(f"cannot be read: {queue.problem}")
+        found.append((Finding.UNREADABLE, f"cannot be read: {queue.problem}"))
     if queue.paused:
         end = "`cq resume`" if queue.paused_until is None else utc_time(queue.paused_until)
-        lines.append(f"paused until {end}: {queue.reason}")
+        found.append((Finding.PAUSED, f"paused until {end}: {queue.reason}"))
     if queue.full:
-        lines.append(f"full: {queue.full}")
+        found.append((Finding.FULL, f"full: {queue.full}"))
     if queue.former_buckets is not None:
-        lines.append(f"its {queue.former_buckets:,} former buckets are being drained")
+        found.append((Finding.PROGRESS, f"its {queue.former_buckets:,} former buckets are being drained"))
     for observer, complete in queue.backfilling.items():
-        lines.append(f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}")
+        text = f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}"
+        found.append((Finding.PROGRESS, text))
     window = queue.window
     if window is not None and (window.late or window.future):
-        lines.append(
-            f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"
-        )
+        text = f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"
+        found.append((Finding.REFUSED, text))
     if window is not None and window.overdue_seconds > _LATE_SECONDS:
-        lines.append(f"updates due to expire from its window have waited for {window.overdue_seconds:,.1f} s")
-    return lines
+        text = f"updates due to expire from its window have waited for {window.overdue_seconds:,.1f} s"
+        found.append((Finding.LATE, text))
+    return found
 
 
-def _about_buckets(queue: QueueStatus, concurrency: int) -> list[str]:
+def _about_buckets(queue: QueueStatus, concurrency: int) -> list[tuple[Finding, str]]:
     """Advice on the number of buckets, as far as it follows from the backlog."""
     if queue.problem or queue.former_buckets is not None or queue.paused:
         return []
@@ -286,24 +339,24 @@ def _about_buckets(queue: QueueStatus, concurrency: int) -> list[str]:
     if late and queue.waiting_buckets == buckets and concurrency > buckets:
         wanted = min(MAX_BUCKETS, 1 << (concurrency - 1).bit_length())
         advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
-        return [
-            f"buckets that wait: all {buckets:,}, and workers could run {concurrency:,} passes at once: {advice}"
-        ]
+        text = f"buckets that wait: all {buckets:,}, and workers could run {concurrency:,} passes at once: {advice}"
+        return [(Finding.BUCKETS, text)]
     if buckets > _FEW_BUCKETS and queue.rows >= _MANY_ROWS and queue.bytes < _SMALL_ROW * queue.rows:
         size, wanted = queue.bytes // queue.rows, max(_FEW_BUCKETS, buckets // 4)
         advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
-        return [f"rows are of {size:,} bytes only, so adds would cost less with fewer buckets: {advice}"]
+        text = f"rows are of {size:,} bytes only, so adds would cost less with fewer buckets: {advice}"
+        return [(Finding.BUCKETS, text)]
     return []
 
 
-def _of_worker(worker: WorkerStatus) -> list[str]:
+def _of_worker(worker: WorkerStatus) -> list[tuple[Finding, str]]:
     if not worker.alive:
-        return [f"is dead: its latest beat is {worker.beat_seconds:,.1f} s old"]
-    lines = []
+        return [(Finding.DEAD_WORKER, f"is dead: its latest beat is {worker.beat_seconds:,.1f} s old")]
+    found = []
     if worker.left_alone:
-        lines.append(f"leaves alone: {', '.join(worker.left_alone)}")
+        found.append((Finding.LEFT_ALONE, f"leaves alone: {', '.join(worker.left_alone)}"))
     if worker.stuck:
-        lines.append(f"is stuck in: {', '.join(worker.stuck)}")
+        found.append((Finding.WORKER, f"is stuck in: {', '.join(worker.stuck)}"))
     if worker.error:
-        lines.append(f"had the latest error: {worker.error}")
-    return lines
+        found.append((Finding.WORKER, f"had the latest error: {worker.error}"))
+    return found

@@ -38,6 +38,18 @@ _PAGE: Final = """\
 """
 
 _STYLE: Final = """\
+* { box-sizing: border-box; }
+body {
+  margin: 0; background: var(--page); color: var(--text);
+  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif;
+}
+main { max-width: 64rem; margin: 0 auto; padding: clamp(1.25rem, 4vw, 3.5rem) clamp(1rem, 4vw, 2.5rem); }
+h1 { margin: 0; font-size: 1.5rem; font-weight: 650; line-height: 1.25; overflow-wrap: anywhere; }
+.about { margin: .35rem 0 0; color: var(--quiet); font-size: .875rem; font-variant-numeric: tabular-nums; }
+.cloud, .empty { margin: 1.75rem 0 0; padding: 1.75rem 0 0; border-top: 1px solid var(--line); }
+@media print { body { background: none; } }
+"""
+_WORDS: Final = """\
 :root {
   color-scheme: light dark;
   --page: #fbfaf8; --text: #1f2328; --quiet: #59606a; --line: #d9d6cf;
@@ -51,23 +63,10 @@ _STYLE: Final = """\
     --w6: #a9b8ff; --w7: #c1b0ff; --w8: #dba6fb; --w9: #f79ddf;
   }
 }
-* { box-sizing: border-box; }
-body {
-  margin: 0; background: var(--page); color: var(--text);
-  font: 1rem/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif;
-}
-main { max-width: 64rem; margin: 0 auto; padding: clamp(1.25rem, 4vw, 3.5rem) clamp(1rem, 4vw, 2.5rem); }
-h1 { margin: 0; font-size: 1.5rem; font-weight: 650; line-height: 1.25; overflow-wrap: anywhere; }
-.about { margin: .35rem 0 0; color: var(--quiet); font-size: .875rem; font-variant-numeric: tabular-nums; }
-.cloud {
-  display: flex; flex-wrap: wrap; align-items: baseline; gap: .15em 1.1rem;
-  margin: 1.75rem 0 0; padding: 1.75rem 0 0; border-top: 1px solid var(--line); list-style: none;
-}
+.cloud { display: flex; flex-wrap: wrap; align-items: baseline; gap: .15em 1.1rem; list-style: none; }
 .cloud li { max-width: 100%; line-height: 1.2; overflow-wrap: anywhere; white-space: pre-wrap; }
 .score { color: var(--quiet); font-size: .75rem; font-weight: 400; font-variant-numeric: tabular-nums; }
-.empty { margin: 1.75rem 0 0; padding: 1.75rem 0 0; border-top: 1px solid var(--line); }
 @media (forced-colors: active) { .cloud li, .score { color: CanvasText; } }
-@media print { body { background: none; } }
 """
 
 
@@ -83,22 +82,26 @@ def to_html(cloud: Cloud, title: str | None = None, language: str = "en") -> str
     return _PAGE.format(
         language=escape(language),
         title=escape(shown(heading)),
-        style=_STYLE + _sizes(),
-        about=_about(cloud),
-        body=_list(cloud.entries),
+        style=cloud_style() + _STYLE,
+        about=cloud_about(cloud),
+        body=cloud_list(cloud),
     )
 
 
-def _sizes() -> str:
-    """A rule for each weight: each is larger than the one before by the same ratio, from 0.95 to 3.4 rem."""
-    return "".join(
+def cloud_style() -> str:
+    """The style sheet of the list of a cloud, for pages that contain one.
+
+    A rule for each weight: each is larger than the one before by the same ratio, from 0.95 to 3.4 rem.
+    """
+    return _WORDS + "".join(
         f".w{weight} {{ font-size: {0.95 * (3.4 / 0.95) ** ((weight - 1) / 8):.3f}rem; "
         f"font-weight: {400 + 35 * (weight - 1)}; color: var(--w{weight}); }}\n"
         for weight in range(1, 10)
     )
 
 
-def _about(cloud: Cloud) -> str:
+def cloud_about(cloud: Cloud) -> str:
+    """The number of entries of a cloud, its version and its time, as HTML."""
     number = len(cloud.entries)
     created = cloud.created.replace(microsecond=0)
     return (
@@ -107,11 +110,12 @@ def _about(cloud: Cloud) -> str:
     )
 
 
-def _list(entries: tuple[CloudEntry, ...]) -> str:
-    if not entries:
+def cloud_list(cloud: Cloud) -> str:
+    """The list of the words of a cloud, each with its score, as escaped HTML; the element `title` names it."""
+    if not cloud.entries:
         return '<p class="empty">Nothing has a score yet.</p>'
     # The role is explicit, because some screen readers do not treat lists without bullets as lists.
-    items = "\n".join(map(_item, entries))
+    items = "\n".join(map(_item, cloud.entries))
     return f'<ol class="cloud" role="list" aria-labelledby="title">\n{items}\n</ol>'
 
 

@@ -1,0 +1,187 @@
+"""Who may use the dashboard: the token, sessions, host names, the origin of forms, and the headers of all answers.
+
+Values are data, so every page needs the token. Its URL is exchanged for a cookie at once, so that the token stays in
+neither the history of the browser nor in links. A session is a random id with an HMAC of the token: the server stores
+none, and a server with the same token accepts it after a restart.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_BODY_BYTES: Final = 64_000
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The headers of all answers."""
+_SESSION_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class WebAccess:
+    """The token of a server, and the host names under which browsers may open it.
+
+    Attributes:
+        token: the secret.
+        port: of the server; it is part of the cookie's name, as browsers send cookies to all ports of a host.
+        hosts: names in addition to localhost, this machine's name, and all IP addresses.
+    """
+
+    token: str
+    port: int
+    hosts: frozenset[str] = frozenset()
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie with the session."""
+        return f"cq-web-{self.port}"
+
+    def is_token(self, given: str) -> bool:
+        """Whether this is the token, compared in constant time."""
+        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
+
+    def new_session(self) -> str:
+        """A session for the cookie."""
+        name = secrets.token_hex(_SESSION_BYTES)
+        return f"{name}.{self._signed('session', name)}"
+
+    def session(self, cookie: str) -> str | None:
+        """The id of the session in a cookie; None unless this server's token signed it."""
+        name, _, signature = cookie.partition(".")
+        expected = self._signed("session", name)
+        return name if hmac.compare_digest(signature.encode(errors="replace"), expected.encode()) else None
+
+    def form_token(self, session: str) -> str:
+        """The token that forms of a session send."""
+        return self._signed("form", session)
+
+    def is_form_token(self, session: str, given: str) -> bool:
+        """Whether a form has the token of its session, compared in constant time."""
+        return hmac.compare_digest(given.encode(errors="replace"), self.form_token(session).encode())
+
+    def is_host(self, host: str) -> bool:
+        """Whether the server answers under this `Host` header.
+
+        DNS rebinding, a name of another site that resolves to this machine, needs a name: so all IP addresses are safe.
+        """
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        name = name.strip("[]").lower()
+        if name in {"localhost", socket.gethostname().lower(), *self.hosts}:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _signed(self, purpose: str, name: str) -> str:
+        key = self.token.encode()
+        return hmac.digest(key, f"{purpose}:{name}".encode(errors="replace"), "sha256").hex()
+
+
+def is_same_origin(headers: Headers) -> bool:
+    """Whether a browser sent this form from a page of the server itself; False if neither header says so."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        return False
+    return site == "same-origin" if site is not None else origin is not None
+
+
+async def form_of(request: Request) -> dict[str, str] | None:
+    """The fields of a form, each with its last value; None if the body is larger than 64 kB."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BODY_BYTES:
+            return None
+    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=100)
+    return {name: values[-1] for name, values in fields.items()}
+
+
+class Guard:
+    """Middleware: refuses other hosts, requests without a session and foreign forms, and adds the headers.
+
+    It sets `request.state.session`. `/static/` needs no session, and neither does `/login`.
+    """
+
+    def __init__(self, app: ASGIApp, access: WebAccess, sign_in: ASGIApp) -> None:
+        self._app, self._access, self._sign_in = app, access, sign_in
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        answer = self._answer(Request(scope, receive))
+        await (answer or self._app)(scope, receive, send_with_headers)
+
+    def _answer(self, request: Request) -> ASGIApp | None:
+        """The answer to a request that the pages must not see; None for the others."""
+        headers, access = request.headers, self._access
+        if not access.is_host(headers.get("host", "")):
+            return _refusal(
+                "this server does not answer under that host name; `cq web --host NAME` adds one", 421
+            )
+        if request.method == "POST" and not is_same_origin(headers):
+            return _refusal("this form comes from a page of another site", 403)
+        if request.url.path.startswith("/static/") or request.url.path == "/login":
+            return None
+        token = request.query_params.get("token")
+        if token is not None and request.method == "GET":
+            return signed_in(request, access, token) or self._sign_in
+        session = access.session(request.cookies.get(access.cookie, ""))
+        if session is None:
+            return self._sign_in
+        request.state.session = session
+        return None
+
+
+def signed_in(request: Request, access: WebAccess, token: str) -> Response | None:
+    """A redirection to the page without the token, with a cookie; None for a wrong token."""
+    if not access.is_token(token):
+        return None
+    rest = request.url.remove_query_params("token")
+    path = "/" if rest.path == "/login" else rest.path
+    # Only the path: the host of a redirection must not come from the request. Without a second slash at its beginning,
+    # with which browsers would read it as a host.
+    answer = RedirectResponse("/" + path.lstrip("/") + (f"?{rest.query}" if rest.query else ""), 303)
+    answer.set_cookie(access.cookie, access.new_session(), httponly=True, samesite="strict")
+    return answer
+
+
+def _refusal(text: str, status: int) -> Response:
+    return PlainTextResponse(text, status)
+
+
+def hosts_of(names: Iterable[str]) -> frozenset[str]:
+    """The host names that an operator gave, in lower case."""
+    return frozenset(name.lower() for name in names)

@@ -1,0 +1,169 @@
+"""The web application of the dashboard: its routes, from requests to pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+
+from cq.cli.web.access import Guard, WebAccess, form_of, signed_in
+from cq.cli.web.pages.exports import exports_page
+from cq.cli.web.pages.queue import queue_page
+from cq.cli.web.pages.queues import queues_page
+from cq.cli.web.pages.set_aside import aside_page
+from cq.cli.web.pages.web_page import WebPage
+from cq.cli.web.pages.workers import workers_page
+from cq.cli.web.rendering import Renderer, environment
+from cq.cli.web.sampling.lookup import Lookup, look_up
+from cq.cli.web.sampling.reads import READERS
+from cq.cli.web.sampling.sampler import Sampler
+from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
+from cq.cli.web.streams import Streams
+from cq.keys.queue import valid_name
+from cq.observers.monitoring.store_overview import Overview
+from cq.observers.top.html import cloud_style
+from cq.store import OpenDatabase
+
+STATIC: Final = Path(__file__).parent / "static"
+MOST_LOOKUPS: Final = 4
+"""Lookups of keys that run at once; others wait."""
+PAGES: Final[dict[str, Callable[[], WebPage]]] = {
+    "/": queues_page,
+    "/workers": workers_page,
+    "/exports": exports_page,
+    "/aside": aside_page,
+}
+"""{path: the page}, except the pages of one queue."""
+_OF_QUEUES: Final[dict[str, Callable[[str], WebPage]]] = {"queues": queue_page, "aside": aside_page}
+
+
+@dataclass(frozen=True, slots=True)
+class WebSettings:
+    """The settings of a server.
+
+    Attributes:
+        access: the token and the host names.
+        operates: whether pages may change the store.
+    """
+
+    access: WebAccess
+    operates: bool = False
+
+
+class Dashboard:
+    """The pages of one store, and their streams.
+
+    Args:
+        db: a database of either store.
+        settings: of the server.
+    """
+
+    def __init__(self, db: OpenDatabase, settings: WebSettings) -> None:
+        self._db, self._settings = db, settings
+        self._lookups = asyncio.Semaphore(MOST_LOOKUPS)
+        self.renderer = Renderer(environment(), settings.operates)
+        self.sampler = Sampler(db, READERS)
+        self.streams = Streams(self.sampler, self.renderer)
+
+    async def page(self, request: Request) -> Response:
+        """A page."""
+        page = page_of(request.url.path)
+        if page is None:
+            return self._missing(request, "There is no such page.")
+        snapshot = await self.sampler.answered(page.topics)
+        if page.queue and not _is_queue(page.queue, snapshot):
+            return self._missing(request, f"There is no queue {page.queue}.")
+        found = await self._found(request, page)
+        text = self.renderer.page(page, snapshot, lookup=found, events=f"/events?path={page.path}")
+        return HTMLResponse(text)
+
+    async def events(self, request: Request) -> Response:
+        """The stream of a page."""
+        page = page_of(request.query_params.get("path", ""))
+        return PlainTextResponse("no such page", 404) if page is None else self.streams.answer(page)
+
+    async def sign_in(self, request: Request) -> Response:
+        """The page for requests without a session, and its form with the token."""
+        access = self._settings.access
+        if request.method == "POST" and request.url.path == "/login":
+            form = await form_of(request)
+            answer = signed_in(request, access, (form or {}).get("token", "").strip())
+            if answer is not None:
+                return answer
+        is_wrong = request.method == "POST" or "token" in request.query_params
+        return HTMLResponse(self.renderer.render("sign_in.html", is_wrong=is_wrong), 401)
+
+    async def ask_to_sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As `sign_in`, as an application."""
+        answer = await self.sign_in(Request(scope, receive))
+        await answer(scope, receive, send)
+
+    async def _found(self, request: Request, page: WebPage) -> Lookup | None:
+        """The value of the key that a request looks up: one read, and few at once."""
+        word = request.query_params.get("key")
+        if word is None or not page.queue:
+            return None
+        async with self._lookups:
+            return await run_in_threadpool(partial(look_up, self._db, page.queue, word))
+
+    def _missing(self, request: Request, text: str) -> Response:
+        return HTMLResponse(self.renderer.render("missing.html", text=text), 404)
+
+
+def page_of(path: str) -> WebPage | None:
+    """The page of a path; None if there is none."""
+    if path in PAGES:
+        return PAGES[path]()
+    kind, _, name = path.removeprefix("/").partition("/")
+    if kind in _OF_QUEUES and valid_name(name.encode(errors="replace")) is not None:
+        return _OF_QUEUES[kind](name)
+    return None
+
+
+def _is_queue(name: str, snapshot: StoreSnapshot) -> bool:
+    """Whether there is such a queue, also if the store cannot be read now."""
+    seen = snapshot.value(OVERVIEW, Overview)
+    return seen is None or any(queue.name == name for queue in seen.queues)
+
+
+async def _cloud_style(request: Request) -> Response:
+    return Response(cloud_style(), media_type="text/css")
+
+
+def make_app(db: OpenDatabase, settings: WebSettings) -> Starlette:
+    """The application on a store; `app.state.dashboard.sampler.stop()` ends the open streams."""
+    dashboard = Dashboard(db, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        sampling = asyncio.create_task(dashboard.sampler.run())
+        try:
+            yield
+        finally:
+            dashboard.sampler.stop()
+            await sampling
+
+    routes = [
+        Route("/events", dashboard.events),
+        Route("/login", dashboard.sign_in, methods=["GET", "POST"]),
+        Route("/static/cloud.css", _cloud_style),
+        Mount("/static", StaticFiles(directory=STATIC)),
+        Route("/{path:path}", dashboard.page),
+    ]
+    guard = Middleware(Guard, access=settings.access, sign_in=dashboard.ask_to_sign_in)
+    app = Starlette(routes=routes, middleware=[guard], lifespan=lifespan)
+    app.state.dashboard = dashboard
+    return app

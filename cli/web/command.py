@@ -1,0 +1,91 @@
+"""`cq web`: a dashboard in the browser."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+
+from cq.cli.operate.worker import stop_on_signals
+from cq.cli.shared.help import CommandSet
+from cq.cli.shared.options import Store, open_store, option, read_store
+from cq.cli.shared.output import note, say
+from cq.errors import InvalidConfiguration
+from cq.observers.telemetry.metrics import Address
+
+TOKEN_ENV: Final = "CQ_WEB_TOKEN"  # noqa: S105 - the name of a variable
+_LEAST_TOKEN: Final = 16
+_TRANSACTION_MILLISECONDS: Final = 5_000
+_LOOPBACK: Final = ("127.", "localhost", "::1", "[::1]")
+
+commands = CommandSet()
+
+
+@commands.command(
+    "web", examples=["cq web", "cq web --operate", "cq web --listen 127.0.0.1:9000 --store fdb:"]
+)
+def web(
+    listen: Annotated[str, option("[HOST:]PORT", "Address to listen at.", "--listen")] = "127.0.0.1:8080",
+    operate: Annotated[
+        bool,
+        typer.Option("--operate", help="Allow actions: pause, resume, retry, drop, rebucket and limits."),
+    ] = False,
+    host: Annotated[
+        list[str] | None,
+        option("NAME", "Another name of this server, such as that of a proxy; may be repeated."),
+    ] = None,
+    store: Store = None,
+) -> None:
+    """Serve a dashboard: what runs, what is queued and what is wrong.
+
+    Open the printed URL in a browser. Its token gives access to all values, so keep it secret; the environment variable
+    CQ_WEB_TOKEN sets another one than a random one. The pages follow the store by themselves, and the store gets a
+    limited number of reads per second, whatever the number of open pages. Without --operate they only read. ^C ends the
+    server.
+    """
+    serve = _server()
+    token = _token()
+    address = Address.parse(listen)
+    db = open_store(store) if operate else read_store(store)
+    db.options.set_transaction_timeout(_TRANSACTION_MILLISECONDS)
+    if not address.host.startswith(_LOOPBACK):
+        note(
+            f"cq web: warning: {address.host} can be reached from other machines, and the connection is not encrypted: "
+            "use 127.0.0.1 with an SSH tunnel, or a proxy with TLS"
+        )
+    running = serve.Server(db, address, token, host or [], operates=operate)
+    say(f"cq web: open {running.url}/?token={token}")
+    note(f"cq web: {'actions are allowed' if operate else 'read-only'}; ^C ends it")
+    stop_on_signals(running.stop)
+    running.run()
+
+
+def _token() -> str:
+    """The token: $CQ_WEB_TOKEN, or a random one. Never an option: other users can see the arguments of processes."""
+    given = os.environ.get(TOKEN_ENV)
+    if given is None:
+        return secrets.token_urlsafe(24)
+    if (
+        len(given) < _LEAST_TOKEN
+        or not given.isascii()
+        or not given.replace("-", "").replace("_", "").isalnum()
+    ):
+        raise InvalidConfiguration(
+            f"expected ${TOKEN_ENV} to have at least {_LEAST_TOKEN} letters, digits, '-' or '_'"
+        )
+    return given
+
+
+def _server() -> Any:
+    """The module of the server, which needs packages of the extra."""
+    try:
+        return import_module("cq.cli.web.server")
+    except ImportError as error:
+        if not (error.name or "").startswith(("starlette", "uvicorn", "jinja2", "markupsafe")):
+            raise
+        raise InvalidConfiguration(
+            "the dashboard needs packages that are not installed: run `pip install 'combine-queue[web]'`"
+        ) from error

@@ -1,0 +1,105 @@
+"""The first page: all queues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cq.admin.queue_status import QueueStatus
+from cq.cli.web.pages.charts import Line
+from cq.cli.web.pages.text import age, count
+from cq.cli.web.pages.verdict import Level, verdict
+from cq.cli.web.pages.web_page import Part, WebPage
+from cq.cli.web.sampling.recent import Sample
+from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
+from cq.observers.monitoring.export_status import ExportStatus
+from cq.observers.monitoring.store_overview import Activity, Overview
+
+_LATE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue in the table of queues, and in the figures of its own page.
+
+    Attributes:
+        status, activity, export: of the queue; `export` is None without one.
+        level, state: its state as one word, and how much that matters.
+        trend: queued rows per second more or less than a while ago; None if unknown.
+        backlog, ages, rates: charts of the recent past.
+    """
+
+    status: QueueStatus
+    activity: Activity
+    export: ExportStatus | None
+    level: Level
+    state: str
+    trend: float | None
+    backlog: Line
+    ages: Line
+    rates: Line
+
+
+def queues_page() -> WebPage:
+    """The page of all queues."""
+    parts = (Part("verdict"), Part("queues"))
+    return WebPage("/", "Queues", "/", (OVERVIEW,), parts, _view)
+
+
+def _view(snapshot: StoreSnapshot) -> Mapping[str, Any]:
+    seen = snapshot.value(OVERVIEW, Overview)
+    rows = [] if seen is None else [queue_row(seen, queue, snapshot) for queue in seen.queues]
+    return {"verdict": verdict(snapshot), "rows": rows}
+
+
+def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> QueueRow:
+    """The row of a queue."""
+    samples = snapshot.recent.of(queue.name)
+    times = [each.at for each in samples]
+    level, state = _state(seen, queue)
+    return QueueRow(
+        queue,
+        seen.activity[queue.name],
+        seen.exports.get(queue.name),
+        level,
+        state,
+        trend_of(samples),
+        Line("queued rows", times, [each.rows for each in samples], count),
+        Line("age of the oldest update", times, [each.age for each in samples], age),
+        Line("updates combined per second", times, [each.rate for each in samples], count),
+    )
+
+
+def _state(seen: Overview, queue: QueueStatus) -> tuple[Level, str]:
+    export = seen.exports.get(queue.name)
+    if queue.problem:
+        return Level.PROBLEM, "unreadable"
+    if queue.paused:
+        return Level.WARNING, "paused"
+    if not seen.activity[queue.name].workers:
+        return Level.PROBLEM, "no worker"
+    if queue.full:
+        return Level.PROBLEM, "full"
+    if export is not None and export.state in ("failing", "stopped", "unreadable"):
+        return Level.PROBLEM, f"export {export.state}"
+    if queue.aside:
+        return Level.WARNING, "keys set aside"
+    if (queue.oldest_seconds or 0.0) > _LATE_SECONDS:
+        return Level.WARNING, "late"
+    if queue.former_buckets is not None or queue.backfilling:
+        return Level.NOTE, "changing"
+    return Level.GOOD, "combining" if queue.rows else "idle"
+
+
+def trend_of(samples: Sequence[Sample], seconds: float = 20.0) -> float | None:
+    """Queued rows per second more (or less) now than up to `seconds` ago; None with less than two samples.
+
+    >>> trend_of([Sample(0, 10, 0, 0), Sample(10, 30, 0, 0)])
+    2.0
+    """
+    if len(samples) < 2:
+        return None
+    last = samples[-1]
+    first = next(each for each in samples if each.at >= last.at - seconds)
+    return (last.rows - first.rows) / (last.at - first.at) if last.at > first.at else None

@@ -1,0 +1,93 @@
+"""Numbers, times and stored data as text for people. Templates use these functions as filters."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cq.encoding.json_values import to_json
+from cq.plain_text import escaped
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
+_SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+_MOST_CHARACTERS: Final = 2_000
+NOTHING: Final = "\N{EN DASH}"
+"""Stands for an unknown number."""
+
+
+def age(seconds: float | None) -> str:
+    """A length of time in its two largest units.
+
+    >>> age(0.04), age(7.26), age(75), age(7_300)
+    ('0.0 s', '7.3 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds is None:
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for place, (size, unit) in enumerate(_UNITS):
+        if whole >= size:
+            smaller, name = _UNITS[place + 1] if place + 1 < len(_UNITS) else (1, "s")
+            rest = whole % size // smaller
+            return f"{whole // size:,} {unit}" + (f" {rest} {name}" if rest else "")
+    return f"{seconds:.1f} s"
+
+
+def count(number: float) -> str:
+    """A number with its digits in groups of three, and with one decimal below 100 unless it is whole.
+
+    >>> count(12_345.6), count(3.14), count(5)
+    ('12,346', '3.1', '5')
+    """
+    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:,.1f}"
+
+
+def size(number: float) -> str:
+    """A number of bytes.
+
+    >>> size(999), size(12_345)
+    ('999 bytes', '12.3 kB')
+    """
+    for unit, name in _SIZES:
+        if number >= unit:
+            return f"{number / unit:,.1f} {name}"
+    return f"{number:,.0f} bytes"
+
+
+def plural(number: int, noun: str, several: str = "") -> str:
+    """A number with its noun.
+
+    >>> plural(1, "queue"), plural(2_000, "queue"), plural(2, "key is", "keys are")
+    ('1 queue', '2,000 queues', '2 keys are')
+    """
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
+
+
+def shown(value: Any) -> str:
+    r"""A key or a value as the command line shows it, in printable characters: at most 2,000.
+
+    >>> shown("a\x1b[31m"), shown((1, "b")), shown(b"\x00")
+    ('a\\x1b[31m', '[1, "b"]', 'AA==')
+    """
+    plain = to_json(value)
+    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    text = escaped(text[: _MOST_CHARACTERS + 1]) or '""'
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
+
+
+def clock(at: float | None) -> str:
+    """A time in seconds since 1970 as date and time in UTC."""
+    return NOTHING if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+FILTERS: Final = {
+    "age": age,
+    "count": count,
+    "size": size,
+    "plural": plural,
+    "shown": shown,
+    "clock": clock,
+    "plain": escaped,
+}

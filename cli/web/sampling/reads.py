@@ -1,0 +1,168 @@
+"""The reads of the dashboard: one function for each kind of topic, by the functions that the commands use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cq.admin.queue_status import CLOCK
+from cq.cells.cells import Cells, Move
+from cq.cells.directory import CellStatus
+from cq.cli.web.sampling.snapshot import Reader
+from cq.config.queue import Flags, QueueConfig, queue_names, read_config, read_flags
+from cq.errors import CqError
+from cq.feeds.messages import Message, decode_message
+from cq.keys import QueueKeys
+from cq.keys.feed import FeedKeys, encode_name
+from cq.observers.feeds.observer import NAME as FEED
+from cq.observers.feeds.tasks import FeedStatus, read_all
+from cq.observers.monitoring.store_overview import overview
+from cq.observers.top.cloud import Cloud, CloudReader
+from cq.observers.top.index import NAME as TOP
+from cq.observers.top.ranking import RankedEntry, Ranking
+from cq.queue.rows import oldest_by_bucket
+from cq.queue.set_aside import Aside, read_aside
+from cq.store import OpenDatabase
+from cq.store.api import Transaction, TransactionRead, seconds_since
+from cq.store.transact import transact, transact_versioned
+
+TOP_ENTRIES: Final = 10
+CHANGES: Final = 20
+"""The number of recent changes of a queue that a page shows."""
+MOST_ASIDE: Final = 200
+"""The number of pieces set aside that a page shows for each queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDetail:
+    """What the page of one queue shows in addition to the overview.
+
+    Attributes:
+        config, flags: the configuration, and the pause, the limits and the priority.
+        ages: {bucket: seconds since its oldest queued update} of buckets with queued updates.
+        top: the first entries; None without a top.
+        groups: groups of the top with their numbers of keys, in place of `top`.
+        cloud: the published cloud; None if there is none.
+        missing: why there is no top or no cloud yet; else empty.
+        changes: the last changes, the newest first; None without a feed.
+    """
+
+    config: QueueConfig
+    flags: Flags
+    ages: Mapping[int, float]
+    top: Sequence[RankedEntry[Any, Any]] | None = None
+    groups: Sequence[tuple[str, int]] = ()
+    cloud: Cloud | None = None
+    missing: str = ""
+    changes: Sequence[Message[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AsideOfQueue:
+    """Updates and reports of a queue that were set aside.
+
+    Attributes:
+        name: the queue.
+        pieces: the first 200, each with its decoded key; None for an unreadable row.
+        problem: why they cannot be read; else empty.
+    """
+
+    name: str
+    pieces: Sequence[tuple[Any, Aside]] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CellsReading:
+    """The cells of a directory, and the unfinished moves."""
+
+    cells: Sequence[CellStatus] = field(default_factory=list)
+    moves: Sequence[Move] = field(default_factory=list)
+
+
+def read_queue(db: OpenDatabase, name: str) -> QueueDetail:
+    """The details of a queue, in one transaction; raises `QueueNotConfigured`."""
+
+    def read(tr: Transaction) -> tuple[QueueDetail, dict[tuple[int, int], int | None]]:
+        tr.add_write_conflict_key(CLOCK)  # makes it a real commit, whose version is the store's present time
+        snapshot = tr.snapshot
+        config, flags = read_config(snapshot, name), read_flags(snapshot, name)
+        oldest = oldest_by_bucket(snapshot, QueueKeys(name))
+        return QueueDetail(
+            config, flags, {}, **_top(snapshot, config), changes=_changes(snapshot, config)
+        ), oldest
+
+    (detail, oldest), now = transact_versioned(db, read)
+    ages: dict[int, float] = {}
+    for (_, number), version in oldest.items():
+        if version is not None:
+            ages[number] = max(seconds_since(version, now), ages.get(number, 0.0))
+    return QueueDetail(**{**{each: getattr(detail, each) for each in detail.__slots__}, "ages": ages})
+
+
+def _top(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
+    """The fields of `QueueDetail` about the top."""
+    observer = next((each for each in config.observers if each.name == TOP), None)
+    if observer is None:
+        return {}
+    ranking = Ranking[Any, Any](config.name)
+    found: dict[str, Any] = {"top": []}
+    try:
+        if observer.settings.get("group"):
+            return {"top": [], "groups": ranking.groups(tr, TOP_ENTRIES)}
+        found["top"] = ranking.page(tr, TOP_ENTRIES).entries
+        found["cloud"] = CloudReader(config.name).read(tr)
+    except CqError as error:
+        found["missing"] = str(error)
+    return found
+
+
+def _changes(tr: TransactionRead, config: QueueConfig) -> Sequence[Message[Any]] | None:
+    observer = next((each for each in config.observers if each.name == FEED), None)
+    if observer is None:
+        return None
+    receiver = encode_name("receiver", observer.settings.get("receiver", config.name))
+    bounds = FeedKeys(observer.settings["feed"]).messages(receiver)
+    return [decode_message(row) for row in tr.get_range(*bounds, limit=CHANGES, reverse=True)]
+
+
+def read_all_aside(db: OpenDatabase, name: str) -> list[AsideOfQueue]:
+    """What was set aside in one queue, or if `name` is empty, in all queues."""
+    names = [name] if name else transact(db, lambda tr: queue_names(tr.snapshot))
+    found = []
+    for each in names:
+        try:
+            found.append(transact(db, lambda tr: _aside(tr.snapshot, each)))  # noqa: B023 - called at once
+        except CqError as error:
+            found.append(AsideOfQueue(each, problem=str(error)))
+    return found
+
+
+def _aside(tr: TransactionRead, name: str) -> AsideOfQueue:
+    decode = read_config(tr, name).key.decode
+    pieces = read_aside(tr, name, limit=MOST_ASIDE)
+    return AsideOfQueue(
+        name, [(decode(piece.encoded_key) if piece.encoded_key else None, piece) for piece in pieces]
+    )
+
+
+def read_feeds(db: OpenDatabase, name: str) -> list[FeedStatus]:
+    """All feeds."""
+    return transact(db, lambda tr: read_all(tr.snapshot))
+
+
+def read_cells(db: OpenDatabase, name: str) -> CellsReading:
+    """The cells, if the store is a directory of cells."""
+    cells = Cells(db)  # not closed: that would close the store, too, and this opens no other one
+    return CellsReading(cells.cells(), list(cells.moves()))
+
+
+READERS: Final[Mapping[str, Reader]] = {
+    "overview": Reader(lambda db, name: overview(db), 2.0),
+    "queue": Reader(read_queue, 2.0),
+    "aside": Reader(read_all_aside, 4.0),
+    "feeds": Reader(read_feeds, 4.0),
+    "cells": Reader(read_cells, 10.0),
+}
+"""{kind of topic: its reader}."""

@@ -1,0 +1,44 @@
+"""Samples of queues over the last hour, for charts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from cq.observers.monitoring.store_overview import Overview
+
+_SECONDS: Final = 3_600.0
+_MOST_SAMPLES: Final = 1_800
+_MOST_QUEUES: Final = 1_000
+
+
+class Sample(NamedTuple):
+    """A queue at one time: seconds since 1970, queued rows, age of the oldest, and updates combined per second."""
+
+    at: float
+    rows: int
+    age: float
+    rate: float
+
+
+class Recent:
+    """The samples of the last hour by queue, of the first 1,000 queues; for use by one thread."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[Sample]] = {}
+
+    def add(self, at: float, seen: Overview) -> None:
+        """Add a sample of each queue, and remove queues that no longer exist."""
+        names = {queue.name for queue in seen.queues[:_MOST_QUEUES]}
+        self._samples = {name: kept for name, kept in self._samples.items() if name in names}
+        for queue in seen.queues[:_MOST_QUEUES]:
+            kept = self._samples.setdefault(queue.name, deque(maxlen=_MOST_SAMPLES))
+            rate = seen.activity[queue.name].updates_per_second
+            kept.append(Sample(at, queue.rows, queue.oldest_seconds or 0.0, rate))
+            while kept[0].at < at - _SECONDS:
+                kept.popleft()
+
+    def of(self, name: str) -> Sequence[Sample]:
+        """The samples of a queue, the oldest first."""
+        return tuple(self._samples.get(name, ()))

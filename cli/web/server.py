@@ -1,0 +1,91 @@
+"""The server of the dashboard: its socket, and its end on ^C while pages are open."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from cq.cli.web.access import WebAccess, hosts_of
+from cq.cli.web.app import WebSettings, make_app
+from cq.cli.web.sampling.sampler import Sampler
+from cq.errors import InvalidConfiguration
+from cq.observers.telemetry.metrics import Address
+from cq.store import OpenDatabase
+
+_END_SECONDS = 3
+
+
+class Server:
+    """A server that listens from the constructor on.
+
+    Args:
+        db: a database of either store.
+        address: to listen at; port 0 is a free port.
+        token: of all pages.
+        hosts: further host names.
+        operates: whether pages may change the store.
+
+    Attributes:
+        url: its address, without a path.
+        sampler: reads the store for all pages.
+    """
+
+    def __init__(
+        self, db: OpenDatabase, address: Address, token: str, hosts: Sequence[str], *, operates: bool
+    ) -> None:
+        self._socket = _listening(address)
+        port = self._socket.getsockname()[1]
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        self.url = f"http://{host}:{port}"
+        access = WebAccess(token, port, hosts_of([*hosts, address.host]))
+        app = make_app(db, WebSettings(access, operates))
+        # Without an access log: addresses have keys and, once, the token.
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=_END_SECONDS,
+        )
+        self.sampler: Sampler = app.state.dashboard.sampler
+        self._server = _StoppedByCommand(config, self.sampler.stop)
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """End the server; for any thread."""
+        self._server.should_exit = True
+
+
+class _StoppedByCommand(uvicorn.Server):
+    """A server that ends its streams first: uvicorn waits for all open connections."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], object]) -> None:
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the command, which handles them as `cq worker` does."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then the server."""
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
+def _listening(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"cannot listen at {address.host}:{address.port} ({error.strerror}): choose another port with --listen"
+        ) from error

@@ -1,0 +1,78 @@
+"""`cq web` as a process: what it prints and needs, and its end while a page is open."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import sys
+
+import httpx
+import pytest
+
+import cq
+from tests.cli.conftest import SECONDS, Cli, Here
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_on_a_signal_while_a_page_is_open(cli: Cli, number: int) -> None:
+    with cq.store.embedded.Database(cli.folder / "cli.db") as db:
+        cq.configure(cq.Space("cq").database(db), "words")
+    process = cli.start("web", "--listen", "0")
+    assert process.stdout is not None
+    line = process.stdout.readline().decode()
+    found = re.fullmatch(r"cq web: open (http://127\.0\.0\.1:\d+)/\?token=(\S{20,})\n", line)
+    assert found is not None, line
+    with httpx.Client(base_url=found[1], timeout=SECONDS) as browser:
+        browser.get("/", params={"token": found[2]})
+        with browser.stream("GET", "/events", params={"path": "/"}) as stream:
+            lines = stream.iter_lines()
+            while "part-queues" not in next(lines):
+                pass
+            process.send_signal(number)
+            assert any(True for _ in lines) is not None  # until the server has ended the stream
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0
+    assert (out, err) == (b"", b"cq web: read-only; ^C ends it\n")
+
+
+def test_another_address_than_the_loopback_gets_a_warning_and_a_used_port_an_error(cli: Cli) -> None:
+    cli.run("configure", "words")
+    with socket.create_server(("0.0.0.0", 0)) as used:  # noqa: S104 - nobody connects to it
+        ended = cli.run("web", "--listen", f"0.0.0.0:{used.getsockname()[1]}")
+
+    assert ended.status == 1
+    assert "warning: 0.0.0.0 can be reached from other machines" in ended.err
+    assert "choose another port with --listen" in ended.err
+    assert ended.out == ""
+
+
+def test_the_token_of_the_environment_is_used_and_checked(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for token in ("short", "with space and length", "\N{SNOWFLAKE}" * 20):
+        monkeypatch.setenv("CQ_WEB_TOKEN", token)
+        ended = here("web", "--listen", "0")
+        assert ended.status == 1
+        assert "expected $CQ_WEB_TOKEN to have at least 16 letters, digits, '-' or '_'" in ended.err
+        assert token not in ended.err
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "cq.cli.web.server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    ended = here("web")
+
+    assert ended.status == 1
+    assert ended.err == (
+        "cq: the dashboard needs packages that are not installed: run `pip install 'combine-queue[web]'`\n"
+    )
+
+
+def test_a_store_that_does_not_exist_is_one_line(here: Here) -> None:
+    ended = here("web", "--listen", "0")
+
+    assert ended.status == 1
+    assert len(ended.err.splitlines()) == 1

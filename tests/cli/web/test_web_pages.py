@@ -1,0 +1,143 @@
+"""The pages of the dashboard: what they show of real queues, with awkward keys, errors and names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import cq
+from cq.feeds.feed import Feed
+from cq.observers.feeds.observer import feed_spec
+from cq.observers.top import top
+from cq.testing import drain
+from tests.cli.web.dashboards import Outline, serving
+
+LONG = "long-" * 20
+AWKWARD = {"<script>alert(1)</script>": 9, "hail \N{SNOWFLAKE}": 8, "w" * 200: 7, "red \x1b[31m\u202e": 6}
+PATHS = ["/", "/queues/words", f"/queues/{LONG[:100]}", "/workers", "/exports", "/aside", "/aside/words"]
+
+
+@pytest.fixture
+def store(db: Any) -> Any:
+    """Queues with a top, a cloud, a feed, a window, values of bytes, a pause, and updates set aside."""
+    Feed[Any]("changes").configure(db)
+    cq.configure(db, "words", key=str, value=int, observers=[top(n=5), feed_spec("changes")])
+    cq.configure(db, LONG[:100], key=bytes, value=int, buckets=600)
+    cq.configure(db, "visits", key=(str, int), value=int, window="600/10")
+    words = cq.CombineQueue[str, int]("words")
+    cq.transact(db, lambda tr: words.add(tr, AWKWARD))
+    cq.transact(db, lambda tr: cq.CombineQueue(LONG[:100]).add(tr, {b"\x00\xff": 3}))
+    cq.transact(db, lambda tr: cq.Window("visits").add(tr, {("<i>", 1): 5}))
+    drain(db)
+    cq.transact(db, lambda tr: words.add(tr, {"later": 1}))
+    cq.pause(db, LONG[:100], "moved <b>today</b>")
+    return db
+
+
+@pytest.mark.usefixtures("store")
+def test_pages_are_complete_and_escape_all_texts(db: Any) -> None:
+    with serving(db) as found:
+        for path in PATHS:
+            html = found.page(path)
+            outline = Outline(html)
+
+            assert [each.get("src") for each in outline.all("script")] == ["/static/live.js"]
+            assert not outline.all("b"), path
+            assert not outline.all("i"), path
+            assert "\x1b" not in html
+            assert "\u202e" not in html
+            assert outline.headings[0] == 1
+            assert outline.headings.count(1) == 1
+            steps = zip(outline.headings, outline.headings[1:], strict=False)
+            assert all(after <= before + 1 for before, after in steps), path
+            assert all(each.get("scope") in ("col", "row") for each in outline.all("th"))
+            labelled = {each["for"] for each in outline.all("label")}
+            assert {each.get("id") for each in outline.all("input")} == labelled
+            assert not any("style" in attributes for _, attributes in outline.tags), path
+            assert not any(name.startswith("on") for _, each in outline.tags for name in each), path
+            identities = [each["id"] for _, each in outline.tags if "id" in each]
+            assert len(identities) == len(set(identities)), path
+            for landmark in ("main", "header", "footer", "nav"):
+                assert len(outline.all(landmark)) == 1
+
+
+@pytest.mark.usefixtures("store")
+def test_the_page_of_a_queue_shows_its_top_cloud_changes_and_settings(db: Any) -> None:
+    with serving(db) as found:
+        html = found.page("/queues/words")
+
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+        assert "red \\x1b[31m\\u202e" in html
+        for heading in ("Now", "Buckets", "Look up a value", "Top", "Recent changes", "Configuration"):
+            assert f">{heading}</h2>" in html
+        assert re.search(r'<li class="w\d"', html)  # the cloud
+        assert "1 bucket has queued updates, of 1" in html
+        assert "totals over 10 min, in slices of 10.0 s" in found.page("/queues/visits")
+        assert "each square stands for 3 buckets" in found.page(f"/queues/{LONG[:100]}")
+
+
+@pytest.mark.usefixtures("store")
+def test_a_value_is_looked_up_by_its_key(db: Any) -> None:
+    with serving(db) as found:
+        for queue, word, answer in (
+            ("words", "<script>alert(1)</script>", "<strong><bdi>9</bdi></strong>"),
+            ("words", "nothing", "has no value"),
+            (LONG[:100], "AP8=", "<strong><bdi>3</bdi></strong>"),
+            (LONG[:100], "no base64", "expected JSON of a bytes"),
+            ("visits", '["<i>", 1]', "<strong><bdi>5</bdi></strong>"),
+            ("visits", "7", "expected"),
+        ):
+            html = found.client.get(f"/queues/{queue}", params={"key": word}).text
+
+            assert answer in html
+            assert not Outline(html).all("i")
+
+
+def test_an_empty_store_says_what_to_do_first(db: Any) -> None:
+    with serving(db) as found:
+        assert "This store has no queue yet." in found.page("/")
+        assert "cq configure words --key str --value int --combiner sum" in found.page("/")
+        assert "<code>cq worker</code>" in found.page("/workers")
+        assert "No queue has an export." in found.page("/exports")
+        assert "Nothing is set aside." in found.page("/aside")
+
+
+@pytest.mark.usefixtures("store")
+def test_the_sentence_at_the_top_names_what_is_wrong_and_what_to_do(db: Any) -> None:
+    with serving(db) as found:
+        html = found.page("/")
+
+        assert "2 things need your attention." in html
+        assert "No worker is alive" in html
+        assert "<code>cq worker</code>" in html
+        assert "moved &lt;b&gt;today&lt;/b&gt;" in html
+        assert f"<code>cq resume {LONG[:100]}</code>" in html
+
+
+def test_keys_that_were_set_aside_are_shown_with_their_errors(db: Any) -> None:
+    def check(tr: Any, changes: Any) -> None:
+        for change in changes:
+            if change.key.startswith("<"):
+                raise ValueError(f"no {change.key}")
+
+    app, queue = cq.App(), cq.CombineQueue[str, int]("picky")
+    app.queue("picky", observers=[check])
+    app.configure(db, "picky", key=str, value=int)
+    cq.transact(db, lambda tr: queue.add(tr, {"<b>bad</b>": 1, "good": 2, "better": 3}))
+    drain(db, app=app)
+    with serving(db) as found:
+        html = found.page("/aside")
+
+        assert "&lt;b&gt;bad&lt;/b&gt;" in html
+        assert "ValueError: no &lt;b&gt;bad&lt;/b&gt;" in html
+        assert "good" not in html
+        assert "1 piece set aside" in found.page("/aside/picky")
+
+
+def test_unknown_pages_and_queues_are_not_found(db: Any) -> None:
+    with serving(db) as found:
+        for path in ("/none", "/queues/none", "/queues/%3Cb%3E", "/queues/", "/aside/none", "/static/none"):
+            found.page(path, status=404)
+        assert found.client.get("/events", params={"path": "/none"}).status_code == 404
