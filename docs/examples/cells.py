@@ -9,11 +9,10 @@ from cq.observers.worker import Worker
 
 folder = tempfile.mkdtemp()
 central = cq.open(f"embedded:{folder}/central.db")  # the directory, and the totals
-cq.configure(central, "notes")
+notes = cq.configure(central, "notes")  # the cells have queues of the same name and types
 os.environ["TOTALS_URL"] = f"embedded:{folder}/central.db"
 
 cells = cq.Cells(central)
-notes = cq.CombineQueue("notes")
 for name in ("north", "south"):
     cells.add_cell(name, f"embedded:{folder}/{name}.db")
     cq.configure(cells.store(name), "notes", observers=[forward_spec(url_env="TOTALS_URL")])

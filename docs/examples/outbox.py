@@ -15,7 +15,7 @@ shop = sqlite3.connect(f"{folder}/shop.db")
 shop.execute("CREATE TABLE orders (article TEXT, number INTEGER)")
 
 db = cq.open(f"embedded:{folder}/counts.db")
-cq.configure(db, "sold", key=str, value=int, combiner="sum")
+sold = cq.configure(db, "sold", key=str, value=int, combiner="sum")
 init(db, "sold", OutboxSettings("CQ_OUTBOX_URL", None))  # the same as `cq outbox init sold`
 
 
@@ -31,7 +31,7 @@ place_order("glue", 1)
 place_order("nails", 50)
 
 Worker(db).drain()  # or `cq worker`, in another process, for as long as the shop is open
-print(sorted(cq.CombineQueue("sold").scan(db)))
+print(sorted(sold.scan(db)))
 print("rows left:", shop.execute("SELECT count(*) FROM cq_outbox").fetchone()[0])
 
 # Prints:

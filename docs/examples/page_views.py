@@ -7,8 +7,7 @@ import cq
 from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
-cq.configure(db, "views", key=(str, int), value=int, combiner="sum")  # (page, day): views
-views = cq.CombineQueue("views")
+views = cq.configure(db, "views", key=(str, int), value=int, combiner="sum")  # (page, day): views
 
 
 @cq.transactional
