@@ -9,6 +9,8 @@ embedded store, reads run in the event loop's thread, because each is short; com
 """
 
 from cq.aio.calls import Call, result_of, run
+from cq.aio.cells import AsyncCells as Cells
+from cq.aio.cells import AsyncUserData
 from cq.aio.database import AsyncDatabase, AsyncRange, AsyncReads, AsyncTransaction, open  # noqa: A004 - as cq.open
 from cq.aio.handles import AsyncCloudReader as CloudReader
 from cq.aio.handles import AsyncCombineQueue as CombineQueue
@@ -22,7 +24,9 @@ __all__ = [
     "AsyncRange",
     "AsyncReads",
     "AsyncTransaction",
+    "AsyncUserData",
     "Call",
+    "Cells",
     "CloudReader",
     "CombineQueue",
     "Feed",

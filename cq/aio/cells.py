@@ -1,0 +1,111 @@
+"""Users in cells for tasks of asyncio: transactions, locations and moves of users without waiting threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from cq import runtime, store
+from cq.aio.calls import result_of, run
+from cq.aio.database import AsyncDatabase, AsyncTransaction
+from cq.aio.handles import AsyncHandle
+from cq.cells.cells import Cells, Location
+from cq.cells.user_data import UserData
+
+T = TypeVar("T")
+
+
+class AsyncUserData:
+    """`cq.UserData` for tasks; valid only within its transaction.
+
+    Args:
+        data: the data for synchronous code.
+
+    Attributes:
+        sync: the same data, for synchronous code that `tr.call` runs.
+        tr: the transaction in the cell's store.
+        user, cell, prefix: as in `cq.UserData`.
+    """
+
+    def __init__(self, data: UserData) -> None:
+        self.sync = data
+        self.tr = AsyncTransaction(data.tr)
+        self.user, self.cell, self.prefix = data.user, data.cell, data.prefix
+
+    async def next_id(self) -> int:
+        """Return the user's next id, as `cq.UserData.next_id`."""
+        return await run(self.sync.next_id)
+
+    async def map_id(self, old: Any, new: Any) -> None:
+        """Store the new id of an old one, as `cq.UserData.map_id`."""
+        await run(self.sync.map_id, old, new)
+
+    async def new_id(self, old: Any) -> Any:
+        """Return the new id of an old one, as `cq.UserData.new_id`."""
+        return await run(self.sync.new_id, old)
+
+
+class AsyncCells(AsyncHandle):
+    """`cq.Cells` for tasks: `await cells.transact("ada", save)`. Use it in `async with`, or await `close`.
+
+    Its stores are opened in short-lived threads, everything else runs in the thread of the event loop. Operators'
+    methods are those of `sync`: `await cq.aio.run(cells.sync.add_cell, "eu-1", url)`.
+
+    Args:
+        directory: the database of the directory.
+
+    Attributes:
+        sync: the cells, for synchronous code in tasks and in threads.
+    """
+
+    def __init__(self, directory: AsyncDatabase) -> None:
+        self.sync = Cells(directory.sync, opener=_open)
+
+    def __repr__(self) -> str:
+        return f"cq.aio.Cells({self.sync.directory.db!r})"
+
+    async def __aenter__(self) -> AsyncCells:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the stores of the cells; the directory's database stays open."""
+        await asyncio.to_thread(self.sync.close)
+
+    async def store(self, name: str) -> AsyncDatabase:
+        """Return the store of a cell, as `cq.Cells.store`."""
+        return AsyncDatabase(await run(self.sync.store, name))
+
+    async def place(self, user: Any) -> str:
+        """Place a user in the cell that is least full, as `cq.Cells.place`; returns its name."""
+        return await run(self.sync.place, user)
+
+    async def locate(self, user: Any) -> Location:
+        """Return the user's location, as `cq.Cells.locate`."""
+        return await run(self.sync.locate, user)
+
+    async def transact(
+        self, user: Any, fn: Callable[[AsyncUserData], Awaitable[T]], *, timeout: float = 10.0
+    ) -> T:
+        """Await `fn(data)` in a transaction of the user's cell, commit it, and return what `fn` returned.
+
+        `fn` may run several times, and in different cells. Retries, waits for moves and errors are those of
+        `cq.Cells.transact`. If the task is cancelled, so is the transaction.
+        """
+        return await run(
+            self.sync.transact, user, lambda data: result_of(fn(AsyncUserData(data))), timeout=timeout
+        )
+
+    async def move(self, user: Any, cell: str) -> None:
+        """Move a user to another cell, as `cq.Cells.move`; another process can continue a cancelled move."""
+        await run(self.sync.move, user, cell)
+
+
+def _open(url: str) -> Any:
+    """Open a store, without blocking the event loop of a task, such that tasks may wait for it."""
+    in_task = runtime.is_task()
+    opened = result_of(asyncio.to_thread(store.open_exactly, url)) if in_task else store.open_exactly(url)
+    return AsyncDatabase(opened).sync

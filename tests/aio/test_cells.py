@@ -1,0 +1,111 @@
+"""Cells for tasks: the transactions, locations and moves of users are those of the synchronous cells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+import cq.aio
+from cq.aio.cells import AsyncUserData
+from cq.store.embedded import Database
+from cq.store.transact import transact
+
+Run = Callable[[Any], Any]
+WRITES = 30
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Any:
+    """Two cells, as another process has added them."""
+    directory = Database(tmp_path / "directory.db", power_safe=False)
+    with cq.Cells(directory) as added:
+        for name in ("north", "south"):
+            added.add_cell(name, f"embedded:{tmp_path / name}.db")
+    yield cq.aio.Cells(cq.aio.AsyncDatabase(directory))
+    directory.close()
+
+
+async def save(data: AsyncUserData) -> tuple[str, int]:
+    """Write under the user's next id; returns the cell and the id."""
+    number = await data.next_id()
+    assert await data.tr.get(data.prefix + b"%d" % number) is None
+    data.tr.set(data.prefix + b"%d" % number, data.cell.encode())
+    return data.cell, number
+
+
+def test_writes_of_a_user_follow_its_moves(cells: cq.aio.Cells, run: Run) -> None:
+    async def main() -> None:
+        async with cells:
+            first = await cells.place("ada")
+            other = "south" if first == "north" else "north"
+            assert await cells.transact("ada", save) == (first, 1)
+            writes = [asyncio.create_task(cells.transact("ada", save)) for _ in range(WRITES)]
+            for cell in (other, first, other):
+                await cells.move("ada", cell)
+            saved = await asyncio.gather(*writes)
+
+            assert sorted(number for _, number in saved) == list(range(2, WRITES + 2))
+            assert (await cells.locate("ada")).cell == other
+            assert await cells.transact("ada", save) == (other, WRITES + 2)
+            db = await cells.store(other)
+            assert transact(db.sync, lambda tr: tr.get(b"absent").value) is None
+
+    run(main())
+
+
+def test_ids_of_a_former_system(cells: cq.aio.Cells, run: Run) -> None:
+    async def imported(data: AsyncUserData) -> Any:
+        await data.map_id(("note", 7), 1)
+        return await data.new_id(("note", 7)), await data.new_id("other")
+
+    async def main() -> None:
+        async with cells:
+            await cells.place("ada")
+            assert await cells.transact("ada", imported) == (1, None)
+
+    run(main())
+
+
+def test_errors_are_those_of_the_synchronous_cells(cells: cq.aio.Cells, run: Run) -> None:
+    async def refuse(data: AsyncUserData) -> None:
+        data.tr.set(data.prefix + b"lost", b"")
+        raise ZeroDivisionError
+
+    async def main() -> Any:
+        async with cells:
+            with pytest.raises(cq.CqError, match="is in no cell"):
+                await cells.transact("grace", save)
+            with pytest.raises(cq.CqError, match="has no cell 'west'"):
+                await cells.store("west")
+            await cells.place("ada")
+            with pytest.raises(ZeroDivisionError):
+                await cells.transact("ada", refuse)
+            return await cells.transact("ada", lambda data: data.tr.get(data.prefix + b"lost"))
+
+    assert run(main()) is None
+
+
+def test_a_cancelled_transaction_writes_nothing(cells: cq.aio.Cells, run: Run) -> None:
+    async def main() -> Any:
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def wait(data: AsyncUserData) -> None:
+            data.tr.set(data.prefix + b"lost", b"")
+            begun.set_result(None)
+            await asyncio.Event().wait()
+
+        async with cells:
+            await cells.place("ada")
+            task = asyncio.create_task(cells.transact("ada", wait))
+            await begun
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return await cells.transact("ada", lambda data: data.tr.get(data.prefix + b"lost"))
+
+    assert run(main()) is None
