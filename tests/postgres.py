@@ -32,6 +32,11 @@ class PostgresServer:
         """For SQLAlchemy."""
         return str(self._server.get_uri(driver="psycopg"))
 
+    @property
+    def programs(self) -> Path:
+        """The folder with the server's programs, such as pg_dump."""
+        return Path(self._server.bin_path)
+
     def restart(self) -> None:
         """Break off everything, as a crash does, and recover."""
         self._control("-m", "immediate", "-D", str(self._server.pgdata), "stop")
