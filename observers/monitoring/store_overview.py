@@ -23,6 +23,7 @@ from cq.store.transact import transact
 _NUMBERS: Final = 5  # figures per queue in a worker's row
 _MOST: Final = 1 << 63
 _MOST_KINDS: Final = 50
+_MOST_ERROR: Final = 1_000
 _LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
 _FEW_BUCKETS: Final = 4
 _MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
@@ -43,7 +44,7 @@ class WorkerStatus:
         passes, passes_per_second: since its start, and at present (0 for a dead worker).
         left_alone: queues that it does not combine, because they are paused or it lacks their code.
         stuck: its tasks that hang or fail repeatedly.
-        error: the latest error in one printable line, or empty.
+        error: the latest error, or empty: exactly as the worker wrote it, up to 1,000 characters.
         error_at: time of this error, by the worker's clock, in seconds since 1970; None if unknown.
         tasks: {kind of task: number of tasks that it owns}.
         updates, updates_per_second: updates that its passes have combined, as passes.
@@ -166,7 +167,7 @@ def _worker(member: Member, now: int) -> WorkerStatus:
         passes_per_second=round(sum(numbers[3] for numbers in queues), 2) if alive else 0.0,
         left_alone=sorted(member.report.lacking),
         stuck=sorted(member.report.stuck),
-        error=printable(str(facts.get("error", ""))),
+        error=str(facts.get("error", ""))[:_MOST_ERROR],
         error_at=int(_number(facts.get("error_at"))) or None,
         tasks=_tasks(facts.get("tasks")),
         updates=int(_number(totals.get("updates"))),
