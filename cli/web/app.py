@@ -20,7 +20,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from cq.cli.web.access import Guard, WebAccess, form_of, signed_in
+from cq.cli.web.actions import Actions
+from cq.cli.web.pages.cells import cells_page
 from cq.cli.web.pages.exports import exports_page
+from cq.cli.web.pages.feeds import feeds_page
 from cq.cli.web.pages.queue import queue_page
 from cq.cli.web.pages.queues import queues_page
 from cq.cli.web.pages.set_aside import aside_page
@@ -45,6 +48,8 @@ PAGES: Final[dict[str, Callable[[], WebPage]]] = {
     "/workers": workers_page,
     "/exports": exports_page,
     "/aside": aside_page,
+    "/feeds": feeds_page,
+    "/cells": cells_page,
 }
 """{path: the page}, except the pages of one queue."""
 _OF_QUEUES: Final[dict[str, Callable[[str], WebPage]]] = {"queues": queue_page, "aside": aside_page}
@@ -77,6 +82,7 @@ class Dashboard:
         self.renderer = Renderer(environment(), settings.operates)
         self.sampler = Sampler(db, READERS)
         self.streams = Streams(self.sampler, self.renderer)
+        self.actions = Actions(db, settings.access, self.renderer)
 
     async def page(self, request: Request) -> Response:
         """A page."""
@@ -87,7 +93,8 @@ class Dashboard:
         if page.queue and not _is_queue(page.queue, snapshot):
             return self._missing(request, f"There is no queue {page.queue}.")
         found = await self._found(request, page)
-        text = self.renderer.page(page, snapshot, lookup=found, events=f"/events?path={page.path}")
+        notice, events = self.actions.result(request), f"/events?path={page.path}"
+        text = self.renderer.page(page, snapshot, lookup=found, events=events, notice=notice)
         return HTMLResponse(text)
 
     async def events(self, request: Request) -> Response:
@@ -161,6 +168,11 @@ def make_app(db: OpenDatabase, settings: WebSettings) -> Starlette:
         Route("/login", dashboard.sign_in, methods=["GET", "POST"]),
         Route("/static/cloud.css", _cloud_style),
         Mount("/static", StaticFiles(directory=STATIC)),
+        *(
+            [Route("/actions/{action}", dashboard.actions.answer, methods=["GET", "POST"])]
+            if settings.operates
+            else []
+        ),
         Route("/{path:path}", dashboard.page),
     ]
     guard = Middleware(Guard, access=settings.access, sign_in=dashboard.ask_to_sign_in)

@@ -50,7 +50,7 @@ class Line:
     def span(self) -> str:
         """The time between the first and the last point, in minutes, as text."""
         minutes = (self.times[-1] - self.times[0]) / 60 if self.times else 0.0
-        return f"last {minutes:.0f} min" if minutes >= 1 else "last minute"
+        return f"past {minutes + 1:.0f} min" if minutes >= 1 else "past minute"
 
     def small(self) -> Markup:
         """A small chart for a row of a table: its numbers are its text for screen readers."""

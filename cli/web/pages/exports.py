@@ -8,7 +8,7 @@ from typing import Any, Final
 from cq.cli.web.pages.verdict import Level, verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
-from cq.observers.monitoring.store_overview import Overview
+from cq.observers.monitoring.store_overview import OutboxLag, Overview
 
 _LEVELS: Final = {"active": Level.GOOD, "filling": Level.NOTE}
 
@@ -25,9 +25,18 @@ def _view(snapshot: StoreSnapshot) -> Mapping[str, Any]:
     return {
         "verdict": verdict(snapshot),
         "exports": [(_LEVELS.get(each.state, Level.PROBLEM), each) for each in exports],
-        "outboxes": [
-            (name, "stopped" if stopped else "failing", error)
-            for name, (stopped, error) in (seen.outboxes.items() if seen else ())
-            if error
-        ],
+        "outboxes": [] if seen is None else [_outbox(seen, name) for name in _outboxes(seen)],
     }
+
+
+def _outboxes(seen: Overview) -> list[str]:
+    """The queues with an outbox that a worker has read, or that has an error."""
+    failing = {name for name, (_, error) in seen.outboxes.items() if error}
+    return sorted(failing | seen.outbox_lags.keys())
+
+
+def _outbox(seen: Overview, name: str) -> tuple[str, Level, str, OutboxLag | None, str]:
+    """The queue of an outbox, its state, its rows, and its error."""
+    stopped, error = seen.outboxes.get(name, (False, ""))
+    state = "stopped" if stopped else "failing" if error else "active"
+    return name, Level.PROBLEM if error else Level.GOOD, state, seen.outbox_lags.get(name), error

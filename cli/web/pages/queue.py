@@ -14,7 +14,7 @@ from cq.cli.web.pages.text import age, plural
 from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.reads import QueueDetail
-from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot, Topic
+from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot, Topic
 from cq.observers.monitoring.store_overview import Overview
 
 _MOST_CELLS: Final = 256
@@ -43,7 +43,7 @@ class BucketMap:
 
 def queue_page(name: str) -> WebPage:
     """The page of a queue."""
-    topics = (OVERVIEW, Topic("queue", name))
+    topics = (OVERVIEW, HISTORY, Topic("queue", name))
     names = ("verdict", "figures", "buckets", "lookup", "top", "changes", "settings")
     parts = tuple(Part(each, is_live=each != "lookup") for each in names)
     return WebPage(f"/queues/{name}", name, "/", topics, parts, lambda snapshot: _view(snapshot, name), name)

@@ -12,9 +12,10 @@ from cq.cli.web.pages.text import age, count
 from cq.cli.web.pages.verdict import Level, verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.recent import Sample
-from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
+from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.export_status import ExportStatus
 from cq.observers.monitoring.store_overview import Activity, Overview
+from cq.observers.telemetry.history import HistoryMinute
 
 _LATE_SECONDS = 10.0
 
@@ -27,7 +28,8 @@ class QueueRow:
         status, activity, export: of the queue; `export` is None without one.
         level, state: its state as one word, and how much that matters.
         trend: queued rows per second more or less than a while ago; None if unknown.
-        backlog, ages, rates: charts of the recent past.
+        backlog: a chart of the samples of this server.
+        delays, rates: charts of the past hour, from what workers stored.
     """
 
     status: QueueStatus
@@ -37,14 +39,14 @@ class QueueRow:
     state: str
     trend: float | None
     backlog: Line
-    ages: Line
+    delays: Line
     rates: Line
 
 
 def queues_page() -> WebPage:
     """The page of all queues."""
     parts = (Part("verdict"), Part("queues"))
-    return WebPage("/", "Queues", "/", (OVERVIEW,), parts, _view)
+    return WebPage("/", "Queues", "/", (OVERVIEW, HISTORY), parts, _view)
 
 
 def _view(snapshot: StoreSnapshot) -> Mapping[str, Any]:
@@ -57,6 +59,9 @@ def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> Qu
     """The row of a queue."""
     samples = snapshot.recent.of(queue.name)
     times = [each.at for each in samples]
+    history: dict[str, list[HistoryMinute]] = snapshot.value(HISTORY, dict) or {}
+    hour = history.get(queue.name, [])
+    minutes = [float(each.begins) for each in hour]
     level, state = _state(seen, queue)
     return QueueRow(
         queue,
@@ -66,8 +71,8 @@ def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> Qu
         state,
         trend_of(samples),
         Line("queued rows", times, [each.rows for each in samples], count),
-        Line("age of the oldest update", times, [each.age for each in samples], age),
-        Line("updates combined per second", times, [each.rate for each in samples], count),
+        Line("highest delay of a minute", minutes, [each.oldest_seconds for each in hour], age),
+        Line("updates combined in a minute", minutes, [each.updates for each in hour], count),
     )
 
 

@@ -44,5 +44,7 @@ NAVIGATION = (
     ("/workers", "Workers"),
     ("/exports", "Exports"),
     ("/aside", "Set aside"),
+    ("/feeds", "Feeds"),
+    ("/cells", "Cells"),
 )
 """(path, name) of the sections."""

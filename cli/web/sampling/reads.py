@@ -18,6 +18,7 @@ from cq.keys.feed import FeedKeys, encode_name
 from cq.observers.feeds.observer import NAME as FEED
 from cq.observers.feeds.tasks import FeedStatus, read_all
 from cq.observers.monitoring.store_overview import overview
+from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.observers.top.cloud import Cloud, CloudReader
 from cq.observers.top.index import NAME as TOP
 from cq.observers.top.ranking import RankedEntry, Ranking
@@ -30,6 +31,7 @@ from cq.store.transact import transact, transact_versioned
 TOP_ENTRIES: Final = 10
 CHANGES: Final = 20
 """The number of recent changes of a queue that a page shows."""
+MOST_HISTORIES: Final = 1_000
 MOST_ASIDE: Final = 200
 """The number of pieces set aside that a page shows for each queue."""
 
@@ -158,11 +160,18 @@ def read_cells(db: OpenDatabase, name: str) -> CellsReading:
     return CellsReading(cells.cells(), list(cells.moves()))
 
 
+def read_hour(db: OpenDatabase, name: str) -> dict[str, list[HistoryMinute]]:
+    """The past hour of the first 1,000 queues, without the running minute."""
+    names = transact(db, lambda tr: queue_names(tr.snapshot, MOST_HISTORIES))
+    return {queue: minutes[:-1] for queue, minutes in read_history(db, names).items()}
+
+
 READERS: Final[Mapping[str, Reader]] = {
     "overview": Reader(lambda db, name: overview(db), 2.0),
     "queue": Reader(read_queue, 2.0),
     "aside": Reader(read_all_aside, 4.0),
     "feeds": Reader(read_feeds, 4.0),
+    "history": Reader(read_hour, 20.0),
     "cells": Reader(read_cells, 10.0),
 }
 """{kind of topic: its reader}."""

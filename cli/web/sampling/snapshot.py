@@ -23,6 +23,10 @@ OVERVIEW: Final = Topic("overview")
 """All queues, exports and workers: an `Overview`. Every page needs it, for the sentence at its top."""
 
 
+HISTORY: Final = Topic("history")
+"""The past hour of all queues: `{queue: its minutes}`, see `read_history`."""
+
+
 class Reader(NamedTuple):
     """The function that answers the topics of one kind, and the seconds between two reads of one topic."""
 

@@ -16,7 +16,17 @@ from tests.cli.web.dashboards import Outline, serving
 
 LONG = "long-" * 20
 AWKWARD = {"<script>alert(1)</script>": 9, "hail \N{SNOWFLAKE}": 8, "w" * 200: 7, "red \x1b[31m\u202e": 6}
-PATHS = ["/", "/queues/words", f"/queues/{LONG[:100]}", "/workers", "/exports", "/aside", "/aside/words"]
+PATHS = [
+    "/",
+    "/queues/words",
+    f"/queues/{LONG[:100]}",
+    "/workers",
+    "/exports",
+    "/aside",
+    "/aside/words",
+    "/feeds",
+    "/cells",
+]
 
 
 @pytest.fixture
@@ -102,6 +112,8 @@ def test_an_empty_store_says_what_to_do_first(db: Any) -> None:
         assert "<code>cq worker</code>" in found.page("/workers")
         assert "No queue has an export." in found.page("/exports")
         assert "Nothing is set aside." in found.page("/aside")
+        assert "cq feed configure chat" in found.page("/feeds")
+        assert "cq cells add NAME URL" in found.page("/cells")
 
 
 @pytest.mark.usefixtures("store")

@@ -1,0 +1,110 @@
+"""Actions of operators: their confirmations, their effect on the store, and who may do them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import cq
+from cq.config.queue import read_config, read_flags
+from cq.testing import drain
+from tests.cli.web.dashboards import Serving, serving
+from tests.helpers import aside
+
+OWN = {"Sec-Fetch-Site": "same-origin"}
+
+
+def confirmed(found: Serving, path: str, **fields: str) -> str:
+    """Open the form of an action, confirm it, and return the page after it."""
+    form = found.page(path)
+    token = re.search(r'name="form_token" value="(\w+)"', form)
+    assert token is not None
+    answer = found.client.post(
+        path, data={"form_token": token[1], **fields}, headers=OWN, follow_redirects=True
+    )
+    assert answer.status_code in (200, 400)
+    return answer.text
+
+
+def flags(db: Any, name: str) -> Any:
+    return cq.transact(db, lambda tr: read_flags(tr.snapshot, name))
+
+
+def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(
+    db: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cq.configure(db, "words", key=str, value=int, buckets=2)
+    with serving(db, operates=True) as found:
+        assert "/actions/pause?queue=words" in found.page("/queues/words")
+        html = confirmed(found, "/actions/pause?queue=words", reason="<b>later</b>", duration="1h")
+        assert "queue &#39;words&#39; is paused" in html
+        assert (flags(db, "words").paused, flags(db, "words").reason) == (True, "<b>later</b>")
+        confirmed(found, "/actions/resume?queue=words")
+        assert not flags(db, "words").paused
+        confirmed(found, "/actions/rebucket?queue=words", buckets="5")
+        assert cq.transact(db, lambda tr: read_config(tr.snapshot, "words")).buckets == 5
+        confirmed(found, "/actions/limit?queue=words", max_age="10m", max_bytes="1000", when_full="admit")
+        limited = flags(db, "words")
+        assert (limited.max_seconds, limited.max_bytes, limited.when_full) == (600.0, 1000, "admit")
+        confirmed(found, "/actions/limit?queue=words")
+        assert not flags(db, "words").is_limited
+        for path, fields, message in (
+            ("rebucket", {"buckets": "many"}, "expected a whole number"),
+            ("pause", {"duration": "long"}, "expected a time such as 90s"),
+            ("limit", {"max_age": "1m", "when_full": "never"}, "Nothing was changed"),
+        ):
+            assert message in confirmed(found, f"/actions/{path}?queue=words", **fields)
+    lines = capfd.readouterr().err
+    assert re.search(
+        r"cq web: session [0-9a-f]{8}: pause words \(reason '<b>later</b>', duration '1h'\): ", lines
+    )
+    assert "failed: expected a whole number" in " ".join(lines.split())
+
+
+def test_updates_set_aside_are_retried_and_dropped(db: Any) -> None:
+    refused = {"bad", "worse"}
+
+    def check(tr: Any, changes: Any) -> None:
+        for change in changes:
+            if change.key in refused:
+                raise ValueError("refused")
+
+    app, queue = cq.App(), cq.CombineQueue[str, int]("stock")
+    app.queue("stock", observers=[check])
+    app.configure(db, "stock", key=str, value=int)
+    cq.transact(db, lambda tr: queue.add(tr, {"bad": 1, "worse": 2, "good": 3, "better": 4, "best": 5}))
+    drain(db, app=app)
+    assert len(aside(db, "stock")) == 2
+    with serving(db, operates=True) as found:
+        assert "/actions/drop?queue=stock" in found.page("/aside/stock")
+        assert "retried 1 " in confirmed(found, "/actions/retry?queue=stock", key="bad")
+        assert len(aside(db, "stock")) == 1
+        assert "dropped 1 " in confirmed(found, "/actions/drop?queue=stock")
+        assert aside(db, "stock") == []
+
+
+def test_a_form_without_its_token_or_of_another_site_changes_nothing(db: Any) -> None:
+    cq.configure(db, "words")
+    with serving(db, operates=True) as found:
+        path = "/actions/pause?queue=words"
+        for fields in ({}, {"form_token": "0" * 64}):
+            assert found.client.post(path, data=fields, headers=OWN).status_code == 403
+        token = re.search(r'name="form_token" value="(\w+)"', found.page(path))
+        assert token is not None
+        foreign = {"Origin": "http://evil.example"}
+        assert found.client.post(path, data={"form_token": token[1]}, headers=foreign).status_code == 403
+        for missing in ("/actions/none?queue=words", "/actions/pause?queue=<b>", "/actions/pause"):
+            found.page(missing, status=404)
+        assert "not configured" in confirmed(found, "/actions/pause?queue=none")
+    assert not flags(db, "words").paused
+
+
+def test_a_server_that_only_reads_has_no_actions(db: Any) -> None:
+    cq.configure(db, "words")
+    with serving(db) as found:
+        assert "/actions/" not in found.page("/queues/words")
+        found.page("/actions/pause?queue=words", status=404)
+        assert found.client.post("/actions/pause?queue=words", headers=OWN).status_code in (404, 405)
+    assert not flags(db, "words").paused
