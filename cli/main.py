@@ -12,11 +12,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from cq.cli.shared import streams
+from cq.cli.shared.exit_status import FAILED, status_of
 from cq.cli.shared.help import HelpCommand
 from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say
 from cq.cli.shared.settings import Commands, use_file
-from cq.cli.shared.settings_file import InvalidSettings, settings_file
+from cq.cli.shared.settings_file import settings_file
 from cq.distribution import version
 from cq.errors import CqError
 from cq.store.api import error_code
@@ -45,7 +46,7 @@ COMMANDS: Final = {
 _TEXT: Final = """A transactional combine queue: count and combine under contention, on FoundationDB or on one file.
 
 Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, 4 differences found
-by `cq verify`, 130 ^C.
+by a check, 130 ^C.
 """
 _MODULES: Final = {command: module for module, commands in COMMANDS.items() for command in commands}
 
@@ -98,7 +99,7 @@ def _needed(words: list[str]) -> Iterable[str]:
 
 
 def main() -> None:
-    """Run the command line; errors of cq and of the store end it with one line and exit status 1, 2 for settings."""
+    """Run the command line; errors of cq and of the store end it with one line and `status_of` them."""
     streams.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -112,10 +113,8 @@ def main() -> None:
     except BrokenPipeError:  # the program that reads the output has ended, such as `head`
         streams.discard()
         sys.exit(1)
-    except InvalidSettings as error:
-        _fail(str(error), status=2)
     except CqError as error:
-        _fail(str(error))
+        _fail(str(error), status=status_of(error))
     except OSError as error:
         _fail(_described(error))
     except Exception as error:
@@ -139,7 +138,7 @@ def _described(error: OSError) -> str:
     return "standard output is closed" if error.errno == errno.EBADF else str(error)
 
 
-def _fail(message: str, *, status: int = 1) -> None:
+def _fail(message: str, *, status: int = FAILED) -> None:
     note(f"cq: {' '.join(message.split())}")
     streams.discard()
     sys.exit(status)

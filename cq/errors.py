@@ -8,6 +8,7 @@
     │   └── NotAStore               the file is not a cq store, is damaged, or a newer version wrote it
     ├── ConfigurationError          a request does not fit the configuration
     │   ├── InvalidConfiguration    (ValueError) an invalid setting
+    │   │   └── NotInStore          (LookupError) the queue has no outbox, export ...
     │   ├── QueueNotConfigured      (LookupError) no queue has this name
     │   ├── FeedNotConfigured       (LookupError) no feed has this name
     │   ├── ConfigurationConflict   the queue exists with other settings
@@ -75,6 +76,10 @@ class ConfigurationError(CqError):
 
 class InvalidConfiguration(ConfigurationError, ValueError):
     """An invalid setting, such as a queue name, type, combiner or number of buckets."""
+
+
+class NotInStore(InvalidConfiguration, LookupError):
+    """The store has no part of this kind: the queue has no outbox, no export, or no updates set aside ..."""
 
 
 class _NotConfigured(ConfigurationError, LookupError):

@@ -72,7 +72,7 @@ def cells(
     The data of each user are in one of several stores. Writers write data of users, movers move users, and a worker per
     cell forwards its counts to the store with the directory. Processes are killed by SIGKILL at random moments and
     started again. At the end each user must be in exactly one cell, with all written data, under ids without gaps, and
-    the totals must be the sum over all users; otherwise the exit status is 1.
+    the totals must be the sum over all users; otherwise the exit status is 4.
     """
     from cq.cli.demos.cells.demo import CellDemo
     from cq.cli.demos.harness.demo import run_demo
@@ -102,7 +102,7 @@ def chat(
     Senders write to users and groups, users join and leave groups, and terminals are offline at times. Processes are
     killed by SIGKILL at random moments and started again. At the end every user must have exactly the messages of a
     recount, in order and with numbers without a gap, and every terminal must have seen each message once and in order;
-    otherwise the exit status is 1. The output shows how long messages took to reach an online terminal. The
+    otherwise the exit status is 4. The output shows how long messages took to reach an online terminal. The
     feed `demo_chat` is deleted first. Afterwards `cq feed read demo_chat 'user 1' --store embedded:cq-demo.db` shows
     messages.
     """
@@ -131,7 +131,7 @@ def tags(
     Web servers gather increments in memory and commit many together. Collectors combine them and publish the cloud.
     Processes are killed by SIGKILL at random moments and started again. At the end all counts, the number of increments
     and the cloud must equal a recount, and the versions of the cloud must have been seen in ascending order; otherwise
-    the exit status is 1. The queue `demo_tags` is deleted first.
+    the exit status is 4. The queue `demo_tags` is deleted first.
     Afterwards `cq cloud demo_tags --store embedded:cq-demo.db` shows the cloud.
 
     A line of FILE says that an entity gets a tag or, with -1, loses it:
@@ -183,7 +183,7 @@ def visits(
     visits and remove those that have left the window. Processes are killed by SIGKILL at random moments and started
     again. Several times the views and unique visitors of every page must equal a recount of the visits counted so far,
     at the same moment. At the end the window must be empty, and all views must be in the lifetime counts; otherwise the
-    exit status is 1. The queues `demo_visits.*` are deleted first.
+    exit status is 4. The queues `demo_visits.*` are deleted first.
 
     A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
     format are skipped with a message. Visits of a server that is down are counted later: after the end of their window

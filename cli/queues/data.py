@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 import cq
+from cq.cli.shared.exit_status import NO_VALUE
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
-    NO_VALUE,
     WORDS,
     AppPath,
     Json,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.queues.verify import UrlEnv, Wait, report
+from cq.cli.shared.exit_status import DIFFERENT, FAILED
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Queue, Store, argument, load_app, open_store, read_store
 from cq.cli.shared.output import answer, as_word, note, print_json, print_line, print_table, say
@@ -86,7 +87,7 @@ def verify(
 ) -> None:
     """Compare the table with the current values of the queue.
 
-    Both may be in use. Each difference is printed as a line; the exit status is then 1. The command waits for changes
+    Both may be in use. Each difference is printed as a line; the exit status is then 4. The command waits for changes
     that are not exported yet: workers must be running. With --json one line per difference, and one line of totals.
     """
     from cq.observers.sql.verify import TableCheck
@@ -94,8 +95,10 @@ def verify(
     with _opened(queue, url_env, app_path, store, read_store) as (db, found):
         table = TableCheck(db, found, wait)
         counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
-    if counts["differences"] or table.undecided:
-        raise typer.Exit(1)
+    if counts["differences"]:
+        raise typer.Exit(DIFFERENT)
+    if table.undecided:
+        raise typer.Exit(FAILED)
 
 
 @commands.command("rebuild", examples=["cq export rebuild words"])

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.queues.manage import Yes, confirm
-from cq.cli.queues.verify import DIFFERENT
+from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     Json,

@@ -12,7 +12,7 @@ from cq.cli.shared.options import Json, Queue, Store, argument, open_store, read
 from cq.cli.shared.output import answer, as_word, print_json, print_table, quantity, say
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word, to_json
-from cq.errors import InvalidData
+from cq.errors import NotInStore
 from cq.queue.set_aside import ANY, Aside, drop_aside, read_aside, retry_aside
 
 Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
@@ -97,7 +97,7 @@ def _found(db: Any, queue: str, word: str | None) -> Any:
     """As `_wanted`; raises `InvalidData` if no update or report of the key was set aside."""
     wanted = _wanted(db, queue, word)
     if word is not None and not db.transact(partial(read_aside, name=queue, key=wanted, limit=1)):
-        raise InvalidData(
+        raise NotInStore(
             f"nothing was set aside of key {word!r} in queue {queue!r}: see `cq aside list {queue}`"
         )
     return wanted

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, option, read_store
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
@@ -17,8 +18,6 @@ from cq.verify.layout import shown
 from cq.verify.piece import Difference
 from cq.verify.verification import Verification
 
-DIFFERENT: Final = 4
-"""Exit status if unrepaired differences remain."""
 _MAX_SHOWN: Final = 1_000
 
 Wait = Annotated[float, option("SECONDS", "How long to wait for unexported changes.", min=0)]

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
+from cq.cli.shared.exit_status import WRONG_USAGE
 from cq.cli.shared.output import page_console, print_document
 
 PANELS: Final = {
@@ -28,8 +29,6 @@ PANELS: Final = {
     "Try it": ("demo", "bench"),
 }
 """{title: commands}, in the order of `cq --help`."""
-WRONG_USAGE: Final = 2
-"""Exit status of wrong usage."""
 _COMMANDS: Final = "Commands"
 _LEFT_MOST: Final = 30
 _HIGHLIGHTS: Final = {r"`[^`]+`": "cyan", r"(?<![\w-])--?[a-z][a-z-]*": "cyan", r"\$CQ_\w+": "cyan"}

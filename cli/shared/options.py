@@ -49,8 +49,6 @@ Queue = Annotated[str, argument("QUEUE", "Name of the queue.")]
 
 WORDS: Final = "JSON, but strings, bytes (base64), decimals and datetimes without quotes."
 """The syntax of keys and updates on the command line."""
-NO_VALUE: Final = 3
-"""Exit status of `cq get` if a key has no value."""
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 opened: Final = ExitStack()

@@ -24,7 +24,7 @@ from cq.admin.purge import needs_purge
 from cq.config.queue import Audit, QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
-from cq.errors import CorruptData, InvalidConfiguration, NotChecked, NotNow, QueueNotConfigured
+from cq.errors import CorruptData, NotChecked, NotInStore, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys, after
 from cq.keys.audit import AuditKeys
 from cq.queue.bucket_state import BucketState
@@ -155,7 +155,7 @@ def _include(tr: Transaction, name: str, audit: Audit, bucket: int, excess: int)
 
 def _audit_of(name: str, config: QueueConfig) -> Audit:
     if config.audit is None:
-        raise InvalidConfiguration(
+        raise NotInStore(
             f"queue {name!r} has no audit: turn it on with `cq configure {name} --audit`, then it can be checked"
         )
     return config.audit

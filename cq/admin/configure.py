@@ -34,7 +34,7 @@ from cq.config.queue import (
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
-from cq.errors import ConfigurationConflict, InvalidConfiguration, NotNow, QueueNotConfigured
+from cq.errors import ConfigurationConflict, InvalidConfiguration, NotInStore, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.nearest import nearest
 from cq.observer import Observer, ObserverSpec, check_named, check_spec
@@ -247,7 +247,7 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     if differences:
         raise ConfigurationConflict(current.name, differences)
     if wanted.rebuilt is not None and wanted.rebuilt not in (each.name for each in current.observers):
-        raise InvalidConfiguration(f"queue {current.name!r} has no observer {codec.brief(wanted.rebuilt)}")
+        raise NotInStore(f"queue {current.name!r} has no observer {codec.brief(wanted.rebuilt)}")
     kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
     changed = _with_observers(replace(current, observers=kept), wanted.specs(current))
     if wanted.window not in (None, current.window):

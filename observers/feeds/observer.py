@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cq.config.queue import QueueConfig
-from cq.errors import InvalidConfiguration, TooLarge
+from cq.errors import NotInStore, TooLarge
 from cq.feeds.config import is_feed, read_feed_config
 from cq.feeds.messages import encode_message, put_messages
 from cq.keys import check_name
@@ -62,7 +62,7 @@ def check_feed(tr: TransactionRead, config: QueueConfig) -> None:
     """Raise `InvalidConfiguration` if a queue's changes go to a feed that is not configured."""
     for each in config.observers:
         if each.is_built_in and each.name == NAME and not is_feed(tr, each.settings["feed"]):
-            raise InvalidConfiguration(
+            raise NotInStore(
                 f"queue {config.name!r} reports to the feed {each.settings['feed']!r}, which is not configured: "
                 f"run `cq feed configure {each.settings['feed']}`"
             )

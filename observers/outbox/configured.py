@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cq.config.store_id import ensure_store_id
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, NotInStore
 from cq.keys.outbox import OutboxKeys
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.state import read_failures, read_stopped
@@ -33,7 +33,7 @@ def find_outbox(db: Database, queue: str, *, url_env: str | None = None) -> Outb
     """
     settings = transact(db, lambda tr: read_settings(tr.snapshot, queue))
     if settings is None:
-        raise InvalidConfiguration(f"queue {queue!r} has no outbox: run `cq outbox init {queue}` first")
+        raise NotInStore(f"queue {queue!r} has no outbox: run `cq outbox init {queue}` first")
     return source_of(db, settings, url_env)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from cq import runtime
 from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
-from cq.errors import CorruptData, InvalidConfiguration
+from cq.errors import CorruptData, NotInStore
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.outbox import OutboxKeys
 from cq.store.api import Transaction, TransactionRead
@@ -92,7 +92,7 @@ def read_state(tr: TransactionRead, name: str) -> OutboxState:
     """
     stored = tr.get(OutboxKeys(name).state).value
     if stored is None:
-        raise InvalidConfiguration(f"queue {name!r} has no outbox: run `cq outbox init {name}` first")
+        raise NotInStore(f"queue {name!r} has no outbox: run `cq outbox init {name}` first")
     return parse_state(stored)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.store_id import ensure_store_id
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, NotInStore
 from cq.keys.export import ExportKeys
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.spec import NAME
@@ -56,9 +56,7 @@ def find_export(db: Database, queue: str, *, url_env: str | None = None) -> Expo
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     observer = next((each for each in config.observers if each.name == NAME), None)
     if observer is None:
-        raise InvalidConfiguration(
-            f"queue {queue!r} is not exported: run `cq configure {queue} --export TABLE` first"
-        )
+        raise NotInStore(f"queue {queue!r} is not exported: run `cq configure {queue} --export TABLE` first")
     return _export(db, config, observer, url_env)
 
 

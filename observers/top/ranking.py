@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple
 from cq.admin.backfill import parse_generation
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
-from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotReady
+from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotInStore, NotReady
 from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.top import TopKeys, group_of
 from cq.observers.top.index import COUNT_BYTES, NAME, GroupFunction, ScoreFunction, place_of
@@ -247,9 +247,7 @@ def missing(config: QueueConfig) -> NotReady | InvalidConfiguration:
         return NotReady(
             f"the top of queue {config.name!r} is being built, which takes a worker: read it later"
         )
-    return InvalidConfiguration(
-        f"queue {config.name!r} keeps no top: run `cq configure {config.name} --top` first"
-    )
+    return NotInStore(f"queue {config.name!r} keeps no top: run `cq configure {config.name} --top` first")
 
 
 def settings_of(config: QueueConfig, generation: int) -> Mapping[str, Any]:

@@ -54,5 +54,5 @@ def test_a_line_that_is_no_event_is_named(here: Here, cli: Cli) -> None:
 
     ended = here("demo", "tags", "--events", "events.jsonl", "--seed", "1")
 
-    assert (ended.status, ended.out) == (1, "")
+    assert (ended.status, ended.out) == (2, "")
     assert ended.err.startswith('cq: events.jsonl, line 3: expected {"entity": TEXT')

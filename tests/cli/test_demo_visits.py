@@ -33,5 +33,5 @@ def test_lines_that_are_skipped_are_named_and_a_log_without_visits_is_refused(he
 
     ended = here("demo", "visits", str(cli.folder / "access.log"), "--seed", "1")
 
-    assert (ended.status, ended.out) == (1, "")
+    assert (ended.status, ended.out) == (2, "")
     assert "cq: the log has no visits" in ended.err

@@ -25,5 +25,5 @@ def test_a_store_that_has_cells_is_left_alone(here: Here, cli: Cli) -> None:
 
     ended = here("demo", "cells", "--store", cli.url)
 
-    assert (ended.status, ended.out) == (1, "")
+    assert (ended.status, ended.out) == (2, "")
     assert "the store has cells, which the demo must not use" in ended.err

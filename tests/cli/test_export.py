@@ -70,7 +70,7 @@ def test_differences_are_named_and_a_rebuild_mends_them(here: Here, db: Any, rep
     change(report, "UPDATE word_counts SET key = 'z' WHERE key = 'b'")
 
     found = here("export", "verify", "words")
-    assert found.status == 1
+    assert found.status == 4
     lines = sorted(line.split("\t") for line in found.out.splitlines())
     assert {line[0] for line in lines} == {"export-table"}
     assert sorted(line[2:] for line in lines) == [
@@ -153,7 +153,7 @@ def test_what_is_missing_is_said_in_one_line(
     monkeypatch.delenv("CQ_REPORTING_URL")
     outcome = here("export", "init", "words")
     assert outcome.err.startswith("cq: $CQ_REPORTING_URL is not set: give the URL")
-    assert outcome.status == 1
+    assert outcome.status == 2
     monkeypatch.setenv("REPORTS", f"sqlite:///{report}")
     assert here("export", "init", "words", "--reporting-url-env", "REPORTS").status == 0
     assert here("export", "init", "words", "--reporting-url-env", "REPORTS").out.startswith(

@@ -61,5 +61,5 @@ def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
     here("configure", "words")
     wrong = here("outbox", "init", "words", "--url-env", "postgresql://me:secret@host/shop")
 
-    assert wrong.status == 1
+    assert wrong.status == 2
     assert "secret" not in wrong.err

@@ -76,7 +76,7 @@ def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here) -> None:
 @pytest.mark.parametrize("command", ["purge", "delete"])
 def test_nothing_is_deleted_unless_somebody_is_sure(cli: Cli, db: Any, command: str) -> None:
     ended = cli.run(command, "words")
-    assert ended.status == 1
+    assert ended.status == 2
     assert "Confirm with --yes" in ended.err
     drain(db)
     assert_values(db, "words", {"a": 2, "b": 1})

@@ -22,7 +22,7 @@ from cq.cli.main import COMMANDS as MODULES
 from cq.cli.main import command_line
 from cq.cli.shared.help import PANELS, examples, paragraphs, parameters
 from cq.observers.worker.worker import Worker
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import SECONDS, Cli, Here, Outcome
 
 FILES = {
     "broken.py": "import nothing_of_this_name",
@@ -280,83 +280,8 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
     assert ended.err.splitlines()[-1].startswith("Error: ")
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["configure", "no/name"], "expected a queue name"),
-        (["configure", ""], "expected a queue name"),
-        (["configure", "q", "--key", "float"], "expected a key type"),
-        (["configure", "q", "--key", "(str,"], "expected a key type"),
-        (["configure", "q", "--value", "complex"], "expected a value type"),
-        (["configure", "q", "--combiner", "nothing"], "expected a combiner"),
-        (["configure", "q", "--value", "str"], "expected a value type"),
-        (["configure", "q", "--buckets", "0"], "expected buckets"),
-        (["configure", "words", "--buckets", "2"], "buckets 1 -> 2"),
-        (["configure", "words", "--priority", "0"], "expected a priority of 1 to 100"),
-        (["export", "aside", "nothing"], "'nothing' is not configured"),
-        (["limit", "nothing", "--none"], "'nothing' is not configured"),
-        (["limit", "nothing"], "'nothing' is not configured"),
-        (["limit", "words", "--max-bytes", "0"], "expected a positive number of bytes"),
-        (["limit", "words", "--max-age", "1m", "--when-full", "x"], "to be raise or admit, got: 'x'"),
-        (["rebucket", "nothing", "--buckets", "2"], "'nothing' is not configured"),
-        (["rebucket", "words", "--buckets", "0"], "expected buckets to be 1 to 4,096"),
-        (["purge", "nothing", "--yes"], "'nothing' is not configured"),
-        (["delete", "nothing", "--yes"], "'nothing' is not configured"),
-        (["drain", "nothing"], "'nothing' is not configured"),
-        (["pause", "nothing", "--for", "1m"], "'nothing' is not configured"),
-        (["configure", "q", "--app", "nothing_of_this_name:app"], "cannot be imported"),
-        (["add", "nothing", "a=1"], "'nothing' is not configured"),
-        (["add", "words", "a"], "expected KEY=UPDATE"),
-        (["add", "words", "a=b"], "expected a value of type int"),
-        (["add", "words", "a=1.5"], "expected a value of type int"),
-        (["add", "words", "a=" + "[" * 100_000], "expected a value of type int"),
-        (["add", "words", "a" * 9000 + "=1"], "exceeds the limit"),
-        (["add", "words", "a\udcff=1"], "expected a value that CBOR can carry"),
-        (["add", "words", "a=1", "--once", "x" * 1001], "expected an operation id"),
-        (["add", "words", "--jsonl", "nothing.jsonl"], "No such file"),
-        (["add", "words", "--jsonl", "."], "Is a directory"),
-        (["add", "tags", f'a=["{"x" * 90_000}"]'], "exceeds the limit"),
-        (["get", "nothing", "a"], "'nothing' is not configured"),
-        (["get", "pages", "a"], "expected a key of type (str, int)"),
-        (["get", "pages", '["a"]'], "expected a key of type (str, int)"),
-        (["get", "pages", '["a", 1, 2]'], "expected a key of type (str, int)"),
-        (["items", "nothing"], "'nothing' is not configured"),
-        (["items", "\udcff"], "expected a queue name"),
-        (["status", "nothing"], "'nothing' is not configured"),
-        (["status", "nothing", "--watch"], "'nothing' is not configured"),
-        (["health", "--store", "embedded:."], "is a directory"),
-        (["pause", "nothing"], "'nothing' is not configured"),
-        (["resume", "nothing"], "'nothing' is not configured"),
-        (["verify", "nothing"], "'nothing' is not configured"),
-        (["verify", "words", "--app", "nothing_of_this_name:app"], "cannot be imported"),
-        (["worker", "nothing"], "'nothing' is not configured"),
-        (["worker", "nothing", "--drain"], "'nothing' is not configured"),
-        (["worker", "--app", "fine"], "expected --app to be MODULE:APP"),
-        (["worker", "--app", "fine:nothing"], "cannot be imported"),
-        (["worker", "--app", "fine:function"], "to be a cq.App"),
-        (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
-        (["worker", "--drain", "paused"], "is paused (for this test)"),
-        (["worker", "--metrics", "here"], "expected an address such as 127.0.0.1:9100"),
-        (["bench", "--against", "nothing"], "expected a system to compare with of read-modify-write"),
-        (["bench", "--value", "text"], "expected values of kind int or decimal"),
-        (["bench", "--per-transaction", "0"], "expected at least 1 update in a transaction"),
-        (["bench", "--against", "postgres-upsert", "--postgres-url-env", "NOTHING"], "$NOTHING is not set"),
-        (["bench", "--against", "atomic-add", "--value", "decimal"], "atomic-add supports integers only"),
-        (["bench", "--store", "embedded:cli.db"], "has queues, such as"),
-        (["demo", "tags", "--events", "nothing"], "nothing cannot be read: No such file"),
-        (["demo", "visits", "nothing"], "No such file"),
-        (["demo", "visits", "--window", "600/7"], "such as 600/10"),
-        (["demo", "words", "nothing"], "No such file"),
-        (["status", "--store", "nothing"], "; `cq settings` shows its source"),
-        (["status", "--store", "embedded:"], "names no file"),
-        (["status", "--store", "embedded:."], "is a directory"),
-        (["status", "--store", "embedded:nothing/at.all"], "does not exist"),
-        (["status", "--store", "embedded:fine.py"], "is not a cq store"),
-        (["status", "--store", "fdb:nothing"], "cannot read the cluster file"),
-        (["status", "--store", "fdb:fine.py"], "is not a cluster file"),
-    ],
-)
-def test_bad_input_ends_with_1_and_one_line(here: Here, cli: Cli, args: list[str], said: str) -> None:
+def ended_with(here: Here, cli: Cli, args: list[str]) -> Outcome:
+    """How a command ends with bad input, which is one line of its own."""
     for file, content in FILES.items():
         (cli.folder / file).write_text(content)
     here("configure", "words")
@@ -368,11 +293,177 @@ def test_bad_input_ends_with_1_and_one_line(here: Here, cli: Cli, args: list[str
 
     ended = here(*args)
 
-    assert (ended.status, ended.out) == (1, "")
     assert ended.err.startswith("cq: ")
-    assert said in ended.err
     assert ended.err.count("\n") == 1
     assert len(ended.err) < 500
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["configure", "no/name"], "expected a queue name"),
+        (["configure", ""], "expected a queue name"),
+        (["configure", "q", "--key", "float"], "expected a key type"),
+        (["configure", "q", "--key", "(str,"], "expected a key type"),
+        (["configure", "q", "--value", "complex"], "expected a value type"),
+        (["configure", "q", "--combiner", "nothing"], "expected a combiner"),
+        (["configure", "q", "--value", "str"], "expected a value type"),
+        (["configure", "q", "--buckets", "0"], "expected buckets"),
+        (["configure", "words", "--priority", "0"], "expected a priority of 1 to 100"),
+        (["limit", "words", "--max-bytes", "0"], "expected a positive number of bytes"),
+        (["limit", "words", "--max-age", "1m", "--when-full", "x"], "to be raise or admit, got: 'x'"),
+        (["rebucket", "words", "--buckets", "0"], "expected buckets to be 1 to 4,096"),
+        (["configure", "q", "--app", "nothing_of_this_name:app"], "cannot be imported"),
+        (["add", "words", "a"], "expected KEY=UPDATE"),
+        (["add", "words", "a=b"], "expected a value of type int"),
+        (["add", "words", "a=1.5"], "expected a value of type int"),
+        (["add", "words", "a=" + "[" * 100_000], "expected a value of type int"),
+        (["add", "words", "a" * 9000 + "=1"], "exceeds the limit"),
+        (["add", "words", "a\udcff=1"], "expected a value that CBOR can carry"),
+        (["add", "words", "a=1", "--once", "x" * 1001], "expected an operation id"),
+        (["add", "tags", f'a=["{"x" * 90_000}"]'], "exceeds the limit"),
+        (["get", "pages", "a"], "expected a key of type (str, int)"),
+        (["get", "pages", '["a"]'], "expected a key of type (str, int)"),
+        (["get", "pages", '["a", 1, 2]'], "expected a key of type (str, int)"),
+        (["items", "\udcff"], "expected a queue name"),
+        (["verify", "words", "--app", "nothing_of_this_name:app"], "cannot be imported"),
+        (["worker", "--app", "fine"], "expected --app to be MODULE:APP"),
+        (["worker", "--app", "fine:nothing"], "cannot be imported"),
+        (["worker", "--app", "fine:function"], "to be a cq.App"),
+        (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
+        (["worker", "--metrics", "here"], "expected an address such as 127.0.0.1:9100"),
+        (["bench", "--against", "nothing"], "expected a system to compare with of read-modify-write"),
+        (["bench", "--value", "text"], "expected values of kind int or decimal"),
+        (["bench", "--per-transaction", "0"], "expected at least 1 update in a transaction"),
+        (["bench", "--store", "embedded:cli.db"], "has queues, such as"),
+        (["demo", "visits", "--window", "600/7"], "such as 600/10"),
+        (["status", "--store", "nothing"], "; `cq settings` shows its source"),
+        (["status", "--store", "embedded:"], "names no file"),
+    ],
+)
+def test_a_wrong_value_ends_with_2_and_one_line(here: Here, cli: Cli, args: list[str], said: str) -> None:
+    ended = ended_with(here, cli, args)
+
+    assert (ended.status, ended.out) == (2, "")
+    assert said in ended.err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["configure", "words", "--buckets", "2"], "buckets 1 -> 2"),
+        (["export", "aside", "nothing"], "'nothing' is not configured"),
+        (["limit", "nothing", "--none"], "'nothing' is not configured"),
+        (["limit", "nothing"], "'nothing' is not configured"),
+        (["rebucket", "nothing", "--buckets", "2"], "'nothing' is not configured"),
+        (["purge", "nothing", "--yes"], "'nothing' is not configured"),
+        (["delete", "nothing", "--yes"], "'nothing' is not configured"),
+        (["drain", "nothing"], "'nothing' is not configured"),
+        (["pause", "nothing", "--for", "1m"], "'nothing' is not configured"),
+        (["add", "nothing", "a=1"], "'nothing' is not configured"),
+        (["add", "words", "--jsonl", "nothing.jsonl"], "No such file"),
+        (["add", "words", "--jsonl", "."], "Is a directory"),
+        (["get", "nothing", "a"], "'nothing' is not configured"),
+        (["items", "nothing"], "'nothing' is not configured"),
+        (["status", "nothing"], "'nothing' is not configured"),
+        (["status", "nothing", "--watch"], "'nothing' is not configured"),
+        (["health", "--store", "embedded:."], "is a directory"),
+        (["pause", "nothing"], "'nothing' is not configured"),
+        (["resume", "nothing"], "'nothing' is not configured"),
+        (["verify", "nothing"], "'nothing' is not configured"),
+        (["worker", "nothing"], "'nothing' is not configured"),
+        (["worker", "nothing", "--drain"], "'nothing' is not configured"),
+        (["worker", "--drain", "paused"], "is paused (for this test)"),
+        (["bench", "--against", "postgres-upsert", "--postgres-url-env", "NOTHING"], "$NOTHING is not set"),
+        (["bench", "--against", "atomic-add", "--value", "decimal"], "atomic-add supports integers only"),
+        (["demo", "tags", "--events", "nothing"], "No such file"),
+        (["demo", "visits", "nothing"], "No such file"),
+        (["demo", "words", "nothing"], "No such file"),
+        (["status", "--store", "embedded:."], "is a directory"),
+        (["status", "--store", "embedded:nothing/at.all"], "does not exist"),
+        (["status", "--store", "embedded:fine.py"], "is not a cq store"),
+        (["status", "--store", "fdb:nothing"], "cannot read the cluster file"),
+        (["status", "--store", "fdb:fine.py"], "is not a cluster file"),
+    ],
+)
+def test_an_object_that_is_missing_or_in_use_ends_with_1_and_one_line(
+    here: Here, cli: Cli, args: list[str], said: str
+) -> None:
+    ended = ended_with(here, cli, args)
+
+    assert (ended.status, ended.out) == (1, "")
+    assert said in ended.err
+
+
+WRONG: dict[tuple[str, ...], list[str]] = {
+    ("add",): ["words", "a"],
+    ("aside", "drop"): ["no/name", "--yes"],
+    ("aside", "list"): ["no/name"],
+    ("aside", "retry"): ["no/name"],
+    ("aside", "show"): ["no/name"],
+    ("bench",): ["--value", "text"],
+    ("cells", "add"): ["here", "embedded:here.db", "--weight", "0"],
+    ("cells", "drain"): ["eu-1", "--store", "nothing"],
+    ("cells", "list"): ["--store", "nothing"],
+    ("cells", "move"): ["ada", "eu-1", "--store", "nothing"],
+    ("cells", "place"): ["ada", "--store", "nothing"],
+    ("cells", "rebalance"): ["--most", "-1"],
+    ("cells", "resume"): ["--store", "nothing"],
+    ("cloud",): ["no/name"],
+    ("configure",): ["words", "--buckets", "0"],
+    ("delete",): ["words"],
+    ("demo", "cells"): ["--users", "0"],
+    ("demo", "chat"): ["--users", "1"],
+    ("demo", "tags"): ["--servers", "0"],
+    ("demo", "visits"): ["--window", "600/7"],
+    ("demo", "words"): ["docs", "--workers", "0"],
+    ("doctor",): ["--app", "nothing"],
+    ("drain",): ["words", "--timeout", "-1"],
+    ("export", "aside"): ["no/name"],
+    ("export", "init"): ["no/name"],
+    ("export", "list"): ["no/name"],
+    ("export", "rebase"): ["no/name"],
+    ("export", "rebuild"): ["no/name"],
+    ("export", "verify"): ["no/name"],
+    ("feed", "append"): ["no/name", "ann", "hello"],
+    ("feed", "configure"): ["chat", "--keep-last", "-1"],
+    ("feed", "delete"): ["no/name", "--yes"],
+    ("feed", "follow"): ["chat", "ann", "--after", "nothing"],
+    ("feed", "list"): ["--store", "nothing"],
+    ("feed", "read"): ["chat", "ann", "--after", "nothing"],
+    ("feed", "verify"): ["no/name"],
+    ("get",): ["no/name", "a"],
+    ("health",): ["--max-age", "-1"],
+    ("items",): ["words", "--limit", "-1"],
+    ("limit",): ["words", "--max-bytes", "0"],
+    ("outbox", "aside"): ["no/name"],
+    ("outbox", "init"): ["no/name"],
+    ("outbox", "list"): ["no/name"],
+    ("outbox", "rebase"): ["no/name"],
+    ("outbox", "remove"): ["no/name"],
+    ("outbox", "retry"): ["no/name"],
+    ("pause",): ["words", "--for", "soon"],
+    ("purge",): ["words"],
+    ("rebucket",): ["words", "--buckets", "0"],
+    ("resume",): ["no/name"],
+    ("settings",): ["--nothing"],
+    ("status",): ["no/name"],
+    ("top",): ["words", "-n", "0"],
+    ("verify",): ["words", "--limit", "-1"],
+    ("web",): ["--listen", "nothing"],
+    ("worker",): ["--only", "nothing"],
+}
+"""{command: arguments with a wrong value}, for each command."""
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_wrong_value_ends_every_command_with_2(here: Here, path: tuple[str, ...]) -> None:
+    here("configure", "words")
+
+    ended = here(*path, *WRONG[path])
+
+    assert (ended.status, ended.out) == (2, ""), ended.err
 
 
 def test_bytes_that_are_no_utf8_are_an_error_like_others(cli: Cli) -> None:
@@ -380,7 +471,7 @@ def test_bytes_that_are_no_utf8_are_an_error_like_others(cli: Cli) -> None:
 
     ended = cli.run(b"add", b"words", b"\xff=1")
 
-    assert ended.status == 1
+    assert ended.status == 2
     assert ended.err.startswith("cq: expected a value that CBOR can carry")
     assert ended.err.count("\n") == 1
 

@@ -323,7 +323,7 @@ def test_a_worker_does_only_what_it_is_told_to(cli: Cli, db: Any) -> None:
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=SECONDS)
     wrong = cli.run("worker", "--only", "nothing")
-    assert wrong.status == 1
+    assert wrong.status == 2
     assert "expected roles of combine, export, publish, deliver, outbox, got: nothing" in wrong.err
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, ClassVar, Final
 
+from cq.cli.shared.exit_status import FoundDifference
 from cq.errors import CqError
 
 AGAINST: Final = ("read-modify-write", "atomic-add", "postgres-upsert", "postgres-rollup", "redis")
@@ -28,15 +29,15 @@ Drain = Callable[[], object]
 """Combines all updates that were added before the call."""
 
 
-class CannotMeasure(CqError):
+class CannotMeasure(CqError, ValueError):
     """A benchmark cannot be run as requested; the message says what to do."""
 
 
-class Unavailable(CannotMeasure):
+class Unavailable(CannotMeasure, LookupError):
     """A system cannot be measured, because a driver or a server is missing."""
 
 
-class WrongSum(CqError):
+class WrongSum(FoundDifference):
     """A system has lost updates, or counted some twice: its figures are invalid."""
 
 

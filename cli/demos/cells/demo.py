@@ -21,7 +21,7 @@ import cq
 from cq.admin.queue_status import is_drained
 from cq.cells.records import HERE, Fence
 from cq.cli.demos.cells.roles import ALL, QUEUE, WriteLoad, Writer, move_users, writer_position
-from cq.cli.demos.harness.crew import DemoFailed
+from cq.cli.demos.harness.crew import DemoDiffers
 from cq.cli.demos.harness.demo import Demo, compare, killed, shown_progress
 from cq.cli.demos.harness.worker import run_worker
 from cq.cli.shared.output import note, print_table, quantity
@@ -147,4 +147,4 @@ def _is_idle(db: Database) -> bool:
 
 def _check(holds: bool, difference: str) -> None:
     if not holds:
-        raise DemoFailed(f"not as recounted: {difference}")
+        raise DemoDiffers(f"not as recounted: {difference}")

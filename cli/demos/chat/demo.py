@@ -13,7 +13,7 @@ import cq
 from cq.cli.demos.chat.ledger import KEYS, Action, LedgerEntry, position_of, seen
 from cq.cli.demos.chat.recount import DelayRecorder, MessageRecount, inbox_of
 from cq.cli.demos.chat.roles import FEED, FLOODER, Sender, act, flood, follow
-from cq.cli.demos.harness.crew import DemoFailed
+from cq.cli.demos.harness.crew import DemoDiffers
 from cq.cli.demos.harness.demo import Demo, delete_earlier, killed, shown_progress
 from cq.cli.demos.harness.worker import run_worker
 from cq.cli.shared.options import make_store
@@ -105,7 +105,7 @@ class ChatDemo(Demo):
 
     def recount(self) -> dict[str, Any]:
         for difference in verify_feed(self._db, FEED):
-            raise DemoFailed(": ".join(difference))
+            raise DemoDiffers(": ".join(difference))
         recount, delays, received = MessageRecount(self._db), DelayRecorder(), 0
         for user in self._users:
             inbox = list(inbox_of(self._db, user))
@@ -115,7 +115,7 @@ class ChatDemo(Demo):
                 found = seen(self._db, user, terminal)
                 # The same order, too: a terminal that skips a message and reads it later is wrong.
                 if [sight.id for sight in found] != [message.id for message in inbox]:
-                    raise DemoFailed(
+                    raise DemoDiffers(
                         f"{user}'s {terminal} has not seen each message of {user} once and in order"
                     )
                 delays.add(user, inbox, [sight.milliseconds for sight in found])

@@ -12,7 +12,7 @@ from typing import Final
 
 from cq.cli.demos.chat.ledger import entries
 from cq.cli.demos.chat.roles import FEED, FLOODED, FLOODER
-from cq.cli.demos.harness.crew import DemoFailed
+from cq.cli.demos.harness.crew import DemoDiffers
 from cq.feeds.feed import Feed, Message
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -49,7 +49,7 @@ class MessageRecount:
                 self._expected[to][None] += bodies
 
     def compare(self, user: str, inbox: Sequence[Message]) -> None:
-        """Raise `DemoFailed` unless the user has the expected messages, with the numbers 1, 2, 3 ..."""
+        """Raise `DemoDiffers` unless the user has the expected messages, with the numbers 1, 2, 3 ..."""
         found: dict[str | None, list[object]] = defaultdict(list)
         for message in inbox:
             found[message.group].append(message.body)
@@ -57,12 +57,12 @@ class MessageRecount:
         for group in {*found, *expected}:
             if found[group] != expected[group]:
                 of = "" if group is None else f" of {group}"
-                raise DemoFailed(
+                raise DemoDiffers(
                     f"{user} has {len(found[group]):,} messages{of}, and in the recount {len(expected[group]):,}, "
                     "or has them in another order"
                 )
         if [message.number for message in inbox] != list(range(1, len(inbox) + 1)):
-            raise DemoFailed(f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
+            raise DemoDiffers(f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
 
 
 class DelayRecorder:

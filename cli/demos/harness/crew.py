@@ -12,6 +12,7 @@ from typing import Final
 
 from cq import runtime
 from cq.cli.shared.crew import Crew
+from cq.cli.shared.exit_status import FoundDifference
 from cq.errors import CqError
 
 LOOK_SECONDS: Final = 0.1
@@ -19,6 +20,10 @@ LOOK_SECONDS: Final = 0.1
 
 class DemoFailed(CqError):
     """The demo exceeded its time limit, or its result differs from the recount."""
+
+
+class DemoDiffers(DemoFailed, FoundDifference):
+    """The result of the demo differs from the recount."""
 
 
 DemoRole = Callable[[Event], object]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq import runtime
-from cq.cli.demos.harness.crew import DemoCrew, DemoFailed, DemoRole
+from cq.cli.demos.harness.crew import DemoCrew, DemoDiffers, DemoRole
 from cq.cli.shared.output import note, print_json, progress
 from cq.keys import prefix_end
 from cq.store.api import Database
@@ -48,7 +48,7 @@ class Demo(ABC):
 
     @abstractmethod
     def recount(self) -> dict[str, Any]:
-        """Compare the result with a recount; returns the figures of the demo. Raises `DemoFailed`."""
+        """Compare the result with a recount; returns the figures of the demo. Raises `DemoDiffers`."""
 
     @abstractmethod
     def show(self, figures: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Demo(ABC):
 def run_demo(demo: Demo, seed: int | None, kill_every: float, *, json: bool) -> None:
     """Run a demo and print its figures.
 
-    Raises `DemoFailed` for a difference from the recount, `ProcessFailed`, and the errors of the demo.
+    Raises `DemoDiffers` for a difference from the recount, `ProcessFailed`, and the errors of the demo.
     """
     seed = secrets.randbelow(2**32) if seed is None else seed
     rng = Random(seed)  # noqa: S311 - a load and kills that can be repeated
@@ -113,9 +113,9 @@ def delete_earlier(db: Database, prefix: bytes, queues: Iterable[str] = ()) -> N
 
 
 def compare(what: str, found: Mapping[str, Any], recounted: Mapping[str, Any]) -> None:
-    """Raise `DemoFailed` with the first differences from the recount."""
+    """Raise `DemoDiffers` with the first differences from the recount."""
     keys = sorted(key for key in {*found, *recounted} if found.get(key) != recounted.get(key))
     if keys:
         shown = [f"{key!r}: {found.get(key)} instead of {recounted.get(key)}" for key in keys[:_SHOWN]]
         more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
-        raise DemoFailed(f"{what}: not as recounted: {', '.join(shown)}{more}")
+        raise DemoDiffers(f"{what}: not as recounted: {', '.join(shown)}{more}")

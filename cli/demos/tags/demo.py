@@ -18,7 +18,7 @@ from typing import Any, Final
 import cq
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness.counted_database import Meter, WriteCounts
-from cq.cli.demos.harness.crew import DemoFailed
+from cq.cli.demos.harness.crew import DemoDiffers
 from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed, shown_progress
 from cq.cli.demos.harness.worker import run_worker
 from cq.cli.demos.tags.events import TagEvent, TagRecount, generated, merged_writes, of_partition, part
@@ -133,15 +133,15 @@ class TagDemo(Demo):
         while cloud is not None and (not self._versions or self._versions[-1] < cloud.version):
             newer = self._follower.wait(self._versions[-1] if self._versions else 0, timeout=_FOLLOW_SECONDS)
             if newer is None:
-                raise DemoFailed(f"the follower has not received version {cloud.version:,} of the cloud")
+                raise DemoDiffers(f"the follower has not received version {cloud.version:,} of the cloud")
             self._see(newer)
 
     def _see(self, cloud: Cloud | None) -> None:
-        """Note the version of the cloud; raises `DemoFailed` if an earlier one was newer."""
+        """Note the version of the cloud; raises `DemoDiffers` if an earlier one was newer."""
         last = self._versions[-1] if self._versions else 0
         if cloud is not None and cloud.version != last:
             if cloud.version < last:
-                raise DemoFailed(f"version {cloud.version:,} of the cloud has come after version {last:,}")
+                raise DemoDiffers(f"version {cloud.version:,} of the cloud has come after version {last:,}")
             self._versions.append(cloud.version)
 
 
@@ -166,9 +166,9 @@ def published(db: Database) -> Cloud | None:
 
 
 def check_result(db: Database, recount: TagRecount, cloud: Sequence[CloudEntry], shown: int) -> None:
-    """Raise `DemoFailed` if the store differs from the recount."""
+    """Raise `DemoDiffers` if the store differs from the recount."""
     compare("the counts of tags", dict(cq.CombineQueue(QUEUE).scan(db)), recount.counts)
     if (number := committed(db)) != recount.events:
-        raise DemoFailed(f"{number:,} increments were committed, and there are {recount.events:,} events")
+        raise DemoDiffers(f"{number:,} increments were committed, and there are {recount.events:,} events")
     if [(entry.key, entry.score) for entry in cloud] != recount.top(shown):
-        raise DemoFailed("the published cloud is not the top of the recount")
+        raise DemoDiffers("the published cloud is not the top of the recount")

@@ -78,8 +78,6 @@ def from_file(path: Path) -> Iterator[TagEvent]:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     yield _event(line, f"{path}, line {number}")
-    except OSError as error:
-        raise InvalidData(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InvalidData(f"{path} is not UTF-8") from None
 
