@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from cq.cli.web.access import Guard, WebAccess, form_of, signed_in
 from cq.cli.web.actions import Actions
 from cq.cli.web.pages.cells import cells_page
+from cq.cli.web.pages.checks import checks_page
 from cq.cli.web.pages.exports import exports_page
 from cq.cli.web.pages.feeds import feeds_page
 from cq.cli.web.pages.queue import queue_page
@@ -30,6 +31,7 @@ from cq.cli.web.pages.set_aside import aside_page
 from cq.cli.web.pages.web_page import WebPage
 from cq.cli.web.pages.workers import workers_page
 from cq.cli.web.rendering import Renderer, environment
+from cq.cli.web.sampling.checks import Checks
 from cq.cli.web.sampling.lookup import Lookup, look_up
 from cq.cli.web.sampling.reads import READERS
 from cq.cli.web.sampling.sampler import Sampler
@@ -50,6 +52,7 @@ PAGES: Final[dict[str, Callable[[], WebPage]]] = {
     "/aside": aside_page,
     "/feeds": feeds_page,
     "/cells": cells_page,
+    "/checks": checks_page,
 }
 """{path: the page}, except the pages of one queue."""
 _OF_QUEUES: Final[dict[str, Callable[[str], WebPage]]] = {"queues": queue_page, "aside": aside_page}
@@ -62,10 +65,12 @@ class WebSettings:
     Attributes:
         access: the token and the host names.
         operates: whether pages may change the store.
+        store: URL of the store, for its checks; None: the default.
     """
 
     access: WebAccess
     operates: bool = False
+    store: str | None = None
 
 
 class Dashboard:
@@ -80,7 +85,7 @@ class Dashboard:
         self._db, self._settings = db, settings
         self._lookups = asyncio.Semaphore(MOST_LOOKUPS)
         self.renderer = Renderer(environment(), settings.operates)
-        self.sampler = Sampler(db, READERS)
+        self.sampler = Sampler(db, {**READERS, "checks": Checks(settings.store).reader()})
         self.streams = Streams(self.sampler, self.renderer)
         self.actions = Actions(db, settings.access, self.renderer)
 

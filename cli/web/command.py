@@ -56,7 +56,7 @@ def web(
             f"cq web: warning: {address.host} can be reached from other machines, and the connection is not encrypted: "
             "use 127.0.0.1 with an SSH tunnel, or a proxy with TLS"
         )
-    running = serve.Server(db, address, token, host or [], operates=operate)
+    running = serve.Server(db, address, token, operates=operate, hosts=host or (), store=store)
     say(f"cq web: open {running.url}/?token={token}")
     note(f"cq web: {'actions are allowed' if operate else 'read-only'}; ^C ends it")
     stop_on_signals(running.stop)

@@ -25,8 +25,9 @@ class Server:
         db: a database of either store.
         address: to listen at; port 0 is a free port.
         token: of all pages.
-        hosts: further host names.
         operates: whether pages may change the store.
+        hosts: further host names.
+        store: URL of the store, for its checks; None: the default.
 
     Attributes:
         url: its address, without a path.
@@ -34,14 +35,21 @@ class Server:
     """
 
     def __init__(
-        self, db: OpenDatabase, address: Address, token: str, hosts: Sequence[str], *, operates: bool
+        self,
+        db: OpenDatabase,
+        address: Address,
+        token: str,
+        *,
+        operates: bool = False,
+        hosts: Sequence[str] = (),
+        store: str | None = None,
     ) -> None:
         self._socket = _listening(address)
         port = self._socket.getsockname()[1]
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{host}:{port}"
         access = WebAccess(token, port, hosts_of([*hosts, address.host]))
-        app = make_app(db, WebSettings(access, operates))
+        app = make_app(db, WebSettings(access, operates, store))
         # Without an access log: addresses have keys and, once, the token.
         config = uvicorn.Config(
             app,

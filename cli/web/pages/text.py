@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
+from html import escape
 from typing import Any, Final
+
+from markupsafe import Markup
 
 from cq.encoding.json_values import to_json
 from cq.plain_text import escaped
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+_TICKS: Final = re.compile(r"`([^`]+)`")
 _MOST_CHARACTERS: Final = 2_000
 NOTHING: Final = "\N{EN DASH}"
 """Stands for an unknown number."""
@@ -77,6 +82,15 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
 
 
+def ticks(text: str) -> Markup:
+    """Text with the commands between its backticks as `<code>`; all else is escaped.
+
+    >>> ticks("run `cq worker` <now>")
+    Markup('run <code>cq worker</code> &lt;now&gt;')
+    """
+    return Markup(_TICKS.sub(r"<code>\1</code>", escape(escaped(text))))  # noqa: S704 - the text is escaped
+
+
 def clock(at: float | None) -> str:
     """A time in seconds since 1970 as date and time in UTC."""
     return NOTHING if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -89,5 +103,6 @@ FILTERS: Final = {
     "plural": plural,
     "shown": shown,
     "clock": clock,
+    "ticks": ticks,
     "plain": escaped,
 }

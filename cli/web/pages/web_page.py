@@ -46,5 +46,6 @@ NAVIGATION = (
     ("/aside", "Set aside"),
     ("/feeds", "Feeds"),
     ("/cells", "Cells"),
+    ("/checks", "Checks"),
 )
 """(path, name) of the sections."""

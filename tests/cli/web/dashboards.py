@@ -37,9 +37,11 @@ class Serving(NamedTuple):
 
 
 @contextmanager
-def serving(db: Any, *, operates: bool = False) -> Iterator[Serving]:
+def serving(db: Any, *, operates: bool = False, store: str | None = None) -> Iterator[Serving]:
     """Serve a store, and stop at the end."""
-    server = Server(db, Address("127.0.0.1", 0), TOKEN, ["dashboard.test"], operates=operates)
+    server = Server(
+        db, Address("127.0.0.1", 0), TOKEN, operates=operates, hosts=["dashboard.test"], store=store
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Any
+import time
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +15,7 @@ from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.top import top
 from cq.testing import drain
-from tests.cli.web.dashboards import Outline, serving
+from tests.cli.web.dashboards import SECONDS, Outline, serving
 
 LONG = "long-" * 20
 AWKWARD = {"<script>alert(1)</script>": 9, "hail \N{SNOWFLAKE}": 8, "w" * 200: 7, "red \x1b[31m\u202e": 6}
@@ -153,3 +156,20 @@ def test_unknown_pages_and_queues_are_not_found(db: Any) -> None:
         for path in ("/none", "/queues/none", "/queues/%3Cb%3E", "/queues/", "/aside/none", "/static/none"):
             found.page(path, status=404)
         assert found.client.get("/events", params={"path": "/none"}).status_code == 404
+
+
+def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'checked.db'}"
+    with contextlib.closing(cast("Any", cq.open(url))) as db:
+        cq.configure(db, "words")
+        cq.pause(db, "words", "for <b>this</b> test")
+        with serving(db, store=url) as found:
+            html = found.page("/checks")
+            until = time.monotonic() + SECONDS
+            while "The checks run now" in html and time.monotonic() < until:
+                html = found.page("/checks")
+                time.sleep(0.2)
+
+            assert ">in order</span>" in html
+            assert ">failed</span>" in html
+            assert "paused (for &lt;b&gt;this&lt;/b&gt; test): run <code>cq resume words</code>" in html
