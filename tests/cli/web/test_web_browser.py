@@ -1,0 +1,181 @@
+"""The dashboard in a real browser: each page is drawn, silent on the console, accessible and current.
+
+With $CQ_TEST_SCREENSHOTS, a folder, the pages' pictures are kept there: those of docs/screenshots are made this way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
+from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, expect, sync_playwright
+
+import cq
+from tests.cli.web.dashboards import SECONDS, TOKEN, Serving, serving
+from tests.cli.web.shop import shop
+
+CHROMIUM: Final = shutil.which("chromium")
+ARGUMENTS: Final = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WIDE: Final[ViewportSize] = {"width": 1280, "height": 800}
+PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
+LEAST_COLOURS: Final = 30
+"""An empty page has fewer: letters alone are drawn in many shades."""
+
+expect.set_options(timeout=SECONDS * 1000)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium in $PATH")
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A browser for one test: Playwright has a running event loop, which other tests of a process must not see."""
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def served(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """The dashboard of a shop."""
+    with shop(db, tmp_path, monkeypatch), serving(db, operates=True) as found:
+        yield found
+
+
+@contextmanager
+def opened(
+    browser: Browser, served: Serving, scheme: str = "light", *, silent: bool = True
+) -> Iterator[Page]:
+    """A page with the session's cookie; at the end it must have logged nothing, if it is `silent`."""
+    messages: list[str] = []
+
+    def log(message: ConsoleMessage) -> None:
+        messages.append(message.text)
+
+    context = browser.new_context(
+        viewport=WIDE,
+        color_scheme="dark" if scheme == "dark" else "light",
+        reduced_motion="reduce",
+        base_url=served.server.url,
+    )
+    context.set_default_timeout(SECONDS * 1000)
+    page = context.new_page()
+    page.on("console", log)
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.goto(f"/?token={TOKEN}")
+    yield page
+    assert messages == [] or not silent
+    context.close()
+
+
+def visited(page: Page) -> Iterator[str]:
+    """Open all pages that links lead to, from the first page on, each form of an action once; yields their paths."""
+    found, left = {"/"}, ["/"]
+    while left:
+        path = left.pop(0)
+        page.goto(path)
+        for link in page.locator("a[href^='/']").all():
+            target = (link.get_attribute("href") or "").partition("#")[0]
+            if target.partition("?")[0] not in found:
+                found.add(target.partition("?")[0])
+                left.append(target)
+        yield path
+
+
+def name_of(path: str) -> str:
+    """The name of a page's picture."""
+    return re.sub(r"\W+", "-", path).strip("-") or "queues"
+
+
+def picture(page: Page, name: str, folder: Path) -> Image.Image:
+    """The page as it is drawn, also as a file in the folder."""
+    drawn = Image.open(BytesIO(page.screenshot(full_page=True)))
+    # Few colours are enough for flat areas and text, and make small files.
+    drawn.convert("RGB").quantize(128).save(folder / f"{name}.png", optimize=True)
+    return drawn
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_page_is_drawn_accessible_and_silent_and_fits_a_phone(
+    browser: Browser, served: Serving, tmp_path: Path, scheme: str
+) -> None:
+    folder = Path(os.environ.get("CQ_TEST_SCREENSHOTS", tmp_path))
+    with opened(browser, served, scheme=scheme) as page:
+        paths = []
+        for path in visited(page):
+            paths.append(path)
+            expect(page.locator("h1")).to_be_visible()
+
+            drawn = picture(page, f"{name_of(path)}-{scheme}", folder)
+            colours = drawn.convert("RGB").getcolors(drawn.width * drawn.height) or []
+
+            assert len(colours) > LEAST_COLOURS, path
+            brightness = sum(drawn.convert("L").resize((1, 1)).tobytes())
+            assert brightness < 100 if scheme == "dark" else brightness > 155
+            found = Axe().run(page)
+            assert found.violations_count == 0, f"{path}: {found.generate_report()}"
+            page.set_viewport_size(PHONE)
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+            page.set_viewport_size(WIDE)
+        assert {"/", "/workers", "/exports", "/aside", "/queues/words", "/actions/pause"} <= {
+            path.partition("?")[0] for path in paths
+        }
+
+
+def test_an_open_page_follows_the_store_and_keeps_the_focus(
+    browser: Browser, served: Serving, db: Any
+) -> None:
+    with opened(browser, served) as page:
+        page.goto("/queues/words")
+        page.get_by_label("Key").focus()
+        page.keyboard.type("st")
+
+        cq.CombineQueue[str, int]("words").add_now(db, {"<em>news</em>": 9_876_543})
+
+        expect(page.get_by_text("9,876,543").first).to_be_visible()
+        expect(page.get_by_text("<em>news</em>").first).to_be_visible()
+        page.keyboard.type("one")
+        expect(page.get_by_label("Key")).to_have_value("stone")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(f"{served.server.url}/queues/words?key=stone#lookup")
+
+
+def test_a_page_says_that_its_connection_is_lost(browser: Browser, served: Serving) -> None:
+    with opened(browser, served, silent=False) as page:  # the browser itself logs refused connections
+        page.goto("/")
+        expect(page.locator("#connection")).to_be_empty()
+
+        served.server.stop()
+
+        expect(page.locator("#connection")).to_contain_text("Connection lost")
+
+
+def test_the_keyboard_reaches_the_content_and_each_section(browser: Browser, served: Serving) -> None:
+    with opened(browser, served) as page:
+        page.goto("/")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.closest('main') !== null")
+        page.goto("/")
+        for _ in range(4):  # the link to the content, the name, the first two sections
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("Workers")
