@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Store, option, read_store
+from cq.cli.shared.options import Json, Store, duration_option, read_store
 from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.health_check import MAX_AGE_SECONDS, health
 
 commands = CommandSet()
 
 
-@commands.command("health", examples=["cq health", "cq health --max-age 300 --here --json"])
+@commands.command("health", examples=["cq health", "cq health --max-age 5m --here --json"])
 def show_health(
     max_age: Annotated[
-        float, option("SECONDS", "Maximum age of queued updates in a queue that is not paused.", min=0)
+        float, duration_option("Maximum age of queued updates in a queue that is not paused.")
     ] = MAX_AGE_SECONDS,
     here: Annotated[bool, typer.Option("--here", help="Require a live worker on this host.")] = False,
     store: Store = None,

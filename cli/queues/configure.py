@@ -173,7 +173,7 @@ def pause(
     reason: Annotated[str, option("TEXT", "Reason, which `cq status` and workers show.")] = "by hand",
     duration: Annotated[
         str | None,
-        option("TIME", "Duration of the pause: 90s, 10m, 2h ... Default: until `cq resume`.", "--for"),
+        option("DURATION", "Duration of the pause: 90s, 10m, 2h ... Default: until `cq resume`.", "--for"),
     ] = None,
     store: Store = None,
     json: Json = False,

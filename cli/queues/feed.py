@@ -52,7 +52,7 @@ def configure(
     ] = None,
     keep: Annotated[
         str | None,
-        option("TIME", "Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."),
+        option("DURATION", "Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."),
     ] = None,
     keep_last: Annotated[
         int | None,
@@ -65,6 +65,10 @@ def configure(
 
     Omitted options keep their values.
     """
+    if keep is not None and keep != "0" and keep.isdecimal():
+        raise typer.BadParameter(
+            f"expected --keep with a unit: {keep}d keeps days, and {keep}s keeps seconds"
+        )
     seconds = None if keep is None else seconds_of(keep)
     db = make_store(store)
     Feed(name).configure(db, numbers=numbers, keep_seconds=seconds, keep_last=keep_last)

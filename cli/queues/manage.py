@@ -13,7 +13,16 @@ import cq
 from cq.admin.purge import is_purging
 from cq.admin.queue_status import is_drained
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Queue, Store, open_store, option, read_store, seconds_of
+from cq.cli.shared.options import (
+    Json,
+    Queue,
+    Store,
+    duration_option,
+    open_store,
+    option,
+    read_store,
+    seconds_of,
+)
 from cq.cli.shared.output import answer, limits, note, progress, quantity
 from cq.config.queue import read_config, read_flags
 from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
@@ -92,7 +101,7 @@ def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = Fal
 def limit(
     queue: Queue,
     max_age: Annotated[
-        str | None, option("TIME", "Maximum age of queued updates: 90s, 10m, 2h ... Default: no limit.")
+        str | None, option("DURATION", "Maximum age of queued updates: 90s, 10m, 2h ... Default: no limit.")
     ] = None,
     max_bytes: Annotated[
         int | None,
@@ -126,12 +135,12 @@ def limit(
     _print_done(queue, json, "without limits" if none else "limited")
 
 
-@commands.command("drain", examples=["cq drain words --timeout 60"])
+@commands.command("drain", examples=["cq drain words --timeout 1m"])
 def drain(
     queue: Queue,
     timeout: Annotated[
         float | None,
-        option("SECONDS", "Give up after SECONDS, with exit status 1. Default: wait forever.", min=0),
+        duration_option("Give up after this time, with exit status 1. Default: wait forever."),
     ] = None,
     store: Store = None,
     json: Json = False,

@@ -9,7 +9,17 @@ import typer
 
 from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import AppPath, Json, Queue, Store, load_app, open_store, option, read_store
+from cq.cli.shared.options import (
+    AppPath,
+    Json,
+    Queue,
+    Store,
+    duration_option,
+    load_app,
+    open_store,
+    option,
+    read_store,
+)
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
 from cq.observers.verify.queue import WAIT_SECONDS, verification
@@ -20,7 +30,7 @@ from cq.verify.verification import Verification
 
 _MAX_SHOWN: Final = 1_000
 
-Wait = Annotated[float, option("SECONDS", "How long to wait for unexported changes.", min=0)]
+Wait = Annotated[float, duration_option("How long to wait for unexported changes.")]
 UrlEnv = Annotated[
     str | None,
     option(

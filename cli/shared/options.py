@@ -50,7 +50,9 @@ Queue = Annotated[str, argument("QUEUE", "Name of the queue.")]
 WORDS: Final = "JSON, but strings, bytes (base64), decimals and datetimes without quotes."
 """The syntax of keys and updates on the command line."""
 
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_NUMBER: Final = r"(?:\d+(?:\.\d+)?)"
+_PART: Final = rf"({_NUMBER})([smhd])"
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 opened: Final = ExitStack()
 """Closes the stores that the command opened."""
 
@@ -79,12 +81,21 @@ def _open(url: str | None, **options: bool) -> OpenDatabase:
     return db
 
 
-def seconds_of(duration: str) -> float:
-    """The seconds in a duration such as 90s, 10m, 2h or 1d; raises `typer.BadParameter`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", duration)
-    if not found:
-        raise typer.BadParameter(f"expected a time such as 90s, 10m, 2h or 1d, got: {duration!r}")
-    return float(found[1]) * _UNITS[found[2]]
+def seconds_of(duration: object) -> float:
+    """The seconds in a duration such as 90s, 10m, 1h30m or 30d; a plain number is seconds.
+
+    Raises `typer.BadParameter`.
+    """
+    text = str(duration)  # a default is a number
+    parts = re.findall(_PART, text) if re.fullmatch(f"(?:{_PART})+|{_NUMBER}", text) else None
+    if parts is None:
+        raise typer.BadParameter(f"expected a duration such as 90s, 10m, 1h30m or 30d, got: {text!r}")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(text)
+
+
+def duration_option(text: str, *names: str) -> Any:
+    """An option with a duration, and its help; its value is the number of seconds."""
+    return option("DURATION", text, *names, parser=seconds_of)
 
 
 def load_app(path: str | None) -> App | None:

@@ -21,6 +21,7 @@ import cq
 from cq.cli.main import COMMANDS as MODULES
 from cq.cli.main import command_line
 from cq.cli.shared.help import PANELS, examples, paragraphs, parameters
+from cq.cli.shared.options import seconds_of
 from cq.observers.worker.worker import Worker
 from tests.cli.conftest import SECONDS, Cli, Here, Outcome
 
@@ -229,6 +230,32 @@ def test_every_command_prints_json_and_takes_a_store(path: tuple[str, ...]) -> N
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
 
     assert {"--json", "--store"} <= options
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("1h30m", 5_400), ("2h", 7_200), ("30d", 2_592_000), ("1.5s", 1.5), ("5", 5)],
+)
+def test_durations_have_units_or_are_seconds(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "args", [["drain", "words", "--timeout"], ["health", "--max-age"], ["verify", "q", "--wait"]]
+)
+def test_a_wrong_duration_shows_right_ones(here: Here, args: list[str]) -> None:
+    ended = here(*args, "1x")
+
+    assert ended.status == 2
+    assert "such as 90s, 10m, 1h30m or 30d, got: '1x'" in ended.err
+
+
+def test_a_time_to_keep_messages_needs_a_unit(here: Here) -> None:
+    ended = here("feed", "configure", "chat", "--keep", "30")
+
+    assert ended.status == 2
+    assert "30d keeps days" in ended.err
+    assert here("feed", "configure", "chat", "--keep", "0").status == 0
 
 
 def test_the_version_is_printed(here: Here) -> None:
