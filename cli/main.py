@@ -110,9 +110,6 @@ def main() -> None:
             _run()
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the program that reads the output has ended, such as `head`
-        streams.discard()
-        sys.exit(1)
     except CqError as error:
         _fail(str(error), status=status_of(error))
     except OSError as error:
@@ -124,11 +121,14 @@ def main() -> None:
 
 
 def _run() -> None:
-    """Run the command, and flush its output before it ends."""
+    """Run the command, and flush its output before it ends; a reader that has ended does not change its status."""
     try:
         command_line(_needed(sys.argv[1:]))(prog_name="cq")
     except SystemExit:
-        streams.flush()
+        try:
+            streams.flush()
+        except BrokenPipeError:
+            streams.discard()
         raise
 
 

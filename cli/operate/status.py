@@ -16,7 +16,7 @@ from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, queue_columns, 
 from cq.cli.operate.watch import watch
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, argument, read_store
-from cq.cli.shared.output import make_console, print_json, say
+from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
 from cq.cli.shared.table import FittedTable
 from cq.observers.monitoring.store_overview import Overview, overview, remarks
 from cq.plain_text import printable
@@ -70,7 +70,7 @@ def show_status(
     try:
         if not json and console.is_terminal and not console.is_dumb_terminal:
             watch(console, lambda: overview(db, queue), WATCH_SECONDS, wide=wide)
-        while True:
+        while is_read():
             _print(console, overview(db, queue), wide, json)
             if not json:
                 say("")
@@ -81,8 +81,7 @@ def show_status(
 
 def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
     if not json:
-        for each in _shown(found, console.width if console.is_terminal else None, wide=wide):
-            console.print(each, soft_wrap=not console.is_terminal)
+        print_rich(*_shown(found, console.width if console.is_terminal else None, wide=wide))
         return
     for queue in found.queues:
         export, lag = found.exports.get(queue.name), found.outbox_lags.get(queue.name)

@@ -25,7 +25,7 @@ from cq.cli.shared.options import (
     option,
     read_store,
 )
-from cq.cli.shared.output import answer, print_line, progress, quantity
+from cq.cli.shared.output import answer, is_read, print_line, progress, quantity
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
@@ -124,7 +124,7 @@ def items(
     """
     db = read_store(store)
     for number, (key, value) in enumerate(cq.CombineQueue(queue).scan(db)):
-        if number == limit:
+        if number == limit or not is_read():
             return
         print_line(json, key=key, value=value)
 

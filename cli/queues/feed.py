@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,7 @@ from cq.cli.shared.options import (
     read_store,
     seconds_of,
 )
-from cq.cli.shared.output import answer, note, print_json, print_line, print_table, print_words
+from cq.cli.shared.output import answer, is_read, note, print_json, print_line, print_table, print_words
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
 from cq.feeds.feed import Feed, FeedPage, Message
@@ -140,7 +139,7 @@ def follow(
     The lines are those of `cq feed read`. ^C ends it.
     """
     db, position = read_store(store), _position(after)
-    while True:
+    while is_read():
         page = Feed(name).wait(db, receiver, position)
         _print_page(page, json)
         position = page.position
@@ -183,11 +182,12 @@ def _print_page(page: FeedPage, json: bool) -> None:
     if page.missed:
         note("messages after that id have been removed: the feed does not keep them longer")
     for message in page.messages:
+        if not is_read():
+            return
         if json:
             print_json(_as_json(message))
         else:
             print_words(message.id.hex(), "" if message.group is None else message.group, message.body)
-    sys.stdout.flush()  # readers of a pipe must see each page at once
 
 
 def _as_json(message: Message) -> dict[str, Any]:

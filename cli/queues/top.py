@@ -12,7 +12,7 @@ import typer
 
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Queue, Store, option, read_store
-from cq.cli.shared.output import note, print_document, print_json, print_line, print_words, say
+from cq.cli.shared.output import is_read, note, print_document, print_json, print_line, print_words, say
 from cq.encoding.json_values import to_json
 from cq.observers.top.cloud import Cloud, CloudReader
 from cq.observers.top.html import to_html
@@ -53,6 +53,8 @@ def top(
             print_line(json, group=name, count=count)
         return
     for entry in islice(ranking.scan(db, group=group, bottom=bottom), number):
+        if not is_read():
+            return
         print_line(json, key=entry.key, score=entry.score)
 
 
@@ -90,7 +92,7 @@ def cloud(
 
 def _versions(db: Any, reader: CloudReader) -> Iterator[Cloud]:
     version = 0
-    while found := reader.wait(db, version):
+    while is_read() and (found := reader.wait(db, version)):
         yield found
         version = found.version
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TextIO
+from weakref import WeakSet
 
 import typer
 from rich.console import Console
@@ -20,8 +22,8 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.text import Text
 
+from cq.cli.shared import streams
 from cq.cli.shared.table import FittedTable
 from cq.encoding.json_values import to_json
 from cq.plain_text import printable
@@ -32,10 +34,41 @@ _WIDEST_TEXT: Final = 100  # longer lines of text are harder to read
 stderr: Final = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+_unread: Final[WeakSet[TextIO]] = WeakSet()
+"""Standard outputs whose reader has ended."""
+
+
+def is_read() -> bool:
+    """Whether the reader of standard output has not ended; commands that print without an end ask before each line.
+
+    After `head` or a pager has ended, further output is discarded, so that every other command finishes its work and
+    keeps its exit status.
+    """
+    return sys.stdout not in _unread
+
+
+def _write(text: str) -> None:
+    """Write text to standard output; without effect if its reader has ended. Raises `OSError`."""
+    try:
+        typer.echo(text, nl=False)
+    except BrokenPipeError:
+        _unread.add(sys.stdout)
+        streams.discard()
+
+
+def print_rich(*shown: Any) -> None:
+    """Print tables and texts of rich; lines are only as long as the terminal, or of any length without a terminal."""
+    console = make_console()
+    with console.capture() as captured:
+        for each in shown:
+            console.print(each, soft_wrap=not console.is_terminal)
+    _write(captured.get())
+
+
 def print_json(value: Any) -> None:
     """Print one line of JSON, in ASCII if standard output is not Unicode."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    typer.echo(_dumps(value) if encoding.startswith("utf") else json_module.dumps(value))
+    _write((_dumps(value) if encoding.startswith("utf") else json_module.dumps(value)) + "\n")
 
 
 def as_word(value: Any) -> str:
@@ -56,7 +89,7 @@ def _dumps(value: Any) -> str:
 
 def say(message: str) -> None:
     """Print a line for people on standard output, made printable."""
-    typer.echo(printable(message))
+    _write(printable(message) + "\n")
 
 
 def answer(json: bool, text: str, **fields: Any) -> None:
@@ -77,18 +110,17 @@ def print_line(json: bool, **fields: Any) -> None:
 
 def print_words(*values: Any) -> None:
     """Print a line of data on standard output, with tabs between the values."""
-    typer.echo("\t".join(map(as_word, values)))
+    _write("\t".join(map(as_word, values)) + "\n")
 
 
 def print_document(text: str) -> None:
     """Print text on standard output without changes; the caller has escaped it."""
-    typer.echo(text, nl=False)
+    _write(text)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
     """Print a table; the columns named in `right` have numbers."""
-    console = make_console()
-    console.print(make_table(columns, rows, right), soft_wrap=not console.is_terminal)
+    print_rich(make_table(columns, rows, right))
 
 
 def make_table(
@@ -124,8 +156,9 @@ def limits(max_seconds: float | None, max_bytes: int | None, when_full: str) -> 
 
 
 def note(message: str) -> None:
-    """Print a line on standard error, made printable."""
-    stderr.print(Text(printable(message)))  # as Text: rich replaces markup and names of emojis in strings
+    """Print a line on standard error, made printable; without effect if that has no reader or no room."""
+    with suppress(OSError):
+        typer.echo(printable(message), err=True)
 
 
 def progress(*, counted: bool = True) -> Progress:
@@ -134,5 +167,11 @@ def progress(*, counted: bool = True) -> Progress:
     if counted:
         columns += [BarColumn(), MofNCompleteColumn()]
     return Progress(
-        *columns, TimeElapsedColumn(), console=stderr, transient=True, disable=not stderr.is_terminal
+        *columns,
+        TimeElapsedColumn(),
+        console=stderr,
+        transient=True,
+        disable=not stderr.is_terminal,
+        # Otherwise results would be printed on standard error, too, and a pipe would lack them.
+        redirect_stdout=sys.stdout.isatty(),
     )

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import typer
 
+from cq.cli.shared import streams
 from cq.cli.shared.help import HelpGroup
 from cq.cli.shared.settings_file import InvalidSettings, read_settings, settings_file
 from cq.observers.export.spec import DEFAULT_ENV
@@ -88,20 +89,29 @@ class Commands(HelpGroup):
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """The context of the group."""
-        with _printable_errors():
+        with _handled_errors():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: Any) -> Any:
         """Parse the command's arguments, and run it."""
-        with _printable_errors():
+        with _handled_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _printable_errors() -> Iterator[None]:
-    """Make usage errors printable: a shell pattern can put file names of other users into the arguments."""
+def _handled_errors() -> Iterator[None]:
+    """Make usage errors printable, and end quietly if the reader of the output has ended.
+
+    Printable: a shell pattern can put file names of other users into the arguments.
+    """
     try:
         yield
+    except BrokenPipeError as error:  # of the help; commands print by functions that expect it
+        if streams.has_lost_reader():
+            streams.discard()
+            raise typer.Exit from None
+        # Another pipe or connection, which must not end the command quietly, as typer would.
+        raise OSError(f"a connection has ended: {error}") from error
     except _USAGE_ERROR as error:
         error.message = printable(error.message)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from typing import Final, TextIO
 
@@ -30,6 +31,16 @@ def flush() -> None:
     """Write the buffered data of standard output; raises `OSError`."""
     if sys.stdout is not None:
         sys.stdout.flush()
+
+
+def has_lost_reader() -> bool:
+    """Whether standard output is a pipe whose reader has ended, such as `head`."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+        return any(events & select.POLLERR for _, events in poll.poll(0))
+    except (OSError, ValueError):  # closed, or not a file
+        return False
 
 
 def discard() -> None:

@@ -1,0 +1,226 @@
+"""Every command with an output whose reader has ended, and with one that is full."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cq
+from cq.cli.main import main
+from cq.cli.shared import streams
+from cq.feeds.feed import Feed
+from cq.observers.export.spec import export_spec
+from cq.observers.outbox.state import DEFAULT_ENV as OUTBOX_ENV
+from cq.observers.top.index import top
+from cq.observers.worker.worker import Worker
+from tests.cli.conftest import VARIABLES, Cli
+from tests.cli.test_usage import COMMANDS
+
+LONG = {"bench", "demo cells", "demo chat", "demo tags", "demo visits", "demo words", "web", "worker"}
+"""Commands that run for seconds; their help is tested."""
+RUNS = {
+    "add": "add words b=1",
+    "aside drop": "aside drop words --yes",
+    "aside list": "aside list words",
+    "aside retry": "aside retry words",
+    "aside show": "aside show words",
+    "cells add": "cells add c2 embedded:c2.db",
+    "cells drain": "cells drain c1",
+    "cells list": "cells list",
+    "cells move": "cells move ada c1",
+    "cells place": "cells place grace",
+    "cells rebalance": "cells rebalance",
+    "cells resume": "cells resume",
+    "cloud": "cloud words",
+    "configure": "configure new",
+    "delete": "delete words --yes",
+    "doctor": "doctor",
+    "drain": "drain words",
+    "export aside": "export aside words",
+    "export init": "export init words",
+    "export list": "export list",
+    "export rebase": "export rebase words",
+    "export rebuild": "export rebuild words",
+    "export verify": "export verify words --wait 0",
+    "feed append": "feed append chat ann hello",
+    "feed configure": "feed configure chat",
+    "feed delete": "feed delete chat --yes",
+    "feed follow": "feed follow chat ann",
+    "feed list": "feed list",
+    "feed read": "feed read chat ann",
+    "feed verify": "feed verify chat",
+    "get": "get words a",
+    "health": "health",
+    "items": "items words",
+    "limit": "limit words",
+    "outbox aside": "outbox aside words",
+    "outbox init": "outbox init words",
+    "outbox list": "outbox list",
+    "outbox rebase": "outbox rebase words",
+    "outbox remove": "outbox remove words",
+    "outbox retry": "outbox retry words",
+    "pause": "pause words",
+    "purge": "purge words --yes --no-wait",
+    "rebucket": "rebucket words --buckets 2 --no-wait",
+    "resume": "resume words",
+    "settings": "settings",
+    "status": "status",
+    "top": "top words",
+    "verify": "verify words",
+}
+ENDLESS = ["feed follow chat ann", "cloud words --follow", "status --watch", "status --watch --json"]
+SILENT = {
+    "aside list words",
+    "aside show words",
+    "cells rebalance",
+    "export aside words",
+    "feed verify chat",
+    "outbox aside words",
+}
+"""Runs with nothing to print, as lines of JSON."""
+
+
+def test_every_command_is_run() -> None:
+    assert {*RUNS, *LONG} == {" ".join(path) for path in COMMANDS}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store that has everything that commands print."""
+    folder = tmp_path_factory.mktemp("template")
+    db: Any = cq.open(f"embedded:{folder / 'cli.db'}")
+    cq.configure(db, "words", observers=[top(5), export_spec("words")])
+    Feed("chat").configure(db)
+    cq.transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
+    cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"a": 2}))
+    Worker(db, roles=["combine", "publish"]).drain()
+    db.close()
+    return folder
+
+
+class Place:
+    """A copy of the store, in the folder in which commands run."""
+
+    def __init__(self, template: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._template, self._folder, self._monkeypatch = template, folder, monkeypatch
+        monkeypatch.chdir(folder)
+        for variable in VARIABLES:
+            monkeypatch.setenv(variable, "")
+            monkeypatch.delenv(variable)
+        monkeypatch.setenv("CQ_STORE", f"embedded:{folder / 'cli.db'}")
+        for variable in ("CQ_REPORTING_URL", OUTBOX_ENV):
+            monkeypatch.setenv(variable, f"sqlite:///{folder / 'tables.db'}")
+
+    def run(self, output: int | str, *commands: str) -> int:
+        """The exit status of the last command with this output; the former ones prepare it."""
+        for file in self._folder.iterdir():
+            file.unlink()
+        shutil.copytree(self._template, self._folder, dirs_exist_ok=True)
+        with open(os.devnull, "w") as unseen:
+            for command in commands[:-1]:
+                self._call(unseen, command)
+        with open(output, "w", encoding="utf-8") as stream:
+            try:
+                return self._call(stream, commands[-1])
+            finally:
+                with self._monkeypatch.context() as patched:
+                    patched.setattr(sys, "stdout", stream)
+                    streams.discard()  # closing it would fail again
+
+    def _call(self, stream: Any, command: str) -> int:
+        with self._monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", stream)
+            patched.setattr(sys, "argv", ["cq", *command.split()])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert isinstance(ended.value.code, int), command
+        return ended.value.code
+
+
+@pytest.fixture
+def place(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(template, tmp_path, monkeypatch)
+
+
+@contextmanager
+def unread() -> Iterator[int]:
+    """The end of a pipe whose reader has ended; it is closed by the user."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+
+
+def before(command: str) -> list[str]:
+    """The commands that prepare a store for this one."""
+    if command.startswith("outbox") and command != "outbox init words":
+        return ["outbox init words"]
+    if command.startswith(("export", "verify")) and command != "export init words":
+        return ["export init words"]
+    if command.startswith("cells") and " add " not in command:
+        return ["cells add c1 embedded:c1.db", "cells place ada"]
+    return []
+
+
+@pytest.mark.parametrize("command", [each for each in RUNS.values() if each not in ENDLESS])
+def test_a_reader_that_has_ended_changes_no_exit_status(
+    place: Place, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    first = before(command)
+    expected = place.run(os.devnull, *first, command)
+    usual = capfd.readouterr().err
+    with unread() as pipe:
+        status = place.run(pipe, *first, command)
+
+    assert status == expected
+    err = capfd.readouterr().err
+    assert "Broken pipe" not in err
+    assert len(err.splitlines()) == len(usual.splitlines())
+
+
+@pytest.mark.parametrize("command", RUNS.values())
+def test_a_full_output_ends_with_one_line(
+    place: Place, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    status = place.run("/dev/full", *before(command), f"{command} --json")
+
+    err = capfd.readouterr().err
+    if command not in SILENT:
+        assert (status, err.splitlines()[-1]) == (1, "cq: [Errno 28] No space left on device")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ENDLESS)
+def test_an_endless_command_ends_with_its_reader(place: Place, command: str) -> None:
+    with unread() as pipe:
+        assert place.run(pipe, command) == 0
+
+
+@pytest.mark.parametrize("path", ["", "--version", *(f"{' '.join(path)} --help" for path in COMMANDS)])
+def test_help_needs_a_reader_and_room(place: Place, capfd: pytest.CaptureFixture[str], path: str) -> None:
+    words = path or "--help"
+    with unread() as pipe:
+        assert place.run(pipe, words) == 0
+    assert capfd.readouterr().err == ""
+    assert place.run("/dev/full", words) == 1
+    assert capfd.readouterr().err == "cq: [Errno 28] No space left on device\n"
+
+
+def test_a_pipe_gets_what_is_printed_beside_a_progress_display(cli: Cli) -> None:
+    """The display is on the terminal of standard error, and must not draw the results to it."""
+    cli.run("cells", "add", "c1", "embedded:c1.db")
+    cli.run("cells", "place", "ada", "grace")
+    cli.run("cells", "drain", "c1")
+    cli.run("cells", "add", "c2", "embedded:c2.db")
+    ours, theirs = os.openpty()
+    moved = cli.run("cells", "rebalance", "--json", stderr=theirs)
+    os.close(theirs)
+    os.close(ours)
+
+    assert sorted(row["user"] for row in moved.rows()) == ["ada", "grace"]
