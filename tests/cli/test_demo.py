@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -262,13 +263,15 @@ def wait_for_adds(db: Any, number: int, demo: subprocess.Popen[bytes]) -> None:
 def test_its_workers_end_with_it(cli: Cli, demo_db: Any, number: int) -> None:
     cq.configure(demo_db, "demo_words")
     demo = cli.start("demo", "words", str(LIBRARY), stderr=subprocess.DEVNULL)
-    wait_for_adds(demo_db, 3, demo)
-    workers = [os.pidfd_open(pid) for pid in children(demo.pid)]
+    while len(workers := children(demo.pid)) < 2:
+        assert demo.poll() is None, "it has ended without workers"
+        time.sleep(0.01)
+    workers = [os.pidfd_open(pid) for pid in workers]
+    wait_for_adds(demo_db, 1, demo)
 
     demo.send_signal(number)
 
     assert demo.wait(SECONDS) == (130 if number == signal.SIGINT else -number)
-    assert len(workers) == 2
     for worker in workers:
         wait_for_end(worker)
 
