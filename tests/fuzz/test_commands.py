@@ -243,4 +243,4 @@ def test_a_process_stays_small_and_ends_whatever_is_stored(place: Any) -> None:
 
 def test_a_reason_that_cannot_be_stored_is_refused(place: Any) -> None:
     stores.make(place)
-    assert run("pause", "words", "--reason", "\ud800")[0] == 1
+    assert run("pause", "words", "--reason", "\ud800")[0] == 2
