@@ -49,6 +49,8 @@ def _check(tr: Any, changes: Any) -> None:
 @contextmanager
 def shop(db: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     """Make the queues, with an hour of history, and run a worker."""
+    # For the checks, which run in a process of their own.
+    monkeypatch.setenv("CQ_STORE", f"embedded:{folder}/web.db")
     monkeypatch.setenv("CQ_REPORTING_URL", f"sqlite:///{folder}/report.db")
     source, app = random.Random(1), cq.App()
     Feed[Any]("changes").configure(db)
