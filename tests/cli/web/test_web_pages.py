@@ -170,6 +170,6 @@ def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
                 html = found.page("/checks")
                 time.sleep(0.2)
 
-            assert ">in order</span>" in html
-            assert ">failed</span>" in html
+            assert "<span>in order</span>" in html
+            assert "<span>failed</span>" in html
             assert "paused (for &lt;b&gt;this&lt;/b&gt; test): run <code>cq resume words</code>" in html
