@@ -41,7 +41,7 @@ def test_another_address_than_the_loopback_gets_a_warning_and_a_used_port_an_err
     with socket.create_server(("0.0.0.0", 0)) as used:  # noqa: S104 - nobody connects to it
         ended = cli.run("web", "--listen", f"0.0.0.0:{used.getsockname()[1]}")
 
-    assert ended.status == 1
+    assert ended.status == 2
     assert "warning: 0.0.0.0 can be reached from other machines" in ended.err
     assert "choose another port with --listen" in ended.err
     assert ended.out == ""
@@ -53,7 +53,7 @@ def test_the_token_of_the_environment_is_used_and_checked(
     for token in ("short", "with space and length", "\N{SNOWFLAKE}" * 20):
         monkeypatch.setenv("CQ_WEB_TOKEN", token)
         ended = here("web", "--listen", "0")
-        assert ended.status == 1
+        assert ended.status == 2
         assert "expected $CQ_WEB_TOKEN to have at least 16 letters, digits, '-' or '_'" in ended.err
         assert token not in ended.err
 
@@ -65,7 +65,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     ended = here("web")
 
-    assert ended.status == 1
+    assert ended.status == 2
     assert ended.err == (
         "cq: the dashboard needs packages that are not installed: run `pip install 'combine-queue[web]'`\n"
     )
