@@ -114,7 +114,7 @@ def test_a_transaction_is_committed_as_a_whole_or_not_at_all(
             at += 1
             cancelled = await is_cancelled(lambda: adb.transact(move), at)
             assert await left_open(before) == {}, f"left after a cancellation at await {at}"
-        assert at > 4  # an embedded store suspends only for commits and delays
+        assert at > 1  # an embedded store suspends only for delays, and for commits that are not made at once
 
     run(main())
     firsts = [row.key.removeprefix(b"cq/t/first/") for row in adb.sync.get_range_startswith(b"cq/t/first/")]
