@@ -11,8 +11,8 @@ import typer
 
 from cq.cli.operate.worker import stop_on_signals
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Store, open_store, option, read_store
-from cq.cli.shared.output import note, say
+from cq.cli.shared.options import Json, Store, open_store, option, read_store
+from cq.cli.shared.output import answer, note
 from cq.errors import InvalidConfiguration
 from cq.observers.telemetry.metrics import Address
 
@@ -38,13 +38,14 @@ def web(
         option("NAME", "Another name of this server, such as that of a proxy; may be repeated."),
     ] = None,
     store: Store = None,
+    json: Json = False,
 ) -> None:
     """Serve a dashboard: what runs, what is queued and what is wrong.
 
-    Open the printed URL in a browser. Its token gives access to all values, so keep it secret; the environment variable
-    CQ_WEB_TOKEN sets another one than a random one. The pages follow the store by themselves, and the store gets a
-    limited number of reads per second, whatever the number of open pages. Without --operate they only read. ^C ends the
-    server.
+    Open the printed URL in a browser. Its token gives access to all values, so keep it secret. The environment variable
+    CQ_WEB_TOKEN sets another one than a random one; it is not printed, and the first page asks for it. The pages follow
+    the store by themselves, and the store gets a limited number of reads per second, whatever the number of open pages.
+    Without --operate they only read. ^C ends the server.
     """
     serve = _server()
     token = _token()
@@ -57,7 +58,9 @@ def web(
             "use 127.0.0.1 with an SSH tunnel, or a proxy with TLS"
         )
     running = serve.Server(db, address, token, operates=operate, hosts=host or (), store=store)
-    say(f"cq web: open {running.url}/?token={token}")
+    # A token from the environment is known to the operator, and logs must not keep it.
+    url = running.url if TOKEN_ENV in os.environ else f"{running.url}/?token={token}"
+    answer(json, f"cq web: open {url}", url=url, operates=operate)
     note(f"cq web: {'actions are allowed' if operate else 'read-only'}; ^C ends it")
     stop_on_signals(running.stop)
     running.run()

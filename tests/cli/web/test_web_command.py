@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -56,6 +57,24 @@ def test_the_token_of_the_environment_is_used_and_checked(
         assert ended.status == 2
         assert "expected $CQ_WEB_TOKEN to have at least 16 letters, digits, '-' or '_'" in ended.err
         assert token not in ended.err
+
+
+def test_a_token_of_the_environment_is_not_printed(cli: Cli) -> None:
+    cli.run("configure", "words")
+    token = "known-to-the-operator"  # noqa: S105
+    process = cli.start("web", "--listen", "0", "--json", env={**cli.environment, "CQ_WEB_TOKEN": token})
+    assert process.stdout is not None
+    printed = json.loads(process.stdout.readline())
+    assert printed["operates"] is False
+    with httpx.Client(base_url=printed["url"], timeout=SECONDS) as browser:
+        assert browser.get("/").status_code == 401
+        assert browser.get("/", params={"token": token}).status_code == 303
+        assert "words" in browser.get("/").text
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=SECONDS)
+
+    assert process.returncode == 0
+    assert token not in f"{printed}{out!r}{err!r}"
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
