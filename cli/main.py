@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cq.cli.shared import streams
+from cq.cli.shared import completion, streams
 from cq.cli.shared.exit_status import FAILED, status_of
 from cq.cli.shared.help import HelpCommand
 from cq.cli.shared.options import opened
@@ -51,8 +51,8 @@ by a check, 130 ^C.
 _MODULES: Final = {command: module for module, commands in COMMANDS.items() for command in commands}
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:  # a shell that completes words must not get it as a candidate
         say(f"cq {version()}")
         raise typer.Exit
 
@@ -122,6 +122,7 @@ def main() -> None:
 
 def _run() -> None:
     """Run the command, and flush its output before it ends; a reader that has ended does not change its status."""
+    completion.join_words()
     try:
         command_line(_needed(sys.argv[1:]))(prog_name="cq")
     except SystemExit:

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
+from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Store, argument, load_app, make_store, opened, option
 from cq.cli.shared.output import note, print_json
@@ -56,11 +57,22 @@ commands = CommandSet()
 )
 def worker(
     ctx: typer.Context,
-    queues: Annotated[list[str] | None, argument("QUEUE", "Names of queues and feeds. Default: all.")] = None,
+    queues: Annotated[
+        list[str] | None,
+        argument(
+            "QUEUE",
+            "Names of queues and feeds. Default: all.",
+            autocompletion=completion.queues_and_feeds,
+        ),
+    ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="End when all queued updates are combined.")] = False,
     only: Annotated[
         list[str] | None,
-        option("ROLE", f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all."),
+        option(
+            "ROLE",
+            f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all.",
+            autocompletion=lambda: ROLES,
+        ),
     ] = None,
     processes: Annotated[
         int, option("NUMBER", "Number of processes; processes that die are started again.", min=1)

@@ -11,6 +11,7 @@ import typer
 import cq
 from cq.admin.configure import requested
 from cq.app import App
+from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet, HelpCommand
 from cq.cli.shared.options import (
     AppPath,
@@ -73,7 +74,9 @@ def configure(
     combiner: Annotated[
         str | None,
         option(
-            "NAME", "Combiner: sum (default), minimum, maximum, last, first, union, counter, or one of --app."
+            "NAME",
+            "Combiner: sum (default), minimum, maximum, last, first, union, counter, or one of --app.",
+            autocompletion=completion.combiners,
         ),
     ] = None,
     buckets: Annotated[
@@ -97,7 +100,12 @@ def configure(
     ] = None,
     no_export: Annotated[bool, typer.Option("--no-export", help="Stop exporting; the table stays.")] = False,
     feed: Annotated[
-        str | None, option("FEED", "Append all changes to this feed; the receiver is the name of the queue.")
+        str | None,
+        option(
+            "FEED",
+            "Append all changes to this feed; the receiver is the name of the queue.",
+            autocompletion=completion.feeds,
+        ),
     ] = None,
     no_feed: Annotated[bool, typer.Option("--no-feed", help="Stop appending changes to a feed.")] = False,
     forward: Annotated[
@@ -126,7 +134,11 @@ def configure(
     ] = None,
     rebuild: Annotated[
         str | None,
-        option("OBSERVER", "Report all values to this observer again: top, export, or an observer of --app."),
+        option(
+            "OBSERVER",
+            "Report all values to this observer again: top, export, or an observer of --app.",
+            autocompletion=completion.observers,
+        ),
     ] = None,
     app_path: AppPath = None,
     store: Store = None,

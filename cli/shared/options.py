@@ -13,6 +13,7 @@ import typer
 
 import cq
 from cq.app import App
+from cq.cli.shared import completion
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase, close
@@ -28,9 +29,11 @@ def number_option(text: str, least: int = 1) -> Any:
     return option("NUMBER", text, min=least)
 
 
-def argument(metavar: str, text: str) -> Any:
-    """An argument: its name, and the help."""
-    return typer.Argument(metavar=metavar, help=text)
+def argument(metavar: str, text: str, **settings: Any) -> Any:
+    """An argument: its name, the help, and settings of typer; shells complete it as `completion.ARGUMENTS` says."""
+    return typer.Argument(
+        metavar=metavar, help=text, **{"autocompletion": completion.ARGUMENTS.get(metavar), **settings}
+    )
 
 
 Store = Annotated[

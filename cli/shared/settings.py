@@ -151,6 +151,13 @@ def file_of(ctx: typer.Context, option: str) -> str | None:
     return settings_file() if source is not None and source.name == "DEFAULT_MAP" else None
 
 
+def store_in_file() -> str | None:
+    """The store that the settings file names, if any; raises `InvalidSettings`."""
+    path = settings_file()
+    found = () if path is None else _read(path)
+    return next((value for setting, value in found if setting.name == "store"), None)
+
+
 def _read(path: str) -> Iterator[tuple[Setting, Any]]:
     """The settings and values of a file."""
     known = {setting.name: setting for setting in SETTINGS}
