@@ -1,10 +1,11 @@
-"""A web application: notes with tags, and every open page shows the current cloud of tags.
+"""A web application: notes with tags, and every open page shows the notes and the current cloud of tags.
 
 To try it: `pip install 'combine-queue[web]'`, `uvicorn --app-dir docs/examples tag_app:app`, and two windows at
 http://127.0.0.1:8000; ^C ends it. Run as a program, it prints the events that a page receives.
 """
 
 import json
+import re
 import signal
 import socket
 import tempfile
@@ -25,29 +26,45 @@ from starlette.routing import Route
 
 import cq
 from cq.intake import Documents
-from cq.observers.top import CloudFollower, top
+from cq.observers.top import CloudFollower, cloud_list, cloud_style, top
 from cq.observers.worker import Worker
 
 PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Notes and their tags</title>
-<h1>Tags</h1>
-<ul id="cloud">{cloud}</ul>
+<style>
+{style}
+body {{ margin: 2rem auto; padding: 0 1rem; max-width: 48rem; font-family: system-ui, sans-serif;
+  background: var(--page); color: var(--text); }}
+</style>
+<main>
+<h1 id="title">Tags</h1>
+<div id="cloud">{cloud}</div>
+<h2>New note</h2>
 <form method="post" action="/notes">
-<p><label>Note <input name="name" required></label>
+<p><label>Name <input name="name" required></label>
 <p><label>Text <input name="text"></label>
 <p><label>Tags, with commas between them <input name="tags"></label>
 <p><button>Save</button>
 </form>
+<h2>Notes</h2>
+<dl id="notes">
+{notes}
+</dl>
+</main>
 <script>
-new EventSource("/events").onmessage = (event) => {
-  document.getElementById("cloud").innerHTML = JSON.parse(event.data);
-};
+new EventSource("/events").onmessage = (event) => {{
+  const [cloud, notes] = JSON.parse(event.data);
+  document.getElementById("cloud").innerHTML = cloud;
+  document.getElementById("notes").innerHTML = notes;
+}};
 </script>
 </html>
 """
-MOST_TAGS, LONGEST = 20, 50
+NOTES = b"note/", b"note0"  # the range of their keys
+MOST_NOTES, MOST_TAGS, LONGEST = 50, 20, 50
 MOST_BYTES, MOST_STREAMS = 64_000, 1_000  # of a form; open at once
 HOSTS = ["127.0.0.1", "localhost"]  # the host names of the server in browsers
 
@@ -57,20 +74,33 @@ documents = Documents(cq.CombineQueue("tags"))
 @cq.transactional
 def save(tr, name, text, tags):
     """Store a note and its tags, and add the difference to the counts, in one transaction."""
-    tr.set(b"note/" + name.encode(), text.encode())
+    tr.set(NOTES[0] + name.encode(), json.dumps([text, sorted(tags)]).encode())
     documents.set(tr, name.encode(), dict.fromkeys(tags, 1))
 
 
-def cloud_list(cloud):
-    """Return the cloud as HTML; tags are input of users, so they are escaped."""
-    return "".join(
-        f'<li style="font-size: {0.8 + entry.weight / 5:.1f}em">{escape(entry.key)} ({escape(str(entry.score))})</li>'
-        for entry in (cloud.entries if cloud else ())
+@cq.transactional
+def read_notes(tr):
+    """Return the first notes, in the order of their names, as [(name, text, tags)]."""
+    rows = tr.snapshot.get_range(*NOTES, limit=MOST_NOTES)
+    return [(row.key.removeprefix(NOTES[0]).decode(), *json.loads(row.value)) for row in rows]
+
+
+def notes_list(notes):
+    """Return notes as HTML; all of it is input of users, so it is escaped."""
+    return "\n".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(text)} <small>{escape(', '.join(tags))}</small></dd>"
+        for name, text, tags in notes
     )
 
 
+async def shown_parts(state, cloud):
+    """Return the parts of a page that follow the store, as HTML: the cloud and the notes."""
+    return cloud_list(cloud), notes_list(await run_in_threadpool(read_notes, state.db))
+
+
 async def page(request):
-    return HTMLResponse(PAGE.replace("{cloud}", cloud_list(request.state.follower.latest)))
+    cloud, notes = await shown_parts(request.state, request.state.follower.latest)
+    return HTMLResponse(PAGE.format(style=cloud_style(), cloud=cloud, notes=notes))
 
 
 async def body_of(request):
@@ -126,7 +156,7 @@ async def events(request):
                 yield ": nothing new\n\n"  # detects closed connections
             else:
                 version = cloud.version
-                yield f"id: {version}\ndata: {json.dumps(cloud_list(cloud))}\n\n"
+                yield f"id: {version}\ndata: {json.dumps(await shown_parts(request.state, cloud))}\n\n"
 
     return EventStream(stream(), request.state.streams)
 
@@ -220,10 +250,13 @@ def serving(app):
 
 
 def shown(stream, tag):
-    """Return the items of a page once it shows `tag`."""
+    """Return the words of a page, with their numbers, once it shows `tag`."""
     for line in stream:
-        if line.startswith(b"data: ") and tag in (cloud := json.loads(line.removeprefix(b"data: "))):
-            return [item.split(">")[-1] for item in cloud.split("</li>")[:-1]]
+        if line.startswith(b"data: "):
+            cloud, _ = json.loads(line.removeprefix(b"data: "))
+            words = [re.sub("<.*?>", "", item) for item in cloud.splitlines() if item.startswith("<li")]
+            if tag in words:
+                return words
     raise EOFError("the server has ended")
 
 
@@ -236,17 +269,17 @@ def show():
 
         post(name="monday", text="It rains.", tags="rain, <b>wet</b>")
         with urlopen(f"{address}/events", timeout=20) as stream:
-            print(shown(stream, "rain (1)"))
+            print(shown(stream, "rain 1"))
             post(name="tuesday", text="It still rains.", tags="rain")
-            print(shown(stream, "rain (2)"))
+            print(shown(stream, "rain 2"))
             post(name="monday", text="It rained.", tags="sun")
-            print(shown(stream, "sun (1)"))
+            print(shown(stream, "sun 1"))
 
 
 if __name__ == "__main__":
     show()
 
 # Prints:
-# ['&lt;b&gt;wet&lt;/b&gt; (1)', 'rain (1)']
-# ['rain (2)', '&lt;b&gt;wet&lt;/b&gt; (1)']
-# ['rain (1)', 'sun (1)']
+# ['&lt;b&gt;wet&lt;/b&gt; 1', 'rain 1']
+# ['rain 2', '&lt;b&gt;wet&lt;/b&gt; 1']
+# ['rain 1', 'sun 1']

@@ -12,6 +12,8 @@ from cq.observers.top.follower import (
     CloudFollower,
 )
 from cq.observers.top.html import (
+    cloud_list,
+    cloud_style,
     to_html,
 )
 from cq.observers.top.index import (
@@ -29,6 +31,8 @@ __all__ = [
     "CloudReader",
     "Ranking",
     "TopPage",
+    "cloud_list",
+    "cloud_style",
     "to_html",
     "top",
 ]

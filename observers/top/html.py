@@ -110,9 +110,12 @@ def cloud_about(cloud: Cloud) -> str:
     )
 
 
-def cloud_list(cloud: Cloud) -> str:
-    """The list of the words of a cloud, each with its score, as escaped HTML; the element `title` names it."""
-    if not cloud.entries:
+def cloud_list(cloud: Cloud | None) -> str:
+    """The list of the words of a cloud, each with its score, as escaped HTML; None: no cloud has been published.
+
+    For pages that contain a cloud, with `cloud_style()`. The page's element with the id `title` names the list.
+    """
+    if cloud is None or not cloud.entries:
         return '<p class="empty">Nothing has a score yet.</p>'
     # The role is explicit, because some screen readers do not treat lists without bullets as lists.
     items = "\n".join(map(_item, cloud.entries))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import signal
 import socket
@@ -44,9 +45,14 @@ class Site:
 
 
 def event(stream: Any) -> tuple[str, str]:
-    """The id of the next event, and what it shows."""
+    """The id of the next event, and the cloud that it shows."""
     found = dict(line.decode().rstrip().split(": ", 1) for line in iter(stream.readline, b"\n"))
-    return found["id"], json.loads(found["data"])
+    return found["id"], json.loads(found["data"])[0]
+
+
+def words(cloud: str) -> list[str]:
+    """The words of a cloud with their numbers, as text in HTML."""
+    return [re.sub("<.*?>", "", item) for item in re.findall("<li.*?</li>", cloud, flags=re.DOTALL)]
 
 
 @pytest.fixture
@@ -61,11 +67,11 @@ def test_open_pages_hear_of_newer_clouds_and_get_what_they_have_missed(site: Sit
     with site.events() as first, site.events() as second:
         version, cloud = event(first)
         assert event(second) == (version, cloud)
-        assert "red (1)" in cloud
+        assert "red 1" in words(cloud)
         site.post(name="two", tags="red")
         newer, cloud = event(first)
         assert event(second) == (newer, cloud)
-        assert "red (2)" in cloud
+        assert "red 2" in words(cloud)
         assert int(newer) > int(version)
 
     with site.events(version) as again:
@@ -85,9 +91,20 @@ def test_what_users_type_is_escaped(site: Site) -> None:
         _, cloud = event(stream)
 
     assert "<script>" not in cloud
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; (1)" in cloud
-    assert "new\nline (1)" in cloud
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; 1" in words(cloud)
+    assert "new\\u000aline 1" in words(cloud)
     assert cloud in site.page()
+
+
+def test_the_notes_are_shown_with_their_tags(site: Site) -> None:
+    site.post(name="<b>one</b>", text="It <i>rains</i>.", tags="wet, rain")
+    page = site.page()
+
+    assert "<dt>&lt;b&gt;one&lt;/b&gt;</dt>" in page
+    assert "<dd>It &lt;i&gt;rains&lt;/i&gt;. <small>rain, wet</small></dd>" in page
+    with site.events() as stream:
+        found = dict(line.decode().rstrip().split(": ", 1) for line in iter(stream.readline, b"\n"))
+    assert "<dt>&lt;b&gt;one&lt;/b&gt;</dt>" in json.loads(found["data"])[1]
 
 
 @pytest.mark.parametrize(
