@@ -180,7 +180,7 @@ def test_a_pause_is_shown_and_undone(here: Here) -> None:
     assert "paused" not in here("status").out
     wrong = here("pause", "words", "--for", "soon")
     assert wrong.status == 2
-    assert "expected a time such as 90s, 10m, 2h or 1d, got: 'soon'" in wrong.err
+    assert "expected a duration such as 90s, 10m, 1h30m or 30d, got: 'soon'" in wrong.err
     assert here("status").out.splitlines()[1].split()[:2] == ["words", "active"]
 
 
