@@ -1,0 +1,235 @@
+"""Two versions of cq on one store: today's code, and the first commit that stores configurations as today's does.
+
+`OLD` introduced format 2 of the configuration, with its list of features. Its tree is unpacked from this repository, so
+these tests are skipped in a shallow clone and in a source distribution. It runs with the dependencies that are
+installed for today's code, not with those of its time, in processes of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import pytest
+
+from cq.config.queue import read_config, write_config
+from cq.store.transact import transact
+from tests.cli.conftest import Cli, Here
+from tests.cli.conftest import cli as cli
+from tests.cli.conftest import db as db
+from tests.cli.conftest import here as here
+from tests.config.test_features import needs_another
+from tests.helpers import add, configured, get
+
+ROOT: Final = Path(__file__).parents[2]
+OLD: Final = "2a323edf9d5ae0121b232b5485987bffe0e06fdd"
+SECONDS: Final = 120.0
+ADD: Final = """
+import sys, cq
+db, first, last = cq.open(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+words, recent = cq.CombineQueue("words"), cq.Window("recent")
+def change(tr):
+    words.add(tr, {f"w{number % 5}": number, "all": 1}, once=f"operation {number}")
+    recent.add(tr, {"all": number}, once=f"operation {number}")
+for number in range(first, last):
+    cq.transact(db, change)
+    print(number, flush=True)
+"""
+READ: Final = """
+import json, sys, cq
+db = cq.open(sys.argv[1])
+def items(tr, name):
+    return dict(cq.CombineQueue(name).items(tr).items)
+def total(tr):
+    return cq.Window("recent").get(tr, "all")
+print(json.dumps([cq.transact(db, lambda tr: items(tr, "words")), cq.transact(db, total)]))
+"""
+
+
+class Version:
+    """Starts programs of one version of cq; `kill_all` ends those that are left."""
+
+    def __init__(self, tree: Path, url: str) -> None:
+        self._tree, self._url = tree, url
+        self._started: list[subprocess.Popen[str]] = []
+
+    def command(self, *words: str) -> subprocess.Popen[str]:
+        """A command of `cq`."""
+        return self._start("-m", "cq.cli", *words)
+
+    def worker(self, name: str) -> subprocess.Popen[str]:
+        """A worker with this identity, which has started; in place of a dead one it gets its tasks at once."""
+        process = self.command("worker", "--id", name)
+        log = output(process.stderr)
+        assert any(" started: " in line for line in iter(log.readline, "")), "the worker ended"
+        return process
+
+    def adder(self, first: int, last: int) -> subprocess.Popen[str]:
+        """Adds a transaction for each of these numbers, and prints the number after its commit."""
+        return self._start("-c", ADD, self._url, str(first), str(last))
+
+    def read(self) -> Any:
+        """The values of both queues, as this version reads them."""
+        return json.loads(done(self._start("-c", READ, self._url)))
+
+    def kill_all(self) -> None:
+        for process in self._started:
+            kill(process)
+
+    def _start(self, *words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=self._tree,
+            env={**os.environ, "PYTHONPATH": str(self._tree), "CQ_STORE": self._url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+
+class Versions(NamedTuple):
+    """Two versions on one store."""
+
+    old: Version
+    new: Version
+
+
+def done(process: subprocess.Popen[str], status: int = 0) -> str:
+    """The output of a process that must end with this status; that of its errors, if it must fail."""
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == status, err
+    return err if status else out
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def output(pipe: IO[str] | None) -> IO[str]:
+    """A pipe that is there."""
+    assert pipe is not None
+    return pipe
+
+
+@pytest.fixture(scope="module")
+def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The old version, as an installation of its wheel has it: its packages and its name and version."""
+    git = ["git", "-C", str(ROOT), "archive", OLD, "cq", "observers", "cli"]
+    try:
+        archive = subprocess.run(git, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"needs git and the commit {OLD[:7]} of this repository")
+    tree = tmp_path_factory.mktemp("old")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+        packed.extractall(tree, filter="data")
+    facts = tree / "cq-0.1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: cq\nVersion: 0.1.0\n")
+    return tree
+
+
+@pytest.fixture
+def versions(old_tree: Path, cli: Cli) -> Iterator[Versions]:
+    """Processes on the store that the fixtures `here` and `db` use."""
+    found = Versions(Version(old_tree, cli.url), Version(ROOT, cli.url))
+    yield found
+    for version in found:
+        version.kill_all()
+
+
+def check(old: Version, db: Any, here: Here, operations: int) -> None:
+    """Both versions read the right values, and today's code finds no difference in values, audit, window and tops."""
+    words = {f"w{rest}": sum(range(rest, operations, 5)) for rest in range(5)}
+    assert old.read() == [{**words, "all": operations}, sum(range(operations))]
+    assert {key: get(db, "words", key) for key in words} == words
+    assert get(db, "words", "all") == operations
+    for name in ("words", "recent"):
+        found = here("verify", name)
+        assert found.status == 0, found.out + found.err
+
+
+def test_one_version_combines_what_the_other_adds(versions: Versions, db: Any, here: Here) -> None:
+    """Each configures a queue; in turns, one adds and the other combines. Repeated operations do not count again."""
+    old, new = versions
+    done(old.command("configure", "words", "--audit", "--top", "3"))
+    assert here("configure", "recent", "--window", "86400/10", "--top").status == 0
+
+    done(new.adder(0, 30))
+    done(old.command("worker", "--drain"))
+    done(old.adder(0, 60))
+    done(new.command("worker", "--drain"))
+
+    check(old, db, here, 60)
+
+
+def test_both_add_and_combine_at_once_while_they_are_killed(versions: Versions, db: Any, here: Here) -> None:
+    """A worker and an adder of one version die, then those of the other; the adds are repeated from their first one."""
+    assert here("configure", "words", "--audit", "--top", "3", "--buckets", "4").status == 0
+    assert here("configure", "recent", "--window", "86400/10", "--top", "--buckets", "4").status == 0
+    old = versions.old
+    workers = [version.worker(f"worker {number}") for number, version in enumerate(versions)]
+
+    for number, begin in ((0, 0), (1, 200)):
+        dying, living = versions[number], versions[1 - number]
+        killed, other = dying.adder(begin, begin + 100), living.adder(begin + 100, begin + 200)
+        for _ in range(20):
+            assert output(killed.stdout).readline()
+        await_more(db, begin)
+        kill(killed)
+        kill(workers[number])
+        workers[number] = dying.worker(f"worker {number}")
+        done(dying.adder(begin, begin + 100))
+        done(other)
+    for worker in workers:
+        worker.terminate()
+        done(worker)
+    assert here("worker", "--drain").status == 0
+
+    check(old, db, here, 400)
+
+
+def await_more(db: Any, operations: int) -> None:
+    """Wait until workers have combined more than this number of operations."""
+    until = time.monotonic() + SECONDS
+    while (get(db, "words", "all") or 0) <= operations:
+        assert time.monotonic() < until, "the workers combine nothing"
+        time.sleep(0.05)
+
+
+def test_the_old_version_leaves_a_queue_alone_that_needs_what_it_lacks(versions: Versions, db: Any) -> None:
+    old = versions.old
+    for name in ("words", "recent", "other"):
+        configured(db, name, **({"window": "86400/10"} if name == "recent" else {}))
+        add(db, name, {"all": 1})
+    config = transact(db, lambda tr: read_config(tr, "words"))
+    needs_another(db, "words")
+    stored = everything(db, "words")
+    refused = "queue 'words' needs features that this version of cq lacks ('time travel'): upgrade cq"
+
+    assert refused in done(old.adder(0, 1), status=1)
+    assert refused in done(old.command("worker", "--drain", "words"), status=1)
+    _, log = old.command("worker", "--drain").communicate(timeout=SECONDS)
+
+    assert refused in log
+    assert everything(db, "words") == stored
+    assert get(db, "other", "all") == 1
+    transact(db, lambda tr: write_config(tr, config))
+    done(old.command("worker", "--drain"))
+    assert get(db, "words", "all") == 1
+
+
+def everything(db: Any, name: str) -> list[tuple[bytes, bytes]]:
+    """All keys and values of a queue."""
+    begin = f"cq/q/{name}/".encode()
+    return transact(db, lambda tr: [(row.key, row.value) for row in tr.get_range(begin, begin + b"\xff")])
