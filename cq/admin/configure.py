@@ -308,7 +308,8 @@ def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueCon
 def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:
     """Keep workers from combining the queue until `resume`, or for `seconds` seconds; adds and reads continue.
 
-    `cq status` shows the `reason`. Raises `QueueNotConfigured`, and `InvalidConfiguration` for a wrong argument.
+    Running workers notice it within about a second, and combine updates until then. `cq status` shows the `reason`.
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` for a wrong argument.
     """
     if seconds is not None and not is_positive(seconds):
         raise InvalidConfiguration(

@@ -71,7 +71,9 @@ def bucket_map(buckets: int, ages: Mapping[int, float]) -> BucketMap:
         groups[bucket // each] = max(seconds, groups.get(bucket // each, 0.0))
     cells = -(-buckets // each)
     oldest = sorted(((seconds, bucket) for bucket, seconds in ages.items()), reverse=True)[:5]
-    text = f"{plural(len(ages), 'bucket has', 'buckets have')} queued updates, of {buckets:,}"
+    text = (
+        f"{len(ages):,} of {plural(buckets, 'bucket')} {'has' if len(ages) == 1 else 'have'} queued updates"
+    )
     if each > 1:
         text += f"; each square stands for {each} buckets"
     return BucketMap(

@@ -86,7 +86,7 @@ def test_the_page_of_a_queue_shows_its_top_cloud_changes_and_settings(db: Any) -
         for heading in ("Now", "Buckets", "Look up a value", "Top", "Recent changes", "Configuration"):
             assert f">{heading}</h2>" in html
         assert re.search(r'<li class="w\d"', html)  # the cloud
-        assert "1 bucket has queued updates, of 1" in html
+        assert "1 of 1 bucket has queued updates" in html
         assert "totals over 10 min, in slices of 10.0 s" in found.page("/queues/visits")
         assert "each square stands for 3 buckets" in found.page(f"/queues/{LONG[:100]}")
 

@@ -38,7 +38,7 @@ def test_an_open_page_receives_the_parts_that_changed(db: Any) -> None:
                 first = json.loads((await events(reader, 1))[0])
                 queue = cq.CombineQueue[str, int]("words")
                 await asyncio.to_thread(cq.transact, db, lambda tr: queue.add(tr, {"a": 1}))
-                while "1 bucket has queued updates" not in first.get("part-buckets", ""):
+                while "1 of 1 bucket has queued updates" not in first.get("part-buckets", ""):
                     first = json.loads((await events(reader, 1))[0])
                     assert first
                     assert "part-settings" not in first or "Configuration" in first["part-settings"]
