@@ -187,7 +187,8 @@ def visits(
 
     A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
     format are skipped with a message. Visits of a server that is down are counted later: after the end of their window
-    they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s.
+    they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s. ^C ends the replay
+    early: the visits counted until then are recounted, and the chart is written.
     """
     from cq.cli.demos.harness.demo import run_demo
     from cq.cli.demos.visits.demo import VisitDemo

@@ -23,6 +23,7 @@ _STYLE: Final = """\
   .span { font-size: 11px; }
   .page { fill: var(--page); }
   .grid { stroke: var(--grid); }
+  .axis { stroke: var(--quiet); }
   .own { fill: var(--c0); }
   .other { fill: var(--other); }
   polyline { fill: none; stroke-width: 2; stroke-linecap: round; stroke-linejoin: round; }
@@ -104,7 +105,10 @@ def line_chart(
         for name, numbers in lines.items()
     )
     # Names are at the ends of their lines, moved apart where they would overlap.
-    last = {name: next((each for each in reversed(numbers) if each), 0) for name, numbers in lines.items()}
+    last = {
+        name: next((each for each in reversed(numbers) if each is not None), 0)
+        for name, numbers in lines.items()
+    }
     places, lowest = {}, 0.0
     for y, name in sorted((scale.y(number), name) for name, number in last.items()):
         places[name] = lowest = max(y, lowest + _NAME_HEIGHT)
@@ -121,6 +125,7 @@ def line_chart(
     if times:
         begin, end = (datetime.fromtimestamp(each, UTC) for each in (times[0], times[-1]))
         about = f"{about}; {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
+        drawn.append(f'<text class="quiet" x="{_RIGHT + 10}" y="{_BOTTOM + 20}">UTC</text>')
     return _document((_WIDTH, _HEIGHT), title, about, described, drawn)
 
 
@@ -129,7 +134,8 @@ class _Scale:
 
     def __init__(self, times: Sequence[float], numbers: Sequence[float]) -> None:
         self._first = times[0] if times else 0.0
-        self._seconds = (times[-1] - self._first if times else 0.0) or 1.0
+        # At least one second, so that the axis has a tick, and so a date.
+        self._seconds = max(1.0, times[-1] - self._first) if times else 1.0
         most = max([1, *numbers])
         magnitude = 10 ** floor(log10(most / _TICKS))
         steps = (step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= max(1, most / _TICKS))
@@ -143,7 +149,7 @@ class _Scale:
         return _BOTTOM - (_BOTTOM - _HEAD) * number / self._top
 
     def grid(self) -> Iterator[str]:
-        """The lines of round numbers, and the round times below them."""
+        """The lines of round numbers, and the axis of times below them."""
         for count in range(round(self._top / self._step) + 1):
             number = count * self._step
             y = self.y(number)
@@ -151,18 +157,28 @@ class _Scale:
             yield (
                 f'<text class="quiet" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number:,.0f}</text>'
             )
+        yield from self._time_axis()
+
+    def _time_axis(self) -> Iterator[str]:
+        """The axis with its round times; below the first time of each day the date, for steps of days the year."""
         days = ceil(self._seconds / _DAY / _TICKS) * _DAY
         step = next((each for each in _TIME_STEPS if each * _TICKS >= self._seconds), days)
         shape = "%H:%M:%S" if step < _MINUTE else "%H:%M" if step < _DAY else "%m-%d"
+        below = "%Y-%m-%d" if step < _DAY else "%Y"
+        yield f'<line class="axis" x1="{_LEFT}" x2="{_RIGHT}" y1="{_BOTTOM}" y2="{_BOTTOM}"/>'
+        shown = ""
         time = ceil(self._first / step) * step
         while time <= self._first + self._seconds:
-            x = self.x(time)
-            yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_BOTTOM}" y2="{_BOTTOM + 5}"/>'
-            yield (
-                f'<text class="quiet" x="{x:.1f}" y="{_BOTTOM + 20}" text-anchor="middle">'
-                f"{datetime.fromtimestamp(time, UTC):{shape}}</text>"
-            )
+            x, moment = self.x(time), datetime.fromtimestamp(time, UTC)
+            yield f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{_BOTTOM}" y2="{_BOTTOM + 5}"/>'
+            yield _tick_text(x, _BOTTOM + 20, f"{moment:{shape}}")
+            if shown != (shown := f"{moment:{below}}"):
+                yield _tick_text(x, _BOTTOM + 36, shown)
             time += step
+
+
+def _tick_text(x: float, y: int, text: str) -> str:
+    return f'<text class="quiet" x="{x:.1f}" y="{y}" text-anchor="middle">{text}</text>'
 
 
 def _runs(scale: _Scale, times: Sequence[float], numbers: Sequence[float | None]) -> Iterator[str]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import time
+from random import Random
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pytest
+
 import cq
+from cq.cli.demos.visits.access_log import write_log
+from cq.cli.demos.visits.replay import ReplayClock, server_position
 from cq.observers.visits import Visits
-from tests.cli.conftest import Cli, Here
+from tests.cli.conftest import SECONDS, Cli, Here
 
 
 def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -> None:
@@ -35,3 +42,47 @@ def test_lines_that_are_skipped_are_named_and_a_log_without_visits_is_refused(he
 
     assert (ended.status, ended.out) == (2, "")
     assert "cq: the log has no visits" in ended.err
+
+
+def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_db: Any) -> None:
+    write_log(cli.folder / "access.log", Random(3), visits=2_000, seconds=100_000.0)
+    demo = cli.start("demo", "visits", "access.log", "--speed", "200", "--chart", "visits.svg", "--seed", "3")
+    assert demo.stderr is not None
+    assert demo.stderr.readline().startswith(
+        b"the replay takes about 8.1 minutes at 200 times the log's speed; "
+    )
+    deadline = time.monotonic() + SECONDS
+    while not cq.transact(demo_db, server_position(0).read):
+        assert time.monotonic() < deadline, "no visit is counted"
+        assert demo.poll() is None, "it has ended"
+        time.sleep(0.01)
+
+    demo.send_signal(signal.SIGINT)
+
+    _, err = demo.communicate(timeout=SECONDS)
+    places = [cq.transact(demo_db, server_position(number).read) for number in range(2)]
+    assert demo.returncode == 130
+    assert f"\nended early: {sum(places):,} of " in err.decode()
+    assert "counted, as recounted" in err.decode()
+    assert dict(Visits("demo_visits").lifetime.scan(demo_db))["*"] == sum(places)
+    assert ET.parse(cli.folder / "visits.svg").getroot().tag.endswith("svg")  # noqa: S314 - our own
+
+
+@pytest.mark.parametrize(
+    ("seconds", "speed", "line"),
+    [
+        (4_000, 100.0, None),
+        (
+            86_400,
+            10.0,
+            "the replay takes about 2.4 hours at 10 times the log's speed; --speed 1000 takes about 87 seconds",
+        ),
+        (864_000, 1_000.0, "the replay takes about 14 minutes at 1,000 times the log's speed"),
+    ],
+)
+def test_a_long_replay_has_its_duration_and_a_faster_speed(
+    seconds: float, speed: float, line: str | None
+) -> None:
+    pace = ReplayClock(window=600.0, slice=10.0, milliseconds=round(10_000 / speed), first=7.0)
+
+    assert pace.about_duration(7.0 + seconds) == line

@@ -50,6 +50,13 @@ class Demo(ABC):
     def recount(self) -> dict[str, Any]:
         """Compare the result with a recount; returns the figures of the demo. Raises `DemoDiffers`."""
 
+    def summarize_interrupted(self) -> str | None:
+        """A line about the work until ^C, whose processes have ended; None: nothing to report.
+
+        Raises `DemoDiffers` if that work differs from its recount.
+        """
+        return None
+
     @abstractmethod
     def show(self, figures: Mapping[str, Any]) -> None:
         """Print the figures for people."""
@@ -67,27 +74,38 @@ def run_demo(demo: Demo, seed: int | None, kill_every: float, *, json: bool) -> 
         # After the check of the input, and before all that can fail in another way: a failed run can be repeated.
         note(f"seed {seed}")
         begun = runtime.monotonic()
-        with DemoCrew({**demo.work, **demo.services}, rng, kill_every) as crew:
-
-            def is_worked_off() -> bool:
-                demo.look()
-                return crew.ended >= demo.work.keys()
-
-            crew.run(is_worked_off, demo.seconds)
-            # Few processes are left now. Frequent kills would never let a worker start on a busy machine.
-            crew.spare(after=_SETTLING_SECONDS)
-            crew.run(demo.is_settled, demo.seconds)
+        try:
+            kills = _run_crew(demo, rng, kill_every)
+        except KeyboardInterrupt:
+            if (line := demo.summarize_interrupted()) is not None:
+                note(line)
+            raise
         seconds = runtime.monotonic() - begun
         figures = {
             "seed": seed,
             **demo.recount(),
-            "kills": crew.kills,
+            "kills": kills,
             "seconds": round(seconds, 1),
         }
     if json:
         print_json(figures)
     else:
         demo.show(figures)
+
+
+def _run_crew(demo: Demo, rng: Random, kill_every: float) -> int:
+    """Run the processes of a demo until its work is done and settled; returns the number of kills."""
+    with DemoCrew({**demo.work, **demo.services}, rng, kill_every) as crew:
+
+        def is_worked_off() -> bool:
+            demo.look()
+            return crew.ended >= demo.work.keys()
+
+        crew.run(is_worked_off, demo.seconds)
+        # Few processes are left now. Frequent kills would never let a worker start on a busy machine.
+        crew.spare(after=_SETTLING_SECONDS)
+        crew.run(demo.is_settled, demo.seconds)
+    return crew.kills
 
 
 def killed(figures: Mapping[str, Any]) -> str:

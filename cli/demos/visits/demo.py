@@ -103,6 +103,9 @@ class VisitDemo(Demo):
         step = max(MIN_SLICE_MS, round(self.window.slice / self.speed))
         first = min(visit.time for visit in self._log)
         self._pace = ReplayClock(self.window.width / 1000, self.window.slice / 1000, step, first)
+        duration = self._pace.about_duration(max(visit.time for visit in self._log))
+        if duration is not None:
+            note(duration)
         self._visits = Visits(NAME)
         delete_earlier(self._db, KEYS, self._visits.queues)
         self._visits.configure(self._db, window=self._pace.spec, buckets=2)
@@ -210,11 +213,8 @@ class VisitDemo(Demo):
 
     def recount(self) -> dict[str, Any]:
         Worker(self._db, queues=self._visits.queues).drain()
-        views = Counter(page for visit in self._log for page in (visit.page, SITE))
-        compare("the views of all time", dict(self._visits.lifetime.scan(self._db)), views)
-        del views[SITE]
-        if self.chart is not None:
-            self.chart.write_text(to_svg(self._looks, self.window.width / 1000), encoding="utf-8")
+        views = self._compare_lifetime(self._log)
+        self._write_chart()
         return {
             "visits": len(self._log),
             "pages": len(views),
@@ -225,6 +225,36 @@ class VisitDemo(Demo):
             "lines_skipped": self._lines_skipped,
             "lifetime": views.most_common(self.top),
         }
+
+    def summarize_interrupted(self) -> str:
+        # The servers have ended, but the store may still apply the last commit of one.
+        places, read = [-1], self._read_places()
+        while places != read:
+            places = read
+            Worker(self._db, queues=self._visits.queues).drain()
+            read = self._read_places()
+        counted = [visit for part, place in zip(self._parts, places, strict=True) for visit in part[:place]]
+        self._compare_lifetime(counted)
+        self._write_chart()
+        return (
+            f"ended early: {len(counted):,} of {quantity(len(self._log), 'visit')} counted, "
+            f"as recounted, and at {quantity(len(self._looks), 'look')} before"
+        )
+
+    def _read_places(self) -> list[int]:
+        servers = range(self.servers)
+        return transact(self._db, lambda tr: [server_position(number).read(tr) for number in servers])
+
+    def _compare_lifetime(self, counted: Sequence[Visit]) -> Counter[str]:
+        """The views of each page in these visits; raises `DemoDiffers` if the lifetime counts differ."""
+        views = Counter(page for visit in counted for page in (visit.page, SITE))
+        compare("the views of all time", dict(self._visits.lifetime.scan(self._db)), views)
+        del views[SITE]
+        return views
+
+    def _write_chart(self) -> None:
+        if self.chart is not None:
+            self.chart.write_text(to_svg(self._looks, self.window.width / 1000), encoding="utf-8")
 
     def show(self, figures: Mapping[str, Any]) -> None:
         rows = (
@@ -281,4 +311,4 @@ def _page_table(look: Look) -> Any:
 
 
 def _clock(time: float) -> str:
-    return f"{datetime.fromtimestamp(time, UTC):%H:%M:%S}"
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S}"

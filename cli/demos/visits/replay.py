@@ -18,7 +18,7 @@ import cq
 from cq import runtime
 from cq.cli.demos.harness.position import Position
 from cq.cli.demos.visits.access_log import Visit
-from cq.config.window import WindowSpec
+from cq.config.window import MIN_SLICE_MS, WindowSpec
 from cq.encoding import codec
 from cq.observers.visits import Visits
 from cq.store.transact import transact
@@ -32,6 +32,8 @@ SITE: Final = "*"
 MOST: Final = 500
 """Maximum number of visits that one transaction counts."""
 _LATEST: Final = 0.02
+_LONG_SECONDS: Final = 60
+_ROUND_SPEED: Final = 100
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class ReplayClock:
         return 1000 * self.slice / self.milliseconds
 
     @property
+    def max_speed(self) -> float:
+        """The speed with the shortest slice."""
+        return 1000 * self.slice / MIN_SLICE_MS
+
+    @property
     def spec(self) -> WindowSpec:
         """The window in real time."""
         slices = round(self.window / self.slice)
@@ -69,9 +76,28 @@ class ReplayClock:
         slices = int((time - self.first) / self.slice)
         return (round(self.start * 1000) // self.milliseconds + slices) * self.milliseconds / 1000
 
+    def about_duration(self, last: float) -> str | None:
+        """A line about the duration of a replay until a time of the log; None for a short one."""
+        span = last - self.first + self.window
+        if span / self.speed < _LONG_SECONDS:
+            return None
+        line = f"the replay takes about {_in_words(span / self.speed)} at {self.speed:,.0f} times the log's speed"
+        faster = min(self.max_speed, max(_ROUND_SPEED, round(span / _LONG_SECONDS, -2)))
+        if faster <= self.speed:
+            return line
+        return f"{line}; --speed {faster:.0f} takes about {_in_words(span / faster)}"
+
     def of(self, now: float) -> float:
         """The log's time at a real time."""
         return self.first + (now - self.start) * self.speed
+
+
+def _in_words(seconds: float) -> str:
+    """A duration in the largest unit of which it has at least two."""
+    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.2g} {name}"
+    return f"{seconds:,.0f} seconds"
 
 
 def late_keys(server: int) -> tuple[bytes, bytes]:
