@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -168,6 +169,7 @@ def worker(
     if not runner.is_finished:
         # A step that never ends would keep the process alive. The store discards its uncommitted transaction.
         sys.stdout.flush()
+        logging.shutdown()  # writes the counts of repeated warnings
         os._exit(0)
 
 

@@ -1,14 +1,21 @@
-"""Log formats for events: one line each, as text or as JSON."""
+"""The log: events as lines of text or JSON, with repeated warnings counted."""
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
+from cq import runtime
 from cq.observers.telemetry.bus import Event
 from cq.plain_text import printable
+
+REPEAT_SECONDS: Final = 60.0
+"""How long equal warnings are counted after the first one."""
+MOST_LINES: Final = 1_000
+"""Different warnings that are counted at once; others are all logged."""
 
 
 class TextFormatter(logging.Formatter):
@@ -19,7 +26,9 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, followed by the lines of a traceback."""
-        lines = [f"{self.formatTime(record)} {record.levelname} {printable(record.getMessage())}"]
+        lines = [
+            f"{self.formatTime(record)} {record.levelname} {printable(record.getMessage())}{_repeats(record)}"
+        ]
         # Not `record.exc_text`, which another formatter may have cached with control characters.
         for more in (record.exc_info and self.formatException(record.exc_info), record.stack_info):
             lines += [f"    {printable(line)}" for line in (more or "").splitlines()]
@@ -39,18 +48,128 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "event": event.name if isinstance(event, Event) else record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage() + _repeats(record),
         }
         if isinstance(event, Event):
             line |= event.fields
+        if repeats := getattr(record, "repeats", None):
+            line["repeated"] = repeats[0]
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
+def _repeats(record: logging.LogRecord) -> str:
+    """The text of `repeats`, a pair of count and seconds that `RepeatHandler` adds to records; else empty."""
+    repeats = getattr(record, "repeats", None)
+    if repeats is None:
+        return ""
+    count, seconds = repeats
+    return f" ({count:,} {'time' if count == 1 else 'times'} more in the last {seconds:.0f} s)"
+
+
+class _Counted:
+    """A warning that was logged, and how often it has been repeated since."""
+
+    def __init__(self, record: logging.LogRecord) -> None:
+        self.record = copy.copy(record)
+        self.record.exc_info = self.record.stack_info = None  # the first line has shown them
+        self.begun = runtime.monotonic()
+        self.count = 0
+
+
+class RepeatHandler(logging.StreamHandler[Any]):
+    """Writes lines to standard error, and counts repeated warnings instead of writing them.
+
+    The first warning is written at once. Equal ones of the next `REPEAT_SECONDS` are counted, and after this time one
+    line has their number. Warnings are equal if event and fields, or logger and message, are equal, and the exception.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counted: dict[tuple[str, ...], _Counted] = {}  # in the order of their first lines
+        self._has_thread = False
+        self._is_closed = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write or count a record; the caller holds the handler's lock."""
+        if record.levelno < logging.WARNING or self._is_closed:
+            super().emit(record)
+            return
+        self._write_counts(REPEAT_SECONDS)
+        key = _content(record)
+        counted = self._counted.get(key)
+        if counted is not None:
+            counted.count += 1
+            self._start_thread()
+            return
+        if len(self._counted) < MOST_LINES:
+            self._counted[key] = _Counted(record)
+        super().emit(record)
+
+    def write_due(self) -> float | None:
+        """Write the counts that are due; returns the seconds until the next is due, None without any."""
+        self.acquire()
+        try:
+            self._write_counts(REPEAT_SECONDS)
+            ends = [each.begun + REPEAT_SECONDS for each in self._counted.values() if each.count]
+            self._has_thread = bool(ends)
+            return min(ends) - runtime.monotonic() if ends else None
+        finally:
+            self.release()
+
+    def close(self) -> None:
+        """Write all counts; later records are all written. `logging.shutdown` calls this when the process ends."""
+        self.acquire()
+        try:
+            self._is_closed = True
+            self._write_counts(0.0)
+        finally:
+            self.release()
+        super().close()
+
+    def _write_counts(self, least_seconds: float) -> None:
+        """Write the counts of warnings whose first line is at least so old, and forget these warnings."""
+        now = runtime.monotonic()
+        for key, each in list(self._counted.items()):
+            if now - each.begun < least_seconds:
+                return
+            del self._counted[key]
+            if each.count:
+                each.record.repeats = (each.count, now - each.begun)
+                each.record.created = runtime.time()
+                each.record.msecs = each.record.created % 1 * 1_000
+                super().emit(each.record)
+
+    def _start_thread(self) -> None:
+        """Start the thread that writes counts while nothing else is logged, unless it runs."""
+        if self._has_thread:
+            return
+        try:
+            runtime.start_thread(self._write_later, "log")
+            self._has_thread = True
+        except RuntimeError:  # no thread can be started at the end of the process: `close` writes the count
+            return
+
+    def _write_later(self) -> None:
+        while (seconds := self.write_due()) is not None:
+            runtime.sleep(max(0.0, seconds))
+
+
+def _content(record: logging.LogRecord) -> tuple[str, ...]:
+    """The content of a record without its time, to compare records."""
+    event = getattr(record, "event", None)
+    content = repr(sorted(event.fields.items())) if isinstance(event, Event) else record.getMessage()
+    error = repr(record.exc_info[1]) if record.exc_info else ""
+    return (event.name if isinstance(event, Event) else record.name, record.levelname, content, error)
+
+
 def log_to_stderr(*, as_json: bool = False, verbose: bool = False) -> None:
-    """Log all events of this process to standard error; with `verbose` also each pass and batch."""
-    handler = logging.StreamHandler()
+    """Log all events of this process to standard error; with `verbose` also each pass and batch.
+
+    Repeated warnings are counted, see `RepeatHandler`.
+    """
+    handler = RepeatHandler()
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     if verbose:

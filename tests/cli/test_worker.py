@@ -365,6 +365,23 @@ class TestLog:
         add(db, "words", {"a": 1})
         assert "with 1 updates" not in cli.run("worker", "--drain").err
 
+    def test_a_warning_that_repeats_is_counted_up_to_the_end(self, cli: Cli, db: Any) -> None:
+        (cli.folder / "loud.py").write_text(
+            "import logging\nimport cq\napp = cq.App()\n"
+            "@app.observer('words')\n"
+            "def loud(tr, changes):\n"
+            "    for _ in range(5):\n"
+            "        logging.getLogger('loud').warning('again')\n"
+        )
+        assert cli.run("configure", "words", "--app", "loud:app", "--buckets", "1").status == 0
+        add(db, "words", {"a": 1})
+        ended = cli.run("worker", "--drain", "--app", "loud:app", "--log", "json")
+        lines = [line for line in map(json.loads, ended.err.splitlines()) if line["event"] == "loud"]
+        assert ended.status == 0
+        assert lines[0]["message"] == "again"
+        assert sum(line.get("repeated", 1) for line in lines) >= 5
+        assert "times more in the last" in lines[-1]["message"]
+
 
 class TestMetrics:
     """`--metrics`."""
