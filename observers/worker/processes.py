@@ -20,6 +20,8 @@ log = logging.getLogger("cq.worker")
 
 STEADY_SECONDS: Final = 3.0
 """A process that has lived this long has started well: its count of deaths starts again."""
+START_SECONDS: Final = 30.0
+"""How long a process may take to start. One that ends with an error within this time shows that the command fails."""
 _KILL_SECONDS: Final = 5.0  # granted in addition to the grace period before a process is killed
 _POLL_SECONDS: Final = 0.1
 
@@ -75,7 +77,7 @@ class Processes:
     def run(self, after_turn: Callable[[], object] = lambda: None) -> int:
         """Keep the processes running until `stop` is called, or all have ended by themselves with status 0.
 
-        If a process ends with an error before any has run for `STEADY_SECONDS`, all are stopped: the command cannot
+        If a process ends with an error before any has run for `START_SECONDS`, all are stopped: the command cannot
         run here. Returns the exit status for the parent. Calls `after_turn` after each poll of the processes.
         """
         for slot in self._slots:
@@ -112,16 +114,16 @@ class Processes:
                 continue
             if status == 0 and self._may_end:
                 self._slots.remove(slot)
-            elif status in (1, 2) and not self._is_steady():
+            elif status in (1, 2) and not self._is_started():
                 return status
             else:
                 pause = slot.died()
                 emit("process_ended", status=status, pause=pause)
         return None if self._slots else 0
 
-    def _is_steady(self) -> bool:
-        """Whether any process has run for `STEADY_SECONDS`, or has been restarted before."""
-        return any(slot.deaths or time.monotonic() - slot.begun >= STEADY_SECONDS for slot in self._slots)
+    def _is_started(self) -> bool:
+        """Whether any process has run for `START_SECONDS`, or has been restarted before."""
+        return any(slot.deaths or time.monotonic() - slot.begun >= START_SECONDS for slot in self._slots)
 
     def _end(self) -> None:
         running = [slot.process for slot in self._slots if slot.process is not None]
