@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cq.cli.shared import completion, streams
+from cq.cli.shared import completion, interrupts, streams
 from cq.cli.shared.exit_status import FAILED, status_of
 from cq.cli.shared.help import HelpCommand
 from cq.cli.shared.options import opened
@@ -101,6 +101,7 @@ def _needed(words: list[str]) -> Iterable[str]:
 def main() -> None:
     """Run the command line; errors of cq and of the store end it with one line and `status_of` them."""
     streams.open_missing()
+    interrupts.repeat_ignored()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # Escape characters that the encoding lacks, instead of failing.

@@ -573,3 +573,30 @@ def test_a_full_disk_is_said(cli: Cli) -> None:
 
     assert (ended.status, ended.err.count("\n")) == (1, 1)
     assert "No space left" in ended.err
+
+
+DESTROYING = """
+import signal, time
+from cq.cli import main
+
+class Destroyed:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def run():
+    destroyed = Destroyed()
+    del destroyed
+    time.sleep(SECONDS)
+
+main._run = run
+main.main()
+"""
+
+
+def test_an_interrupt_in_a_destructor_ends_a_command(cli: Cli) -> None:
+    """Python ignores it there."""
+    program = DESTROYING.replace("SECONDS", str(SECONDS))
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, check=False, capture_output=True, timeout=SECONDS, cwd=cli.folder)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
