@@ -27,7 +27,7 @@ class Advice:
 
     Attributes:
         level: how much it matters.
-        text: what was found.
+        text: the finding.
         todo: what to do, a sentence; or empty.
         command: a command that does it; or empty.
         link: the path of a page about it; or empty.

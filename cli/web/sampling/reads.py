@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cq.admin.queue_status import CLOCK
@@ -100,7 +100,7 @@ def read_queue(db: OpenDatabase, name: str) -> QueueDetail:
     for (_, number), version in oldest.items():
         if version is not None:
             ages[number] = max(seconds_since(version, now), ages.get(number, 0.0))
-    return QueueDetail(**{**{each: getattr(detail, each) for each in detail.__slots__}, "ages": ages})
+    return replace(detail, ages=ages)
 
 
 def _top(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _changes(tr: TransactionRead, config: QueueConfig) -> Sequence[Message[Any]]
 
 
 def read_all_aside(db: OpenDatabase, name: str) -> list[AsideOfQueue]:
-    """What was set aside in one queue, or if `name` is empty, in all queues."""
+    """The updates and reports set aside in one queue; in all queues if `name` is empty."""
     names = [name] if name else transact(db, lambda tr: queue_names(tr.snapshot))
     found = []
     for each in names:
