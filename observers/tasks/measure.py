@@ -1,7 +1,7 @@
 """The task that measures a queue's backlog for metrics: one worker for each queue, rarely, with few requests.
 
-Measuring an idle queue takes three requests: a read version, and two ranges without rows. The more idle queues a worker
-has, the less often it measures each of them, so that an idle worker causes almost no load.
+Measuring an idle queue takes four requests: a read version, two ranges without rows, and a key without a value. The
+more idle queues a worker has, the less often it measures each of them, so that an idle worker causes almost no load.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, after
 from cq.keys.export import ExportKeys
+from cq.keys.outbox import OutboxKeys
 from cq.observers.export.queue import oldest_versions
+from cq.observers.export.state import ExportStop, read_view
 from cq.observers.tasks.timed import TimedTask
 from cq.observers.telemetry.bus import emit
 from cq.queue.rows import oldest_by_bucket
@@ -21,7 +23,7 @@ from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 
 MEASURE_SECONDS: Final = 15.0
-"""The period for a queue with a backlog."""
+"""The period for a queue with a backlog, or with a stopped export or outbox."""
 IDLE_SECONDS: Final = 30.0
 """The period for an idle queue, if it is the worker's only one; more idle queues multiply it by their number."""
 SELDOM_SECONDS: Final = 120.0
@@ -38,6 +40,7 @@ class Measurement:
         oldest: approximate age of the oldest update in seconds; 0.0 for an empty queue.
         export_bytes: approximate size of the entries to export.
         export_lag: approximate age of the oldest of them in seconds; 0.0 without entries.
+        is_stopped: whether the export or the outbox is stopped, until an operator makes a decision.
     """
 
     buckets: int
@@ -45,11 +48,12 @@ class Measurement:
     oldest: float
     export_bytes: int
     export_lag: float
+    is_stopped: bool
 
     @property
     def is_idle(self) -> bool:
-        """Whether the queue has no updates and no entries to export."""
-        return not (self.buckets or self.export_bytes)
+        """Whether the queue has no updates, no entries to export, and no stopped export or outbox."""
+        return not (self.buckets or self.export_bytes or self.is_stopped)
 
 
 class IdleQueues:
@@ -94,6 +98,7 @@ class MeasureTask(TimedTask):
             oldest=found.oldest,
             export_bytes=found.export_bytes,
             export_lag=found.export_lag,
+            stopped=int(found.is_stopped),
         )
         return self._idle.note(self.name, found.is_idle)
 
@@ -110,18 +115,22 @@ def measure(tr: Transaction, name: str) -> Measurement:
     workers commit heartbeats, so it is at most a few seconds old.
     """
     snapshot, queue, exports = tr.snapshot, QueueKeys(name), ExportKeys(name)
-    # The three requests of an idle queue start before the first wait.
+    # The four requests of an idle queue start before the first wait.
     version = tr.get_read_version()
-    first_exported = snapshot.get_range(*exports.all_rows(), limit=1)
+    # One range for entries and the reason of a stop: its key is the next one after the last entry.
+    first_exported = snapshot.get_range(exports.all_rows()[0], after(exports.stopped), limit=1)
+    outbox = snapshot.get(OutboxKeys(name).stopped)
     waiting = oldest_by_bucket(snapshot, queue)
     now, clock = version.wait(), clock_of(tr.db)
     clock.observe(now)
     export_bytes, export_lag = 0, 0.0
-    # The further requests are made for a backlog only: an idle queue must stay at three.
+    is_stopped = ExportStop.from_bytes(outbox.value).epoch == 0
+    # The further requests are made for a backlog or a stop only: an idle queue must stay at four.
     if first_exported.to_list():
+        is_stopped |= read_view(snapshot, exports, ())().stopped is not None
         versions = oldest_versions(snapshot, exports)
         export_bytes = count_rows(snapshot, *exports.all_rows()).bytes
         export_lag = clock.age(min(versions, default=now), now)
     size = count_rows(snapshot, *queue.all_rows()).bytes if waiting else 0
     oldest = clock.age(min((each for each in waiting.values() if each is not None), default=now), now)
-    return Measurement(len(waiting), size, oldest, export_bytes, export_lag)
+    return Measurement(len(waiting), size, oldest, export_bytes, export_lag, is_stopped)

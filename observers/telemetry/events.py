@@ -94,6 +94,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "seconds": ("s", "how long it took"),
     "sequence": ("", "of an entry of an export, in hexadecimal"),
     "status": ("", "exit status"),
+    "stopped": ("", "1 while the queue's export or outbox is stopped, else 0"),
     "task": ("", "a bucket to combine or to export, a cloud to publish ..."),
     "tasks": ("", "tasks of all kinds that this worker owns"),
     "told": ("keys", "backfilled to an observer new to the queue"),
@@ -118,6 +119,7 @@ _BACKLOG: Final = (
     Metric("cq_oldest_seconds", "gauge", "oldest", "age of the oldest queued update"),
     _of_field("cq_export_waiting_bytes", "gauge", "export_bytes"),
     Metric("cq_export_lag_seconds", "gauge", "export_lag", "age of the oldest entry in the export queue"),
+    _of_field("cq_export_stopped", "gauge", "stopped"),
 )
 
 EVENTS: Final[Mapping[str, EventKind]] = {
@@ -252,7 +254,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         DEBUG,
         "queue {queue!r}: about {waiting_bytes} bytes wait in {waiting_buckets} buckets, for {oldest:.1f} s",
         "With `--metrics`, one worker measures each queue: every 15 s while it has a backlog, else up to every 120 s.",
-        others=("export_bytes", "export_lag"),
+        others=("export_bytes", "export_lag", "stopped"),
         metrics=_BACKLOG,
     ),
     "queue_handed_over": EventKind(

@@ -403,6 +403,7 @@ class TestMetrics:
         assert 'cq_updates_total{queue="words"}' in found
         assert found['cq_waiting_buckets{queue="paused"}'] == 1
         assert found['cq_left_alone{queue="paused"}'] == 1
+        assert found['cq_export_stopped{queue="paused"}'] == 0
         assert found["cq_owned_buckets"] == 1
         assert found["cq_workers"] == 1
 

@@ -14,7 +14,10 @@ from prometheus_client import CollectorRegistry
 
 import cq
 import cq.observers.telemetry.metrics
+from cq.keys.export import ExportKeys
+from cq.keys.outbox import OutboxKeys
 from cq.observers.export.queue import ExportQueue
+from cq.observers.export.state import Control, stop
 from cq.observers.tasks.measure import (
     IDLE_SECONDS,
     MEASURE_SECONDS,
@@ -38,6 +41,7 @@ MEASURED = {
     "oldest": 1.5,
     "export_bytes": 0,
     "export_lag": 0.0,
+    "stopped": 0,
 }
 
 
@@ -107,7 +111,7 @@ class TestMeasuring:
     def test_a_queue_without_anything_is_idle(self, db: Any, name: str) -> None:
         cq.configure(db, name)
         found = transact(db, lambda tr: measure(tr, name))
-        assert found == Measurement(0, 0, 0.0, 0, 0.0)
+        assert found == Measurement(0, 0, 0.0, 0, 0.0, is_stopped=False)
         assert found.is_idle
 
     def test_what_waits_is_found(self, db: Any, name: str) -> None:
@@ -122,14 +126,36 @@ class TestMeasuring:
         assert found.export_lag >= 0
         assert not found.is_idle
 
-    def test_an_idle_queue_costs_three_requests(self, db: Any, name: str) -> None:
+    def test_a_stopped_export_is_found_with_and_without_entries_until_its_epoch_ends(
+        self, db: Any, name: str
+    ) -> None:
+        cq.configure(db, name)
+        keys = ExportKeys(name)
+        transact(db, lambda tr: stop(tr, keys, 0, "set back"))
+        without = transact(db, lambda tr: measure(tr, name))
+        transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
+        with_entries = transact(db, lambda tr: measure(tr, name))
+        transact(db, lambda tr: tr.set(keys.control, Control(epoch=1).to_bytes()))
+        after_a_rebase = transact(db, lambda tr: measure(tr, name))
+
+        assert (without.is_stopped, without.export_bytes, without.is_idle) == (True, 0, False)
+        assert with_entries.is_stopped
+        assert with_entries.export_bytes > 0
+        assert not after_a_rebase.is_stopped
+
+    def test_a_stopped_outbox_is_found(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        transact(db, lambda tr: stop(tr, OutboxKeys(name), 0, "set back"))
+        assert transact(db, lambda tr: measure(tr, name)) == Measurement(0, 0, 0.0, 0, 0.0, is_stopped=True)
+
+    def test_an_idle_queue_costs_four_requests(self, db: Any, name: str) -> None:
         cq.configure(db, name)
         asked: list[str] = []
         transact(db, lambda tr: measure(cast("Transaction", Asked(tr, asked)), name))
-        assert sorted(asked) == ["get_range", "get_range", "get_read_version"]
+        assert sorted(asked) == ["get", "get_range", "get_range", "get_read_version"]
 
     def test_idle_queues_are_measured_the_more_seldom_the_more_there_are(self) -> None:
-        """At most 0.1 requests a second for four, and 0.025 for each of more: less than for a watch of each."""
+        """At most 0.13 requests a second for four, and 0.033 for each of more: less than for a watch of each."""
         idle = IdleQueues()
         assert idle.note("busy", False) == MEASURE_SECONDS
         for number in range(1, 5):
