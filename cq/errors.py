@@ -27,6 +27,8 @@
     │   └── PendingUnreadable       a read of pending updates after an add in the same transaction
     ├── BacklogTooDeep              the bucket has more queued updates than one read may combine
     ├── NotChecked                  a bucket of an audit cannot be checked now
+    ├── MissingPackage              (ImportError) a package of an extra is not installed
+    ├── NotInColumn                 a value does not fit into the type of a table's column
     ├── CellError                   a directory of cells cannot do an operation
     │   ├── CellNotKnown            (LookupError) no cell has this name
     │   ├── CellMismatch            a store and the directory disagree about a cell, or about a user
@@ -196,6 +198,14 @@ class BacklogTooDeep(CqError):
 
 class NotChecked(CqError):
     """A bucket of an audit cannot be checked now; the message says why, and what to do."""
+
+
+class MissingPackage(CqError, ImportError):
+    """A package that an extra of cq installs is missing; the message has the command that installs it."""
+
+
+class NotInColumn(CqError):
+    """A value does not fit into the type of its column in a table; CSV and JSON lines have no such types."""
 
 
 class CellError(CqError):

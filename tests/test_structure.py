@@ -64,9 +64,11 @@ observers/monitoring
 observers/tasks
 observers/worker
 observers/verify
+cq/tables
 cq/aio
 cq/testing.py
 cli/shared
+cli/formats
 cli/bench/systems
 cli/bench/measures
 cli/bench

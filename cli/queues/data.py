@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import cq
+from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
 from cq.cli.shared.exit_status import NO_VALUE
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
@@ -25,11 +26,12 @@ from cq.cli.shared.options import (
     option,
     read_store,
 )
-from cq.cli.shared.output import answer, is_read, print_line, progress, quantity
+from cq.cli.shared.output import answer, print_line, progress, quantity
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
 from cq.intake.json_lines import FilePosition, add_jsonl
+from cq.tables.rows import queue_rows
 
 commands = CommandSet()
 
@@ -109,24 +111,31 @@ def get(
         raise typer.Exit(NO_VALUE)
 
 
-@commands.command("items", examples=["cq items words --json > words.jsonl"])
+@commands.command(
+    "items",
+    examples=[
+        "cq items words --json > words.jsonl",
+        "cq items words --format csv > words.csv",
+        "cq items words --format parquet --output words.parquet",
+    ],
+)
 def items(
     queue: Queue,
     limit: Annotated[
         int | None, option("NUMBER", "Maximum number of keys. Default: all keys.", min=0)
     ] = None,
+    format_name: FormatName = None,
+    output: OutputFile = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Print all keys and their values, one line per key.
 
-    The order has no meaning. With --json the lines are `{"key": ..., "value": ...}`.
+    The order has no meaning. With --json the lines are `{"key": ..., "value": ...}`. With --format csv or parquet the
+    columns are key and value; a key of several parts has the columns key_1, key_2 and so on.
     """
-    db = read_store(store)
-    for number, (key, value) in enumerate(cq.CombineQueue(queue).scan(db)):
-        if number == limit or not is_read():
-            return
-        print_line(json, key=key, value=value)
+    target = choose(format_name, output, json)
+    print_rows(queue_rows(read_store(store), cq.CombineQueue(queue), limit), target)
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
-from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
+from cq.cli.formats.whole_file import whole_file
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Queue, Store, option, read_store
-from cq.cli.shared.output import is_read, note, print_document, print_json, print_line, print_words, say
+from cq.cli.shared.output import is_read, note, print_document, print_json, print_words, say
 from cq.encoding.json_values import to_json
 from cq.observers.top.cloud import Cloud, CloudReader
 from cq.observers.top.html import to_html
 from cq.observers.top.ranking import Ranking
 from cq.store.transact import transact
+from cq.tables.rows import group_rows, top_rows
 
+_MODE: Final = 0o644  # of a page: readable for web servers, which run as other users
 Group = Annotated[str | None, option("GROUP", "Group to show, if the queue keeps its top in groups.")]
 
 
 commands = CommandSet()
 
 
-@commands.command("top", examples=["cq top words -n 20", "cq top words --bottom --json"])
+@commands.command(
+    "top", examples=["cq top words -n 20", "cq top words --bottom --json", "cq top words --format csv"]
+)
 def top(
     queue: Queue,
     number: Annotated[
@@ -38,6 +41,8 @@ def top(
     groups: Annotated[
         bool, typer.Option("--groups", help="Show the names of the groups, with the number of keys of each.")
     ] = False,
+    format_name: FormatName = None,
+    output: OutputFile = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -45,17 +50,17 @@ def top(
 
     Each line has a key and its score. The highest score is first; keys with equal scores are in order. The result is
     exact as of the last pass. With --json the lines are `{"key": ..., "score": ...}`, or with --groups
-    `{"group": ..., "count": ...}`.
+    `{"group": ..., "count": ...}`. --format csv and parquet have these names as columns; a key of several parts has the
+    columns key_1, key_2 and so on.
     """
+    target = choose(format_name, output, json)
     db, ranking = read_store(store), Ranking(queue)
-    if groups:
-        for name, count in transact(db, lambda tr: ranking.groups(tr.snapshot, number)):
-            print_line(json, group=name, count=count)
-        return
-    for entry in islice(ranking.scan(db, group=group, bottom=bottom), number):
-        if not is_read():
-            return
-        print_line(json, key=entry.key, score=entry.score)
+    rows = (
+        group_rows(db, ranking, number)
+        if groups
+        else top_rows(db, ranking, number, group=group, bottom=bottom)
+    )
+    print_rows(rows, target)
 
 
 @commands.command("cloud", examples=["cq cloud words --html words.html", "cq cloud words --follow --json"])
@@ -118,19 +123,9 @@ def _as_json(found: Cloud) -> dict[str, Any]:
 
 
 def _write_page(path: str, page: str) -> None:
-    """Write a file atomically: web servers may read it at any moment."""
+    """Write a page; web servers may read it at any moment."""
     if path == "-":
         print_document(page)
         return
-    folder, name = os.path.split(os.path.abspath(path))
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=folder, prefix=f".{name}.", delete=False
-    ) as file:
-        try:
-            file.write(page)
-            file.close()
-            os.chmod(file.name, 0o644)  # readable for web servers, which run as other users
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    with whole_file(path, _MODE) as write:
+        write(page.encode())

@@ -26,7 +26,7 @@ from rich.progress import (
 from cq.cli.shared import streams
 from cq.cli.shared.table import FittedTable
 from cq.encoding.json_values import to_json
-from cq.plain_text import printable
+from cq.plain_text import escaped, printable
 
 _TEXT_WIDTH: Final = 80  # of text without a terminal
 _WIDEST_TEXT: Final = 100  # longer lines of text are harder to read
@@ -47,8 +47,8 @@ def is_read() -> bool:
     return sys.stdout not in _unread
 
 
-def _write(text: str) -> None:
-    """Write text to standard output; without effect if its reader has ended. Raises `OSError`."""
+def _write(text: str | bytes) -> None:
+    """Write text or bytes to standard output; without effect if its reader has ended. Raises `OSError`."""
     try:
         typer.echo(text, nl=False)
     except BrokenPipeError:
@@ -68,7 +68,7 @@ def print_rich(*shown: Any) -> None:
 def print_json(value: Any) -> None:
     """Print one line of JSON, in ASCII if standard output is not Unicode."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    _write((_dumps(value) if encoding.startswith("utf") else json_module.dumps(value)) + "\n")
+    _write((json_text(value) if encoding.startswith("utf") else json_module.dumps(value)) + "\n")
 
 
 def as_word(value: Any) -> str:
@@ -76,11 +76,11 @@ def as_word(value: Any) -> str:
     plain = to_json(value)
     if isinstance(plain, str) and plain.isprintable():
         return plain
-    return _dumps(plain)
+    return json_text(plain)
 
 
-def _dumps(value: Any) -> str:
-    """JSON in printable characters; `json` does not escape all that terminals obey, such as U+009B and U+202E."""
+def json_text(value: Any) -> str:
+    """A line of JSON in printable characters; `json` leaves some that terminals obey, such as U+009B and U+202E."""
     text = json_module.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -111,6 +111,15 @@ def print_line(json: bool, **fields: Any) -> None:
 def print_words(*values: Any) -> None:
     """Print a line of data on standard output, with tabs between the values."""
     _write("\t".join(map(as_word, values)) + "\n")
+
+
+def print_bytes(data: bytes) -> None:
+    """Print the bytes of a file; a terminal gets its lines as printable text."""
+    if sys.stdout.isatty():
+        text = data.decode(errors="backslashreplace")
+        _write("".join(f"{escaped(line)}\n" for line in text.removesuffix("\n").split("\n")))
+    else:
+        _write(data)
 
 
 def print_document(text: str) -> None:

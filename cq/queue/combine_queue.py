@@ -29,6 +29,7 @@ from cq.store.api import (
     snapshot_of,
 )
 from cq.store.own_writes import note_writes
+from cq.store.row_pages import pages
 from cq.store.transact import transact
 from cq.type_variables import K, V
 
@@ -208,14 +209,8 @@ class CombineQueue(Generic[K, V]):
 
         The result is not one consistent snapshot: each value was current when its page was read.
         """
-        after: bytes | None = None
-        while True:
-            start = after
-            page = transact(db, lambda tr: self.items(tr.snapshot, limit=limit, after=start))  # noqa: B023
-            yield from page.items
-            after = page.continuation
-            if after is None:
-                return
+        for page in pages(db, lambda tr, after: self.items(tr.snapshot, limit=limit, after=after)):
+            yield from page
 
     def _with_pending(
         self, tr: TransactionRead, config: QueueConfig, encoded: bytes, key: K, current: Value

@@ -19,7 +19,7 @@ from cq.observers.top.index import COUNT_BYTES, NAME, GroupFunction, ScoreFuncti
 from cq.observers.top.scores import Score, descending
 from cq.observers.top.sort_keys import from_sort_key
 from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value, snapshot_of
-from cq.store.transact import transact
+from cq.store.row_pages import pages
 from cq.type_variables import K, V
 
 _SCAN: Final = 1000
@@ -105,17 +105,11 @@ class Ranking(Generic[K, V]):
 
         The result is not consistent: a key whose score changes during the scan may come twice, or not at all.
         """
-        place: bytes | None = None
-        while True:
-            after = place
-            page = transact(
-                db,
-                lambda tr: self.page(tr.snapshot, _SCAN, group=group, bottom=bottom, after=after),  # noqa: B023
-            )
-            yield from page.entries
-            place = page.continuation
-            if place is None:
-                return
+        read = pages(
+            db, lambda tr, after: self.page(tr.snapshot, _SCAN, group=group, bottom=bottom, after=after)
+        )
+        for page in read:
+            yield from page
 
     def count(
         self,
@@ -196,12 +190,8 @@ class Ranking(Generic[K, V]):
         return config, keys
 
     def _current(self, tr: TransactionRead, config: QueueConfig) -> tuple[Mapping[str, Any], TopKeys]:
-        """Settings and keys of the generation in use; settings are empty while another one replaces it."""
-        stored = snapshot_of(tr).get(self._queue.observer_current(NAME)).value
-        if stored is None:
-            raise missing(config)
-        generation = parse_generation(stored)
-        return settings_of(config, generation), TopKeys(self._queue, generation)
+        settings, generation = current_settings(tr, config)
+        return settings, TopKeys(self._queue, generation)
 
     def _check_functions(self, settings: Mapping[str, Any]) -> None:
         for what, function in (("score", self._score), ("group", self._group)):
@@ -239,6 +229,18 @@ class _Path:
     def equal(self) -> int:
         """The number of keys with this score."""
         return _number(self._here)
+
+
+def current_settings(tr: TransactionRead, config: QueueConfig) -> tuple[Mapping[str, Any], int]:
+    """Settings and number of the generation in use; settings are empty while another generation replaces it.
+
+    Raises `NotReady` or `InvalidConfiguration` for a queue without a readable top.
+    """
+    stored = snapshot_of(tr).get(QueueKeys(config.name).observer_current(NAME)).value
+    if stored is None:
+        raise missing(config)
+    generation = parse_generation(stored)
+    return settings_of(config, generation), generation
 
 
 def missing(config: QueueConfig) -> NotReady | InvalidConfiguration:

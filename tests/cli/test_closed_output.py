@@ -76,6 +76,7 @@ RUNS = {
     "verify": "verify words",
 }
 ENDLESS = ["feed follow chat ann", "cloud words --follow", "status --watch", "status --watch --json"]
+FORMATS = [f"items words --format {name}" for name in ("csv", "jsonl", "parquet")]
 SILENT = {
     "aside list words",
     "aside show words",
@@ -168,7 +169,7 @@ def before(command: str) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("command", [each for each in RUNS.values() if each not in ENDLESS])
+@pytest.mark.parametrize("command", [*(each for each in RUNS.values() if each not in ENDLESS), *FORMATS])
 def test_a_reader_that_has_ended_changes_no_exit_status(
     place: Place, capfd: pytest.CaptureFixture[str], command: str
 ) -> None:
@@ -194,6 +195,14 @@ def test_a_full_output_ends_with_one_line(
     if command not in SILENT:
         assert (status, err.splitlines()[-1]) == (1, "cq: [Errno 28] No space left on device")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", FORMATS)
+def test_a_full_output_ends_every_format_with_one_line(
+    place: Place, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert place.run("/dev/full", command) == 1
+    assert capfd.readouterr().err == "cq: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.parametrize("command", ENDLESS)

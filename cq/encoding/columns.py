@@ -1,0 +1,77 @@
+"""Columns of tables: their names and types, and the cells of a row.
+
+A row has one element for each field, such as a key and its value. A key of several parts has one column for each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from cq.encoding.codec import KeyType, ValueType
+
+Row = Sequence[Any]
+"""The elements of a row, in the order of the fields; None for an absent element."""
+
+
+class Field(NamedTuple):
+    """The name and the declared type of an element of a row."""
+
+    name: str
+    type: KeyType | ValueType
+
+
+class ColumnPart(NamedTuple):
+    """A column of a value that has several: its name after the field's, its type, and its cell of a value."""
+
+    name: str
+    type: str
+    cell: Callable[[Any], Any]
+
+
+class Column(NamedTuple):
+    """A column: its name, the name of its type as in `ValueType`, and its cell of a row, None for an absent element."""
+
+    name: str
+    type: str
+    cell: Callable[[Row], Any]
+
+
+PARTS: Final[dict[str, tuple[ColumnPart, ...]]] = {}
+"""{name of a value type: the columns of its values}, for values that are objects; all other values have one column.
+
+The part `estimate` of the field `value` is the column `value_estimate`.
+"""
+
+
+def columns(fields: Sequence[Field]) -> list[Column]:
+    """The columns of rows with these fields.
+
+    >>> [each.name for each in columns([Field("key", KeyType.parse((str, int))), Field("value", ValueType("int"))])]
+    ['key_1', 'key_2', 'value']
+    """
+    return [column for at, field in enumerate(fields) for column in _columns(at, field)]
+
+
+def _columns(at: int, field: Field) -> Iterator[Column]:
+    for part in _parts(field.type):
+        name = f"{field.name}_{part.name}" if part.name else field.name
+        yield Column(name, part.type, partial(_cell, at, part.cell))
+
+
+def _cell(at: int, of_element: Callable[[Any], Any], row: Row) -> Any:
+    return None if row[at] is None else of_element(row[at])
+
+
+def _parts(type_: KeyType | ValueType) -> Sequence[ColumnPart]:
+    if isinstance(type_, ValueType):
+        return PARTS.get(type_.name) or [ColumnPart("", type_.name, _whole)]
+    if type_.is_tuple:
+        return [ColumnPart(f"{at + 1}", name, itemgetter(at)) for at, name in enumerate(type_.parts)]
+    return [ColumnPart("", type_.parts[0], _whole)]
+
+
+def _whole(element: Any) -> Any:
+    return element
