@@ -42,6 +42,9 @@ class Combiner:
         is_empty: whether a value deletes the key.
         value_types: the types of values that it supports; empty: all types.
         takes_delete: whether `DELETE` is a valid update of its queues.
+        difference: `difference(new, old)` returns an update that changes `old` into `new` in any combination that
+            includes `old`; either may be None for no value. It returns None if no update is needed. A combiner without
+            it has no such update, so each add to a queue with a roll-up writes all levels.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Combiner:
     is_empty: Callable[[Any], bool] = _never
     value_types: tuple[str, ...] = ()
     takes_delete: bool = field(default=False, kw_only=True)
+    difference: Callable[[Any, Any], Any] | None = field(default=None, kw_only=True)
 
 
 MAX_DIGITS: Final = 10_000
@@ -73,6 +77,18 @@ def _exactly() -> Iterator[None]:
             yield
     except Inexact:
         raise InvalidData(f"a sum of these decimals takes more than {MAX_DIGITS:,} digits") from None
+
+
+def _subtracted(new: Any, old: Any) -> Any:
+    new, old = (0 if value is None else value for value in (new, old))
+    if Decimal not in (type(new), type(old)):
+        return new - old
+    with _exactly():
+        return new - old
+
+
+def _same(new: Any, old: Any) -> Any:
+    return new  # to combine it again changes nothing
 
 
 def _is_zero(value: Any) -> bool:
@@ -128,6 +144,10 @@ def _union(key: Any, values: Sequence[Set[Any]]) -> Any:
     return set().union(*values)
 
 
+def _added_items(new: Set[Any] | None, old: Set[Any] | None) -> Any:
+    return set(new or ()) - set(old or ()) or None
+
+
 def _counter(key: Any, values: Sequence[Mapping[Any, Any]]) -> Any:
     check_merged(values)
     total: dict[Any, Any] = {}
@@ -136,6 +156,10 @@ def _counter(key: Any, values: Sequence[Mapping[Any, Any]]) -> Any:
             for item, count in counts.items():
                 total[item] = total.get(item, 0) + count
     return {item: count for item, count in total.items() if count != 0}
+
+
+def _subtracted_counts(new: Mapping[Any, Any] | None, old: Mapping[Any, Any] | None) -> Any:
+    return _counter(None, [new or {}, {item: -count for item, count in (old or {}).items()}]) or None
 
 
 def _is_empty(value: Any) -> bool:
@@ -147,13 +171,13 @@ COMPARING: Final = frozenset(("minimum", "maximum"))
 _NUMBERS: Final = ("int", "decimal", "float", "any")
 _ORDERED: Final = (*_NUMBERS, "str", "bytes", "datetime")
 
-sum_ = Combiner("sum", 1, _sum, _is_zero, _NUMBERS)
-minimum = Combiner("minimum", 1, _minimum, _never, _ORDERED)
-maximum = Combiner("maximum", 1, _maximum, _never, _ORDERED)
+sum_ = Combiner("sum", 1, _sum, _is_zero, _NUMBERS, difference=_subtracted)
+minimum = Combiner("minimum", 1, _minimum, _never, _ORDERED, difference=_same)
+maximum = Combiner("maximum", 1, _maximum, _never, _ORDERED, difference=_same)
 last = Combiner("last", 1, _last, _is_delete, takes_delete=True)
 first = Combiner("first", 1, _first)
-union = Combiner("union", 1, _union, _is_empty, ("set",))
-counter = Combiner("counter", 1, _counter, _is_empty, ("dict",))
+union = Combiner("union", 1, _union, _is_empty, ("set",), difference=_added_items)
+counter = Combiner("counter", 1, _counter, _is_empty, ("dict",), difference=_subtracted_counts)
 
 BUILT_IN: Final[dict[str, Combiner]] = {
     combiner.name: combiner for combiner in (sum_, minimum, maximum, last, first, union, counter)

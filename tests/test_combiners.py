@@ -108,6 +108,29 @@ def test_combiners_leave_their_arguments_alone(name: str, data: st.DataObject) -
     assert repr(values) == before
 
 
+@pytest.mark.parametrize("name", [name for name, each in BUILT_IN.items() if each.difference])
+@given(data=st.data())
+def test_a_difference_changes_old_into_new_wherever_old_is_included(name: str, data: st.DataObject) -> None:
+    combiner, values = BUILT_IN[name], data.draw(st.lists(VALUES[name], min_size=1, max_size=4))
+    others = data.draw(st.lists(VALUES[name], max_size=2))
+    cut = data.draw(st.integers(0, len(values) - 1))
+    old = final(name, combiner.combine("k", values[:cut])) if cut else None
+    new = final(name, combiner.combine("k", values))
+    assert combiner.difference
+    update = combiner.difference(new, old)
+    parts = [*others, *([] if old is None else [old]), *([] if update is None else [update])]
+    expected = [*others, *([] if new is None else [new])]
+    combined = [final(name, combiner.combine("k", each)) if each else None for each in (parts, expected)]
+    assert combined[0] == combined[1]
+
+
+def test_a_difference_of_decimals_is_exact() -> None:
+    assert sum_.difference
+    with localcontext(Context(prec=3, traps=[])):
+        assert sum_.difference(Decimal("1000.01"), Decimal("0.02")) == Decimal("999.99")
+        assert sum_.difference(None, Decimal("1000.01")) == Decimal("-1000.01")
+
+
 def test_every_built_in_combiner_is_tested() -> None:
     assert VALUES.keys() == BUILT_IN.keys()
 
