@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from random import Random
@@ -11,7 +12,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import cq
+from cq import runtime
+from cq.cli.demos.harness.crew import DemoCrew
 from cq.cli.demos.visits.access_log import write_log
+from cq.cli.demos.visits.demo import VisitDemo
 from cq.cli.demos.visits.replay import ReplayClock, server_position
 from cq.observers.visits import Visits
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -49,7 +53,7 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
     demo = cli.start("demo", "visits", "access.log", "--speed", "200", "--chart", "visits.svg", "--seed", "3")
     assert demo.stderr is not None
     assert demo.stderr.readline().startswith(
-        b"the replay takes about 8.1 minutes at 200 times the log's speed; "
+        b"the replay takes about 7.9 minutes at 200 times the log's speed; "
     )
     deadline = time.monotonic() + SECONDS
     while not cq.transact(demo_db, server_position(0).read):
@@ -86,3 +90,14 @@ def test_a_long_replay_has_its_duration_and_a_faster_speed(
     pace = ReplayClock(window=600.0, slice=10.0, milliseconds=round(10_000 / speed), first=7.0)
 
     assert pace.about_duration(7.0 + seconds) == line
+
+
+def test_a_replay_of_weeks_reaches_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    weeks = itertools.count(0.0, 7 * 86_400.0)
+    monkeypatch.setattr(runtime, "monotonic", lambda: next(weeks))
+    looks = iter([False, False, True])
+
+    DemoCrew({}, Random(1)).run(lambda: next(looks), VisitDemo.seconds)
+
+    assert next(looks, None) is None
+    assert next(weeks) > 2 * 7 * 86_400.0

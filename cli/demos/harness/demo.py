@@ -27,7 +27,7 @@ class Demo(ABC):
     Attributes:
         work: {name: role} of the processes that end when their work is done; set by `start`.
         services: {name: role} of the processes that run until they are stopped; set by `start`.
-        seconds: time limit for the work, and for settling it.
+        seconds: time limit for the work, and for settling it; infinite: no limit.
     """
 
     work: Mapping[str, DemoRole]

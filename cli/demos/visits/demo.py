@@ -7,6 +7,7 @@ these visits at the time of the look.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -84,7 +85,8 @@ class VisitDemo(Demo):
     top: int
     chart: Path | None
 
-    seconds: ClassVar[float] = 86_400.0
+    seconds: ClassVar[float] = math.inf
+    """No limit: the log and the speed decide how long a replay takes. Long ones say so at the start."""
 
     def start(self, stack: ExitStack, rng: Random) -> None:
         self._db = make_store(self.url)
