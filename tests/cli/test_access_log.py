@@ -8,6 +8,7 @@ import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from statistics import mean, median
 
 import pytest
 from hypothesis import given
@@ -23,7 +24,7 @@ COMBINED = COMMON.rstrip() + b' "http://www.example.com/" "Mozilla/4.08 \\"x\\" 
 def test_common_and_combined_lines_are_visits() -> None:
     common, combined = parse(COMMON), parse(COMBINED)
 
-    assert common == Visit(971_211_336.0, "/apache.gif", "192.0.2.7")
+    assert common == Visit(971_211_336.0, "/apache.gif", "192.0.2.7", 2_326)
     assert combined is not None
     assert (combined.time, combined.page) == (971_211_336.0, "/apache.gif")
     assert combined.visitor.startswith("192.0.2.7 ")
@@ -45,6 +46,25 @@ def test_a_page_that_has_not_changed_was_visited_too() -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "took"),
+    [(b"0.012", 0.012), (b"12.5", 12.5), (b"1500", 0.0015), (b"0", 0.0), (b"-", None)],
+)
+def test_a_last_field_has_the_time_of_the_response(field: bytes, took: float | None) -> None:
+    for line in (COMMON, COMBINED):
+        visit = parse(line.rstrip() + b" " + field + b"\n")
+
+        assert visit is not None
+        assert (visit.size, visit.took) == (2_326, took)
+
+
+def test_a_response_without_a_size_has_none() -> None:
+    visit = parse(COMMON.replace(b"200 2326", b"304 -"))
+
+    assert visit is not None
+    assert (visit.size, visit.took) == (None, None)
+
+
+@pytest.mark.parametrize(
     ("line", "why"),
     [
         (b"", "neither common nor combined"),
@@ -53,6 +73,8 @@ def test_a_page_that_has_not_changed_was_visited_too() -> None:
         (COMMON.replace(b"10/Oct", b"32/Oct"), "not a time"),
         (COMMON.replace(b"-0700", b"+9900"), "not a time"),
         (COMMON.replace(b" 200 ", b" 2000 "), "neither"),
+        (COMMON.replace(b"2326", b"9" * 5_000), "neither"),
+        (COMMON.rstrip() + b" 1e3", "neither"),
         (COMMON.replace(b"GET /apache.gif?a=1 HTTP/1.0", b"\\x16\\x03"), "not a request"),
         (COMMON[:-20], "neither"),
         (COMBINED[:-3], "neither"),
@@ -126,6 +148,12 @@ def test_a_log_that_is_made_up_is_one_and_the_same_for_a_seed(tmp_path: Path) ->
     assert first == second
     assert 400 < len(first) <= 500
     assert [visit.time for visit in first] == sorted(visit.time for visit in first)
+    sizes = [visit.size for visit in first if visit.size is not None]
+    times = [visit.took for visit in first if visit.took is not None]
+    assert len(sizes) < len(times) == len(first)
+    assert 7_000 < median(sizes) < 14_000
+    assert 0.03 < median(times) < 0.08
+    assert mean(sizes) > 1.3 * median(sizes)
 
 
 def test_a_chart_draws_no_number_that_was_not_seen() -> None:

@@ -16,23 +16,34 @@ from typing import BinaryIO, Final, cast
 
 _LINE: Final = re.compile(
     rb"(?P<host>\S+) \S+ \S+ \[(?P<time>[^\]]{20,40})\] "
-    rb'"(?P<request>(?:[^"\\]|\\.)*)" (?P<status>\d{3}) (?:\d+|-)'
-    rb'(?: "(?:[^"\\]|\\.)*" "(?P<agent>(?:[^"\\]|\\.)*)")?\s*'
+    rb'"(?P<request>(?:[^"\\]|\\.)*)" (?P<status>\d{3}) (?P<size>\d{1,15}|-)'
+    rb'(?: "(?:[^"\\]|\\.)*" "(?P<agent>(?:[^"\\]|\\.)*)")?(?: (?P<took>\d{1,12}(?:\.\d{1,9})?|-))?\s*'
 )
 _GZIP: Final = b"\x1f\x8b"
 _MAX_PAGE_BYTES: Final = 2_000  # of a page's path; keys of a queue have up to 8,000 bytes
 _SHOWN: Final = 80
 _LINE_BYTES: Final = 65_536
 """Maximum bytes of a line; web servers accept requests of 8 to 16 kB."""
+_MICRO: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A visit of a page, with its time in seconds since 1970."""
+    """A visit of a page.
+
+    Attributes:
+        time: in seconds since 1970.
+        page: path of the page.
+        visitor: address and browser.
+        size: bytes of the response; None: none were sent.
+        took: seconds that the response took; None: not in the log.
+    """
 
     time: float
     page: str
     visitor: str
+    size: int | None = None
+    took: float | None = None
 
 
 class NoVisit(ValueError):
@@ -43,7 +54,9 @@ def read_log(path: Path, skip: Callable[[int, str], object] = lambda line, reaso
     """The visits in a plain or gzip file, in the order of the file.
 
     A visit is a GET with an answer of status 2xx or 304. The address and, in the combined format, the browser identify
-    the visitor. Raises `OSError`, also for a truncated gzip file.
+    the visitor. A last field may have the time of the response: seconds with a decimal point, such as nginx writes for
+    `$request_time`, or whole microseconds, such as Apache writes for `%D`. Raises `OSError`, also for a truncated gzip
+    file.
 
     Args:
         path: path of the file.
@@ -89,7 +102,15 @@ def parse(line: bytes) -> Visit | None:
     visitor = found["host"][:_MAX_PAGE_BYTES].decode("utf-8", "replace")
     if found["agent"] is not None:
         visitor += " " + blake2b(found["agent"], digest_size=6).hexdigest()
-    return Visit(time, page, visitor)
+    size = None if found["size"] == b"-" else int(found["size"])
+    return Visit(time, page, visitor, size, _took(found["took"]))
+
+
+def _took(text: bytes | None) -> float | None:
+    """The seconds of a response time: with a decimal point in seconds, otherwise in microseconds."""
+    if text is None or text == b"-":
+        return None
+    return float(text) if b"." in text else int(text) * _MICRO
 
 
 @lru_cache(maxsize=1_000)  # many visits have the same second, and parsing a time takes longer than the rest
@@ -103,8 +124,9 @@ def _seconds(text: bytes) -> float:
 def write_log(path: Path, rng: Random, *, visits: int = 20_000, seconds: float = 1_500.0) -> None:
     """Generate a log: visitors come, read some pages and leave; few pages have most of the visits.
 
-    The log is in combined format, and includes some requests that do not count as visits. It is compressed if the name
-    ends with `.gz`.
+    The log is in combined format with response times, and includes some requests that do not count as visits. Sizes and
+    times of responses are log-normal, as on real sites: half of the responses have less than 10 kB and take less than
+    50 ms. The file is compressed if its name ends with `.gz`.
     """
     begin = datetime(2025, 3, 1, 20, 0, tzinfo=UTC).timestamp()
     lines = [(begin + moment, line) for moment, line in _lines(rng, visits, seconds)]
@@ -123,9 +145,12 @@ def _lines(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float, st
         agent, moment = f"Browser/{rng.randint(1, 40)}.0", rng.triangular(0, seconds, 0.7 * seconds)
         for _ in range(min(visits - made, 1 + int(rng.expovariate(0.5)))):
             page = "/" if rng.random() < 0.2 else f"/topic/{min(int(rng.paretovariate(0.8)), 5_000)}"
+            size, took = round(rng.lognormvariate(9.2, 1.0)), rng.lognormvariate(-3.0, 0.8)
+            answer = f"200 {size}" if rng.random() < 0.95 else "304 -"
+            end = f'"-" "{agent}" {took:.3f}\n'
             if moment < seconds:
-                yield moment, f'{host} - - [TIME] "GET {page}?from=list HTTP/1.1" 200 5120 "-" "{agent}"\n'
+                yield moment, f'{host} - - [TIME] "GET {page}?from=list HTTP/1.1" {answer} {end}'
             if rng.random() < 0.1:
-                yield moment, f'{host} - - [TIME] "POST {page} HTTP/1.1" 302 - "-" "{agent}"\n'
+                yield moment, f'{host} - - [TIME] "POST {page} HTTP/1.1" 302 - {end}'
             made += 1
             moment += rng.expovariate(1 / 20)

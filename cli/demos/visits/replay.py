@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import groupby, takewhile
 from pathlib import Path
 from threading import Event
@@ -118,7 +118,7 @@ START: Final = KEYS + b"start"
 def write_part(path: Path, visits: Iterable[Visit]) -> None:
     """Write the visits of a server: a restarted server must read only its own part of the log."""
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps([visit.time, visit.page, visit.visitor]) + "\n" for visit in visits)
+        file.writelines(json.dumps(astuple(visit)) + "\n" for visit in visits)
 
 
 @dataclass(frozen=True)
