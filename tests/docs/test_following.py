@@ -165,6 +165,7 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     "page",
     [
+        "howto/analysis.md",
         "howto/asyncio.md",
         "howto/cloud.md",
         "howto/combiners.md",
