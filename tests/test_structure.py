@@ -83,6 +83,7 @@ cli/demos
 cli/queues
 cli/web/sampling
 cli/web/pages
+cli/web/changelog
 cli/web
 cli
 """

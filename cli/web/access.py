@@ -22,6 +22,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MOST_BODY_BYTES: Final = 64_000
+CHANGELOG: Final = "/changelog/"
+"""The path of changelogs, before the name of a queue."""
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -100,6 +102,14 @@ class WebAccess:
         return hmac.digest(key, f"{purpose}:{name}".encode(errors="replace"), "sha256").hex()
 
 
+def is_foreign(headers: Headers) -> bool:
+    """Whether a page of another site or port sent this request; False for programs, whose requests say nothing."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        return True
+    return site not in (None, "same-origin", "none")
+
+
 def is_same_origin(headers: Headers) -> bool:
     """Whether a browser sent this form from a page of the server itself; False if neither header says so."""
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
@@ -122,7 +132,8 @@ async def form_of(request: Request) -> dict[str, str] | None:
 class Guard:
     """Middleware: refuses other hosts, requests without a session and foreign forms, and adds the headers.
 
-    It sets `request.state.session`. `/static/` needs no session, and neither does `/login`.
+    It sets `request.state.session`. `/static/` needs no session, and neither does `/login`. A changelog needs a
+    session, or the token as a header, and refuses pages of other sites.
     """
 
     def __init__(self, app: ASGIApp, access: WebAccess, sign_in: ASGIApp) -> None:
@@ -155,6 +166,8 @@ class Guard:
             return _refusal("this form comes from a page of another site", 403)
         if request.url.path.startswith("/static/") or request.url.path == "/login":
             return None
+        if request.url.path.startswith(CHANGELOG):
+            return self._answer_to_program(request)
         token = request.query_params.get("token")
         if token is not None and request.method == "GET":
             return signed_in(request, access, token) or self._sign_in
@@ -163,6 +176,17 @@ class Guard:
             return self._sign_in
         request.state.session = session
         return None
+
+    def _answer_to_program(self, request: Request) -> ASGIApp | None:
+        """The refusal of a request for a changelog; None if it has the token or a session."""
+        if is_foreign(request.headers):
+            return _refusal("pages of other sites cannot read a changelog", 403)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._access.is_token(token.strip()):
+            return None
+        if self._access.session(request.cookies.get(self._access.cookie, "")) is not None:
+            return None
+        return _refusal("send the token of this server in the header `Authorization: Bearer TOKEN`", 401)
 
 
 def signed_in(request: Request, access: WebAccess, token: str) -> Response | None:

@@ -19,8 +19,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from cq.cli.web.access import Guard, WebAccess, form_of, signed_in
+from cq.cli.web.access import CHANGELOG, Guard, WebAccess, form_of, signed_in
 from cq.cli.web.actions import Actions
+from cq.cli.web.changelog.changelogs import Changelogs
 from cq.cli.web.pages.cells import cells_page
 from cq.cli.web.pages.checks import checks_page
 from cq.cli.web.pages.exports import exports_page
@@ -87,7 +88,13 @@ class Dashboard:
         self.renderer = Renderer(environment(), settings.operates)
         self.sampler = Sampler(db, {**READERS, "checks": Checks(settings.store).reader()})
         self.streams = Streams(self.sampler, self.renderer)
+        self.changelogs = Changelogs(db)
         self.actions = Actions(db, settings.access, self.renderer)
+
+    def stop(self) -> None:
+        """End all streams and the sampler; call it in the event loop."""
+        self.sampler.stop()
+        self.changelogs.stop()
 
     async def page(self, request: Request) -> Response:
         """A page."""
@@ -156,7 +163,7 @@ async def _cloud_style(request: Request) -> Response:
 
 
 def make_app(db: OpenDatabase, settings: WebSettings) -> Starlette:
-    """The application on a store; `app.state.dashboard.sampler.stop()` ends the open streams."""
+    """The application on a store; `app.state.dashboard.stop()` ends the open streams."""
     dashboard = Dashboard(db, settings)
 
     @asynccontextmanager
@@ -165,11 +172,13 @@ def make_app(db: OpenDatabase, settings: WebSettings) -> Starlette:
         try:
             yield
         finally:
-            dashboard.sampler.stop()
+            dashboard.stop()
             await sampling
+            await dashboard.changelogs.close()
 
     routes = [
         Route("/events", dashboard.events),
+        Route(CHANGELOG + "{queue}", dashboard.changelogs.answer, methods=["GET"]),
         Route("/login", dashboard.sign_in, methods=["GET", "POST"]),
         Route("/static/cloud.css", _cloud_style),
         Mount("/static", StaticFiles(directory=STATIC)),

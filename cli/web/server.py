@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from cq.cli.web.access import WebAccess, hosts_of
-from cq.cli.web.app import WebSettings, make_app
-from cq.cli.web.sampling.sampler import Sampler
+from cq.cli.web.app import Dashboard, WebSettings, make_app
 from cq.errors import InvalidConfiguration
 from cq.observers.telemetry.metrics import Address
 from cq.store import OpenDatabase
@@ -31,7 +30,7 @@ class Server:
 
     Attributes:
         url: its address, without a path.
-        sampler: reads the store for all pages.
+        dashboard: its pages and streams.
     """
 
     def __init__(
@@ -59,8 +58,8 @@ class Server:
             ws="none",
             timeout_graceful_shutdown=_END_SECONDS,
         )
-        self.sampler: Sampler = app.state.dashboard.sampler
-        self._server = _StoppedByCommand(config, self.sampler.stop)
+        self.dashboard: Dashboard = app.state.dashboard
+        self._server = _StoppedByCommand(config, self.dashboard.stop)
 
     def run(self) -> None:
         """Serve until `stop`."""

@@ -14,8 +14,7 @@ from cq.config.queue import Flags, QueueConfig, queue_names, read_config, read_f
 from cq.errors import CqError
 from cq.feeds.messages import Message, decode_message
 from cq.keys import QueueKeys
-from cq.keys.feed import FeedKeys, encode_name
-from cq.observers.feeds.observer import NAME as FEED
+from cq.observers.feeds.changelog import changelog_of
 from cq.observers.feeds.tasks import FeedStatus, read_all
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
@@ -121,11 +120,10 @@ def _top(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
 
 
 def _changes(tr: TransactionRead, config: QueueConfig) -> Sequence[Message[Any]] | None:
-    observer = next((each for each in config.observers if each.name == FEED), None)
-    if observer is None:
+    changelog = changelog_of(config)
+    if changelog is None:
         return None
-    receiver = encode_name("receiver", observer.settings.get("receiver", config.name))
-    bounds = FeedKeys(observer.settings["feed"]).messages(receiver)
+    bounds = changelog.keys.messages(changelog.receiver)
     return [decode_message(row) for row in tr.get_range(*bounds, limit=CHANGES, reverse=True)]
 
 

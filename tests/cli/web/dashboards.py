@@ -37,10 +37,10 @@ class Serving(NamedTuple):
 
 
 @contextmanager
-def serving(db: Any, *, operates: bool = False, store: str | None = None) -> Iterator[Serving]:
+def serving(db: Any, *, operates: bool = False, store: str | None = None, port: int = 0) -> Iterator[Serving]:
     """Serve a store, and stop at the end."""
     server = Server(
-        db, Address("127.0.0.1", 0), TOKEN, operates=operates, hosts=["dashboard.test"], store=store
+        db, Address("127.0.0.1", port), TOKEN, operates=operates, hosts=["dashboard.test"], store=store
     )
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -58,11 +58,16 @@ def serving(db: Any, *, operates: bool = False, store: str | None = None) -> Ite
 @asynccontextmanager
 async def stream(found: Serving, path: str) -> AsyncIterator[asyncio.StreamReader]:
     """The open stream of a page, without its headers."""
+    async with stream_of(found, f"/events?path={path}") as reader:
+        yield reader
+
+
+@asynccontextmanager
+async def stream_of(found: Serving, target: str) -> AsyncIterator[asyncio.StreamReader]:
+    """The open stream at an address, without its headers."""
     url = httpx.URL(found.server.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
-    request = (
-        f"GET /events?path={path} HTTP/1.1\r\nHost: {url.host}:{url.port}\r\nCookie: {found.cookie}\r\n\r\n"
-    )
+    request = f"GET {target} HTTP/1.1\r\nHost: {url.host}:{url.port}\r\nCookie: {found.cookie}\r\n\r\n"
     writer.write(request.encode())
     try:
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), SECONDS)

@@ -7,18 +7,23 @@ import re
 import signal
 import socket
 import sys
+from typing import Any
 
 import httpx
 import pytest
 
 import cq
+from cq.feeds.feed import Feed
+from cq.observers.feeds.observer import feed_spec
 from tests.cli.conftest import SECONDS, Cli, Here
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_on_a_signal_while_a_page_is_open(cli: Cli, number: int) -> None:
+def test_it_ends_on_a_signal_while_a_page_and_a_changelog_are_open(cli: Cli, number: int) -> None:
     with cq.store.embedded.Database(cli.folder / "cli.db") as db:
-        cq.configure(cq.Space("cq").database(db), "words")
+        in_space = cq.Space("cq").database(db)
+        Feed[Any]("changes").configure(in_space)
+        cq.configure(in_space, "words", observers=[feed_spec("changes")])
     process = cli.start("web", "--listen", "0")
     assert process.stdout is not None
     line = process.stdout.readline().decode()
@@ -30,8 +35,13 @@ def test_it_ends_on_a_signal_while_a_page_is_open(cli: Cli, number: int) -> None
             lines = stream.iter_lines()
             while "part-queues" not in next(lines):
                 pass
-            process.send_signal(number)
-            assert any(True for _ in lines) is not None  # until the server has ended the stream
+            with browser.stream("GET", "/changelog/words") as changelog:
+                changes = changelog.iter_lines()
+                while next(changes) != "event: start":
+                    pass
+                process.send_signal(number)
+                for _ in (*lines, *changes):  # until the server has ended the streams
+                    pass
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0
     assert (out, err) == (b"", b"cq web: read-only; ^C ends it\n")

@@ -63,7 +63,7 @@ def test_a_hundred_open_pages_cost_the_store_as_much_as_one(db: Any) -> None:
                     )
                     received = await asyncio.gather(*(events(reader, 1) for reader in readers))
                     assert len(received) == STREAMS
-        assert counted.transactions == of_one_sample * found.server.sampler.snapshot.number
+        assert counted.transactions == of_one_sample * found.server.dashboard.sampler.snapshot.number
 
     asyncio.run(follow())
 
