@@ -10,6 +10,9 @@ from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.type_variables import K, V
 
+UPDATES: Final = "updates"
+PURGE: Final = "purge"
+EXPIRY: Final = "expiry"
 _LONGEST_NAME: Final = 200
 
 ObserverFunction = Callable[[Any, list["Change"]], object]
@@ -27,12 +30,15 @@ class Change(Generic[K, V]):
         complete: whether `new` includes all updates committed before the reporting transaction started. It is False
             only in three cases: for a bucket in overload, and for a bucket of a former shape, which report a prefix of
             the commit order; and for backfills and purges of keys that may have later queued updates.
+        cause: "updates"; or "purge" or "expiry" if a purge or the expiry of the queue has deleted the key. Also
+            "updates" for a value that is reported for the first time, or again.
     """
 
     key: K
     old: V | None
     new: V | None
     complete: bool = True
+    cause: str = UPDATES
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from cq.observers.export.task import exporter_tasks
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
+from cq.observers.tasks.timed import ExpiryTask
 from cq.observers.top import index
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.rows import decode_row, notified
@@ -77,7 +78,7 @@ def cq_aio_db(cq_db: OpenDatabase) -> AsyncDatabase:
 
 
 def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> None:
-    """Do all work of workers: expire updates of windows, combine, call observers, publish clouds and export.
+    """Do all work of workers: expire keys and updates of windows, combine, call observers, publish clouds and export.
 
     It runs in the calling thread, in the same order each time, and without pauses. It does not retry a failed export,
     and it sets updates aside as a worker does. `assert_drained` checks that neither has happened.
@@ -98,6 +99,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
         _expire(db, name)
     for _ in range(ROUNDS):
+        _notify_due(db, names)
         waiting = transact(db, lambda tr: _notified(tr, names, code_of))
         for name in filter(waiting.get, waiting):
             code = transact(db, lambda tr: _code(tr, name, code_of))  # noqa: B023 - runs at once
@@ -197,6 +199,17 @@ def _expire(db: Database, name: str) -> None:
     with suppress(QueueNotConfigured):  # an export queue, or `_notified` raises it
         while (expired := expire(db, name)) is not None and expired.rows:
             pass
+
+
+def _notify_due(db: Database, names: list[str]) -> None:
+    """Notify the buckets of due keys, as workers do; not of a paused queue, whose keys do not expire."""
+    for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
+        if transact(db, lambda tr: read_flags(tr.snapshot, name)).is_paused(runtime.time()):  # noqa: B023
+            continue
+        with suppress(QueueNotConfigured):  # as in `_expire`
+            task = ExpiryTask(db, name)
+            while task.run() == 0.0:
+                pass
 
 
 def _combine(db: Database, code: QueueCode, number: int) -> None:

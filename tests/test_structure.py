@@ -41,6 +41,7 @@ cq/queue
 cq/windows
 cq/intake
 cq/admin
+cq/expiry
 cq/app.py
 cq/passes
 cq/bucket

@@ -207,7 +207,8 @@ def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
 
 
 def _described(settings: dict[str, object]) -> str:
-    shown = {**settings, "audit": "on" if settings["audit"] else [], "window": settings["window"] or []}
+    shown = {**settings, "audit": "on" if settings["audit"] else []}
+    shown |= {what: settings[what] or [] for what in ("window", "expire")}
     return ", ".join(
         f"{what} {', '.join(value) if isinstance(value, list) else value}"
         for what, value in shown.items()

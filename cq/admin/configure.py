@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from cq import keys, runtime
 from cq.admin.audit import include_all
@@ -16,6 +16,7 @@ from cq.admin.backfill import clear_abandoned
 from cq.admin.purge import read_purging
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config.cache import MAX_SUGGESTED
+from cq.config.expiry import ExpirySpec
 from cq.config.queue import (
     DEFAULT_BUCKETS,
     LOCAL_BUCKETS,
@@ -36,6 +37,7 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotInStore, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
+from cq.keys.expiry import ExpiryKeys
 from cq.nearest import nearest
 from cq.observer import Observer, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
@@ -82,7 +84,7 @@ class RequestedSettings:
     """Checked settings for `change`, from `requested`; None and empty for those that stay as they are.
 
     Attributes:
-        key, value, combiner, buckets, observers, audit, window: as in `cq.configure`.
+        key, value, combiner, buckets, observers, audit, window, expire: as in `cq.configure`.
         put: observers to add, or to replace the observer of the same name.
         removed: names of observers to remove.
         rebuilt: the name of an observer that starts a new generation of its data.
@@ -97,6 +99,7 @@ class RequestedSettings:
     observers: Sequence[ObserverSpec] | None = None
     audit: bool | None = None
     window: WindowSpec | None = None
+    expire: ExpirySpec | Literal[False] | None = None
     put: Sequence[ObserverSpec] = ()
     removed: Collection[str] = ()
     rebuilt: str | None = None
@@ -128,6 +131,14 @@ class RequestedSettings:
             )
         if self.window is not None:
             refuse_unless_summed(shape, "a window")
+        if self.expire is not None:
+            shape = replace(shape, expiry=self.expire or None)
+        if shape.expiry is not None:
+            shape.expiry.check_key(shape.key)
+            if self.window is not None or shape.window is not None:
+                raise InvalidConfiguration(
+                    "expected a window or an expiry of keys, not both: updates leave a window"
+                )
         return shape
 
     def specs(self, current: QueueConfig) -> list[ObserverSpec]:
@@ -193,6 +204,7 @@ _PARSERS: Final[dict[str, Callable[[Any], object]]] = {
     "combiner": resolve,
     "observers": _specs,
     "window": WindowSpec.parse,
+    "expire": ExpirySpec.parse,
     "put": _specs,
     "priority": _checked_priority,
 }
@@ -242,7 +254,8 @@ def _created(new: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
 
 def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
     """The changed configuration of an existing queue."""
-    before, after = current.settings(), wanted.shape(current).settings()
+    shape = wanted.shape(current)
+    before, after = current.settings(), shape.settings()
     differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
     if differences:
         raise ConfigurationConflict(current.name, differences)
@@ -250,6 +263,7 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
         raise NotInStore(f"queue {current.name!r} has no observer {codec.brief(wanted.rebuilt)}")
     kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
     changed = _with_observers(replace(current, observers=kept), wanted.specs(current))
+    changed = replace(changed, expiry=shape.expiry)
     if wanted.window not in (None, current.window):
         if (
             current.window is None
@@ -283,8 +297,19 @@ def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> N
         clear_abandoned(tr, after)
         forget_missed(tr, after.name, [each.generation for each in after.observers])
         notify_all(tr, before)  # so that passes start the backfills
+    if before is not None and _kind_of_times(before) != _kind_of_times(after):
+        # The keys get times from workers, one page of values after the other.
+        expiry = ExpiryKeys(after.name)
+        tr.clear_range(*expiry.all())
+        if after.expiry is not None:
+            tr.set(expiry.progress, b"")
     if after != before:
         write_config(tr, after)
+
+
+def _kind_of_times(config: QueueConfig) -> str:
+    """What the times of a queue's keys mean; empty: they have none. A change of the period leaves the times."""
+    return "" if config.expiry is None else config.expiry.by
 
 
 def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueConfig:

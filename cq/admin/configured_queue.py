@@ -28,6 +28,7 @@ class OtherSettings(TypedDict, total=False):
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None
     audit: bool | None
     window: object
+    expire: object
 
 
 @overload
@@ -85,6 +86,7 @@ def configure(
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
     audit: bool | None = None,
     window: object = None,
+    expire: object = None,
 ) -> CombineQueue[Any, Any]:
     """Create a queue, or change settings of an existing one, and return it; the same settings again change nothing.
 
@@ -115,6 +117,9 @@ def configure(
             new queue: no window). Workers subtract updates that leave the window, see `cq.Window`. For values of int
             with the combiner sum. A queue created with a window keeps one; another width or slice applies to
             updates added from then on.
+        expire: seconds without an update after which workers delete a key; False: never (default of a new queue). The
+            observers receive each deletion. A key lives up to a 60th part of this time longer. It can be changed at any
+            time. Keys with values at that moment count as updated by workers soon after it.
 
     Raises:
         InvalidConfiguration: a setting is not one that cq knows.
@@ -130,6 +135,7 @@ def configure(
         observers=observers,
         audit=audit,
         window=window,
+        expire=expire,
     )
     change(db, name, wanted)
     return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)

@@ -15,6 +15,7 @@ from cq import keys
 from cq.admin.backfill import read_states
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
+from cq.keys.expiry import ExpiryKeys
 from cq.keys.window import WindowKeys
 from cq.queue.bucket_state import BucketState
 from cq.queue.ledger import with_audit, without_audit
@@ -42,6 +43,7 @@ def purge(db: Database, name: str) -> QueueConfig:
             tr.clear_range(*bounds)
         tr.clear_range(*WindowKeys(name).rows())  # the expiry must not subtract updates that the purge drops
         tr.clear_range(*WindowKeys(name).operations())
+        tr.clear_range(*ExpiryKeys(name).all())  # the values that remain for a while need no times
         tr.clear_range(*queue.aside())  # now: an update added again after this commit would survive the purge
         notify_all(tr, current)
         write_config(tr, changed)

@@ -13,6 +13,7 @@ from typing import Any
 
 from cq.app import QueueCode
 from cq.bucket.attempt_notes import Attempts, PoisonKey
+from cq.bucket.expiry_turns import ExpiryTurns
 from cq.bucket.pass_size import PassSize
 from cq.bucket.quarantine import Quarantine
 from cq.passes.bucket_cache import BucketCache
@@ -58,6 +59,7 @@ class PassRunner:
         self.limits = limits or Limits()
         self.size = PassSize(self.limits, is_observed=bool(code.observers))
         self.quarantine = Quarantine()
+        self.expiry = ExpiryTurns()
         self.attempts = Attempts(db, code.config, bucket)
         self._backfilling = False
         # False after runs failed or another worker touched them, until the bucket is empty.
@@ -119,6 +121,7 @@ class PassRunner:
         backfill = self._backfilling and self._passes % 2 == 0  # alternate, so that a failure has one cause
         max_take = 1 if quarantine.rejected and self.attempts.cautious else size.max_take
         # Runs are not for foreign code, and no key of them can be taken alone or set aside.
+        has_expiry = self.code.config.expiry is not None
         is_unusual = self.code.is_foreign or quarantine.suspects or quarantine.rejected or max_take
         plan = PassPlan(
             limits=limits,
@@ -129,6 +132,9 @@ class PassRunner:
             try_suspect=quarantine.is_turn_of_suspect(self._passes),
             rejected=quarantine.rejected,
             rejected_in_backfill=quarantine.rejected_in_backfill,
+            rejected_in_expiry=quarantine.rejected_in_expiry,
+            checks_due=has_expiry and self.expiry.checks_due,
+            expires_first=self.expiry.expires_first,
             may_sort=self._may_sort and not is_unusual,
         )
         return Pass(tr, self.code, self.bucket, plan, self.cache, self._before_code)
@@ -190,16 +196,19 @@ class PassRunner:
         elif not self.size.halve_keys(attempt, is_too_large=error_code(error) == TRANSACTION_TOO_LARGE):
             if not attempt.blamed:
                 raise error
-            in_backfill = attempt.backfill is not None
-            self.quarantine.reject(attempt.blamed[0], error, in_backfill=in_backfill)
+            self._reject_key(attempt, attempt.blamed[0], error)
 
     def _reject(self, attempt: Pass, error: PoisonKey) -> None:
         """Set aside a key that has killed workers; in a backfill, once it is the next key."""
-        in_backfill = attempt.backfill is not None
         if attempt.backfill is not None and len(attempt.backfill.keys) > 1:
             self.size.backfills.now = 1
         else:
-            self.quarantine.reject(error.encoded_key, error, in_backfill=in_backfill)
+            self._reject_key(attempt, error.encoded_key, error)
+
+    def _reject_key(self, attempt: Pass, encoded: bytes, error: Exception) -> None:
+        """Let the next pass set the key aside, in the same kind of step."""
+        in_backfill = attempt.backfill is not None
+        self.quarantine.reject(encoded, error, in_backfill=in_backfill, in_expiry=attempt.is_expiring)
 
     # When it has succeeded
 
@@ -207,6 +216,7 @@ class PassRunner:
         """Adapt the cache and the next passes to a committed pass."""
         self.size.committed(result, attempt.blamed, self.code.config.name)
         self.quarantine.committed(result)
+        self.expiry.committed(attempt)
         if result.invalidates_cache or not result.cache_is_valid:
             self.cache.invalidate()
         if result.token:

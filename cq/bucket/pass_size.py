@@ -131,7 +131,7 @@ class PassSize:
             self._halve_share(_MIN_SHARE_WHEN_SLOW)
         elif 2 * seconds < SLOW_SECONDS:
             self.share = min(1.0, 2 * self.share)
-        if result.reported or result.purged:
+        if result.reported or result.purged or result.expired:
             self.reports.double()
         if result.backfilled:
             self.backfills.double()

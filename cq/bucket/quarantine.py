@@ -19,23 +19,27 @@ class Quarantine:
         suspects: encoded keys set aside before: each is reported alone, so that it does not delay the others.
         rejected: {encoded key: error} of the key to set aside next.
         rejected_in_backfill: the same for a key whose value an observer cannot receive.
+        rejected_in_expiry: the same for a due key whose deletion an observer cannot receive.
     """
 
     def __init__(self) -> None:
         self.suspects: dict[bytes, None] = {}
         self.rejected: dict[bytes, str] = {}
         self.rejected_in_backfill: dict[bytes, str] = {}
+        self.rejected_in_expiry: dict[bytes, str] = {}
         self._errors: Counter[bytes] = Counter()
 
     @property
     def rejects(self) -> bool:
         """Whether the next pass sets a key aside, so that it calls no observer."""
-        return bool(self.rejected or self.rejected_in_backfill)
+        return bool(self.rejected or self.rejected_in_backfill or self.rejected_in_expiry)
 
-    def reject(self, encoded: bytes, error: Exception, *, in_backfill: bool) -> None:
+    def reject(self, encoded: bytes, error: Exception, *, in_backfill: bool, in_expiry: bool = False) -> None:
         """Set a key aside in the next pass."""
         if in_backfill:
             self.rejected_in_backfill = {encoded: str(error)}
+        elif in_expiry:
+            self.rejected_in_expiry = {encoded: str(error)}
         else:
             self.rejected = {encoded: str(error)}
 
@@ -51,7 +55,7 @@ class Quarantine:
     def committed(self, result: PassResult) -> None:
         """Add the keys that the committed pass has set aside, and remove those that it has reported."""
         self._errors.clear()
-        self.rejected, self.rejected_in_backfill = {}, {}
+        self.rejected, self.rejected_in_backfill, self.rejected_in_expiry = {}, {}, {}
         for encoded in self.suspects.keys() & result.values.keys():
             del self.suspects[encoded]
         for encoded in result.aside:

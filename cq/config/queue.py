@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from cq import keys
 from cq.config.cache import MAX_SUGGESTED, ConfigCache, invalidate_configs
+from cq.config.expiry import ExpirySpec
 from cq.config.features import check_features, stored_features
 from cq.config.window import WindowSpec
 from cq.encoding import codec
@@ -109,6 +110,7 @@ class QueueConfig:
         audits: the number of generations of the audit so far.
         purges, purge_generation: the number of purges so far, and the generation of the shape at the latest one.
         window: None if the queue has no window.
+        expiry: None if its keys do not expire.
     """
 
     name: str
@@ -128,6 +130,7 @@ class QueueConfig:
     purges: int = 0
     purge_generation: int = 0
     window: WindowSpec | None = None
+    expiry: ExpirySpec | None = None
 
     def under_former_shape(self) -> QueueConfig | None:
         """The configuration with which passes drain the former shape; None if there is no such shape."""
@@ -144,6 +147,7 @@ class QueueConfig:
     def features(self) -> list[str]:
         """The features that the queue needs, see `cq.config.features`."""
         needed = {"audit": self.audit is not None, "window": self.window is not None}
+        needed["expiry"] = self.expiry is not None
         return [feature for feature, is_needed in needed.items() if is_needed]
 
     def to_bytes(self) -> bytes:
@@ -169,6 +173,7 @@ class QueueConfig:
                 "audit": self.audit,
                 "audits": self.audits,
                 "window": self.window,
+                **({} if self.expiry is None else {"expiry": self.expiry}),
             }
         )
 
@@ -194,6 +199,7 @@ class QueueConfig:
             "observers": [str(observer) for observer in self.observers],
             "audit": self.audit is not None,
             "window": None if self.window is None else str(self.window),
+            "expire": None if self.expiry is None else str(self.expiry),
         }
 
 
@@ -201,6 +207,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
     """The configuration in a decoded value; raises `KeyError`, `TypeError` or `ValueError` if cq did not write it."""
     purges, purge_generation = stored["purges"]
     former, audit, window = stored["former"], stored["audit"], stored.get("window")
+    expiry = stored.get("expiry")
     config = QueueConfig(
         name,
         KeyType.parse(stored["key"]),
@@ -219,6 +226,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         purges,
         purge_generation,
         None if window is None else WindowSpec(*window).checked(),
+        None if expiry is None else ExpirySpec(*expiry).checked(),
     )
     # Foreign bytes must fail here, with one error, not later in a pass with any error.
     shapes = [(config.generation, config.buckets), *([config.former] if config.former else [])]

@@ -33,6 +33,7 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "h" ...                                 work of each minute of a day     see cq.keys.history
     P "v" ...                                 updates in the window            see cq.keys.window
     P "m" ...                                 reports that observers missed    see cq.keys.missed
+    P "q" ...                                 times after which keys expire    see cq.keys.expiry
     P "r" store16 bucket4 name                last sequence that was forwarded workers of the queue `name` of that store
     P "config"                                shape of the queue               configure, rebucket, purge
     P "full"                                  limit reached, effect on adds    workers

@@ -240,9 +240,9 @@ def _write_budget(batch: Batch) -> _WriteBudget:
     if bucket.is_observed or batch.state.staged or not plan.most_reported:
         each = SET_COPIES * len(bucket.keys.staged(b"")) + WRITE_BYTES
         return _WriteBudget(each, grows, most // 2, plan.max_take, copies=SET_COPIES)
-    each = SET_COPIES * len(bucket.keys.value(b"")) + WRITE_BYTES
+    copies, each = bucket.value_cost
     max_take = plan.most_reported if plan.max_take is None else min(plan.max_take, plan.most_reported)
-    return _WriteBudget(each, grows, most, max_take, copies=SET_COPIES)
+    return _WriteBudget(each, grows, most, max_take, copies=copies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,20 +28,19 @@ from itertools import compress
 from operator import not_
 from typing import Final
 
-from cq.admin.purge import needs_purge
 from cq.admin.rebucket import is_blocked
 from cq.app import QueueCode
 from cq.errors import CqError
 from cq.keys import QueueKeys, place, places, version_of
-from cq.observer import Change
+from cq.observer import EXPIRY, Change
 from cq.passes.batch import Batch, Step, clear_rows, decide, read_batch, take, write_values
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.columns import KeyColumn, fold, new_values, pending
+from cq.passes.deletions import BucketExpiry, Deleted, next_deletion
 from cq.passes.merge_pass import MergePass
 from cq.passes.open_bucket import OpenBucket
 from cq.passes.pass_result import ManyFailed, PassResult
 from cq.passes.plan import PassPlan
-from cq.passes.purging import purge_some
 from cq.passes.repacking import repack
 from cq.passes.reporting import (
     BackfillPiece,
@@ -50,7 +49,6 @@ from cq.passes.reporting import (
     backfill_positions,
     call_observers,
     changes_by_observer,
-    receiving_generations,
 )
 from cq.passes.runs import FIRST_RUN, Runs
 from cq.passes.selection import choose
@@ -102,6 +100,8 @@ class Pass:
         self.backfill: BackfillPiece | None = None
         self.is_reporting = False
         self.is_merging = False
+        self.is_expiring = False
+        self.expiry: BucketExpiry | None = None
 
     @property
     def blamed(self) -> list[bytes]:
@@ -121,7 +121,8 @@ class Pass:
         if is_blocked(self.tr.snapshot, self.config, self.number):
             self.result.blocked = True
             return self.result
-        may_sort = self.plan.may_sort
+        self.expiry = BucketExpiry.of(self.bucket)
+        may_sort = self.plan.may_sort and self.expiry is None  # a merge changes no index
         if may_sort and self.cache.runs.is_any:
             merged = self._merge(self.cache.runs)
             if merged is not None:
@@ -133,13 +134,13 @@ class Pass:
         self.positions = backfill_positions(self.tr, self.code, self.number, batch.state)
         self.missed = MissedReports(self.tr, self.config, self.number, batch.state)
         backfilling = next((each for each, cursor in self.positions.items() if cursor is not None), None)
-        if needs_purge(self.config, batch.state):
-            self._purge(batch)
-            self._call_observers()
-            return self.result
+        deleted = next_deletion(batch, self.missed, self.expiry)
+        if deleted is not None:
+            return self._delete(deleted)
         due = [] if self.bucket.is_former else self.missed.next_retries(max(1, self.plan.most_backfilled))
         if batch.is_empty and backfilling is None and not due and self.positions == batch.state.observers:
-            if not batch.backlog.foreign:
+            self.result.more = self._may_be_due()
+            if not batch.backlog.foreign and not self.result.more:
                 self._clear_notification(batch)
             return self.result
         decision = decide(batch, may_sort=may_sort)
@@ -184,8 +185,12 @@ class Pass:
         """Return the current values of the keys to report, and drop keys beyond the read limit from the report."""
         known = self.cache.values if self.result.cache_is_valid else {}
         load = self.limits.load_bytes
+        if self.expiry is not None:
+            self.expiry.index.request(self.report)
         current = read_at_hashes(self.tr.snapshot, self.keys.value_at, self.report, known, load)
         self.report = self.missed.read(prefix_read(self.report, current), load)
+        if self.expiry is not None:
+            self.expiry.index.read(self.report)
         return current
 
     def _write_values(self, batch: Batch, current: dict[bytes, bytes | None]) -> None:
@@ -203,11 +208,14 @@ class Pass:
         is_same = values.is_same()
         where = places(report)
         self.missed.check(report)
+        moves = self.expiry.index.moves(report, where, before, values.data) if self.expiry else ()
         # From here on no line may raise for a single key: the key would be set aside although it is combined.
         self.done.update(report)
         self.result.values.update(zip(report, values.data, strict=True))
         self._clear_staged(batch, report)
         write_values(self.tr, self.keys.values_at(where), values.data, is_same)
+        if self.expiry is not None:
+            self.expiry.index.write(moves)
         if self.code.observers:
             complete = batch.is_complete
             columns = zip(where, keys, values.old, values.new, is_same, strict=True)
@@ -298,30 +306,27 @@ class Pass:
         is_settled = encoded in self.done or encoded in self.result.aside or encoded not in batch.updates
         return is_settled and batch.is_complete and not batch.state.staged
 
-    # Purging
+    # Deleting
 
-    def _purge(self, batch: Batch) -> None:
-        """Delete the next values of the bucket. No update is combined before the purge is complete."""
-        limit = 1 if self.plan.rejected else max(1, self.plan.most_reported)
-        load = self.missed.share(self.limits.load_bytes)
-        purged = purge_some(batch, limit, load)
-        self.changes, self.report = purged.changes, purged.keys
-        gone = [*purged.keys, *purged.unreported]
-        self.missed.read_all(gone)
-        self.missed.check(purged.keys)
-        self.missed.clear(purged.keys)
-        for encoded, value in purged.unreported.items():
-            self.result.aside[encoded] = self.plan.rejected[encoded]
-            generations = receiving_generations(self.positions, place(encoded))
-            self.missed.note(encoded, self.plan.rejected[encoded], dict.fromkeys(generations, value))
-        self.result.values, self.result.purged = dict.fromkeys(gone), len(gone)
-        self.result.invalidates_cache = True  # the purge has cleared the staged updates
+    def _delete(self, deleted: Deleted) -> PassResult:
+        """Report deletions, and write the state. No update is combined in this pass."""
+        self.changes, self.report = deleted.changes, deleted.keys
+        self.is_expiring = deleted.cause == EXPIRY
+        if self.is_expiring:
+            self.result.expired = len(deleted.all_keys)
+        else:
+            self.result.purged = len(deleted.all_keys)
+            self.result.invalidates_cache = True  # the purge has cleared the staged updates
+        self.result.aside |= deleted.note_missed(self.missed, self.positions)
+        self.result.values = dict.fromkeys(deleted.all_keys)
         self.before_code(self.report)
         self.result.more = True
         self.result.token = fresh_token()
         missed = self.missed.remain()
-        state = replace(purged.state, token=self.result.token, observers=self.positions, missed=missed)
+        state = replace(deleted.state, token=self.result.token, observers=self.positions, missed=missed)
         self.bucket.write_state(state)
+        self._call_observers()
+        return self.result
 
     # Finishing
 
@@ -343,6 +348,7 @@ class Pass:
         backfilling = due or any(cursor is not None for cursor in observers.values())
         self.result.backfilling = backfilling
         self.result.more = not batch.at_end or staged or bool(self.repacked) or backfilling
+        self.result.more |= self._may_be_due()
         if not batch.at_end and batch.rows:
             last = version_of(batch.rows[-1].versionstamp)
             self.result.age = (self.bucket.read_version - last) / VERSIONS_PER_SECOND
@@ -359,6 +365,10 @@ class Pass:
             missed=self.missed.remain(),
         )
         self.bucket.write_state(state)
+
+    def _may_be_due(self) -> bool:
+        """Whether a further pass must look for due keys."""
+        return self.expiry is not None and self.expiry.may_be_due and not self.result.foreign
 
     def _is_staged(self, batch: Batch) -> bool:
         """Whether the bucket may have staged updates after this pass."""

@@ -185,7 +185,7 @@ class MergePass:
         order = order_from_cursor(where, cursor)[: self.limits.max_report]
         # Reserve room for the remainder of one row of each run.
         most = self._most_written - min(ROW_BYTES * len(heads), self._most_written // 2)
-        report = affordable([keys[position] for position in order], len(self.keys.value(b"")), most)
+        report = affordable([keys[position] for position in order], self.bucket.value_cost, most)
         at = self.keys.values_at([where[position] for position in order[: len(report)]])
         current = read_stored(self.tr.snapshot, at, self.limits.load_bytes)
         at = prefix_read(at, current)

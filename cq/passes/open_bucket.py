@@ -7,11 +7,13 @@ from functools import cached_property
 from cq.app import QueueCode
 from cq.config.queue import read_config
 from cq.errors import CodeMismatch
+from cq.expiry.index import index_cost
 from cq.keys import QueueKeys
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.plan import PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.store.api import Transaction
+from cq.store.sizes import SET_COPIES, WRITE_BYTES
 
 
 class OpenBucket:
@@ -57,6 +59,12 @@ class OpenBucket:
     def state(self) -> BucketState:
         """The bucket's state. It is read while the first rows are, so do not use it before these are requested."""
         return BucketState.from_bytes(self._state.value)
+
+    @cached_property
+    def value_cost(self) -> tuple[int, int]:
+        """Bytes of writing a value: times the length of the encoded key, and in addition; without the value's own."""
+        copies, each = index_cost(self.config)
+        return SET_COPIES + copies, SET_COPIES * len(self.keys.value(b"")) + WRITE_BYTES + each
 
     @property
     def is_observed(self) -> bool:

@@ -22,6 +22,7 @@ class PassResult:
         updates: number of updates taken from them.
         blocked: whether the pass did no work, as these keys still have updates in the former shape.
         purged: number of values deleted by a purge.
+        expired: number of values deleted as they were due.
         repeated: number of rows dropped because an earlier transaction has added their operation.
         aside: {encoded key: error} of keys set aside (an empty key stands for unreadable rows).
         age: seconds since the last row taken was queued, if more rows remain.
@@ -47,6 +48,7 @@ class PassResult:
     updates: int = 0
     blocked: bool = False
     purged: int = 0
+    expired: int = 0
     repeated: int = 0
     aside: dict[bytes, str] = field(default_factory=dict)
     age: float = 0.0

@@ -71,6 +71,9 @@ class PassPlan:
         try_suspect: whether to report one of the suspects, alone, if any has work.
         rejected: {encoded key: error} of keys to set aside; the pass then reports no key and calls no observer.
         rejected_in_backfill: the same for keys whose values an observer cannot receive.
+        rejected_in_expiry: the same for keys that are due, and whose deletion an observer cannot receive.
+        checks_due: whether to look for due keys in a queue with an expiry, although rows are queued.
+        expires_first: whether to delete due keys before rows are combined, and not only if there are no rows.
         may_sort: whether to sort a deep backlog of many different keys into runs, and merge the runs remembered.
     """
 
@@ -82,6 +85,9 @@ class PassPlan:
     try_suspect: bool = False
     rejected: Mapping[bytes, str] = field(default_factory=dict)
     rejected_in_backfill: Mapping[bytes, str] = field(default_factory=dict)
+    rejected_in_expiry: Mapping[bytes, str] = field(default_factory=dict)
+    checks_due: bool = True
+    expires_first: bool = True
     may_sort: bool = False
 
     @property

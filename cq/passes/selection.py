@@ -15,7 +15,7 @@ from cq.keys import place
 from cq.passes.batch import Batch, Step
 from cq.passes.hash_order import count_up_to, rank_from_cursor, sort_from_cursor
 from cq.store.api import WANT_ALL
-from cq.store.sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES
+from cq.store.sizes import CLEAR_COPIES, SET_COPIES
 from cq.store.version_clock import clock_of
 
 
@@ -48,9 +48,9 @@ def choose(batch: Batch) -> Chosen:
         others = [encoded for encoded in waiting if encoded not in plan.suspects]
         suspected = [encoded for encoded in waiting if encoded in plan.suspects]
     is_next = bool(suspected) and (plan.try_suspect or not others)
-    prefix = len(batch.bucket.keys.value(b""))
     most = _most_written(batch)
-    chosen.report = suspected[:1] if is_next else affordable(others[: plan.most_reported], prefix, most)
+    cost = batch.bucket.value_cost
+    chosen.report = suspected[:1] if is_next else affordable(others[: plan.most_reported], cost, most)
     return chosen
 
 
@@ -69,16 +69,17 @@ def _most_written(batch: Batch) -> int:
     return min(most, limits.reported_bytes) if is_observed else most
 
 
-def affordable(report: list[bytes], prefix: int, most: int) -> list[bytes]:
+def affordable(report: list[bytes], value_cost: tuple[int, int], most: int) -> list[bytes]:
     """Return the first of these keys that a pass can write in about `most` bytes, at least one.
 
-    Each key counts with its value and its conflict range. `most` can be negative: the updates that a pass writes as
-    rows exceed its budget if a single update does.
+    Each key counts with its value, its conflict range, and its entry in the index of an expiry. `most` can be negative:
+    the updates that a pass writes as rows exceed its budget if a single update does.
     """
     sizes = [0, *accumulate(map(len, report))]
+    copies, each = value_cost
 
     def cost(number: int) -> int:
-        return SET_COPIES * sizes[number] + (SET_COPIES * prefix + WRITE_BYTES) * number
+        return copies * sizes[number] + each * number
 
     if cost(len(report)) <= most:
         return report

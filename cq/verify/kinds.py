@@ -67,6 +67,15 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "an observer missed a report, but the bucket's state says that no report was missed",
         "corrects the state",
     ),
+    "expiry-key": ("cq has not written a key of an expiry, or the queue has none", "clears it"),
+    "expiry-extra": (
+        "the index of an expiry has an entry for no value, or at another time than its key's",
+        "clears it",
+    ),
+    "expiry-missing": (
+        "a value has no entry in the index of the expiry, so it would never expire",
+        "writes it",
+    ),
     "document": ("a document or its counts are unreadable, or do not belong together", NO_REPAIR),
     "load": ("the position in a file that is being added is unreadable", NO_REPAIR),
     "received": (

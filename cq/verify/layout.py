@@ -13,7 +13,7 @@ from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CorruptData
 from cq.keys import EMITTER_ID_BYTES, VERSIONSTAMP_BYTES, after, prefix_end
 
-PARTS: Final = frozenset("abdeghijklmnorstuvwxyz")
+PARTS: Final = frozenset("abdeghijklmnoqrstuvwxyz")
 """The letters that follow a queue's prefix in keys."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts of a single key each."""
@@ -22,6 +22,7 @@ UNKNOWN: Final = ""
 _PAIR: Final = Struct(">II")
 _NUMBER: Final = Struct(">I")
 _LENGTH: Final = Struct(">H")
+_TIME: Final = Struct(">Q")
 _ROW: Final = Struct(f">II{VERSIONSTAMP_BYTES}sQ")
 _ATTEMPT: Final = Struct(">IIQ")
 _PLAIN: Final = frozenset(range(32, 127)) - {0x5C}  # the backslash begins an escape
@@ -114,6 +115,17 @@ def parse_missed(rest: bytes) -> tuple[int | None, int, bytes]:
     _check(rest[:1] in (b"g", b"n", b"r"))
     generation, place = parse_observer_data(rest[1:]) if rest[:1] == b"g" else (None, rest[1:])
     return generation, *parse_value(place)
+
+
+def parse_expiry(rest: bytes) -> tuple[int | None, int, bytes]:
+    """Parse a key of an expiry: time (None: of a stored time), hash and encoded key (empty: of the progress)."""
+    if rest == b"p":
+        return None, 0, b""
+    _check(rest[:1] in (b"d", b"l"))
+    if rest[:1] == b"l":
+        return None, *parse_value(rest[1:])
+    _check(len(rest) > 1 + _TIME.size)
+    return _TIME.unpack_from(rest, 1)[0], *parse_value(rest[1 + _TIME.size :])
 
 
 def parse_document(rest: bytes) -> bytes:

@@ -13,7 +13,7 @@ from cq.intake.json_lines import FilePosition
 from cq.keys.audit import AuditKeys
 from cq.queue.limits import Full
 from cq.store.api import Database
-from cq.verify import buckets, layout, missed, queued, rows, store, values, window
+from cq.verify import buckets, expiry, layout, missed, queued, rows, store, values, window
 from cq.verify.piece import Difference, RowCheck, readable
 from cq.verify.repairs import set_row_aside
 from cq.verify.verification import Check, Verification, every_row
@@ -32,6 +32,7 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "m": [RowCheck("missed-key", missed.check_missed)],
     "n": [RowCheck("notification", queued.check_notification)],
     "o": [RowCheck("marker", queued.check_marker)],
+    "q": [RowCheck("expiry-key", expiry.check_expiry)],
     "r": [RowCheck("received", readable(layout.check_received_key, rows.parse_received), None)],
     "s": [RowCheck("staged-key", values.check_staged, values.set_key_aside)],
     "t": [RowCheck("observer-data", rows.check_observer_data)],

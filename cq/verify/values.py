@@ -10,6 +10,7 @@ from cq.config.queue import Named, QueueConfig
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
+from cq.verify.expiry import check_value_expires
 from cq.verify.layout import parse_aside, parse_value
 from cq.verify.piece import Found, Piece
 from cq.verify.queued import check_type, key_of, shown_key
@@ -30,6 +31,7 @@ def check_value(piece: Piece, found: Found) -> None:
     except CorruptData as error:
         piece.report("value-unreadable", found.key, str(error), key=key)
         return
+    check_value_expires(piece, key, encoded)
     if _is_empty(piece, value):
         fix = partial(_clear, piece, found.key, hashed)
         piece.report("value-empty", found.key, f"{value!r:.80} means no value", fix, key=key)

@@ -34,12 +34,14 @@ TRIM: Final = "trim"
 """The kind of tasks that remove old operation ids and emitters."""
 WINDOW: Final = "window"
 """The kind of tasks that expire updates from a window."""
+EXPIRY: Final = "expiry"
+"""The kind of tasks that notify the buckets with due keys of a queue with an expiry."""
 SETTLE: Final = "settle"
 """The kind of tasks that finish a rebucket and switch to backfilled observers."""
 EXPORTER: Final = "exporter"
 """The kind of tasks that export with the exporters of the application."""
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    COMBINE: (COMBINE, LIMIT, TRIM, WINDOW, SETTLE),
+    COMBINE: (COMBINE, LIMIT, TRIM, WINDOW, EXPIRY, SETTLE),
     "export": ("export", EXPORTER),
     "publish": ("publish",),
     "deliver": ("deliver",),

@@ -90,7 +90,7 @@ class CombineTask(Task):
         if result.has_worked:
             self._totals.count(self.bucket.code.config.name, result)
             self._emit(result, runtime.monotonic() - begun)
-        self._failures.report(result.reported + result.backfilled + result.purged, result.aside)
+        self._failures.report(_done(result), result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe())
         if result.completed:
@@ -134,6 +134,8 @@ class CombineTask(Task):
             conflicts=result.conflicts,
             retries=result.retries,
         )
+        if result.expired:
+            emit("keys_expired", queue=queue, bucket=bucket, expired=result.expired)
         for encoded, error in result.aside.items():
             emit("key_set_aside", queue=queue, bucket=bucket, key=self._shown(encoded), error=error)
 
@@ -182,6 +184,11 @@ def combine_tasks(
         bucket = PassRunner(db, shape, number, limits=limits, cache=cache)
         tasks.append(CombineTask(bucket, failures, totals, caches))
     return tasks
+
+
+def _done(result: PassResult) -> int:
+    """The number of keys that a pass has reported or deleted."""
+    return result.reported + result.backfilled + result.purged + result.expired
 
 
 def _is_one_by_one(db: Database, code: QueueCode) -> bool:

@@ -6,6 +6,8 @@ from typing import Final
 
 from cq.admin.backfill import is_settled, publish_generations
 from cq.admin.rebucket import finish_rebucket
+from cq.expiry.due import notify_due
+from cq.expiry.former_values import index_page
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
@@ -52,6 +54,25 @@ class WindowTask(TimedTask):
         if expired.rows:
             emit("window_left", queue=self.name, rows=expired.rows)
         return expired.seconds
+
+
+class ExpiryTask(TimedTask):
+    """Notifies the buckets with due keys, and gives times to values that are older than the queue's expiry.
+
+    Without due keys, a step reads two rows, at least once a minute.
+    """
+
+    subject = "expiry"
+    _position = b""
+
+    def run(self) -> float:
+        """Run one step; returns the seconds until the next one (0.0: at once), or `DONE` without an expiry."""
+        notified = notify_due(self._db, self.name, self._position)
+        if notified is None:
+            return DONE
+        self._position = notified.position
+        seconds = index_page(self._db, self.name)
+        return notified.seconds if seconds is None else min(seconds, notified.seconds)
 
 
 class FinishTask(TimedTask):

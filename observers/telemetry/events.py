@@ -67,6 +67,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "conflicts": ("transactions", "discarded because another one had changed data that they had read"),
     "entries": ("", "entries exported"),
     "error": ("", "type and message of the error"),
+    "expired": ("keys", "deleted by the queue's expiry"),
     "export_bytes": ("bytes", "in the export queue, about"),
     "export_lag": ("s", "age of the oldest entry in the export queue; 0 if it is empty"),
     "feed": ("", "the feed's name"),
@@ -284,6 +285,12 @@ EVENTS: Final[Mapping[str, EventKind]] = {
             Metric("cq_retries", "counter", "retries", "retried transactions of passes"),
         ),
     ),
+    "keys_expired": EventKind(
+        DEBUG,
+        "bucket {bucket} of queue {queue!r}: {expired:,} keys have expired",
+        "A pass has deleted keys that had no update for the queue's period.",
+        metrics=(_of_field("cq_expired_keys", "counter", "expired"),),
+    ),
     "key_set_aside": EventKind(
         WARNING,
         "bucket {bucket} of queue {queue!r}: set aside {key}: {error}",
@@ -350,9 +357,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         WARNING,
         "outbox of queue {queue!r}: the row {row} stays in the table: {error}",
         "The queue refuses a row of its outbox, which stays in the table with the error.",
-        metrics=(
-            Metric("cq_outbox_set_aside_rows", "counter", 1.0, "rows of outboxes that a queue refused"),
-        ),
+        metrics=(Metric("cq_outbox_set_aside_rows", "counter", 1.0, "rows of outboxes refused"),),
     ),
     "feed_delivered": EventKind(
         DEBUG,

@@ -8,7 +8,7 @@ from typing import Final
 
 from cq import runtime
 from cq.errors import CorruptData, CqError
-from cq.observers.scheduling.members import OUTBOX, WINDOW
+from cq.observers.scheduling.members import EXPIRY, OUTBOX, WINDOW
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
@@ -22,14 +22,14 @@ MOST_SECONDS: Final = 600.0
 
 
 def add_updates(work: Workload, stopping: threading.Event) -> None:
-    """Run the jobs that add queued updates, of windows and outboxes, until they are done: the first step of a drain.
+    """Run the jobs that make work for passes, of windows, outboxes and expiries: the first step of a drain.
 
     A queue whose window cannot be read is noted in `work.left`. A failing outbox is left to `finish`, which runs it
     again. Raises the store's `FDBError`.
     """
     deadline = runtime.monotonic() + MOST_SECONDS
     for job in work.others:
-        if job.task_id.kind in (WINDOW, OUTBOX):
+        if job.task_id.kind in (WINDOW, OUTBOX, EXPIRY):
             if stopping.is_set():
                 return
             try:

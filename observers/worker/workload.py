@@ -11,7 +11,7 @@ from functools import partial
 from cq import runtime
 from cq.app import App
 from cq.bucket.failure_share import FailureShare
-from cq.config.queue import MAX_BUCKETS
+from cq.config.queue import MAX_BUCKETS, QueueConfig
 from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
 from cq.observers.export.spec import EXPORTERS
@@ -20,6 +20,7 @@ from cq.observers.feeds.tasks import ROLE, FeedJobs
 from cq.observers.outbox.configured import outbox_tasks
 from cq.observers.scheduling.members import (
     COMBINE,
+    EXPIRY,
     EXPORTER,
     LIMIT,
     MEASURE,
@@ -33,7 +34,14 @@ from cq.observers.scheduling.task import Job, Task
 from cq.observers.tasks.bucket_caches import BucketCaches
 from cq.observers.tasks.combine import combine_tasks
 from cq.observers.tasks.measure import IdleQueues, MeasureTask
-from cq.observers.tasks.timed import FinishTask, LimitTask, TrimTask, WindowTask
+from cq.observers.tasks.timed import (
+    ExpiryTask,
+    FinishTask,
+    LimitTask,
+    TimedTask,
+    TrimTask,
+    WindowTask,
+)
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.queues import QueueCheck, find_queues, notified_buckets
@@ -269,11 +277,7 @@ class Workload:
                 generation, number = task.place
                 task_id = TaskId(COMBINE, name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, task_id)
-            queue.others.append(Job(TrimTask(self._db, name), TaskId(TRIM, name, 0)))
-            if code.config.window is not None:
-                queue.others.append(Job(WindowTask(self._db, name), TaskId(WINDOW, name, 0)))
-            if code.config.former is not None or not found.is_switched:
-                queue.others.append(Job(FinishTask(self._db, name), TaskId(SETTLE, name, 0)))
+            queue.others += self._timed_jobs(code.config, is_settled=found.is_switched)
         for role, observers in observer_tasks(self._db, code.config, self._roles).items():
             queue.others += [Job(task, TaskId(role, name, at)) for at, task in enumerate(observers)]
             if not observers:
@@ -285,6 +289,19 @@ class Workload:
             else:
                 queue.others += self._export_jobs(name)
         return queue
+
+    def _timed_jobs(self, config: QueueConfig, *, is_settled: bool) -> list[Job]:
+        """The jobs of a queue that run by time; `is_settled`: no observer is in backfill."""
+        tasks: dict[str, type[TimedTask]] = {TRIM: TrimTask}
+        if config.window is not None:
+            tasks[WINDOW] = WindowTask
+        if config.expiry is not None:
+            tasks[EXPIRY] = ExpiryTask
+        if config.former is not None or not is_settled:
+            tasks[SETTLE] = FinishTask
+        return [
+            Job(task(self._db, config.name), TaskId(kind, config.name, 0)) for kind, task in tasks.items()
+        ]
 
     def _add_outbox(self, queue: OpenQueue, name: str) -> None:
         """Add the job of the queue's outbox, if it has one."""

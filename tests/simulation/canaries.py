@@ -24,7 +24,7 @@ from cq.observers.sql import exporter
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.top import index
 from cq.observers.worker import worker
-from cq.passes import batch, combine_pass, open_bucket, purging, reporting
+from cq.passes import batch, combine_pass, deletions, open_bucket, reporting
 from cq.passes.bucket_cache import BucketCache
 from cq.queue import combine_queue, missed_reports, packing
 from cq.queue.missed_reports import MissedReports
@@ -215,12 +215,12 @@ def purges_what_came_later() -> Any:
     def drop(tr: Any, given: Any, bucket: int) -> None:
         tr.clear_range(*QueueKeys(given.name).rows(given.generation, bucket))
 
-    return patch.object(purging, "_drop_queued", drop)
+    return patch.object(deletions, "_drop_queued", drop)
 
 
 def purges_no_staged_updates() -> Any:
     """A purge leaves what waits."""
-    return patch.object(purging, "_drop_queued", lambda tr, given, bucket: None)
+    return patch.object(deletions, "_drop_queued", lambda tr, given, bucket: None)
 
 
 def sets_aside_and_forgets() -> Any:

@@ -91,7 +91,7 @@ class TestOwner:
         assert {owner(share, members) for share in shares} == {members[1].id}
         assert owner(TaskId("combine", "q", 0), members[:1]) == members[0].id
 
-    @pytest.mark.parametrize("kind", ["trim", "window", "settle", "combine"])
+    @pytest.mark.parametrize("kind", ["trim", "window", "expiry", "settle", "combine"])
     def test_a_worker_is_not_counted_on_for_kinds_that_it_does_not_announce(self, kind: str) -> None:
         other = member(1, kinds=kinds_of(ROLES) - {kind})
         members = [other, member(2)]
@@ -237,7 +237,7 @@ class TestMembership:
         assert any(trimming)
         assert not all(trimming)  # shared with the one that announces it
         found = {each.id: each for each in first.others}
-        assert found[older.id].kinds == kinds_of(ROLES) - {"trim", "window", "settle", "outbox"}
+        assert found[older.id].kinds == kinds_of(ROLES) - {"trim", "window", "expiry", "settle", "outbox"}
 
     def test_a_worker_announces_the_kinds_of_its_roles(self, db: Any) -> None:
         Membership(db, ["export", "measure"]).beat(MemberReport())

@@ -1,0 +1,96 @@
+"""The expiry of a queue: after which time without updates a key is deleted."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from cq.encoding.codec import KeyType, brief
+from cq.errors import InvalidConfiguration
+
+UPDATE: Final = "update"
+"""Keys expire after their latest update."""
+KEY: Final = "key"
+"""Keys expire after the time in their last part."""
+SLICES: Final = 60
+"""The default number of slices of a period."""
+MAX_SECONDS: Final = 100 * 366 * 24 * 3600
+LATEST: Final = (1 << 40) - 1
+"""The latest time of an entry, in seconds since 1970; later times in keys count as this one."""
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+class ExpirySpec(NamedTuple):
+    """The expiry of a queue's keys: a key is deleted `seconds` seconds after its time, in whole seconds since 1970.
+
+    Attributes:
+        seconds: the period.
+        slice: seconds of a slice. With `by` "update", the time of a key is the end of the slice in which a pass last
+            combined an update of it. A key is due at least `seconds` after its latest update, and at most one slice
+            later. A pass writes the time of a key once for each slice.
+        by: "update"; or "key": the last part of the key is its time, for example the start of a period of a roll-up.
+
+    >>> print(ExpirySpec.parse(30 * 86_400)), ExpirySpec.parse(600).time_of_update(1_005)
+    30d
+    (None, 1010)
+    """
+
+    seconds: int
+    slice: int
+    by: str = UPDATE
+
+    @classmethod
+    def parse(cls, given: object) -> ExpirySpec | Literal[False]:
+        """The expiry for a number of seconds, with the default slice; False for False, which switches it off.
+
+        Raises `InvalidConfiguration` unless the period is a whole number of seconds from 1 up to 100 years.
+        """
+        if given is False:
+            return False
+        if isinstance(given, ExpirySpec):
+            return given.checked()
+        if not (isinstance(given, int | float) and type(given) is not bool and given == given // 1):
+            raise _invalid(given)
+        return cls(int(given), max(1, int(given) // SLICES)).checked()
+
+    def checked(self) -> ExpirySpec:
+        """The expiry itself; raises `InvalidConfiguration` if a part of it is not valid."""
+        are_ints = type(self.seconds) is int and type(self.slice) is int
+        if not are_ints or not 1 <= self.slice <= self.seconds <= MAX_SECONDS:
+            raise _invalid(self.seconds)
+        if self.by not in (UPDATE, KEY):
+            raise InvalidConfiguration(f"expected keys to expire by update or key, got: {brief(self.by)}")
+        return self
+
+    def check_key(self, key: KeyType) -> None:
+        """Raise `InvalidConfiguration` if keys expire by their last part, and keys of this type have no time there."""
+        if self.by == KEY and not (len(key.parts) > 1 and key.parts[-1] == "int"):
+            raise InvalidConfiguration(
+                f"expected keys of several parts, the last one int, for an expiry by key, got: {key}"
+            )
+
+    def __str__(self) -> str:
+        left, text = self.seconds, ""
+        for unit, length in _UNITS:
+            text += f"{left // length}{unit}" if left >= length else ""
+            left %= length
+        return text if self.by == UPDATE else f"{text} by {self.by}"
+
+    def time_of_update(self, now: float) -> int:
+        """The time of a key with an update at the time `now`: the end of the slice."""
+        return (int(now) // self.slice + 1) * self.slice
+
+    def time_of_key(self, key: tuple[object, ...]) -> int:
+        """The time in the last part of a key, within the bounds that entries can have."""
+        time: int = key[-1]  # type: ignore[assignment]
+        return min(max(time, 0), LATEST)
+
+    def latest_due(self, now: float) -> int:
+        """The latest time that is due at the time `now`; it may be negative."""
+        return int(now) - self.seconds
+
+
+def _invalid(given: object) -> InvalidConfiguration:
+    return InvalidConfiguration(
+        "expected keys to expire after a whole number of seconds from 1 up to 100 years, or False, "
+        f"got: {brief(given)}"
+    )

@@ -1,0 +1,134 @@
+"""Due keys: the entries of the index whose time is a period ago, of one bucket for a pass, or of all for a worker."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from cq import keys, runtime
+from cq.config.expiry import ExpirySpec
+from cq.config.queue import QueueConfig, read_config
+from cq.encoding.hashing import bucket_at, bucket_bounds
+from cq.keys import QueueKeys
+from cq.keys.expiry import ExpiryKeys, hash_of
+from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+_SEEKS: Final = 500
+"""Times of entries that one pass searches for keys of its bucket, at most."""
+_NOTIFIED: Final = 200
+"""Times and buckets of entries that one transaction searches, at most."""
+AGAIN_SECONDS: Final = 1.0
+"""The pause between two notifications of buckets with due keys."""
+_SHORTEST_SECONDS: Final = 0.05
+_LONGEST_SECONDS: Final = 60.0
+
+
+class DueKey(NamedTuple):
+    """An entry that is due: the time of a key in seconds since 1970, and the key's place in hash order."""
+
+    time: int
+    where: bytes
+
+
+class DueEntries:
+    """The due entries of one bucket. It starts to read the first due entry of the queue at once."""
+
+    def __init__(self, snapshot: TransactionRead, config: QueueConfig, bucket: int, until: int) -> None:
+        self._snapshot = snapshot
+        self._keys = ExpiryKeys(config.name)
+        self._first, self._end = bucket_bounds(config.buckets, bucket)
+        self._bounds = self._keys.entries_until(until)
+        self._next = snapshot.get_range(*self._bounds, limit=1)
+
+    def read(self, limit: int) -> tuple[list[DueKey], bool]:
+        """The first due entries of the bucket, at most `limit`, and whether more may be due.
+
+        Within a time, entries are in hash order. So each read begins at the bucket's first hash of a time, and the next
+        one at the next time that exists.
+        """
+        found: list[DueKey] = []
+        for _ in range(_SEEKS):
+            rows = self._next.to_list()
+            if not rows:
+                return found, False
+            time, where = self._keys.parse_entry(rows[0].key)
+            hashed = hash_of(where)
+            if hashed >= self._end:
+                self._seek(time + 1)
+            elif hashed < self._first:
+                self._seek(time)
+            else:
+                end = self._keys.entries_of(time, self._first, self._end)[1]
+                some = self._snapshot.get_range(
+                    rows[0].key, end, limit=limit - len(found), streaming_mode=WANT_ALL
+                )
+                found += [DueKey(*self._keys.parse_entry(row.key)) for row in some]
+                if len(found) >= limit:
+                    return found, True
+                self._seek(time + 1)
+        return found, bool(found)
+
+    def _seek(self, time: int) -> None:
+        begin = self._keys.entries_of(time, self._first, self._end)[0]
+        self._next = self._snapshot.get_range(begin, max(begin, self._bounds[1]), limit=1)
+
+
+class Notified(NamedTuple):
+    """The result of `notify_due`.
+
+    Attributes:
+        buckets: number of buckets notified.
+        position: the key of the store from which to continue; empty after the last due entry.
+        seconds: seconds until the next call: until the next key is due, at most a minute; 0 to continue.
+    """
+
+    buckets: int
+    position: bytes
+    seconds: float
+
+
+def notify_due(db: Database, name: str, position: bytes = b"") -> Notified | None:
+    """Notify the buckets with due keys, so that passes delete these; None if the queue has no expiry.
+
+    Reads two rows if no key is due. Raises `QueueNotConfigured`.
+    """
+    return transact(db, lambda tr: _notify_due(tr, name, position))
+
+
+def _notify_due(tr: Transaction, name: str, position: bytes) -> Notified | None:
+    config = read_config(tr, name)
+    if config.expiry is None:
+        return None
+    index, now = ExpiryKeys(name), runtime.time()
+    begin, end = index.entries_until(config.expiry.latest_due(now))
+    begin = min(max(begin, position), end)
+    buckets: set[int] = set()
+    for _ in range(_NOTIFIED):
+        rows = tr.snapshot.get_range(begin, end, limit=1).to_list()
+        if not rows:
+            _notify(tr, config, buckets)
+            is_any = bool(buckets or position)
+            seconds = AGAIN_SECONDS if is_any else _seconds_to_next(tr.snapshot, config.expiry, index, now)
+            return Notified(len(buckets), b"", seconds)
+        time, where = index.parse_entry(rows[0].key)
+        bucket = bucket_at(hash_of(where), config.buckets)
+        buckets.add(bucket)
+        # The next entry of another bucket or time.
+        begin = min(index.entries_of(time, 0, bucket_bounds(config.buckets, bucket)[1])[1], end)
+    _notify(tr, config, buckets)
+    return Notified(len(buckets), begin, 0.0)
+
+
+def _notify(tr: Transaction, config: QueueConfig, buckets: set[int]) -> None:
+    queue = QueueKeys(config.name)
+    for bucket in sorted(buckets):
+        key = queue.notification(config.generation, bucket)
+        tr.set_versionstamped_value(key, keys.INCOMPLETE_VERSIONSTAMP)
+
+
+def _seconds_to_next(snapshot: TransactionRead, spec: ExpirySpec, index: ExpiryKeys, now: float) -> float:
+    """Seconds until the first key is due, between a moment and a minute: keys can get times that are past."""
+    wait = _LONGEST_SECONDS
+    for row in snapshot.get_range(*index.entries(), limit=1):
+        wait = index.parse_entry(row.key)[0] + spec.seconds - now
+    return min(max(wait, _SHORTEST_SECONDS), _LONGEST_SECONDS)

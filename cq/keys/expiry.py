@@ -1,0 +1,89 @@
+"""The keys of a queue's expiry, below `P "q"`; `P` is the prefix of the queue."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from cq.keys.queue import QueueKeys, below, bucket_range, place, prefix_end
+
+_TIME: Final = Struct(">Q")
+_HASH: Final = Struct(">I")
+TIME_BYTES: Final = _TIME.size
+
+
+class ExpiryKeys:
+    r"""The keys of a queue's expiry. A time is in seconds since 1970, `h` the hash of the encoded key.
+
+        "d" time8 h4 key   "": the time of a key with a value; it expires a period later   a pass, workers (*)
+        "l" h4 key         time8, if keys expire after their latest update                  a pass, workers (*)
+        "p"                place up to which workers have given times to former values      configure, workers
+
+    (*) only for keys whose values are older than the expiry.
+
+    >>> ExpiryKeys("words").entry(1_000, b"\x00\x00\x00\x02ehello")
+    b'cq/q/words/qd\x00\x00\x00\x00\x00\x00\x03\xe8\x00\x00\x00\x02ehello'
+    """
+
+    def __init__(self, name: str) -> None:
+        self.prefix = QueueKeys(name).prefix + b"q"
+        self.progress = self.prefix + b"p"
+        self._entries = self.prefix + b"d"
+        self._times = self.prefix + b"l"
+
+    def all(self) -> tuple[bytes, bytes]:
+        """The range of all keys of the expiry."""
+        return below(self.prefix)
+
+    def entry(self, time: int, where: bytes) -> bytes:
+        """The key of the entry for the key at a place in hash order."""
+        return self._entries + _TIME.pack(time) + where
+
+    def entry_at(self, stored: bytes, where: bytes) -> bytes:
+        """As `entry`, with the stored bytes of the time."""
+        return self._entries + stored + where
+
+    def entries_until(self, time: int) -> tuple[bytes, bytes]:
+        """The range of all entries up to and including a time, which may be negative; in the order of their times."""
+        return self._entries, self._entries + _TIME.pack(max(0, time + 1))
+
+    def entries(self) -> tuple[bytes, bytes]:
+        """The range of all entries."""
+        return below(self._entries)
+
+    def entries_of(self, time: int, first: int, end: int) -> tuple[bytes, bytes]:
+        """The range of the entries of a time with hashes from `first` up to `end`, which may be 2**32."""
+        prefix = self._entries + _TIME.pack(time)
+        return prefix + _HASH.pack(first), prefix_end(prefix) if end >> 32 else prefix + _HASH.pack(end)
+
+    def parse_entry(self, key: bytes) -> tuple[int, bytes]:
+        """Time and place in the key of an entry; for a key that is too short, the first ones that sort after it."""
+        rest = key[len(self._entries) :].ljust(_TIME.size + _HASH.size, b"\x00")
+        return _TIME.unpack_from(rest)[0], rest[_TIME.size :]
+
+    def time(self, where: bytes) -> bytes:
+        """The key of the stored time of the key at a place in hash order."""
+        return self._times + where
+
+    def time_of(self, encoded_key: bytes) -> bytes:
+        """The key of the stored time of an encoded key."""
+        return self._times + place(encoded_key)
+
+    def times_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
+        """The range of the stored times of a bucket's keys, in hash order."""
+        return bucket_range(self._times, buckets, bucket)
+
+    def place_of_time(self, key: bytes) -> bytes:
+        """The inverse of `time`."""
+        return key[len(self._times) :]
+
+
+def pack_time(time: int) -> bytes:
+    """The stored bytes of a time."""
+    return _TIME.pack(time)
+
+
+def hash_of(where: bytes) -> int:
+    """The hash at the beginning of a place in hash order."""
+    hashed: int = _HASH.unpack_from(where)[0]
+    return hashed
