@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from enum import StrEnum
 from types import FrameType
 from typing import Annotated, Final
@@ -26,6 +27,7 @@ from cq.observers.scheduling.members import ROLES
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.logs import log_to_stderr
 from cq.observers.telemetry.metrics import Address, serve
+from cq.observers.telemetry.otel import start
 from cq.observers.worker.processes import Processes
 from cq.observers.worker.service import Notifier, tune_garbage_collection
 from cq.observers.worker.worker import CONCURRENCY, GRACE_SECONDS, Worker
@@ -54,6 +56,7 @@ commands = CommandSet()
         "cq worker --only export",
         "cq worker --app shop.counts:app",
         "cq worker --metrics 127.0.0.1:9100 --log json",
+        "cq worker --otel",
     ],
 )
 def worker(
@@ -99,6 +102,12 @@ def worker(
         str | None,
         option("ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."),
     ] = None,
+    otel: Annotated[
+        bool,
+        typer.Option(
+            "--otel", help="Send spans and metrics by OpenTelemetry, as the OTEL_* environment variables say."
+        ),
+    ] = False,
     history: Annotated[
         bool,
         typer.Option("--history/--no-history", help="Store the counts of each minute for a day, for charts."),
@@ -137,7 +146,7 @@ def worker(
         concurrency=concurrency,
         grace=grace,
         identity=identity,
-        measure=address is not None,
+        measure=otel or address is not None,
         history=history,
     )
     exporters = app.exporters if app else {}
@@ -150,6 +159,9 @@ def worker(
         raise typer.Exit(_run_processes(processes, grace, address, may_end=drain))
     if address is not None:
         opened.callback(serve(address))
+    telemetry = opened.enter_context(ExitStack())
+    if otel:
+        telemetry.callback(start())
     tune_garbage_collection()
     notifier = Notifier()
     stop_on_signals(runner.stop)
@@ -169,6 +181,7 @@ def worker(
     if not runner.is_finished:
         # A step that never ends would keep the process alive. The store discards its uncommitted transaction.
         sys.stdout.flush()
+        telemetry.close()  # sends the latest spans
         logging.shutdown()  # writes the counts of repeated warnings
         os._exit(0)
 

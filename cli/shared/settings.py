@@ -69,6 +69,7 @@ SETTINGS: Final = (
     Setting("worker.concurrency", int),
     Setting("worker.grace", float),
     Setting("worker.metrics", str),
+    Setting("worker.otel", bool, default=False),
     Setting("worker.log", str),
 )
 

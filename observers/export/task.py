@@ -44,7 +44,7 @@ from cq.observers.export.state import (
 )
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
-from cq.observers.telemetry.bus import emit
+from cq.observers.telemetry.bus import during, emit
 from cq.store.api import Database, Transaction
 from cq.store.sizes import fitting
 from cq.store.transact import transact
@@ -130,17 +130,18 @@ class ExportTask(NotedTask):
                 return AHEAD_SECONDS
             self._note.clear()
             return DONE
-        self._export(read)  # outside of any transaction: an exporter may take longer than five seconds
-        self.signal("exported")
-        transact(self.db, lambda tr: self._clear(tr, read))
-        self._note.clear()
-        emit(
-            "export_done",
-            queue=self.queue,
-            bucket=self.bucket,
-            entries=len(read.queued.entries),
-            seconds=runtime.monotonic() - begun,
-        )
+        with during("export_done", queue=self.queue, bucket=self.bucket):
+            self._export(read)  # outside of any transaction: an exporter may take longer than five seconds
+            self.signal("exported")
+            transact(self.db, lambda tr: self._clear(tr, read))
+            self._note.clear()
+            emit(
+                "export_done",
+                queue=self.queue,
+                bucket=self.bucket,
+                entries=len(read.queued.entries),
+                seconds=runtime.monotonic() - begun,
+            )
         self.signal("cleared")
         return DONE if read.queued.at_end else 0.0
 

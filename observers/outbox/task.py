@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cq import runtime
 from cq.config.queue import read_config
 from cq.errors import QueueFull
 from cq.keys.outbox import OutboxKeys
@@ -97,6 +98,7 @@ class OutboxTask(NotedTask):
 
     def _step(self) -> float:
         """Move one batch; returns 0.0 if there may be more rows, `DONE` if there are none."""
+        begun = runtime.monotonic()
         read = transact(self.db, self._read)
         state = read.state
         if (
@@ -119,7 +121,7 @@ class OutboxTask(NotedTask):
         self._finish(moved, content.errors, is_last=is_last)
         self.signal("deleted")
         self._note.clear()
-        self._report(content, rows)
+        self._report(content, rows, runtime.monotonic() - begun)
         return 0.0
 
     def finish(self) -> None:
@@ -211,10 +213,10 @@ class OutboxTask(NotedTask):
         if read.notification is not None:
             tr.compare_and_clear(self.notification, read.notification)
 
-    def _report(self, content: OutboxBatch, rows: Sequence[OutboxRow]) -> None:
+    def _report(self, content: OutboxBatch, rows: Sequence[OutboxRow], seconds: float) -> None:
         if content.ids:
             lag = max(seconds_since(row.added_at) for row in rows)
-            emit("outbox_moved", queue=self.queue, moved=len(content.ids), lag=lag)
+            emit("outbox_moved", queue=self.queue, moved=len(content.ids), lag=lag, seconds=seconds)
         for row, error in content.errors.items():
             emit("outbox_row_set_aside", queue=self.queue, row=row, error=error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Final, NamedTuple
 
+from cq import runtime
 from cq.observers.scheduling.members import COMBINE, TaskId
 from cq.store.watch import WatchSlot
 
@@ -92,6 +93,7 @@ class Job:
         owned: whether the task belongs to this worker.
         is_borrowed: whether this worker runs the task until it is done, as the worker that owns it has stalled.
         is_fresh: whether the task has not run since it was acquired.
+        begun: start of the latest step, in seconds of `runtime.monotonic`.
         failures: consecutive failures.
         given_up: the error after which a drain no longer runs the task.
     """
@@ -101,6 +103,7 @@ class Job:
         self.task_id = task_id
         self.weight = weight
         self.watch = WatchSlot()
+        self.begun = 0.0
         self.failures = 0
         self.given_up: BaseException | None = None
         self.owned = False
@@ -109,6 +112,11 @@ class Job:
 
     def __str__(self) -> str:
         return str(self.task)
+
+    def run(self) -> float:
+        """Run a step of the task; returns and raises as `Task.run`."""
+        self.begun = runtime.monotonic()
+        return self.task.run()
 
     def acquire(self) -> None:
         """Make it a job that this worker owns."""

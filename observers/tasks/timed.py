@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from cq import runtime
 from cq.admin.backfill import is_settled, publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.expiry.due import notify_due
@@ -48,11 +49,12 @@ class WindowTask(TimedTask):
 
     def run(self) -> float:
         """Expire due rows; returns the seconds until the next row is due (0.0: now), or `DONE` without a window."""
+        begun = runtime.monotonic()
         expired = expire(self._db, self.name)
         if expired is None:
             return DONE
         if expired.rows:
-            emit("window_left", queue=self.name, rows=expired.rows)
+            emit("window_left", queue=self.name, rows=expired.rows, seconds=runtime.monotonic() - begun)
         return expired.seconds
 
 

@@ -1,4 +1,4 @@
-"""Events of workers, and their consumers: logs, metrics, counts, and the history of each queue.
+"""Events of workers, and their consumers: logs, metrics, spans, counts, and the history of each queue.
 
 The room may import only the rooms of `cq`.
 """
@@ -19,13 +19,21 @@ from cq.observers.telemetry.logs import (
 from cq.observers.telemetry.metrics import (
     serve,
 )
+from cq.observers.telemetry.otel import (
+    instrument,
+)
+from cq.observers.telemetry.traced_queue import (
+    TracedQueue,
+)
 
 __all__ = [
     "Event",
     "HistoryMinute",
     "JsonFormatter",
     "TextFormatter",
+    "TracedQueue",
     "emit",
+    "instrument",
     "read_history",
     "serve",
     "subscribe",

@@ -6,10 +6,12 @@ As with logging, there is one bus per process, whatever the number of its worker
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
-from cq.observers.telemetry.events import EVENTS, EventKind
+from cq.observers.telemetry.event_kind import EventKind
+from cq.observers.telemetry.events import EVENTS
 from cq.plain_text import printable
 
 log = logging.getLogger("cq.worker")
@@ -37,6 +39,7 @@ class Event(NamedTuple):
 
 
 _subscribers: tuple[Callable[[Event], object], ...] = ()
+_surroundings: tuple[Callable[[str, Mapping[str, Any]], AbstractContextManager[object]], ...] = ()
 
 
 def subscribe(subscriber: Callable[[Event], object]) -> Callable[[], None]:
@@ -53,6 +56,35 @@ def subscribe(subscriber: Callable[[Event], object]) -> Callable[[], None]:
         _subscribers = tuple(each for each in _subscribers if each is not subscriber)
 
     return end
+
+
+def surround(
+    context: Callable[[str, Mapping[str, Any]], AbstractContextManager[object]],
+) -> Callable[[], None]:
+    """Enter a context during each operation that calls code of others; returns a function that ends this.
+
+    `context` is called with the name of the event that ends the operation, and the fields known at its start.
+    """
+    global _surroundings  # noqa: PLW0603 - one bus per process
+    _surroundings = (*_surroundings, context)
+
+    def end() -> None:
+        global _surroundings  # noqa: PLW0603
+        _surroundings = tuple(each for each in _surroundings if each is not context)
+
+    return end
+
+
+@contextmanager
+def during(name: str, **fields: Any) -> Iterator[None]:
+    """A context for an operation that ends with an event of this name, which is emitted in the context."""
+    with ExitStack() as entered:
+        for context in _surroundings:
+            try:
+                entered.enter_context(context(name, fields))
+            except Exception:
+                log.exception("a context failed for the event %s", name)
+        yield
 
 
 def emit(name: str, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""The table of workers' events, from which logs and metrics are made.
+"""The table of workers' events, from which logs, metrics and spans are made.
 
 An event has the fields that its text names, and the fields in `others`. `FIELDS` has the meaning and unit of each,
 the same in all events. Events contain no values, keys or secrets, except that `key_set_aside` names the key.
@@ -8,55 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from string import Formatter
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
+
+from cq.observers.telemetry.event_kind import EventKind, Metric, TracedOperation
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
-
-
-class Metric(NamedTuple):
-    """A metric that an event updates; it has the label `queue` if the event has that field.
-
-    Attributes:
-        name: with its unit; a counter is exposed with the suffix `_total`.
-        type: a counter is increased, a histogram observes, a gauge is set.
-        value: the field with the value, or the value itself; None removes the queue's gauge.
-        description: empty if an earlier event of the table has it.
-    """
-
-    name: str
-    type: Literal["counter", "histogram", "gauge"]
-    value: str | float | None = 1.0
-    description: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EventKind:
-    """A kind of event.
-
-    Attributes:
-        level: of the log record.
-        text: format of the log message, with names of fields.
-        description: when the event is emitted.
-        others: fields that the text does not contain.
-        metrics: the metrics that it updates.
-        logger: name of the logger.
-    """
-
-    level: int
-    text: str
-    description: str
-    others: tuple[str, ...] = ()
-    metrics: tuple[Metric, ...] = ()
-    logger: str = "cq.worker"
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of all fields."""
-        shown = (name for _, name, _, _ in Formatter().parse(self.text) if name)
-        return tuple(dict.fromkeys([*shown, *self.others]))
-
 
 FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "address": ("", "host and port"),
@@ -176,7 +132,8 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         WARNING,
         "{task}: failed, again in {pause:.1f} s: {error}",
         "A step of a task has raised an error; the worker retries it.",
-        others=("queue",),
+        others=("queue", "seconds"),
+        operation=TracedOperation("run"),
         metrics=(Metric("cq_task_failures", "counter", 1.0, "steps of tasks that raised an error"),),
     ),
     "steps_left": EventKind(
@@ -254,7 +211,8 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "queue_measured": EventKind(
         DEBUG,
         "queue {queue!r}: about {waiting_bytes} bytes wait in {waiting_buckets} buckets, for {oldest:.1f} s",
-        "With `--metrics`, one worker measures each queue: every 15 s while it has a backlog, else up to every 120 s.",
+        "With `--metrics` or `--otel`, one worker measures each queue: every 15 s while it has a backlog, else up to "
+        "every 120 s.",
         others=("export_bytes", "export_lag", "stopped"),
         metrics=_BACKLOG,
     ),
@@ -271,6 +229,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "{folded} folded, in {seconds:.3f} s",
         "A pass is committed.",
         others=("told", "purged", "repeated", "aside", "conflicts", "retries"),
+        operation=TracedOperation("combine", "updates"),
         metrics=(
             Metric("cq_passes", "counter", 1.0, "passes committed"),
             Metric("cq_pass_seconds", "histogram", "seconds", "how long passes took, retries included"),
@@ -301,6 +260,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "bucket {bucket} of the export of queue {queue!r}: {entries} entries in {seconds:.3f} s",
         "A batch is exported.",
         logger="cq.export",
+        operation=TracedOperation("export", "entries"),
         metrics=(
             Metric("cq_export_batches", "counter", 1.0, "batches exported"),
             _of_field("cq_export_entries", "counter", "entries"),
@@ -348,6 +308,8 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         DEBUG,
         "outbox of queue {queue!r}: {moved} rows moved, the oldest {lag:.1f} s old",
         "Rows of an outbox are added to their queue.",
+        others=("seconds",),
+        operation=TracedOperation("move", "moved"),
         metrics=(
             Metric("cq_outbox_rows", "counter", "moved", "rows moved from the outbox"),
             Metric("cq_outbox_lag_seconds", "gauge", "lag", "age of the oldest row moved latest"),
@@ -388,6 +350,8 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         DEBUG,
         "queue {queue!r}: {rows:,} rows have left its window",
         "A step has expired updates from a queue's window.",
+        others=("seconds",),
+        operation=TracedOperation("expire", "rows"),
         metrics=(Metric("cq_window_rows", "counter", "rows", "rows expired from windows"),),
     ),
     "cloud_published": EventKind(

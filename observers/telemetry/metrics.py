@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration
 from cq.observers.telemetry.bus import Event, emit, subscribe
-from cq.observers.telemetry.events import EVENTS, EventKind, Metric
+from cq.observers.telemetry.event_kind import EventKind, Metric
+from cq.observers.telemetry.events import EVENTS
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -89,7 +89,7 @@ def _tried(
 
 def _run(job: Job, deadline: float, stopping: threading.Event) -> float:
     """Run a job until it is done, asks for a pause, or reaches the deadline; returns as `Task.run`."""
-    while (seconds := job.task.run()) == 0.0 and not stopping.is_set():
+    while (seconds := job.run()) == 0.0 and not stopping.is_set():
         job.failures = 0  # `failed` counts consecutive failures
         if runtime.monotonic() > deadline:
             break

@@ -146,7 +146,8 @@ class WorkerReports:
         """Report a step that has raised an error and is retried after `pause` seconds."""
         text = describe(error)
         self._latest_error = LatestError(f"{job}: {text}", int(runtime.time()))
-        emit("task_failed", queue=job.task_id.queue, task=str(job), error=text, pause=pause)
+        seconds = runtime.monotonic() - job.begun
+        emit("task_failed", queue=job.task_id.queue, task=str(job), error=text, pause=pause, seconds=seconds)
 
     def facts(self, owned: Sequence[Job]) -> dict[str, Any]:
         """The statistics for the worker's row: those of `WorkerStatistics.collect`, and the backlogs of sources.

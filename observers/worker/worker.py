@@ -374,9 +374,8 @@ class Worker:
         if not (job.owned or job.is_borrowed) or self._stopping.is_set():
             return DONE
         job.is_fresh = False
-        begun = runtime.monotonic()
         try:
-            seconds = job.task.run()
+            seconds = job.run()
         except (CodeMismatch, QueueNotConfigured):
             self._outdated()
             return DONE
@@ -385,7 +384,7 @@ class Worker:
             return DONE if self._draining else _REST_SECONDS
         job.failures = job.failures + 1 if job.task.problem else 0
         if seconds == DONE and job.owned and job.task.found_work and not self._draining:
-            return pause_after(runtime.monotonic() - begun)
+            return pause_after(runtime.monotonic() - job.begun)
         return DONE if job.failures and not job.owned else seconds  # the owner retries a borrowed task
 
     def _failed(self, job: Job, error: BaseException) -> float:

@@ -36,6 +36,7 @@ class Page(NamedTuple):
 
 
 DEMO = "takes half a minute; tests/cli runs the demos"
+COLLECTOR = "needs a collector of that name"
 SERVER = "needs a PostgreSQL or MySQL server of that name"
 
 OPEN = """
@@ -65,6 +66,7 @@ PAGES = [
         "systems/visits.md",
         left={"cq demo": DEMO, "measure_visits": "takes minutes, on an idle machine"},
     ),
+    Page("operations/opentelemetry.md", left={"export OTEL": COLLECTOR, "--processes 2": COLLECTOR}),
     Page("systems/cells.md", left={"cq demo": DEMO}),
     Page("measurements.md", left={"measure_workers": "takes minutes, on an idle machine"}),
     Page(

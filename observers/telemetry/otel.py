@@ -1,0 +1,183 @@
+"""Sending of spans and metrics by OpenTelemetry: for `cq worker --otel`, and for applications with workers.
+
+The environment configures it, by the variables that OpenTelemetry's specification names: which exporters
+(`$OTEL_TRACES_EXPORTER`, `$OTEL_METRICS_EXPORTER`), to which address (`$OTEL_EXPORTER_OTLP_ENDPOINT`), and so on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from cq import runtime
+from cq.distribution import install_command, version
+from cq.errors import CqError
+from cq.observers.telemetry.bus import subscribe, surround
+from cq.observers.telemetry.instruments import Instruments
+from cq.observers.telemetry.spans import Spans
+from cq.plain_text import describe
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.trace import TracerProvider
+
+SCOPE: Final = "cq"
+"""The name of the instrumentation scope of all spans and metrics."""
+SERVICE: Final = "cq-worker"
+"""The attribute `service.name` of a worker, unless the environment names another."""
+END_SECONDS: Final = 5.0
+"""How long an ending process tries to send its last spans and metrics."""
+_PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+
+
+class OpenTelemetryUnavailable(CqError):
+    """Spans and metrics cannot be sent: a package is missing, or the environment asks for an unknown exporter."""
+
+
+def instrument(
+    tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
+) -> Callable[[], None]:
+    """Make spans and metrics of all events of this process from now on; returns a function that ends this.
+
+    For an application that runs a `Worker` in its own process and has set OpenTelemetry up. Create the worker with
+    `measure=True` for metrics of the backlog.
+
+    Args:
+        tracer_provider: for the spans; default: the global one.
+        meter_provider: for the metrics; default: the global one.
+
+    Raises:
+        OpenTelemetryUnavailable: opentelemetry-api is not installed.
+    """
+    try:
+        from opentelemetry import metrics, trace
+    except ImportError as error:
+        raise missing() from error
+    spans = Spans(trace.get_tracer(SCOPE, version(), tracer_provider))
+    instruments = Instruments(metrics.get_meter(SCOPE, version(), meter_provider))
+    ends = [subscribe(spans), subscribe(instruments), surround(spans.during)]
+
+    def end() -> None:
+        for each in ends:
+            each()
+
+    return end
+
+
+def start() -> Callable[[], None]:
+    """Send spans and metrics of this process as the environment says; returns a function that sends the rest and ends.
+
+    Sets the global providers, so code of the application can use them, too. If they are set already, as under
+    `opentelemetry-instrument`, spans and metrics go there. The returned function takes up to `END_SECONDS`.
+
+    Raises:
+        OpenTelemetryUnavailable: opentelemetry-sdk is not installed, or an exporter that the environment names.
+    """
+    try:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+    except ImportError as error:
+        raise missing() from error
+    if isinstance(trace.get_tracer_provider(), TracerProvider):
+        return instrument()
+    try:
+        shut_down = _set_providers()
+    except OpenTelemetryUnavailable:
+        raise
+    except Exception as error:  # exporters are plug-ins, which may raise anything for their settings
+        raise OpenTelemetryUnavailable(
+            f"OpenTelemetry cannot be set up: {describe(error)}: check the OTEL_* environment variables"
+        ) from error
+    finish = instrument()
+
+    def end() -> None:
+        finish()
+        # Daemons, because a collector that does not answer must not delay the end of the process.
+        threads = [threading.Thread(target=each, name="otel", daemon=True) for each in shut_down]
+        for thread in threads:
+            thread.start()
+        deadline = runtime.monotonic() + END_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - runtime.monotonic()))
+
+    return end
+
+
+def _set_providers() -> list[Callable[[], None]]:
+    """Set the global providers by the environment; returns the functions that send the rest and shut them down."""
+    from opentelemetry import metrics, trace
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    span_exporters, metric_exporters = _exporters("traces"), _exporters("metrics")
+    resource = _resource()
+    tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+    for exporter in span_exporters:
+        tracers.add_span_processor(BatchSpanProcessor(exporter))
+    readers = [
+        each if isinstance(each, MetricReader) else PeriodicExportingMetricReader(each)
+        for each in metric_exporters
+    ]
+    meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+    trace.set_tracer_provider(tracers)
+    metrics.set_meter_provider(meters)
+    return [tracers.shutdown, meters.shutdown]
+
+
+def _resource() -> Resource:
+    """The attributes of this process: those of the environment, and a name and an id where it has none."""
+    from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
+
+    found = Resource.create()
+    # Without an id the metrics of two workers would be one series.
+    more = {} if SERVICE_INSTANCE_ID in found.attributes else {SERVICE_INSTANCE_ID: str(uuid4())}
+    if str(found.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
+        more[SERVICE_NAME] = SERVICE
+    return found.merge(Resource(more))
+
+
+def _exporters(signal: str) -> list[Any]:
+    """The exporters for a signal, "traces" or "metrics", which the environment names; default: OTLP over HTTP."""
+    variable = f"OTEL_{signal.upper()}_EXPORTER"
+    names = [name.strip() for name in os.environ.get(variable, "otlp").split(",")]
+    found = []
+    for name in names:
+        if name in ("", "none"):
+            continue
+        plugin = _plugin(name, signal)
+        installed = entry_points(group=f"opentelemetry_{signal}_exporter", name=plugin)
+        if not installed:
+            raise OpenTelemetryUnavailable(
+                f"no package with the exporter {plugin!r} is installed: install it, or set ${variable} to otlp, "
+                "console or none"
+            )
+        found.append(next(iter(installed)).load()())
+    return found
+
+
+def _plugin(name: str, signal: str) -> str:
+    """The name of the plug-in for an exporter: that for OTLP depends on the protocol."""
+    if name != "otlp":
+        return name
+    protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"
+    )
+    if protocol not in _PROTOCOLS:
+        raise OpenTelemetryUnavailable(
+            f"expected $OTEL_EXPORTER_OTLP_PROTOCOL to be {' or '.join(_PROTOCOLS)}, got: {protocol!r}"
+        )
+    return _PROTOCOLS[protocol]
+
+
+def missing() -> OpenTelemetryUnavailable:
+    """The error for packages that are not installed."""
+    return OpenTelemetryUnavailable(
+        f"OpenTelemetry needs packages that are not installed: run `{install_command('otel')}`"
+    )
