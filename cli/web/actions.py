@@ -1,4 +1,4 @@
-"""The forms of actions: an operator confirms each action, and each has a line in the server's log."""
+"""The forms of actions: an operator confirms each action, and each is an event in the server's log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from cq.cli.shared.output import note
 from cq.cli.web.access import WebAccess, form_of
-from cq.cli.web.operate import OPERATIONS, Done, Operation, perform
+from cq.cli.web.operate import OPERATIONS, Operation, perform
 from cq.cli.web.rendering import Renderer
 from cq.keys.queue import valid_name
+from cq.observers.telemetry.bus import emit
 from cq.store import OpenDatabase
 
 _MOST_RESULTS: Final = 100
@@ -48,7 +48,15 @@ class Actions:
         if not self._access.is_form_token(request.state.session, fields.pop("form_token", "")):
             return PlainTextResponse("this form is outdated: open it again", 403)
         done = await run_in_threadpool(partial(perform, self._db, operation, queue, fields))
-        self._log(request.state.session, f"{name} {queue}", fields, done)
+        given = ", ".join(f"{field} {value!r}" for field, value in fields.items() if value)
+        emit(
+            "operator_acted" if done.is_done else "operator_failed",
+            session=request.state.session[:_ID_CHARACTERS],
+            action=name,
+            queue=queue,
+            given=given or "no fields",
+            result=done.text,
+        )
         if not done.is_done:
             return self._form(request, operation, queue, fields, done.text)
         return RedirectResponse(f"/queues/{queue}?done={self._kept(done.text)}", 303)
@@ -82,10 +90,3 @@ class Actions:
         while len(self._results) > _MOST_RESULTS:
             self._results.popitem(last=False)
         return name
-
-    def _log(self, session: str, what: str, fields: dict[str, str], done: Done) -> None:
-        given = ", ".join(f"{name} {value!r}" for name, value in fields.items() if value)
-        end = "" if done.is_done else "failed: "
-        note(
-            f"cq web: session {session[:_ID_CHARACTERS]}: {what}{f' ({given})' if given else ''}: {end}{done.text}"
-        )

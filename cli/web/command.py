@@ -9,11 +9,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cq.cli.operate.worker import stop_on_signals
+from cq.cli.operate.worker import LogFormat, stop_on_signals
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, open_store, option, read_store
 from cq.cli.shared.output import answer, note
 from cq.errors import InvalidConfiguration
+from cq.observers.telemetry.logs import log_to_stderr
 from cq.observers.telemetry.metrics import Address
 
 TOKEN_ENV: Final = "CQ_WEB_TOKEN"  # noqa: S105 - the name of a variable
@@ -37,6 +38,7 @@ def web(
         list[str] | None,
         option("NAME", "Another name of this server, such as that of a proxy; may be repeated."),
     ] = None,
+    log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -45,9 +47,10 @@ def web(
     Open the printed URL in a browser. Its token gives access to all values, so keep it secret. The environment variable
     CQ_WEB_TOKEN sets another one than a random one; it is not printed, and the first page asks for it. The pages follow
     the store by themselves, and the store gets a limited number of reads per second, whatever the number of open pages.
-    Without --operate they only read. ^C ends the server.
+    Without --operate they only read. The log on standard error has an event for each action. ^C ends the server.
     """
     serve = _server()
+    log_to_stderr(as_json=log is LogFormat.JSON)
     token = _token()
     address = Address.parse(listen)
     db = open_store(store) if operate else read_store(store)
@@ -61,7 +64,8 @@ def web(
     # A token from the environment is known to the operator, and logs must not keep it.
     url = running.url if TOKEN_ENV in os.environ else f"{running.url}/?token={token}"
     answer(json, f"cq web: open {url}", url=url, operates=operate)
-    note(f"cq web: {'actions are allowed' if operate else 'read-only'}; ^C ends it")
+    if log is LogFormat.TEXT:
+        note(f"cq web: {'actions are allowed' if operate else 'read-only'}; ^C ends it")
     stop_on_signals(running.stop)
     running.run()
 

@@ -1,7 +1,8 @@
-"""The table of workers' events, from which logs, metrics and spans are made.
+"""The table of events of workers and operators, from which logs, metrics and spans are made.
 
 An event has the fields that its text names, and the fields in `others`. `FIELDS` has the meaning and unit of each,
-the same in all events. Events contain no values, keys or secrets, except that `key_set_aside` names the key.
+the same in all events. Events contain no values, keys or secrets, except that `key_set_aside` names the key, and an
+operator's action the key that the operator gave.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from cq.observers.telemetry.event_kind import EventKind, Metric, TracedOperation
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 FIELDS: Final[Mapping[str, tuple[str, str]]] = {
+    "action": ("", "name of an operator's action"),
     "address": ("", "host and port"),
     "app": ("", "module and name of the application"),
     "aside": ("keys", "set aside, with their updates"),
@@ -29,6 +31,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "feed": ("", "the feed's name"),
     "file": ("", "the path of the file"),
     "folded": ("keys", "whose updates were combined ahead of their report"),
+    "given": ("", "the fields of an action's form, with a key if the operator gave one"),
     "host": ("", "the machine's name"),
     "key": ("", "the key that was set aside, as Python writes it"),
     "lag": ("s", "age of the oldest row of a batch when it was moved, by the clocks of both machines"),
@@ -44,6 +47,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "reason": ("", "why"),
     "repeated": ("rows", "dropped because their operation was added before"),
     "reported": ("keys", "whose value was written or found unchanged"),
+    "result": ("", "of an action: what was changed, or why nothing was"),
     "retries": ("transactions", "repeated, after conflicts or other errors"),
     "roles": ("", "the worker's roles"),
     "row": ("", "id of a row of an outbox"),
@@ -51,6 +55,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "seconds": ("s", "how long it took"),
     "sequence": ("", "of an entry of an export, in hexadecimal"),
     "status": ("", "exit status"),
+    "session": ("", "the first characters of the id of an operator's session"),
     "stopped": ("", "1 while the queue's export or outbox is stopped, else 0"),
     "task": ("", "a bucket to combine or to export, a cloud to publish ..."),
     "tasks": ("", "tasks of all kinds that this worker owns"),
@@ -359,6 +364,18 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "cloud {version} of queue {queue!r} is published",
         "A cloud of the queue or of a group is published, as it differs from the previous one.",
         metrics=(Metric("cq_clouds", "counter", 1.0, "published clouds"),),
+    ),
+    "operator_acted": EventKind(
+        INFO,
+        "session {session}: {action} {queue!r}, {given}: {result}",
+        "An operator has changed a queue in the dashboard.",
+        logger="cq.web",
+    ),
+    "operator_failed": EventKind(
+        WARNING,
+        "session {session}: {action} {queue!r}, {given}: failed: {result}",
+        "An action of an operator in the dashboard has changed nothing.",
+        logger="cq.web",
     ),
 }
 """{name: kind}."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from cq.admin.queue_status import QueueStatus
 from cq.cli.web.pages.text import age, plural
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.store_overview import Finding, Overview, Remark, find_remarks
@@ -107,14 +108,17 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
     if seen is None or error:
         what = error or "no answer yet"
         return Verdict(Level.PROBLEM, f"The store could not be read: {what}", [_unreadable()])
-    found = sorted(_advice(seen, queue), key=lambda each: _ORDER.index(each.level))
+    queues = [each for each in seen.queues if queue in (None, each.name)]
+    found = sorted(_advice(seen, queues, queue), key=lambda each: _ORDER.index(each.level))
     urgent = [each for each in found if each.level in (Level.PROBLEM, Level.WARNING)]
     if not seen.queues:
         return Verdict(Level.NOTE, "This store has no queue yet.", _first_steps(seen))
+    facts = _facts(seen, queues)
+    facts = f"{plural(len(queues), 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
     if not urgent:
-        return Verdict(Level.GOOD, f"All is well. {_facts(seen, queue)}", found)
+        return Verdict(Level.GOOD, f"All is well. {facts}", found)
     number = plural(len(urgent), "thing needs", "things need")
-    return Verdict(urgent[0].level, f"{number} your attention. {_facts(seen, queue)}", found)
+    return Verdict(urgent[0].level, f"{number} your attention. {facts}", found)
 
 
 def _unreadable() -> Advice:
@@ -136,9 +140,8 @@ def _first_steps(seen: Overview) -> list[Advice]:
     return steps
 
 
-def _facts(seen: Overview, name: str | None) -> str:
-    """Sentences with the most important numbers."""
-    queues = [queue for queue in seen.queues if name in (None, queue.name)]
+def _facts(seen: Overview, queues: Sequence[QueueStatus]) -> str:
+    """A sentence with the most important numbers of these queues."""
     alive = sum(worker.alive for worker in seen.workers)
     oldest = max((queue.oldest_seconds or 0.0 for queue in queues), default=0.0)
     rows = sum(queue.rows for queue in queues)
@@ -148,18 +151,15 @@ def _facts(seen: Overview, name: str | None) -> str:
         else "nothing is queued"
     )
     running = f"{plural(alive, 'worker runs', 'workers run')}" if alive else "no worker runs"
-    if name is None:
-        return f"{plural(len(queues), 'queue')}: {waiting}; {running}."
-    return f"{waiting[0].upper()}{waiting[1:]}; {running}."
+    return f"{waiting}; {running}."
 
 
-def _advice(seen: Overview, name: str | None) -> Iterator[Advice]:
+def _advice(seen: Overview, queues: Sequence[QueueStatus], name: str | None) -> Iterator[Advice]:
+    """The findings about these queues, and about the store; if `name` is not None, without those of other subjects."""
     for remark in find_remarks(seen):
         if name is None or remark.name in ("", name):
             yield _of_remark(remark)
-    for queue in seen.queues:
-        if name not in (None, queue.name):
-            continue
+    for queue in queues:
         if queue.aside:
             text = f"Queue {queue.name} has {plural(queue.aside, 'piece')} set aside, as their updates fail"
             todo = "Read the errors, repair the cause, and retry them."
@@ -169,7 +169,8 @@ def _advice(seen: Overview, name: str | None) -> Iterator[Advice]:
 def _of_remark(remark: Remark) -> Advice:
     level, todo, command = _TODO[remark.finding]
     of_queue = f"/queues/{remark.name}" if remark.name else ""
-    text = str(remark)
+    # The text of a pause without an end names the command, which the line below has with the queue's name.
+    text = str(remark).replace(" until `cq resume`", "") if remark.finding is Finding.PAUSED else str(remark)
     return Advice(
         level,
         text[0].upper() + text[1:],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from cq.admin.queue_status import CLOCK
@@ -33,6 +35,7 @@ CHANGES: Final = 20
 MOST_HISTORIES: Final = 1_000
 MOST_ASIDE: Final = 200
 """The number of pieces set aside that a page shows for each queue."""
+_QUEUES_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +133,23 @@ def _changes(tr: TransactionRead, config: QueueConfig) -> Sequence[Message[Any]]
 def read_all_aside(db: OpenDatabase, name: str) -> list[AsideOfQueue]:
     """The updates and reports set aside in one queue; in all queues if `name` is empty."""
     names = [name] if name else transact(db, lambda tr: queue_names(tr.snapshot))
-    found = []
-    for each in names:
-        try:
-            found.append(transact(db, lambda tr: _aside(tr.snapshot, each)))  # noqa: B023 - called at once
-        except CqError as error:
-            found.append(AsideOfQueue(each, problem=str(error)))
-    return found
+    # Each queue costs a few round trips; those of several queues are under way at once.
+    with ThreadPoolExecutor(_QUEUES_AT_ONCE, "cq-web-aside") as pool:
+        return list(pool.map(partial(_aside_or_problem, db), names))
 
 
-def _aside(tr: TransactionRead, name: str) -> AsideOfQueue:
-    decode = read_config(tr, name).key.decode
-    pieces = read_aside(tr, name, limit=MOST_ASIDE)
-    return AsideOfQueue(
-        name, [(decode(piece.encoded_key) if piece.encoded_key else None, piece) for piece in pieces]
-    )
+def _aside_or_problem(db: OpenDatabase, name: str) -> AsideOfQueue:
+    def read(tr: Transaction) -> AsideOfQueue:
+        decode = read_config(tr.snapshot, name).key.decode
+        pieces = read_aside(tr.snapshot, name, limit=MOST_ASIDE)
+        return AsideOfQueue(
+            name, [(decode(piece.encoded_key) if piece.encoded_key else None, piece) for piece in pieces]
+        )
+
+    try:
+        return transact(db, read)
+    except CqError as error:
+        return AsideOfQueue(name, problem=str(error))
 
 
 def read_feeds(db: OpenDatabase, name: str) -> list[FeedStatus]:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import cq
 from cq.config.queue import read_config, read_flags
+from cq.observers.telemetry.bus import subscribe
 from cq.testing import drain
 from tests.cli.web.dashboards import Serving, serving
 from tests.helpers import aside
+from tests.observers.telemetry.test_telemetry import Events
+
+
+@pytest.fixture
+def events() -> Iterator[Events]:
+    """The events of the server."""
+    found = Events()
+    end = subscribe(found)
+    yield found
+    end()
+
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 
@@ -32,9 +45,7 @@ def flags(db: Any, name: str) -> Any:
     return cq.transact(db, lambda tr: read_flags(tr.snapshot, name))
 
 
-def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(
-    db: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, events: Events) -> None:
     cq.configure(db, "words", key=str, value=int, buckets=2)
     with serving(db, operates=True) as found:
         assert "/actions/pause?queue=words" in found.page("/queues/words")
@@ -56,11 +67,14 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(
             ("limit", {"max_age": "1m", "when_full": "never"}, "Nothing was changed"),
         ):
             assert message in confirmed(found, f"/actions/{path}?queue=words", **fields)
-    lines = capfd.readouterr().err
-    assert re.search(
-        r"cq web: session [0-9a-f]{8}: pause words \(reason '<b>later</b>', duration '1h'\): ", lines
-    )
-    assert "failed: expected a whole number" in " ".join(lines.split())
+    paused, *_ = events.of("operator_acted", action="pause", queue="words")
+    assert re.fullmatch("[0-9a-f]{8}", paused["session"])
+    assert paused["given"] == "reason '<b>later</b>', duration '1h'"
+    assert paused["result"] == "queue 'words' is paused"
+    assert len(events.of("operator_acted")) == 5
+    failed = [event["result"] for event in events.of("operator_failed")]
+    assert len(failed) == 3
+    assert failed[0].startswith("expected a whole number")
 
 
 def test_updates_set_aside_are_retried_and_dropped(db: Any) -> None:

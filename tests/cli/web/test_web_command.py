@@ -72,7 +72,9 @@ def test_the_token_of_the_environment_is_used_and_checked(
 def test_a_token_of_the_environment_is_not_printed(cli: Cli) -> None:
     cli.run("configure", "words")
     token = "known-to-the-operator"  # noqa: S105
-    process = cli.start("web", "--listen", "0", "--json", env={**cli.environment, "CQ_WEB_TOKEN": token})
+    process = cli.start(
+        "web", "--listen", "0", "--json", "--log", "json", env={**cli.environment, "CQ_WEB_TOKEN": token}
+    )
     assert process.stdout is not None
     printed = json.loads(process.stdout.readline())
     assert printed["operates"] is False
@@ -83,7 +85,7 @@ def test_a_token_of_the_environment_is_not_printed(cli: Cli) -> None:
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=SECONDS)
 
-    assert process.returncode == 0
+    assert (process.returncode, err) == (0, b"")
     assert token not in f"{printed}{out!r}{err!r}"
 
 
