@@ -8,7 +8,8 @@
     │   └── NotAStore               the file is not a cq store, is damaged, or a newer version wrote it
     ├── ConfigurationError          a request does not fit the configuration
     │   ├── InvalidConfiguration    (ValueError) an invalid setting
-    │   │   └── NotInStore          (LookupError) the queue has no outbox, export ...
+    │   │   ├── NotInStore          (LookupError) the queue has no outbox, export ...
+    │   │   └── MissingDriver       (MissingPackage) the driver of a reporting database is not installed
     │   ├── QueueNotConfigured      (LookupError) no queue has this name
     │   ├── FeedNotConfigured       (LookupError) no feed has this name
     │   ├── ConfigurationConflict   the queue exists with other settings
@@ -206,6 +207,10 @@ class MissingPackage(CqError, ImportError):
 
 class NotInColumn(CqError):
     """A value does not fit into the type of its column in a table; CSV and JSON lines have no such types."""
+
+
+class MissingDriver(InvalidConfiguration, MissingPackage):
+    """The driver of a reporting database is not installed; the message has the command that installs it."""
 
 
 class CellError(CqError):

@@ -14,7 +14,7 @@ import typer
 from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, number_option, option
+from cq.cli.shared.options import Json, duration_option, number_option, option
 from cq.cli.shared.output import note, print_json, print_table, progress, say
 
 commands = CommandSet()
@@ -117,7 +117,7 @@ def bench(
     buckets: Annotated[
         int | None, number_option("Buckets of the queue. Default: those of a new queue.")
     ] = None,
-    seconds: Annotated[float, option("SECONDS", "Duration of adding in each repetition.", min=0.1)] = 1.0,
+    seconds: Annotated[float, duration_option("Duration of adding in each repetition.", least=0.1)] = 1.0,
     repetitions: Annotated[
         int, number_option("Number of repetitions, in addition to a warm-up; the figures are their medians.")
     ] = 3,

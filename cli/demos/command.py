@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, argument, number_option, option
+from cq.cli.shared.options import Json, argument, duration_option, number_option, option
 
 DEMO_URL: Final = "embedded:cq-demo.db"
 """The store of the demos. `$CQ_STORE` and the settings file do not change it: they may name a production store."""
@@ -18,7 +18,7 @@ DemoStore = Annotated[
     str, option("URL", "URL of the demo's store; $CQ_STORE and cq.toml have no effect.", "--store")
 ]
 Seed = Annotated[int | None, option("NUMBER", "Seed of the load and of the kills. Default: random.")]
-KillEvery = Annotated[float, option("SECONDS", "Average time between two kills of a process.", min=0.1)]
+KillEvery = Annotated[float, duration_option("Average time between two kills of a process.", least=0.1)]
 Workers = Annotated[int, number_option("Number of worker processes.")]
 Servers = Annotated[int, number_option("Number of web server processes.")]
 
@@ -167,7 +167,7 @@ def visits(
     workers: Workers = 2,
     kill_every: KillEvery = 2.0,
     look_every: Annotated[
-        float, option("SECONDS", "Time between two comparisons of all numbers with a recount.", min=0.1)
+        float, duration_option("Time between two comparisons of all numbers with a recount.", least=0.1)
     ] = 0.5,
     top: Annotated[int, number_option("Number of pages to show.")] = 5,
     chart: Annotated[

@@ -18,7 +18,17 @@ import typer
 
 from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import AppPath, Json, Store, argument, load_app, make_store, opened, option
+from cq.cli.shared.options import (
+    AppPath,
+    Json,
+    Store,
+    argument,
+    duration_option,
+    load_app,
+    make_store,
+    opened,
+    option,
+)
 from cq.cli.shared.output import note, print_json
 from cq.cli.shared.settings import file_of
 from cq.config.queue import read_config
@@ -84,9 +94,7 @@ def worker(
     concurrency: Annotated[
         int, option("NUMBER", "Number of concurrent tasks in each process.", min=1)
     ] = CONCURRENCY,
-    grace: Annotated[
-        float, option("SECONDS", "Time for unfinished steps after a stop.", min=0)
-    ] = GRACE_SECONDS,
+    grace: Annotated[float, duration_option("Time for unfinished steps after a stop.")] = GRACE_SECONDS,
     identity: Annotated[
         str | None,
         option(

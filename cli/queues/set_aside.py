@@ -7,6 +7,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from cq.cli.queues.manage import Yes, confirm
+from cq.cli.shared.exit_status import refusable
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Queue, Store, argument, open_store, read_store
 from cq.cli.shared.output import answer, as_word, print_json, print_table, quantity, say
@@ -66,7 +67,9 @@ def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False
     reports it missed.
     """
     db = open_store(store)
-    count = retry_aside(db, queue, _found(db, queue, key))
+    wanted = _found(db, queue, key)
+    with refusable():
+        count = retry_aside(db, queue, wanted)
     what = "update or missed report" if count == 1 else "updates and missed reports"
     answer(json, f"retried {count:,} {what} of queue {queue!r}", queue=queue, added=count)
 
@@ -81,7 +84,8 @@ def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, j
     wanted = _found(db, queue, key)
     of_key = "" if key is None else f" of key {key!r}"
     confirm(f"drop everything that was set aside{of_key} in queue {queue!r}?", yes)
-    count = drop_aside(db, queue, wanted)
+    with refusable():
+        count = drop_aside(db, queue, wanted)
     answer(json, f"dropped {quantity(count, 'piece')} of queue {queue!r}", queue=queue, dropped=count)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from cq.errors import CqError
+from cq.errors import CqError, InvalidData
 
 FAILED: Final = 1
 """An error, or an unhealthy system."""
@@ -20,9 +22,24 @@ class FoundDifference(CqError):
     """A check has found data that differ from what they must be."""
 
 
+class Refused(CqError):
+    """Data in the store do not allow what the command asks for."""
+
+
 def status_of(error: CqError) -> int:
     """The exit status for an error."""
     if isinstance(error, FoundDifference):
         return DIFFERENT
-    # As in Python, a ValueError is the caller's mistake, and a LookupError asks for an object that does not exist.
-    return WRONG_USAGE if isinstance(error, ValueError) and not isinstance(error, LookupError) else FAILED
+    # As in Python, a ValueError is the caller's mistake. A LookupError asks for an object that does not exist, and an
+    # ImportError for a package that is not installed: the words of the command are right.
+    is_wrong = isinstance(error, ValueError) and not isinstance(error, LookupError | ImportError)
+    return WRONG_USAGE if is_wrong else FAILED
+
+
+@contextmanager
+def refusable() -> Iterator[None]:
+    """Refused data in the block end the command with status 1: they are in the store, not in the command's words."""
+    try:
+        yield
+    except InvalidData as error:
+        raise Refused(str(error)) from error

@@ -96,9 +96,16 @@ def seconds_of(duration: object) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(text)
 
 
-def duration_option(text: str, *names: str) -> Any:
-    """An option with a duration, and its help; its value is the number of seconds."""
-    return option("DURATION", text, *names, parser=seconds_of)
+def duration_option(text: str, *names: str, least: float = 0) -> Any:
+    """An option with a duration of at least `least` seconds, and its help; its value is the number of seconds."""
+
+    def duration(given: object) -> float:
+        seconds = seconds_of(given)
+        if seconds < least:
+            raise typer.BadParameter(f"expected a duration of at least {least:g} s, got: {str(given)!r}")
+        return seconds
+
+    return option("DURATION", text, *names, parser=duration)
 
 
 def load_app(path: str | None) -> App | None:

@@ -10,7 +10,8 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, get_args
 
 import typer
 
@@ -21,7 +22,9 @@ from cq.observers.export.spec import DEFAULT_ENV
 from cq.plain_text import printable
 from cq.store import DEFAULT_URL
 
-_TYPES: Final = {
+_DURATION: Final = float | str
+_TYPES: Final[dict[object, str]] = {
+    _DURATION: "a number of seconds, or a duration such as 90s",
     str: "a string",
     int: "an integer",
     float: "a number",
@@ -43,7 +46,7 @@ class Setting:
     """
 
     name: str
-    type: type
+    type: type | UnionType
     default: object = None
 
     @property
@@ -67,7 +70,7 @@ SETTINGS: Final = (
     Setting("worker.app", str),
     Setting("worker.processes", int),
     Setting("worker.concurrency", int),
-    Setting("worker.grace", float),
+    Setting("worker.grace", _DURATION),
     Setting("worker.metrics", str),
     Setting("worker.otel", bool, default=False),
     Setting("worker.log", str),
@@ -195,7 +198,8 @@ def _named(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 def _check(ctx: typer.Context, path: str, setting: Setting, option: Any, value: Any) -> None:
     """Raise unless the option accepts the value; the message never shows a value of a wrong type."""
-    accepted = (int, float) if setting.type is float else setting.type
+    accepted = get_args(setting.type) or (setting.type,)
+    accepted = (*accepted, int) if float in accepted else accepted  # TOML's 30 is a number of seconds, too
     if not isinstance(value, accepted) or (isinstance(value, bool) and setting.type is not bool):
         got = _TYPES.get(type(value), "a date or a time")
         raise InvalidSettings(f"{path}: expected {setting.name} to be {_TYPES[setting.type]}, got {got}")

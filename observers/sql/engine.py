@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from cq.distribution import install_command
-from cq.errors import CqError, InvalidConfiguration
+from cq.errors import CqError, InvalidConfiguration, MissingDriver
 from cq.observers.export.batch import CannotExport, ExportFailed
 from cq.observers.export.spec import DEFAULT_ENV
 from cq.observers.sql.dialects.dialect import Dialect
@@ -148,7 +148,7 @@ class ReportingDatabase:
         except ImportError as error:
             extra = _PACKAGES.get(error.name or "")
             wanted = install_command(extra) if extra else f"pip install {error.name}"
-            raise InvalidConfiguration(
+            raise MissingDriver(
                 f"the driver {error.name!r} for the database in ${self._env} is not installed: run `{wanted}`"
             ) from None
         except (exc.ArgumentError, *_PARAMETER_ERRORS) as error:

@@ -188,6 +188,11 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
         ("[worker]\nconcurrency = 1.5", "expected worker.concurrency to be an integer, got a number"),
         ("[worker]\nconcurrency = true", "expected worker.concurrency to be an integer, got true or false"),
         ("[worker]\nconcurrency = 0", "cq.toml: worker.concurrency: "),
+        (
+            "[worker]\ngrace = true",
+            "worker.grace to be a number of seconds, or a duration such as 90s, got true",
+        ),
+        ('[worker]\ngrace = "soon"', "cq.toml: worker.grace: expected a duration such as 90s"),
         ('reporting_url = "secret"', "'reporting_url' looks like the URL of a reporting database"),
         ('[worker]\nCQ_REPORTING_URL = "secret"', "set $CQ_REPORTING_URL in the environment"),
         ('[reporting]\nurl = "secret"', "set $CQ_REPORTING_URL in the environment"),
@@ -296,6 +301,13 @@ def test_a_pipe_a_device_and_a_long_file_are_refused(
         assert (ended.status, ended.err.count("\n")) == (2, 1)
         assert ended.err.startswith(f"cq: cq.toml {said}")
         Path("cq.toml").unlink()
+
+
+@pytest.mark.parametrize(("grace", "seconds"), [('"1m30s"', 90), ("90", 90), ("0.5", 0.5)])
+def test_a_duration_in_a_file_has_a_unit_or_is_in_seconds(here: Here, grace: str, seconds: float) -> None:
+    Path("cq.toml").write_text(f"[worker]\ngrace = {grace}")
+
+    assert shown(here)["worker.grace"][0] == seconds
 
 
 @pytest.mark.parametrize("command", ["settings", "worker"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -159,6 +160,18 @@ def test_what_is_missing_is_said_in_one_line(
     assert here("export", "init", "words", "--reporting-url-env", "REPORTS").out.startswith(
         "all tables exist"
     )
+
+
+def test_a_missing_driver_is_an_error_with_the_extra(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CQ_REPORTING_URL", "postgresql+psycopg://host/database")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    here("configure", "words", "--export", "word_counts")
+
+    ended = here("export", "init", "words")
+
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.endswith("is not installed: run `pip install 'combine-queue[postgresql]'`\n")
+    assert ended.err.count("\n") == 1
 
 
 def test_a_worker_process_exports(cli: Cli, tmp_path: Path) -> None:

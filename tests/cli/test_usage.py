@@ -242,7 +242,16 @@ def test_durations_have_units_or_are_seconds(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["drain", "words", "--timeout"], ["health", "--max-age"], ["verify", "q", "--wait"]]
+    "args",
+    [
+        ["drain", "words", "--timeout"],
+        ["health", "--max-age"],
+        ["verify", "q", "--wait"],
+        ["worker", "--grace"],
+        ["bench", "--seconds"],
+        ["demo", "tags", "--kill-every"],
+        ["demo", "visits", "--look-every"],
+    ],
 )
 def test_a_wrong_duration_shows_right_ones(here: Here, args: list[str]) -> None:
     ended = here(*args, "1x")
@@ -295,6 +304,8 @@ def test_the_version_is_printed(here: Here) -> None:
         ["demo", "tags", "--kill-every", "0"],
         ["demo", "visits", "--speed", "0"],
         ["demo", "visits", "--kill-every", "0"],
+        ["demo", "visits", "--look-every", "0.05s"],
+        ["bench", "--seconds", "0"],
         ["demo", "words"],
         ["demo", "words", "x", "--workers", "0"],
     ],
