@@ -41,6 +41,7 @@ def test_configure_shows_what_is_stored_and_does_nothing_twice(here: Here) -> No
         "observers": [],
         "audit": False,
         "window": None,
+        "expire": None,
     }
     assert again.rows() == [{"queue": "words", **stored}]
 
