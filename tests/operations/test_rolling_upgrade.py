@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,11 @@ class Version:
         """A worker with this identity, which has started; in place of a dead one it gets its tasks at once."""
         process = self.command("worker", "--id", name)
         log = output(process.stderr)
-        assert any(" started: " in line for line in iter(log.readline, "")), "the worker ended"
+        limit = threading.Timer(SECONDS, process.kill)  # ends the log, too
+        limit.start()
+        is_started = any(" started: " in line for line in iter(log.readline, ""))
+        limit.cancel()
+        assert is_started, f"the worker ended, or did not start within {SECONDS:.0f} s"
         return process
 
     def adder(self, first: int, last: int) -> subprocess.Popen[str]:
