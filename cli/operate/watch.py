@@ -98,7 +98,7 @@ def screen(found: Overview, samples: Samples, size: tuple[int, int], *, wide: bo
 
 
 def shared(wanted: Sequence[int], room: int) -> list[int]:
-    """What each one gets of `room`: what it wants, or an equal share of that which the others leave."""
+    """Divide `room`: each part gets the lines that it wants, or an equal share of those that smaller parts leave."""
     given = [0] * len(wanted)
     for done, at in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
         given[at] = max(0, min(wanted[at], room // (len(wanted) - done)))

@@ -42,7 +42,7 @@ def web(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Serve a dashboard: what runs, what is queued and what is wrong.
+    """Serve a dashboard of workers, queues and problems.
 
     Open the printed URL in a browser. Its token gives access to all values, so keep it secret. The environment variable
     CQ_WEB_TOKEN sets another one than a random one; it is not printed, and the first page asks for it. The pages follow

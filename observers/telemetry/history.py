@@ -1,18 +1,18 @@
-"""The history of each queue: what workers did in each minute of the last day, stored below the queue's own keys.
+"""The history of each queue: the counts of workers for each minute of the last day, stored below the queue's keys.
 
 Each worker adds its counts of a minute to those of the other workers by atomic additions, in one transaction for all of
-its queues, so workers never conflict with each other. The counts of a minute are one value of several numbers, each of
-8 bytes. The store adds little-endian numbers of any length, so one addition adds each number: no sum exceeds 8 bytes.
+its queues, so workers never conflict with each other. One value has all counts of a minute, as numbers of 8 bytes. The
+store adds little-endian numbers of any length, so one addition adds each count: no sum exceeds 8 bytes.
 
 A queue has at most two keys for each minute, whatever the number of workers. The transaction also clears the minutes
-that are a day away or more, so the history of a queue has 1,440 minutes, which is about 150 kB. It has at most twice as
-many if the clocks of the machines differ.
+that are a day or more before or after this one, so the history of a queue has 1,440 minutes, which is about 150 kB. It
+has at most twice as many if the clocks of the machines differ.
 
-The history is for charts. It shows no work that was not done, but it can lack some:
+The history is for charts. It never counts work twice, but it can lack some work:
 
 - A worker that is killed has not stored its latest minute.
 - A worker whose commit has an unknown result does not repeat it, because the counts could be added twice.
-- A minute is one of the worker's system clock, and lasts until the worker's next heartbeat.
+- The worker's system clock determines the minute, which lasts until the worker's next heartbeat.
 
 Workers do not see adds, so there is no count of added updates. While the age of the oldest update stays near 0, the
 queue keeps up, and the number of added updates is that of combined updates.
@@ -141,7 +141,7 @@ def _is_stored(db: Database, minute: int, work: Mapping[str, HistoryMinute]) -> 
 
 
 def _add(tr: Transaction, minute: int, work: Mapping[str, HistoryMinute]) -> None:
-    # Read with a conflict: a queue that is deleted meanwhile must not keep a history.
+    # Read with a conflict: a queue that is deleted before the commit must not keep a history.
     configured = {name: tr.get(QueueKeys(name).config) for name in work}
     for name, each in work.items():
         if configured[name].value is not None:
