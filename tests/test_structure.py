@@ -40,8 +40,8 @@ cq/config
 cq/queue
 cq/windows
 cq/intake
-cq/admin
 cq/expiry
+cq/admin
 cq/app.py
 cq/passes
 cq/bucket

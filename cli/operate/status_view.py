@@ -72,6 +72,7 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
             "export lag", lambda queue: age(each.oldest_seconds if (each := export(queue)) else None)
         ),
         *(_outbox_columns(found) if found.outbox_lags else ()),
+        *(_EXPIRY_COLUMNS if any(queue.expiry for queue in found.queues) else ()),
         ShownColumn("limits", _limits, is_number=False),
         ShownColumn("bytes", lambda queue: _counted(queue, queue.bytes)),
         ShownColumn("buckets", lambda queue: f"{queue.settings.get('buckets', _NONE)}"),
@@ -94,6 +95,9 @@ def _outbox_columns(found: Overview) -> Iterable[ShownColumn]:
     return ShownColumn("outbox rows", rows), ShownColumn("outbox lag", oldest)
 
 
+_EXPIRY_COLUMNS: Final = (
+    ShownColumn("expired", lambda queue: f"{queue.expiry.expired:,}" if queue.expiry else _NONE),
+)
 WORKER_COLUMNS: Final[Sequence[ShownColumn]] = (
     ShownColumn("worker", lambda worker: worker.id, is_essential=True, is_number=False),
     ShownColumn("state", lambda worker: _states(worker_states(worker)), True, is_number=False),

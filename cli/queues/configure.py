@@ -55,6 +55,7 @@ class _ConfigureCommand(HelpCommand):
     examples=[
         "cq configure words --key str --value int --combiner sum",
         "cq configure words --top --export word_counts",
+        "cq configure sessions --expire 30d",
     ],
 )
 def configure(
@@ -132,6 +133,13 @@ def configure(
             "Only for sums of int.",
         ),
     ] = None,
+    expire: Annotated[
+        str | None,
+        option(
+            "DURATION", "Delete keys without an update for this time: 90s, 12h, 30d. At most a 60th later."
+        ),
+    ] = None,
+    no_expire: Annotated[bool, typer.Option("--no-expire", help="Keep keys without updates.")] = False,
     rebuild: Annotated[
         str | None,
         option(
@@ -149,7 +157,7 @@ def configure(
     Omitted options keep their values; the defaults are for a new queue. The types, combiner, buckets and
     window of an existing queue cannot be changed here. A top, an export, a forward and a feed can be added to a queue
     with values: workers first report all values to them. An audit can be added, too: this command then reads the whole
-    queue.
+    queue. Keys that have values when `--expire` is first given count as updated soon after it.
     """
     observers: dict[str, tuple[Any, bool, Callable[[Any], ObserverSpec]]] = {
         "top": (top, no_top, top_spec),
@@ -161,8 +169,14 @@ def configure(
         if given is not None and is_removed:
             raise typer.BadParameter(f"give either --{name} or --no-{name}")
     app = load_app(app_path) or App()
-    wanted = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
-    wanted["window"] = window
+    wanted: dict[str, object] = {
+        "key": key,
+        "value": value,
+        "combiner": combiner,
+        "buckets": buckets,
+        "audit": audit,
+    }
+    wanted |= {"window": window, "expire": _expiry(expire, is_removed=no_expire)}
     db = make_store(store) if rebuild is None else open_store(store)
     changes = requested(
         **app.settings(queue, {name: given for name, given in wanted.items() if given is not None}),
@@ -204,6 +218,13 @@ def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
     """Let workers combine a queue again."""
     cq.resume(open_store(store), queue)
     answer(json, f"queue {queue!r} is active", queue=queue, paused=False)
+
+
+def _expiry(expire: str | None, *, is_removed: bool) -> float | bool | None:
+    """The seconds after which keys expire; False: never, None: as before."""
+    if expire is not None and is_removed:
+        raise typer.BadParameter("give either --expire or --no-expire")
+    return False if is_removed else None if expire is None else seconds_of(expire)
 
 
 def _described(settings: dict[str, object]) -> str:

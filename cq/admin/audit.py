@@ -20,14 +20,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq.admin.purge import needs_purge
 from cq.config.queue import Audit, QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.errors import CorruptData, NotChecked, NotInStore, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys, after
 from cq.keys.audit import AuditKeys
-from cq.queue.bucket_state import BucketState
+from cq.queue.bucket_state import BucketState, needs_purge
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.rows import decode_row
 from cq.queue.set_aside import updates_aside

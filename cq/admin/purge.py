@@ -17,7 +17,7 @@ from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_r
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.window import WindowKeys
-from cq.queue.bucket_state import BucketState
+from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import with_audit, without_audit
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -50,16 +50,6 @@ def purge(db: Database, name: str) -> QueueConfig:
         return changed
 
     return transact(db, mark)
-
-
-def needs_purge(config: QueueConfig, state: BucketState) -> bool:
-    """Whether a purge of a bucket is pending or in progress."""
-    return has_new_purge(config, state) or state.purging is not None
-
-
-def has_new_purge(config: QueueConfig, state: BucketState) -> bool:
-    """Whether no pass over a bucket has started the latest purge."""
-    return config.purge_generation == config.generation and state.purged < config.purges
 
 
 def is_purging(db: Database, name: str) -> bool:

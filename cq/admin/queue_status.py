@@ -12,6 +12,8 @@ from cq import keys, runtime
 from cq.admin.backfill import backfill_progress
 from cq.config.queue import queue_names, read_config, read_flags
 from cq.errors import CqError
+from cq.expiry.due import ExpiryStatistics
+from cq.expiry.due import read_statistics as expiry_statistics
 from cq.keys import QueueKeys
 from cq.keys.missed import MissedKeys
 from cq.queue.limits import read_full
@@ -46,6 +48,7 @@ class QueueStatus:
         backfilling: {observer with a backfill in progress: number of finished buckets}.
         aside: number of pieces set aside (counting stops at 1,000 or 1 MB), and of keys with missed reports.
         window: statistics of its window; None without a window.
+        expiry: statistics of the expiry of its keys; None if they do not expire.
         problem: why the status is unknown: stored data of the queue cannot be read; else empty.
         paused_until: the end of the pause in seconds since 1970; None without a pause, or if it lasts until `resume`.
         max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.limit`.
@@ -67,6 +70,7 @@ class QueueStatus:
     aside: int
     problem: str = ""
     window: WindowStatistics | None = None
+    expiry: ExpiryStatistics | None = None
     paused_until: float | None = None
     max_seconds: float | None = None
     max_bytes: int | None = None
@@ -142,6 +146,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         backfilling=backfill_progress(snapshot, config),
         aside=_count_some(aside) + _count_some(missed),
         window=None if config.window is None else read_statistics(snapshot, name),
+        expiry=expiry_statistics(snapshot, config),
         paused_until=flags.until if is_paused else None,
         max_seconds=flags.max_seconds,
         max_bytes=flags.max_bytes,

@@ -1,5 +1,5 @@
 """Expiry of keys without updates: their times, the index of these, the due keys, and the times of former values.
 
 Passes keep the index and delete due keys. Workers notify the buckets of due keys. The room may import the
-administration of queues and the rooms below it.
+queue and the rooms below it.
 """

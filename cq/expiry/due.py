@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cq import keys, runtime
@@ -9,7 +10,7 @@ from cq.config.expiry import ExpirySpec
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.hashing import bucket_at, bucket_bounds
 from cq.keys import QueueKeys
-from cq.keys.expiry import ExpiryKeys, hash_of
+from cq.keys.expiry import ExpiryKeys, hash_of, parse_count
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
@@ -71,6 +72,32 @@ class DueEntries:
     def _seek(self, time: int) -> None:
         begin = self._keys.entries_of(time, self._first, self._end)[0]
         self._next = self._snapshot.get_range(begin, max(begin, self._bounds[1]), limit=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryStatistics:
+    """The expiry of a queue's keys.
+
+    Attributes:
+        expired: keys that have expired since the expiry was switched on, or since the latest purge.
+        overdue_seconds: how long the first key has been due; 0 if no key is due.
+    """
+
+    expired: int
+    overdue_seconds: float
+
+
+def read_statistics(snapshot: TransactionRead, config: QueueConfig) -> ExpiryStatistics | None:
+    """The statistics of a queue's expiry, by two reads; None if its keys do not expire."""
+    if config.expiry is None:
+        return None
+    index = ExpiryKeys(config.name)
+    count = snapshot.get(index.count)
+    late = [
+        runtime.time() - config.expiry.seconds - index.parse_entry(row.key)[0]
+        for row in snapshot.get_range(*index.entries(), limit=1)
+    ]
+    return ExpiryStatistics(parse_count(count.value), max(0.0, *late, 0.0))
 
 
 class Notified(NamedTuple):

@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from cq.admin.purge import needs_purge
 from cq.config.expiry import UPDATE
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.hashing import bucket_at
@@ -23,7 +22,7 @@ from cq.errors import CorruptData
 from cq.expiry.index import ExpiryIndex, IndexMove, index_cost
 from cq.keys import QueueKeys, after
 from cq.keys.expiry import hash_of
-from cq.queue.bucket_state import BucketState, fresh_token
+from cq.queue.bucket_state import BucketState, fresh_token, needs_purge
 from cq.queue.missed_reports import may_have_missed
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.sizes import fitting

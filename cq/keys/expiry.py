@@ -10,6 +10,7 @@ from cq.keys.queue import QueueKeys, below, bucket_range, place, prefix_end
 _TIME: Final = Struct(">Q")
 _HASH: Final = Struct(">I")
 TIME_BYTES: Final = _TIME.size
+COUNT_BYTES: Final = 8
 
 
 class ExpiryKeys:
@@ -17,6 +18,7 @@ class ExpiryKeys:
 
         "d" time8 h4 key   "": the time of a key with a value; it expires a period later   a pass, workers (*)
         "l" h4 key         time8, if keys expire after their latest update                  a pass, workers (*)
+        "c"                number of keys that have expired, eight bytes, little-endian     a pass (add)
         "p"                place up to which workers have given times to former values      configure, workers
 
     (*) only for keys whose values are older than the expiry.
@@ -28,6 +30,7 @@ class ExpiryKeys:
     def __init__(self, name: str) -> None:
         self.prefix = QueueKeys(name).prefix + b"q"
         self.progress = self.prefix + b"p"
+        self.count = self.prefix + b"c"
         self._entries = self.prefix + b"d"
         self._times = self.prefix + b"l"
 
@@ -76,6 +79,16 @@ class ExpiryKeys:
     def place_of_time(self, key: bytes) -> bytes:
         """The inverse of `time`."""
         return key[len(self._times) :]
+
+
+def pack_count(number: int) -> bytes:
+    """The operand of an addition to the number of expired keys."""
+    return number.to_bytes(COUNT_BYTES, "little")
+
+
+def parse_count(stored: bytes | None) -> int:
+    """The number of expired keys, from its stored bytes; None: no key has expired."""
+    return int.from_bytes(stored or b"", "little")
 
 
 def pack_time(time: int) -> bytes:

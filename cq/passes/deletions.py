@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cq import keys
-from cq.admin.purge import has_new_purge, needs_purge
 from cq.config.expiry import ExpirySpec
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
@@ -19,13 +18,13 @@ from cq.errors import CorruptData
 from cq.expiry.due import DueEntries, DueKey
 from cq.expiry.index import ExpiryIndex, IndexMove
 from cq.keys import QueueKeys, place
-from cq.keys.expiry import pack_time
+from cq.keys.expiry import pack_count, pack_time
 from cq.observer import EXPIRY, PURGE, Change
 from cq.passes.batch import Batch
 from cq.passes.open_bucket import OpenBucket
 from cq.passes.reporting import receiving_generations
 from cq.queue.bounded_reads import prefix_read, read_at_hashes, read_values
-from cq.queue.bucket_state import BucketState
+from cq.queue.bucket_state import BucketState, has_new_purge, needs_purge
 from cq.queue.ledger import count_dropped
 from cq.queue.missed_reports import MissedReports
 from cq.store.api import Transaction
@@ -201,6 +200,7 @@ class BucketExpiry:
                 found.keys.append(encoded)
                 found.changes.append((where, Change(key, old, None, cause=EXPIRY)))
         count_dropped(tr, config, dropped)
+        tr.add(index.keys.count, pack_count(len(dropped)))
         return found
 
 

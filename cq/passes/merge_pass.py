@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Final
 
-from cq.admin.purge import needs_purge
 from cq.keys import after, place, places, version_of
 from cq.passes.batch import write_values
 from cq.passes.columns import NO_VALUES, NewValues, new_values
@@ -24,7 +23,7 @@ from cq.passes.repacking import pack_into_rows, sorted_pairs
 from cq.passes.runs import MAX_RUNS, RunHead, Runs, run_of
 from cq.passes.selection import affordable
 from cq.queue.bounded_reads import prefix_read, read_stored
-from cq.queue.bucket_state import fresh_token
+from cq.queue.bucket_state import fresh_token, needs_purge
 from cq.queue.ledger import count_dropped
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import (

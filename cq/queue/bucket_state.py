@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from cq import runtime
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 
@@ -60,3 +61,13 @@ class BucketState:
 def fresh_token() -> bytes:
     """A new random token, different from that of any other pass."""
     return runtime.token_bytes(12)
+
+
+def needs_purge(config: QueueConfig, state: BucketState) -> bool:
+    """Whether a purge of a bucket is pending or in progress."""
+    return has_new_purge(config, state) or state.purging is not None
+
+
+def has_new_purge(config: QueueConfig, state: BucketState) -> bool:
+    """Whether no pass over a bucket has started the latest purge."""
+    return config.purge_generation == config.generation and state.purged < config.purges

@@ -14,12 +14,11 @@ from typing import Final
 
 from cq.admin.backfill import current_generation
 from cq.admin.configure import start_rebuild
-from cq.admin.purge import needs_purge
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys.missed import MissedKeys
-from cq.queue.bucket_state import BucketState, fresh_token
+from cq.queue.bucket_state import BucketState, fresh_token, needs_purge
 from cq.verify import layout
 from cq.verify.piece import Difference, Found, Piece, stored_config
 from cq.verify.repairs import notify

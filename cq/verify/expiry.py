@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from cq.admin.purge import needs_purge
 from cq.config.expiry import LATEST, UPDATE, ExpirySpec
 from cq.encoding.codec import MAX_KEY_BYTES
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
 from cq.expiry.index import ExpiryIndex, IndexMove
 from cq.keys import place
-from cq.keys.expiry import TIME_BYTES, ExpiryKeys, pack_time
+from cq.keys.expiry import COUNT_BYTES, TIME_BYTES, ExpiryKeys, pack_time
+from cq.queue.bucket_state import needs_purge
 from cq.store.api import Value
 from cq.verify.layout import parse_expiry
 from cq.verify.piece import Found, Piece
@@ -29,8 +29,7 @@ def check_expiry(piece: Piece, found: Found) -> None:
         raise CorruptData("the queue's keys do not expire")
     time, hashed, encoded = parse_expiry(found.rest)
     if not encoded:
-        if len(found.value) > _HASH_BYTES + MAX_KEY_BYTES or 0 < len(found.value) <= _HASH_BYTES:
-            raise CorruptData("it is not the place of a key")
+        _check_number(found)
         return
     key = key_of(piece.config, encoded)
     if hashed != key_hash(encoded):
@@ -52,6 +51,15 @@ def check_expiry(piece: Piece, found: Found) -> None:
             piece.report("expiry-extra", found.key, what, partial(_clear, piece, found.key, hashed), key=key)
 
     piece.defer(check)
+
+
+def _check_number(found: Found) -> None:
+    """Check the number of expired keys, or the progress: a place, which is empty at the beginning."""
+    lengths = (
+        range(_HASH_BYTES + 1, _HASH_BYTES + MAX_KEY_BYTES + 1) if found.rest == b"p" else (COUNT_BYTES,)
+    )
+    if len(found.value) not in lengths and not (found.rest == b"p" and not found.value):
+        raise CorruptData("it is not the number of expired keys, or the place of a key")
 
 
 def _stored_time(piece: Piece, spec: ExpirySpec, key: Any, encoded: bytes) -> bytes | Value:

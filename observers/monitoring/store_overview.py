@@ -25,6 +25,7 @@ _MOST: Final = 1 << 63
 _MOST_KINDS: Final = 50
 _MOST_ERROR: Final = 1_000
 _LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
+_OVERDUE_SECONDS: Final = 60.0  # as many seconds after they are due, workers should have deleted keys
 _FEW_BUCKETS: Final = 4
 _MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
 _SMALL_ROW: Final = 90  # bytes, key included: one or two updates
@@ -328,6 +329,10 @@ def _of_queue(queue: QueueStatus) -> list[tuple[Finding, str]]:
     if window is not None and window.overdue_seconds > _LATE_SECONDS:
         text = f"updates due to expire from its window have waited for {window.overdue_seconds:,.1f} s"
         found.append((Finding.LATE, text))
+    if queue.expiry is not None and queue.expiry.overdue_seconds > _OVERDUE_SECONDS:
+        found.append(
+            (Finding.LATE, f"keys due to expire have waited for {queue.expiry.overdue_seconds:,.1f} s")
+        )
     return found
 
 

@@ -59,6 +59,36 @@ def test_an_audit_is_turned_on_and_off(here: Here) -> None:
     )
 
 
+def test_an_expiry_is_turned_on_changed_and_off(here: Here) -> None:
+    assert here("configure", "words", "--expire", "30d").out.endswith(", buckets 1, expire 30d\n")
+    assert here("configure", "words", "--expire", "1h30m", "--json").rows()[0]["expire"] == "1h30m"
+    assert here("configure", "words").out.endswith(", expire 1h30m\n")
+    assert "expired" in here("status", "--wide").out
+    assert here("configure", "words", "--no-expire", "--json").rows()[0]["expire"] is None
+    assert "expired" not in here("status", "--wide").out
+
+    for wrong in (
+        ["--expire", "0"],
+        ["--expire", "1.5"],
+        ["--expire", "soon"],
+        ["--expire", "1d", "--no-expire"],
+    ):
+        status, out, error = here("configure", "words", *wrong)
+        assert (status, out, error.count("Traceback")) == (2, "", 0)
+
+
+def test_keys_without_updates_are_deleted_by_a_drain(here: Here) -> None:
+    with set_clock() as clock:
+        here("configure", "words", "--expire", "10m")
+        here("add", "words", "a=1", "b=2")
+        here("worker", "--drain")
+        clock.now += 610
+        here("add", "words", "b=2")
+        here("worker", "--drain")
+        clock.now += 60
+        assert here("items", "words").out == "b\t4\n"
+
+
 def test_what_is_added_is_read_once_it_is_combined(here: Here) -> None:
     here("configure", "words")
 

@@ -11,11 +11,12 @@ import pytest
 
 import cq
 from cq.admin.audit import check_audit
+from cq.admin.queue_status import status
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
-from cq.expiry.due import notify_due
+from cq.expiry.due import ExpiryStatistics, notify_due
 from cq.expiry.former_values import index_page
 from cq.keys import QueueKeys, place
 from cq.keys.expiry import ExpiryKeys, pack_time
@@ -473,7 +474,7 @@ def test_an_unreadable_value_stays_and_delays_no_other_key(db: Any, name: str, c
     clock.now = START + LONG
     drain(db, name)
     assert len(stored(db, QueueKeys(name).values())) == 1
-    assert stored(db, ExpiryKeys(name).all()) == []
+    assert index_of(db, name) == {}
 
 
 def test_deletions_are_counted_in_events(db: Any, name: str, clock: Clock) -> None:
@@ -488,6 +489,19 @@ def test_deletions_are_counted_in_events(db: Any, name: str, clock: Clock) -> No
     finally:
         end()
     assert [fields["expired"] for fields in told] == [2]
+
+
+def test_the_status_has_the_number_of_expired_keys(db: Any, name: str, clock: Clock) -> None:
+    configured(db, name, expire=PERIOD, buckets=1)
+    add(db, name, {"a": 1, "b": 1})
+    drain(db, name)
+    assert status(db, name)[0].expiry == ExpiryStatistics(0, 0.0)
+    clock.now = int(START) // SLICE * SLICE + SLICE + PERIOD + 5
+    assert status(db, name)[0].expiry == ExpiryStatistics(0, 5.0)
+    drain(db, name)
+    assert status(db, name)[0].expiry == ExpiryStatistics(2, 0.0)
+    configured(db, name, expire=False)
+    assert status(db, name)[0].expiry is None
 
 
 def test_a_queue_without_expiry_has_no_index(db: Any, name: str) -> None:
@@ -526,6 +540,7 @@ def damaged(db: Any, name: str) -> tuple[ExpiryKeys, bytes, int]:
         ("expiry-key", lambda k, a, t: {k.entry(t, a): b"x"}),
         ("expiry-key", lambda k, a, t: {k.time(a): b"short"}),
         ("expiry-key", lambda k, a, t: {k.progress: b"abc"}),
+        ("expiry-key", lambda k, a, t: {k.count: b"abc"}),
         ("expiry-key", lambda k, a, t: {k.entry(1 << 63, a): b""}),
     ],
 )  # fmt: skip

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq.admin.purge import needs_purge
 from cq.passes import combine_pass, merge_pass, repacking
 from cq.passes.merge_pass import MergePass
 from cq.passes.pass_result import PassResult
 from cq.passes.runs import FIRST_RUN
+from cq.queue.bucket_state import needs_purge
 
 
 def sorts_again_what_others_have_sorted() -> Any:
