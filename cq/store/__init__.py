@@ -23,7 +23,17 @@ _OPTIONS: Final = re.compile(r"\?((?:mode|prefix)=[^?]*)$")
 
 T = TypeVar("T")
 
-__all__ = ["DEFAULT_URL", "OpenDatabase", "absolute", "close", "located", "open", "open_exactly", "space_at"]
+__all__ = [
+    "DEFAULT_URL",
+    "OpenDatabase",
+    "absolute",
+    "close",
+    "located",
+    "open",
+    "open_exactly",
+    "space_at",
+    "store_of",
+]
 
 
 class OpenDatabase(Database, Protocol):
@@ -116,6 +126,12 @@ def is_local(db: object) -> bool:
     from cq.store.embedded import Database as Embedded
 
     return isinstance(Space().database(db), Embedded)
+
+
+def store_of(db: object) -> str:
+    """The store of a database for messages: `embedded:` with the path of the file, or `fdb:`."""
+    path = getattr(db, "path", None)
+    return f"embedded:{path}" if isinstance(path, Path) else "fdb:"
 
 
 def located(url: str | None = None) -> tuple[str, str]:

@@ -56,6 +56,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "sequence": ("", "of an entry of an export, in hexadecimal"),
     "status": ("", "exit status"),
     "session": ("", "the first characters of the id of an operator's session"),
+    "store": ("", "URL of the store"),
     "stopped": ("", "1 while the queue's export or outbox is stopped, else 0"),
     "task": ("", "a bucket to combine or to export, a cloud to publish ..."),
     "tasks": ("", "tasks of all kinds that this worker owns"),
@@ -64,6 +65,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "version": ("", "of the cloud"),
     "waiting_buckets": ("buckets", "with work"),
     "waiting_bytes": ("bytes", "queued, about"),
+    "work": ("", "the queues and buckets that a worker may combine, its exports, clouds, outboxes and feeds"),
     "worker": ("", "the worker's id"),
     "workers": ("workers", "alive, as seen by this one"),
 }
@@ -91,6 +93,11 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "worker {worker} started: {roles}",
         "A worker starts.",
         others=("host", "pid", "queues"),
+    ),
+    "work_found": EventKind(
+        INFO,
+        "works on {work}, in {store}",
+        "A worker has found its work, or this has changed since.",
     ),
     "app_named": EventKind(
         INFO,

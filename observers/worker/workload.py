@@ -44,8 +44,10 @@ from cq.observers.tasks.timed import (
 )
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
+from cq.observers.worker.description import describe_work
 from cq.observers.worker.queues import QueueCheck, find_queues, notified_buckets
 from cq.passes.plan import Limits
+from cq.store import store_of
 from cq.store.api import Database, Void
 
 log = logging.getLogger("cq.worker")
@@ -110,6 +112,7 @@ class Workload:
         self._always: dict[TaskId, Job] = {}
         self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
+        self._described = ""  # the work, as the last event has described it
         self._idle = IdleQueues()
         self._caches = BucketCaches()
 
@@ -199,7 +202,9 @@ class Workload:
             for job in queue.jobs:
                 job.weight = found[name].flags.priority if name in found else 1.0
         gone += [job for queue in closed for job in queue.jobs]
-        return [*gone, *self._update_always(found)], watch
+        gone += self._update_always(found)
+        self._emit_work()
+        return gone, watch
 
     def _open_queues(self, found: Mapping[str, QueueCheck]) -> dict[str, OpenQueue]:
         """The queues to work on from now on: unchanged ones stay open. Changes no attribute."""
@@ -237,6 +242,13 @@ class Workload:
         for task_id in wanted.keys() - self._always.keys():
             self._always[task_id] = Job(wanted[task_id](), task_id)
         return gone
+
+    def _emit_work(self) -> None:
+        """Emit an event about the work, if it is not the same as after the last load."""
+        work = describe_work(job.task_id for job in self.jobs)
+        if work != self._described:
+            self._described = work
+            emit("work_found", work=work, store=store_of(self._db))
 
     def _emit_changes(self, found: Mapping[str, QueueCheck]) -> None:
         """Emit events for queues that the worker leaves alone from now on, or no longer."""

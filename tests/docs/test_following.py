@@ -219,6 +219,8 @@ def without_variables(output: str) -> list[str]:
     """The lines of an output, with marks instead of what varies, and single spaces between columns."""
     output = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "<time>", output)
     output = re.sub(r"\bworker [0-9a-f]{16}\b", "worker <id>", output)
+    # The folder also has the queue of README.md.
+    output = re.sub(r"\bworks on .*, in embedded:\S+", "works on <work>, in <store>", output)
     output = re.sub(r"\b\d+\.\d s\b", "<seconds>", output)
     return [" ".join(line.split()) for line in output.splitlines()]
 

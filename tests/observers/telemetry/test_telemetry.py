@@ -21,6 +21,7 @@ from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS, FIELDS
 from cq.observers.telemetry.logs import JsonFormatter, TextFormatter
+from cq.observers.top.index import top
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
@@ -195,6 +196,19 @@ class TestWorker:
                 events.wait_for("tasks_shared", workers=first["workers"] + 1)
             events.wait_for("worker_left", worker=other)
             assert not events.of("worker_gone", worker=other)
+
+    def test_the_work_is_named_at_the_start_and_when_it_changes(
+        self, db: Any, name: str, events: Events
+    ) -> None:
+        cq.configure(db, name, buckets=3)
+        with running(Worker(db, queues=[name])):
+            first = events.wait_for("work_found", work=f"3 buckets of {name}")
+            cq.configure(db, name, buckets=3, observers=[top()])
+            events.wait_for("work_found", work=f"3 buckets of {name}, clouds of {name}")
+            cq.pause(db, name, "for a while")
+            events.wait_for("work_found", work="nothing")
+        assert first["store"].startswith(("embedded:", "fdb:"))
+        assert len(events.of("work_found")) == 3
 
     def test_a_task_taken_over_is_told(self, db: Any, name: str, events: Events) -> None:
         share = TaskId("combine", name, configured(db, name, buckets=1).generation * MAX_BUCKETS)
