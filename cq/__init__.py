@@ -1,6 +1,7 @@
 """cq: a transactional combine queue on FoundationDB, or on one file. This module has the public names."""
 
 import cq.outbox as _outbox  # noqa: F401 - so that `cq.outbox.add` needs no import of its own
+import cq.sketches as _sketches  # noqa: F401 - as for `cq.outbox`
 from cq.admin.configure import (
     pause,
     prioritize,

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from cq import keys
 from cq.admin.configured_queue import configure
-from cq.combiners import BUILT_IN, Combiner, resolve
+from cq.combiners import BUILT_IN, Combiner, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
-from cq.errors import CodeMismatch
+from cq.errors import CodeMismatch, MissingPackage
 from cq.observer import Observer, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
@@ -137,6 +137,10 @@ class App:
                 f"{Named(combiner.name, combiner.version) if combiner else 'none of that name'}: "
                 "start it with --app and the application that declares it"
             )
+        try:
+            require_packages(wanted.value)
+        except MissingPackage as error:
+            raise CodeMismatch(f"queue {wanted.name!r}: {error}") from error
         declared = {each.name: each for each in observers}
         functions = tuple(
             _function(wanted, each, declared.pop(each.name, None), built_in or {})

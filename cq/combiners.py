@@ -20,7 +20,9 @@ from types import NoneType
 from typing import Any, Final
 
 from cq.encoding.bounds import check_merged
-from cq.encoding.codec import DELETE, shown
+from cq.encoding.codec import DELETE, ValueType, shown
+from cq.encoding.sketches import KINDS, ItemCount, Sketch
+from cq.encoding.sketches.library import library
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.nearest import suggestion
 
@@ -171,6 +173,21 @@ COMPARING: Final = frozenset(("minimum", "maximum"))
 _NUMBERS: Final = ("int", "decimal", "float", "any")
 _ORDERED: Final = (*_NUMBERS, "str", "bytes", "datetime")
 
+
+def of_sketches(kind: type[Sketch], size: int, name: str) -> Combiner:
+    """The combiner of a kind of sketches of this size: raw items, batches and sketches become one sketch."""
+
+    def combine(key: Any, values: Sequence[Any]) -> Any:
+        return kind.merge(values, size)
+
+    difference = _same if issubclass(kind, ItemCount) else None
+    return Combiner(name, 1, combine, _is_empty_sketch, (kind.KIND,), difference=difference)
+
+
+def _is_empty_sketch(value: Any) -> bool:
+    return isinstance(value, Sketch) and value.is_empty
+
+
 sum_ = Combiner("sum", 1, _sum, _is_zero, _NUMBERS, difference=_subtracted)
 minimum = Combiner("minimum", 1, _minimum, _never, _ORDERED, difference=_same)
 maximum = Combiner("maximum", 1, _maximum, _never, _ORDERED, difference=_same)
@@ -178,9 +195,10 @@ last = Combiner("last", 1, _last, _is_delete, takes_delete=True)
 first = Combiner("first", 1, _first)
 union = Combiner("union", 1, _union, _is_empty, ("set",), difference=_added_items)
 counter = Combiner("counter", 1, _counter, _is_empty, ("dict",), difference=_subtracted_counts)
+_SKETCHES: Final = tuple(of_sketches(kind, kind.SIZE, name) for name, kind in KINDS.items())
 
 BUILT_IN: Final[dict[str, Combiner]] = {
-    combiner.name: combiner for combiner in (sum_, minimum, maximum, last, first, union, counter)
+    combiner.name: combiner for combiner in (sum_, minimum, maximum, last, first, union, counter, *_SKETCHES)
 }
 """The built-in combiners, which every worker has:
 
@@ -189,6 +207,7 @@ BUILT_IN: Final[dict[str, Combiner]] = {
 - `last`, `first`: the update that was committed last or first. `DELETE` as an update of `last` deletes the key.
 - `union`: of sets. An empty set deletes the key.
 - `counter`: of dicts of counts, summed for each item. Items with count 0 are removed; an empty dict deletes the key.
+- `distinct`, `quantiles`, `frequent`, `theta`: sketches, see `cq.sketches`. A sketch without items deletes the key.
 """
 
 
@@ -202,6 +221,12 @@ def resolve(combiner: str | Combiner) -> Combiner:
             f"{suggestion(combiner, BUILT_IN)}"
         )
     return BUILT_IN[combiner]
+
+
+def require_packages(value: ValueType) -> None:
+    """Raises `MissingPackage` if combining values of this type needs a package that is not installed."""
+    if value.sketch is not None and value.sketch.NEEDS_PACKAGE:
+        library()
 
 
 def combine_many(combiner: Combiner, keys: Sequence[Any], lists: Sequence[Sequence[Any]]) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from cq.arguments import repeatable
 from cq.encoding import codec
 from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES
-from cq.encoding.json_values import to_json
+from cq.encoding.json_values import to_json, update_to_json
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.keys import check_name
 
@@ -129,7 +129,7 @@ def _update(key: object, update: object) -> str:
         return "null"
     try:
         codec.encode_value(update, MAX_UPDATE_BYTES)
-        return json.dumps(to_json(update), allow_nan=False)
+        return json.dumps(update_to_json(update), allow_nan=False)
     except (InvalidData, ValueError) as error:
         kind = type(error) if isinstance(error, InvalidData) else InvalidData
         raise kind(f"key {codec.brief(key)}: {error}") from None

@@ -3,6 +3,7 @@
 For a queue with keys (page, visitor), the other queue has the number of different visitors of each page. A pass that
 writes the first value of a key, or removes its value, adds 1 or -1 to the other queue in its own transaction. So the
 count is exact even if workers crash. For a queue with a window it is the number of distinct visitors in the window.
+The combiner `distinct` (see `cq.sketches`) estimates distinct counts instead, in a few kilobytes for each page.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import cq
 from cq import combiners
 from cq.combiners import BUILT_IN, counter, sum_
 from cq.encoding.codec import DELETE
+from cq.encoding.sketches import Sketch
 from cq.errors import InvalidConfiguration, InvalidData
 
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**30), max_value=10**30)
@@ -27,12 +28,21 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "first": st.integers(),
     "union": st.sets(st.integers(0, 9)),
     "counter": st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3)),
+    "distinct": st.one_of(st.text(), st.integers(0, 9), st.lists(st.floats()), st.sets(st.text())),
+    "quantiles": st.one_of(st.integers(0, 9), st.lists(st.floats(0, 1))),
+    "frequent": st.one_of(st.sampled_from("abc"), st.lists(st.text())),
+    "theta": st.one_of(st.text(), st.integers(0, 9), st.lists(st.floats()), st.sets(st.text())),
 }
 
 
 def final(name: str, value: Any) -> Any:
     """The value as a reader sees it."""
     return None if BUILT_IN[name].is_empty(value) else value
+
+
+def numbers(value: Any) -> Any:
+    """A value, or the numbers of a sketch: with few items, they do not depend on how updates are grouped."""
+    return value.figures() if isinstance(value, Sketch) else value
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -45,7 +55,8 @@ def test_built_in_combiners_associate(name: str, data: st.DataObject) -> None:
     at_once = combine("k", values)
     in_two = combine("k", [combine("k", values[:cut]), combine("k", values[cut:])])
     last_first = combine("k", [*values[:cut], combine("k", values[cut:])])
-    assert final(name, at_once) == final(name, in_two) == final(name, last_first)
+    found = [numbers(final(name, each)) for each in (at_once, in_two, last_first)]
+    assert found[0] == found[1] == found[2]
     assert at_once is not None
 
 

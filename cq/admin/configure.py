@@ -35,6 +35,7 @@ from cq.config.queue import (
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
+from cq.encoding.sketches import KINDS
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotInStore, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
@@ -48,6 +49,7 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
+_SKETCHES: Final = tuple((name,) for name in KINDS)
 
 
 def put_observer(db: Database, name: str, observer: ObserverSpec) -> QueueConfig:
@@ -112,7 +114,7 @@ class RequestedSettings:
         shape = replace(
             stored,
             key=self.key or stored.key,
-            value=self.value or stored.value,
+            value=self.value or _implied_value(code) or stored.value,
             combiner=Named(code.name, code.version) if code else stored.combiner,
             buckets=stored.buckets if self.buckets is None else self.buckets,
             takes_delete=code.takes_delete if code else stored.takes_delete,
@@ -128,6 +130,10 @@ class RequestedSettings:
             raise InvalidConfiguration(
                 f"expected a value type of {', '.join(code.value_types)} for the combiner "
                 f"{code.name!r}, got: {shape.value}"
+            )
+        if code and not code.value_types and shape.value.sketch is not None:
+            raise InvalidConfiguration(
+                f"expected a combiner of sketches for the value type {shape.value}, got: {code.name!r}"
             )
         if self.window is not None:
             refuse_unless_summed(shape, "a window")
@@ -150,6 +156,11 @@ class RequestedSettings:
             stored |= {name: spec for name, spec in built_in.items() if name not in stored}
         stored |= {spec.name: spec for spec in self.put}
         return [spec for spec in stored.values() if spec.name not in self.removed]
+
+
+def _implied_value(combiner: Combiner | None) -> ValueType | None:
+    """The value type of a combiner of sketches; None for other combiners."""
+    return ValueType(combiner.value_types[0]) if combiner and combiner.value_types[:1] in _SKETCHES else None
 
 
 def requested(**settings: Any) -> RequestedSettings:

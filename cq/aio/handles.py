@@ -94,6 +94,7 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
     add_now = Awaited(CombineQueue[K, V].add_now)
     get = Awaited(CombineQueue[K, V].get)
     get_many = Awaited(CombineQueue[K, V].get_many)
+    merged = Awaited(CombineQueue[K, V].merged)
     items = Awaited(CombineQueue[K, V].items)
     scan = Iterated(CombineQueue[K, V].scan)
 

@@ -148,6 +148,7 @@ class QueueConfig:
         """The features that the queue needs, see `cq.config.features`."""
         needed = {"audit": self.audit is not None, "window": self.window is not None}
         needed["expiry"] = self.expiry is not None
+        needed["sketches"] = self.value.sketch is not None
         return [feature for feature, is_needed in needed.items() if is_needed]
 
     def to_bytes(self) -> bytes:

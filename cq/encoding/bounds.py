@@ -15,6 +15,7 @@ from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperat
 from types import NoneType
 from typing import Any, Final, NoReturn
 
+from cq.encoding.sketches import TAG, from_tag
 from cq.errors import InvalidData, TooLarge
 
 MAX_INT_BYTES: Final = 4_153
@@ -107,6 +108,7 @@ DECODERS: Final[Mapping[int, Callable[[Any, bool], Any]]] = {
     2: _positive,
     3: _negative,
     4: _decimal,
+    TAG: from_tag,
     **dict.fromkeys((5, 25, 29, 30, 35, 36), _reject),
 }
 """Decoders of these tags for `cbor2.loads`. The second argument: whether the item is in a set or in a key of a dict."""

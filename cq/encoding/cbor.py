@@ -1,4 +1,4 @@
-"""Fast CBOR encoding of many ints of up to 64 bits and strings of up to 255 bytes.
+"""CBOR encoding of values, and a fast one of many ints of up to 64 bits and strings of up to 255 bytes.
 
 An encoded item is a head, and for a string its bytes (RFC 8949, section 3). To put a known head before the bytes takes
 less time than a call of the encoder for each item: docs/benchmarks.md has the measurement.
@@ -7,10 +7,13 @@ less time than a call of the encoder for each item: docs/benchmarks.md has the m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 import cbor2
+
+from cq.encoding.sketches import TAG, Sketch
 
 _MAX_STRING_BYTES: Final = 255
 _TEXT_HEADS: Final = [cbor2.dumps("x" * length)[: -length or None] for length in range(_MAX_STRING_BYTES + 1)]
@@ -21,6 +24,16 @@ _SMALL_INTS: Final = [cbor2.dumps(number) for number in range(256)]
 _pack_1 = Struct(">BB").pack
 _pack_2 = Struct(">BH").pack
 _pack_4 = Struct(">BI").pack
+
+
+def _encode_other(encoder: cbor2.CBOREncoder, value: Any) -> None:
+    if not isinstance(value, Sketch):
+        raise cbor2.CBOREncodeTypeError(f"cannot serialize type {type(value).__name__}")
+    encoder.encode(cbor2.CBORTag(TAG, value.data))
+
+
+dumps: Final = partial(cbor2.dumps, default=_encode_other)
+"""A value in CBOR, which may be or contain sketches."""
 
 
 def array_head(length: int) -> bytes:

@@ -18,7 +18,8 @@ from typing import Any, Final, get_args, get_origin
 import cbor2
 
 from cq.encoding.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_int
-from cq.encoding.cbor import encode_ints, encode_strings, encode_texts
+from cq.encoding.cbor import dumps, encode_ints, encode_strings, encode_texts
+from cq.encoding.sketches import BATCHES, KINDS, Sketch
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 
 MAX_KEY_BYTES: Final = 8_000
@@ -57,6 +58,7 @@ _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "set": (set, frozenset),
     "datetime": (datetime,),
     "any": (),
+    **{name: (kind, str, int, float, *BATCHES) for name, kind in KINDS.items()},
 }
 _ENCODERS: Final[dict[str, Callable[[Sequence[Any]], list[bytes]]]] = {
     "str": encode_texts,
@@ -166,7 +168,8 @@ class ValueType:
     """The declared type of a queue's updates and values.
 
     One of int, float, decimal, str, bytes, bool, list, dict, set, datetime, or any: every value that CBOR can carry
-    (tuples are decoded as lists).
+    (tuples are decoded as lists). Or the kind of a sketch: updates are items, batches of items or sketches of this
+    kind, and values are sketches.
     """
 
     name: str
@@ -192,6 +195,11 @@ class ValueType:
         return _VALUE_TYPES[self.name]
 
     @property
+    def sketch(self) -> type[Sketch] | None:
+        """The class of the values if they are sketches."""
+        return KINDS.get(self.name)
+
+    @property
     def grows(self) -> bool:
         """Whether a value can be much larger than one update. False for numbers, although huge ints can grow."""
         return self.name not in _NUMBERS
@@ -200,6 +208,8 @@ class ValueType:
         """Raises `InvalidData` unless the value is of this type."""
         if value is None or value is DELETE or (self.types and type(value) not in self.types):
             raise InvalidData(f"expected a value of type {self}, got: {shown(value)}")
+        if (sketch := self.sketch) is not None:
+            sketch.check_update(value)
 
 
 def encode(value: object) -> bytes:
@@ -207,7 +217,7 @@ def encode(value: object) -> bytes:
     try:
         if type(value) not in _PLAIN:
             _check_nesting(value)
-        return cbor2.dumps(value)
+        return dumps(value)
     except InvalidData:
         raise
     except Exception as error:
@@ -292,7 +302,7 @@ def is_same(left: object, right: object) -> bool:
     if type(left) is not type(right) or type(left) in _PLAIN:
         return False
     try:
-        return bool(left == right) and cbor2.dumps(left, canonical=True) == cbor2.dumps(right, canonical=True)
+        return bool(left == right) and dumps(left, canonical=True) == dumps(right, canonical=True)
     except Exception:  # noqa: BLE001 - values that cannot be compared, or have no canonical order, count as different
         return False
 

@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from cq.encoding.codec import KeyType, ValueType
+from cq.encoding.sketches import KINDS, Sketch
 
 Row = Sequence[Any]
 """The elements of a row, in the order of the fields; None for an absent element."""
@@ -39,7 +40,17 @@ class Column(NamedTuple):
     cell: Callable[[Row], Any]
 
 
-PARTS: Final[dict[str, tuple[ColumnPart, ...]]] = {}
+def _part_of_sketch(name: str, value: Sketch) -> Any:
+    return value.columns()[name]
+
+
+PARTS: Final[dict[str, tuple[ColumnPart, ...]]] = {
+    kind: tuple(
+        ColumnPart(name, type_, partial(_part_of_sketch, name))
+        for name, type_ in sketch.column_types().items()
+    )
+    for kind, sketch in KINDS.items()
+}
 """{name of a value type: the columns of its values}, for values that are objects; all other values have one column.
 
 The part `estimate` of the field `value` is the column `value_estimate`.

@@ -2,6 +2,9 @@
 
 int, float, bool, str, list and dict are the same in JSON. Tuples and sets are lists, bytes are strings of base64, and
 Decimals and datetimes (ISO 8601) are strings. null as an update is `DELETE`. On a command line, strings have no quotes.
+
+An update of a sketch is an item, a list of items, or {"sketch": the serialised sketch in base64}. On a command line it
+is one item: a string, or a number for quantiles. A value is a dict of the numbers that the sketch estimates.
 """
 
 from __future__ import annotations
@@ -9,23 +12,37 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from math import isfinite
 from typing import Any, Final
 
 from cq.encoding.codec import DELETE, KeyType, ValueType, brief, shown
+from cq.encoding.sketches import KINDS, Sketch
 from cq.errors import InvalidData
 
+
+def _sketch_update(kind: type[Sketch], given: Any) -> Any:
+    if isinstance(given, dict):
+        (data,) = given.values()
+        (name,) = given
+        return kind(base64.b64decode(data, validate=True)) if name == _SKETCH else given
+    return given
+
+
+_SKETCH: Final = "sketch"
 _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "decimal": lambda number: Decimal(str(number)),
     "datetime": datetime.fromisoformat,
     "set": lambda items: {tuple(item) if isinstance(item, list) else item for item in items},
     "float": lambda number: number if isinstance(number, bool) else float(number),
+    **{name: partial(_sketch_update, kind) for name, kind in KINDS.items()},
 }
 _MAX_INT_BITS: Final = 14_000  # fewer than 4,300 digits: Python's `str` and `int` refuse longer ints
-_WORDS: Final = ("str", "bytes", "decimal", "datetime")
+_WORDS: Final = ("str", "bytes", "decimal", "datetime", "distinct", "frequent", "theta")
 
 
 def key_from_json(key_type: KeyType, given: Any) -> Any:
@@ -101,10 +118,21 @@ def to_json(value: Any) -> Any:
         case None | int() | str():
             return value
         case _:
-            return _text(value)
+            return _other(value)
 
 
-def _text(value: object) -> str:
+def update_to_json(update: Any) -> Any:
+    """An update in a form that `json.dumps` accepts; the inverse of `value_from_json`, for sketches too."""
+    if isinstance(update, Sketch):
+        return {_SKETCH: base64.b64encode(update.data).decode()}
+    return to_json(update)
+
+
+def _other(value: object) -> Any:
+    if isinstance(value, Sketch):
+        with suppress(InvalidData):  # a damaged one must not keep a command from printing the others
+            return to_json(value.figures())
+        return repr(value)
     try:
         return str(value)
     except ValueError:  # for example a fraction of ints with too many digits

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from cq import keys, runtime
 from cq.arguments import repeatable
-from cq.combiners import BUILT_IN, Combiner
+from cq.combiners import BUILT_IN, Combiner, require_packages
 from cq.config.queue import QueueConfig, read_config
 from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
@@ -183,6 +183,20 @@ class CombineQueue(Generic[K, V]):
             for key, future in futures.items()
         }
 
+    def merged(self, tr: TransactionRead, wanted: Collection[K]) -> V | None:
+        """The combination of the last reported values of several keys: their sum, the union of their sketches ...
+
+        The combiner receives the values in the order of the keys, and None as the key. Returns None if no key has a
+        value, or if the combination is empty. All values are read into memory.
+
+        Raises the errors of `get_many`, those of the combiner, and `CodeMismatch` if the queue has a combiner that this
+        `CombineQueue` was not given.
+        """
+        combiner = own_combiner(self, read_config(snapshot_of(tr), self.name))
+        values = [value for value in self.get_many(tr, wanted).values() if value is not None]
+        value: V | None = combiner.combine(None, values) if values else None
+        return None if value is None or combiner.is_empty(value) else value
+
     def items(self, tr: TransactionRead, *, limit: int = 1000, after: bytes | None = None) -> Page[K, V]:
         """Up to `limit` keys with their last reported values, or about 1 MB of them, in hash order, after `after`.
 
@@ -274,7 +288,7 @@ def write_updates(
 
 
 def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
-    """This process's combiner for a queue; raises `CodeMismatch` if it does not have the configured one."""
+    """This process's combiner for a queue; raises `CodeMismatch` if it is another one, and `MissingPackage`."""
     combiner = queue.combiner or BUILT_IN.get(config.combiner.name)
     if combiner is None or (combiner.name, combiner.version) != (
         config.combiner.name,
@@ -284,6 +298,7 @@ def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
             f"queue {queue.name!r} asks for the combiner {config.combiner}: "
             "give it as CombineQueue(name, combiner=...) to combine updates here"
         )
+    require_packages(config.value)
     return combiner
 
 

@@ -48,6 +48,7 @@ def to_arrow(db: Database, queue: CombineQueue[Any, Any] | str, *, limit: int | 
     | datetime | timestamp in microseconds, in UTC |
     | decimal | string, because the type has no fixed number of digits |
     | list, dict, set, any | string with JSON |
+    | sketches | a column for each of their numbers, such as `value_estimate` |
 
     The table is not one consistent snapshot: like `CombineQueue.scan`, each batch has the values at the time when it
     was read. Tasks of asyncio call `await db.call(to_arrow, "words")`.

@@ -45,7 +45,8 @@ def top_rows(
 ) -> TableRows:
     """The keys and scores of a top, at most `limit`, the highest score first, or the lowest with `bottom`.
 
-    A score has the type of the queue's values, or float if the application has a function for scores. Each page of up
+    A score has the type of the queue's values (int for sketches), or float if the application has a function for
+    scores. Each page of up
     to 10,000 entries is read in its own transaction, as by `Ranking.scan`. Raises the errors of `Ranking`.
     """
     read = pages(
@@ -69,7 +70,8 @@ def _entry_fields(tr: TransactionRead, name: str) -> list[Field]:
     config = read_config(tr, name)
     settings, _ = current_settings(tr, config)
     is_value = bool(settings) and not settings.get("score") and config.value.name != "any"
-    return [Field("key", config.key), Field("score", config.value if is_value else ValueType("float"))]
+    type_ = config.value if is_value else ValueType("float")
+    return [Field("key", config.key), Field("score", type_ if type_.sketch is None else ValueType("int"))]
 
 
 def _page_rows(limit: int | None) -> int:

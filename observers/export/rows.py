@@ -21,6 +21,7 @@ import cbor2
 
 from cq import runtime
 from cq.encoding import codec
+from cq.encoding.cbor import dumps
 from cq.encoding.codec import MAX_VALUE_BYTES
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys import after, version_of
@@ -159,7 +160,7 @@ def _checked_size(value: Any) -> int:
 
 def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
     """Encode entries as one row, or one large entry as several pieces."""
-    data = cbor2.dumps(content)  # every part has been checked
+    data = dumps(content)  # every part has been checked
     if len(data) <= _PIECE_BYTES:
         return [(_counters.take(len(content) // 2), _WHOLE + data)]
     pieces = [data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)]

@@ -1,8 +1,8 @@
 """The definition of an exported table: its columns, and the conversion of keys and values to rows.
 
-By default a table has the columns `key` (`key_1`, `key_2` ... for tuples), `value`, `sequence` and `updated_at`. An
-application can declare its own columns for key and value; cq adds `sequence` (of the entry that wrote the row) and
-`updated_at`.
+By default a table has the columns `key` (`key_1`, `key_2` ... for tuples), `value`, `sequence` and `updated_at`. For a
+queue of sketches, columns of numbers replace `value`. An application can declare its own columns for key and value; cq
+adds `sequence` (of the entry that wrote the row) and `updated_at`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from cq.encoding.codec import KeyType, ValueType
-from cq.errors import InvalidConfiguration
+from cq.encoding.sketches import Sketch
+from cq.errors import InvalidConfiguration, InvalidData
 from cq.keys.export import SEQUENCE_BYTES
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.spec import check_identifier
@@ -47,6 +48,8 @@ class DefaultLayout:
 
     def value_types(self, dialect: Dialect) -> Types:
         """{column: type} of the other columns, without `sequence` and `updated_at`."""
+        if (sketch := self._value.sketch) is not None:
+            return {name: dialect.value_type(kind) for name, kind in sketch.column_types().items()}
         return {"value": dialect.value_type(self._value.name)}
 
     def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
@@ -60,12 +63,21 @@ class DefaultLayout:
 
     def value_row(self, dialect: Dialect, key: Any, value: Any) -> dict[str, Any]:
         """{column: value} of the other columns; raises `CannotConvert`."""
+        if isinstance(value, Sketch):
+            return {name: dialect.checked(number) for name, number in _columns(value).items()}
         return {"value": dialect.to_sql(self._value.name, value)}
 
     def key_of(self, row: Mapping[str, Any]) -> Any:
         """The key of a row, from the columns of its primary key; None if the layout cannot derive it."""
         parts = columns_of(row, self._names)
         return parts if self._key.is_tuple else parts[0]
+
+
+def _columns(value: Sketch) -> dict[str, Any]:
+    try:
+        return value.columns()
+    except InvalidData as error:  # damaged
+        raise CannotConvert(str(error)) from None
 
 
 class Columns:

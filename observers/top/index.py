@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
+from cq.encoding.sketches import KINDS, Sketch
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.top import TopKeys
@@ -37,7 +38,7 @@ DEFAULT_N: Final = 100
 MAX_GROUP_BYTES: Final = 500
 MAX_ENTRY_BYTES: Final = 10_000
 """The longest key of an entry: FoundationDB's limit."""
-_NUMBERS: Final = ("int", "float", "decimal", "any")
+_NUMBERS: Final = ("int", "float", "decimal", "any", *KINDS)
 COUNT_BYTES: Final = 8
 _NO_ENTRIES: Final = bytes(COUNT_BYTES)
 
@@ -57,7 +58,8 @@ def top(
         n: how many keys the published cloud has; 1 to 10,000. The index has all keys.
         every: least time between two publications of a cloud, in milliseconds; 0 to 86,400,000.
         ranks: keep the counts that ranks need: a few atomic adds for each change of a score.
-        score: function of the score to order by; None for the value itself. An error that it raises sets the key aside.
+        score: function of the score to order by; None for the value itself, or of a sketch its estimate or count. An
+            error that it raises sets the key aside.
         group: function of a key's group, a str of 1 to 500 bytes: keeps a top and a cloud for each; None for one top
             of the whole queue.
         version: of `score` and `group`; increase it whenever their results change.
@@ -122,7 +124,7 @@ def place_of(
     """The place of a key with this value, None if it is kept out; raises `InvalidData`, and errors of the functions."""
     if value is None:
         return None
-    number = value if score is None else score(key, value)
+    number = _score_of(value) if score is None else score(key, value)
     if number is None:
         return None
     name = None if group is None else group(key, value)
@@ -132,6 +134,10 @@ def place_of(
         return IndexPlace(None if group is None else _checked_group(name), descending(number), number)
     except InvalidData as error:
         raise type(error)(f"key {codec.brief(key)}: {error}") from None
+
+
+def _score_of(value: Any) -> Any:
+    return value.score if isinstance(value, Sketch) else value
 
 
 def _checked_group(group: object) -> str:

@@ -177,6 +177,7 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
         "howto/load-files.md",
         "howto/observers.md",
         "howto/once.md",
+        "howto/sketches.md",
         "howto/testing.md",
         "systems/feeds.md",
         "systems/tags.md",

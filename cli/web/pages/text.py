@@ -11,6 +11,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from cq.encoding.json_values import to_json
+from cq.errors import CqError
 from cq.plain_text import escaped
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -76,7 +77,10 @@ def shown(value: Any) -> str:
     >>> shown("a\x1b[31m"), shown((1, "b")), shown(b"\x00")
     ('a\\x1b[31m', '[1, "b"]', 'AA==')
     """
-    plain = to_json(value)
+    try:
+        plain = to_json(value)
+    except CqError as error:  # a sketch, without the package that reads it
+        plain = str(error)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
     text = escaped(text[: _MOST_CHARACTERS + 1]) or '""'
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."

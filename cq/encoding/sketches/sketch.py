@@ -1,0 +1,144 @@
+"""The base of all sketches: what their classes have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from struct import error as struct_error
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+from cq.errors import CqError, InvalidData
+
+BATCHES: Final = (list, tuple, set, frozenset)
+"""The types of a batch of items."""
+T = TypeVar("T")
+
+
+class Malformed(Exception):
+    """Bytes that are not a sketch of the expected kind; within this room only."""
+
+
+class Sketch(ABC):
+    """A sketch, as a queue stores it and as reads return it. Two sketches are equal if their bytes are.
+
+    The constructor does not check the bytes: `check` does, and so do `CombineQueue.add` and every method that reads.
+
+    Args:
+        data: the sketch in the serialised format of Apache DataSketches, which its packages for other languages read.
+    """
+
+    __slots__ = ("data",)
+    KIND: ClassVar[str]
+    """The name of the combiner and of the value type."""
+    FAMILY: ClassVar[int]
+    """The number of the kind in the third byte of the serialised format."""
+    SIZE: ClassVar[int]
+    """The default size: lg_k, k or lg_max_k of DataSketches."""
+    NEEDS_PACKAGE: ClassVar[bool] = True
+    """Whether combining needs the package `datasketches`."""
+
+    def __init__(self, data: bytes) -> None:
+        if type(data) is not bytes:
+            raise InvalidData(f"expected a serialised sketch in bytes, got: {type(data).__name__}")
+        self.data = data
+
+    def __bytes__(self) -> bytes:
+        return self.data
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.data == self.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        try:
+            shown = ", ".join(f"{name}={value!r}" for name, value in self.figures().items())
+        except CqError:  # damaged, or the package is not installed
+            shown = f"{len(self.data):,} bytes"
+        return f"{type(self).__name__}({shown})"
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether the sketch has no items; False for bytes that are no sketch."""
+
+    @property
+    @abstractmethod
+    def score(self) -> int:
+        """The number by which a top orders the sketch. Raises as `figures` does."""
+
+    @abstractmethod
+    def figures(self) -> dict[str, Any]:
+        """The numbers that commands print, as `{name: number}`.
+
+        Raises `InvalidData` for damaged bytes, and `MissingPackage` without the package `datasketches`.
+        """
+
+    @abstractmethod
+    def columns(self) -> dict[str, Any]:
+        """{column: value} of an exported row, for the columns of `column_types`. Raises as `figures` does."""
+
+    @staticmethod
+    @abstractmethod
+    def column_types() -> dict[str, str]:
+        """{column: value type of cq} of an exported row."""
+
+    @classmethod
+    @abstractmethod
+    def check_item(cls, item: object) -> None:
+        """Raises `InvalidData` unless the item can be counted."""
+
+    @classmethod
+    @abstractmethod
+    def merge(cls, values: Sequence[Any], size: int) -> Self:
+        """The sketch of all items in raw items, batches and sketches. Raises as `figures` does.
+
+        `size` is a parameter as `SIZE`.
+        """
+
+    @classmethod
+    @abstractmethod
+    def _normalised(cls, data: bytes) -> bytes:
+        """An equivalent sketch that is safe to read; raises `Malformed`, `IndexError` or `struct.error`."""
+
+    def normalised(self) -> bytes:
+        """The bytes of an equivalent sketch that is safe to read; raises `InvalidData` if this is no such sketch."""
+        return self._read(self._normalised)
+
+    def _read(self, read: Callable[[bytes], T]) -> T:
+        """What `read` makes of the bytes; raises `InvalidData` where it finds that they are no sketch of this kind."""
+        try:
+            return read(self.data)
+        except (Malformed, IndexError, struct_error) as error:
+            raise InvalidData(f"damaged bytes, or no sketch of the kind {self.KIND!r}: {error}") from None
+
+    def check(self) -> None:
+        """Raises `InvalidData` if the bytes are not a whole sketch of this kind."""
+        self.normalised()
+
+    @classmethod
+    def check_update(cls, update: object) -> None:
+        """Raises `InvalidData` unless the update is an item, a batch of items or a sketch of this kind."""
+        if isinstance(update, cls):
+            update.check()
+        elif isinstance(update, BATCHES):
+            for item in update:
+                cls.check_item(item)
+        else:
+            cls.check_item(update)
+
+
+def items_of(values: Sequence[Any], kind: type[Sketch]) -> Iterator[Any]:
+    """The raw items in values, which may be items, batches, or sketches of this kind."""
+    for value in values:
+        if isinstance(value, BATCHES):
+            yield from value
+        elif not isinstance(value, kind):
+            yield value
+
+
+def require(condition: bool, what: str) -> None:
+    """Raises `Malformed` unless the condition holds."""
+    if not condition:
+        raise Malformed(what)
