@@ -35,6 +35,7 @@ from tests.simulation.backlogcanaries import BACKLOGS
 from tests.simulation.cellcanaries import MOVING
 from tests.simulation.changecanaries import CHANGING
 from tests.simulation.changecanaries import ONLY as ONLY_CHANGING
+from tests.simulation.expiringcanaries import EXPIRING
 from tests.simulation.exportcanaries import EXPORTING
 from tests.simulation.exportcanaries import ONLY as ONLY_EXPORTING
 from tests.simulation.feedcanaries import FEEDING
@@ -396,7 +397,18 @@ CANARIES: Final[dict[Canary, int]] = {
     holds_more_than_was_said: 60,
     says_that_nothing_counts: 100,
     ends_doubt_by_looking: 100,
-} | {**OPERATING, **TAGGING, **VISITING, **FEEDING, **MOVING, **BACKLOGS, **EXPORTING, **CHANGING, **OUTBOXES}
+} | {
+    **OPERATING,
+    **TAGGING,
+    **VISITING,
+    **FEEDING,
+    **MOVING,
+    **BACKLOGS,
+    **EXPORTING,
+    **CHANGING,
+    **OUTBOXES,
+    **EXPIRING,
+}
 """{canary: within how many seeds, from its seed in `FIRST` on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(TAGGING, "tags"),
@@ -406,6 +418,7 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(BACKLOGS, "backlogs"),
     **dict.fromkeys(EXPORTING, "exports"),
     **dict.fromkeys(OUTBOXES, "outboxes"),
+    **dict.fromkeys(EXPIRING, "expiries"),
 }
 """{canary: which system catches it}, for those that are not of the queues."""
 

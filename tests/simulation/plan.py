@@ -105,6 +105,15 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     "backlogs": ("once", "rebucket", "drains"),
     "exports": ("store set back", "table set back", "export again", "come and go"),
     "outboxes": ("store set back", "table set back", "export again", "come and go"),
+    "expiries": (
+        "once",
+        "purge",
+        "rebucket",
+        "period",  # of the expiry: changed
+        "switch",  # the expiry off and on
+        "audit",
+        "come and go",
+    ),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset(

@@ -22,6 +22,7 @@ from cq.observers.export import rows
 from cq.queue import combine_queue
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
+from tests.simulation.expiring import Expiries
 from tests.simulation.exports import Exports
 from tests.simulation.feeds import FeedWorld
 from tests.simulation.outboxes import Outboxes
@@ -40,6 +41,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "backlogs": Backlogs,
     "exports": Exports,
     "outboxes": Outboxes,
+    "expiries": Expiries,
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
