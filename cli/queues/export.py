@@ -52,7 +52,8 @@ def show_list(
     print_table(columns, map(_row, statuses), right=columns[2:-1])
     for each in statuses:
         if each.error:
-            note(f"{each.name}: {each.error}")
+            since = "" if each.failing_since is None else f"failing since {utc_time(each.failing_since)}: "
+            note(f"{each.name}: {since}{each.error}")
 
 
 @commands.command("init", examples=["cq export init words"])
@@ -187,9 +188,6 @@ def _opened(
 
 def _row(each: ExportStatus) -> list[object]:
     about = "" if each.exact else "about "
-    since = ""
-    if each.failing_since is not None:
-        since = f" since {utc_time(each.failing_since)}"
     return [
         each.name,
         each.table or "-",
@@ -198,5 +196,5 @@ def _row(each: ExportStatus) -> list[object]:
         f"{about}{each.bytes:,}",
         "-" if each.oldest_seconds is None else f"{each.oldest_seconds:,.1f} s",
         f"{each.aside:,}",
-        each.state + since,
+        each.state,
     ]

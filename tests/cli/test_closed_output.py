@@ -97,6 +97,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store that has everything that commands print."""
     folder = tmp_path_factory.mktemp("template")
     db: Any = cq.open(f"embedded:{folder / 'cli.db'}")
+    (folder / "texts.txt").write_text("hello world hello")
     cq.configure(db, "words", observers=[top(5), export_spec("words")])
     Feed("chat").configure(db)
     cq.transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
@@ -195,6 +196,25 @@ def test_a_full_output_ends_with_one_line(
     if command not in SILENT:
         assert (status, err.splitlines()[-1]) == (1, "cq: [Errno 28] No space left on device")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["worker --drain --only combine --json", "demo words texts.txt"])
+def test_a_command_that_runs_for_long_ends_with_its_output(
+    place: Place, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert place.run("/dev/full", command) == 1
+    assert capfd.readouterr().err.splitlines()[-1] == "cq: [Errno 28] No space left on device"
+    with unread() as pipe:
+        assert place.run(pipe, command) == 0
+    assert "Broken pipe" not in capfd.readouterr().err
+
+
+def test_a_dashboard_without_room_for_its_address_ends(cli: Cli) -> None:
+    cli.run("configure", "words")
+    with open("/dev/full", "wb") as full:
+        ended = cli.run("web", "--listen", "127.0.0.1:0", stdout=full)
+
+    assert ended == (1, "", "cq: [Errno 28] No space left on device\n")
 
 
 @pytest.mark.parametrize("command", FORMATS)

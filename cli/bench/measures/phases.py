@@ -81,8 +81,7 @@ def measure(
     with ExitStack() as stack:
         stack.callback(system.remove)
         system.prepare()
-        what = f"{system.name}, {workload.per_transaction:,} per transaction"
-        notify(f"{what}: drawing words")
+        notify("drawing words")
         adders = stack.enter_context(
             adding(plan.adders, lambda seed: role(system, workload, plan.threads, seed))
         )
@@ -92,7 +91,7 @@ def measure(
         updates = 0
         for number in range(plan.repetitions + 1):
             step = f"repetition {number} of {plan.repetitions}" if number else "warm-up"
-            notify(f"{what}: {step}")
+            notify(step)
             begin, results = adders.run(plan.seconds if number else plan.warm_up)
             added = AddResult.of_all(results)
             updates += added.updates
