@@ -24,12 +24,15 @@ from cq.observers.scheduling.task import Task
 from cq.observers.sql.configured import export_tasks
 from cq.observers.top import index
 from cq.observers.top.publisher import publishers
+from cq.observers.webhook import observer as webhook
+from cq.observers.webhook.observer import webhook_spec
 from cq.store.api import Database, TransactionRead
 
 _TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task]]]]] = {
     "top": ("publish", publishers),
     "export": ("export", export_tasks),
     "forward": ("export", forward.forward_tasks),
+    webhook.NAME: ("export", webhook.webhook_tasks),
 }
 """{kind: (role, function that makes a worker's tasks)}."""
 
@@ -61,6 +64,7 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     "top": _checked(index.observer, "top", _top),
     "export": _checked(export.observer, "export", export_spec),
     "forward": _checked(forward.observer, "forward", forward_spec),
+    webhook.NAME: _checked(webhook.observer, webhook.NAME, webhook_spec),
     "feed": _checked(feedobserver.observer, "feed", feed_spec),
     distinct.NAME: _checked(distinct.observer, distinct.NAME, distinct.distinct),
 }

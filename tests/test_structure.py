@@ -59,6 +59,7 @@ observers/sql/dialects
 observers/sql
 observers/outbox
 observers/forward
+observers/webhook
 observers/feeds
 observers/distinct.py
 observers/builtin.py

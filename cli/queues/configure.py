@@ -33,6 +33,7 @@ from cq.observers.forward.observer import DEFAULT_ENV as FORWARD_ENV
 from cq.observers.forward.observer import forward_spec
 from cq.observers.top.index import DEFAULT_N
 from cq.observers.top.index import top as top_spec
+from cq.observers.webhook.observer import DEFAULT_SECRET_ENV, webhook_spec
 
 commands = CommandSet()
 
@@ -118,6 +119,14 @@ def configure(
     no_forward: Annotated[
         bool, typer.Option("--no-forward", help="Stop forwarding; the receiving queue stays.")
     ] = False,
+    webhook: Annotated[
+        str | None,
+        option("NAME", "Send all changes to the URL in this environment variable, signed and in order."),
+    ] = None,
+    webhook_secret_env: Annotated[
+        str, option("NAME", "Environment variable with the secret that signs them, or, with _FILE, its path.")
+    ] = DEFAULT_SECRET_ENV,
+    no_webhook: Annotated[bool, typer.Option("--no-webhook", help="Stop sending changes to a URL.")] = False,
     audit: Annotated[
         bool | None,
         typer.Option(
@@ -144,7 +153,7 @@ def configure(
         str | None,
         option(
             "OBSERVER",
-            "Report all values to this observer again: top, export, or an observer of --app.",
+            "Report all values to this observer again: top, export, webhook, or an observer of --app.",
             autocompletion=completion.observers,
         ),
     ] = None,
@@ -155,15 +164,16 @@ def configure(
     """Create a queue, or change its configuration.
 
     Omitted options keep their values; the defaults are for a new queue. The types, combiner, buckets and
-    window of an existing queue cannot be changed here. A top, an export, a forward and a feed can be added to a queue
-    with values: workers first report all values to them. An audit can be added, too: this command then reads the whole
-    queue. Keys that have values when `--expire` is first given count as updated soon after it.
+    window of an existing queue cannot be changed here. A top, an export, a forward, a webhook and a feed can be added
+    to a queue with values: workers first report all values to them. An audit can be added, too: this command then reads
+    the whole queue. Keys that have values when `--expire` is first given count as updated soon after it.
     """
     observers: dict[str, tuple[Any, bool, Callable[[Any], ObserverSpec]]] = {
         "top": (top, no_top, top_spec),
         "export": (export, no_export, partial(export_spec, url_env=reporting_url_env)),
         "feed": (feed, no_feed, feed_spec),
         "forward": (forward, no_forward, partial(forward_spec, url_env=forward_url_env)),
+        "webhook": (webhook, no_webhook, partial(webhook_spec, secret_env=webhook_secret_env)),
     }
     for name, (given, is_removed, _) in observers.items():
         if given is not None and is_removed:

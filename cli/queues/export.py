@@ -1,4 +1,4 @@
-"""`cq export`: the exports of queues into tables of SQL databases."""
+"""`cq export`: the exports of queues to SQL tables and webhooks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from cq.cli.shared.exit_status import DIFFERENT, FAILED
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Queue, Store, argument, load_app, open_store, read_store
 from cq.cli.shared.output import answer, as_word, note, print_json, print_line, print_table, say
+from cq.errors import NotInStore
 from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys
 from cq.observers.export.state import entries_aside
 from cq.observers.monitoring.export_status import ExportStatus, export_queues, export_status
 from cq.observers.sql.configured import Export, find_export
 from cq.observers.verify.queue import WAIT_SECONDS
+from cq.observers.webhook.operate import Webhook, has_webhook, opened_webhook
 from cq.plain_text import utc_time
 from cq.store import OpenDatabase
 from cq.store.transact import transact
 from cq.verify.verification import Verification
 
-commands = CommandSet("export", "Export the values of queues into tables of SQL databases.")
+commands = CommandSet("export", "Export the values of queues to SQL tables or webhooks.")
 
 
 @commands.command("list", examples=["cq export list", "cq export list words --json"])
@@ -67,14 +69,17 @@ def init(
     """Create the missing tables of an export.
 
     These are the table of the queue and two tables of cq. Existing tables are compared with the expected ones; a
-    difference is an error that names it.
+    difference is an error that names it. For a webhook, this sends signed requests without changes, to check that the
+    receiver accepts them.
     """
     from cq.observers.sql import check
 
     with _opened(queue, url_env, app_path, store) as (_, found):
+        if isinstance(found, Webhook):
+            return answer(json, found.check(), queue=queue, created=[])
         created = check.init(found.reporting, found.definition)
     text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
-    answer(json, text, queue=queue, created=created)
+    return answer(json, text, queue=queue, created=created)
 
 
 @commands.command("verify", examples=["cq export verify words --json"])
@@ -89,11 +94,16 @@ def verify(
     """Compare the table with the current values of the queue.
 
     Both may be in use. Each difference is printed as a line; the exit status is then 4. The command waits for changes
-    that are not exported yet: workers must be running. With --json one line per difference, and one line of totals.
+    that are not exported yet: workers must be running. With --json one line per difference, and one line of totals. cq
+    cannot read what the receiver of a webhook keeps.
     """
     from cq.observers.sql.verify import TableCheck
 
     with _opened(queue, url_env, app_path, store, read_store) as (db, found):
+        if isinstance(found, Webhook):
+            raise NotInStore(
+                f"queue {queue!r} is exported to a webhook: cq cannot read what its receiver keeps, compare it there"
+            )
         table = TableCheck(db, found, wait)
         counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
     if counts["differences"]:
@@ -114,12 +124,12 @@ def rebuild(
 
     Use it for a table that differs, was emptied or restored, or after a restore of the store. It takes over a table
     that another queue exports to. Workers do it while everything is in use; `cq export list` shows `filling` until it
-    is done.
+    is done. It also lets a stopped webhook continue.
     """
     from cq.observers.sql import rebuild as sqlrebuild
 
     with _opened(queue, url_env, app_path, store) as (db, found):
-        generation = sqlrebuild.rebuild(db, found)
+        generation = found.rebuild() if isinstance(found, Webhook) else sqlrebuild.rebuild(db, found)
     text = (
         f"workers export all values of queue {queue!r} again: `cq export list {queue}` shows their progress"
     )
@@ -137,12 +147,13 @@ def rebase(
     """Continue an export from the current state of the store.
 
     Use it only if table and store agree, for example after a restore from backups of the same moment. Nothing is
-    exported again: rows that the table lacks stay missing.
+    exported again: rows that the table lacks stay missing. For a webhook that its receiver has refused, use it once the
+    cause is repaired: the queued changes follow.
     """
     from cq.observers.sql import rebuild as sqlrebuild
 
     with _opened(queue, url_env, app_path, store) as (db, found):
-        epoch = sqlrebuild.rebase(db, found)
+        epoch = found.rebase() if isinstance(found, Webhook) else sqlrebuild.rebase(db, found)
     text = f"the export of queue {queue!r} continues from the current state"
     answer(json, text, queue=queue, epoch=epoch)
 
@@ -175,10 +186,14 @@ def _opened(
     app_path: str | None,
     store: str | None,
     opener: Callable[[str | None], OpenDatabase] = open_store,
-) -> Iterator[tuple[Any, Export]]:
-    """The store and the export of the queue; closes the reporting database at exit."""
+) -> Iterator[tuple[Any, Export | Webhook]]:
+    """The store and the export of the queue; closes the reporting database, or the webhook's connections, at exit."""
     load_app(app_path)  # its code declares the columns of the table
     db = opener(store)
+    if transact(db, lambda tr: has_webhook(tr.snapshot, queue)):
+        with opened_webhook(db, queue, url_env=url_env) as webhook:
+            yield db, webhook
+        return
     found = find_export(db, queue, url_env=url_env)
     try:
         yield db, found

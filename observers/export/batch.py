@@ -121,7 +121,12 @@ class KeptExporter(ABC):
 
     The progress is the sequence of the last entry applied, compared in the transaction that applies a batch. The
     exporter skips entries up to it: so applying a batch again, after a crash or by a delayed worker, has no effect.
+
+    Attributes:
+        resumes: whether a stopped export continues by itself once `check` passes; else after a rebuild or rebase only.
     """
+
+    resumes = True
 
     @abstractmethod
     def __call__(self, batch: ExportBatch) -> None:

@@ -9,13 +9,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig
 from cq.keys.export import ExportKeys, first_sequence
 from cq.observers.export.batch import ExportBatch, ExportPosition, KeptExporter
-from cq.observers.export.failure_note import NotedTask
+from cq.observers.export.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.export.queue import BUCKETS, oldest_versions
 from cq.observers.export.state import ExportView, read_control, read_position, read_view
 from cq.observers.scheduling.runner import DONE
@@ -61,7 +62,10 @@ class Keeper(NotedTask):
     def _step(self) -> float:
         found, notification = transact(self.db, self._read)
         self._epoch = found.control.epoch
-        self._exporter.check([self._empty_batch(found, bucket) for bucket in range(BUCKETS)])
+        if found.stopped is not None and not self._exporter.resumes:
+            self._note.problem = found.stopped
+            return STOPPED_SECONDS
+        self._exporter.check(empty_batches(self.db, self.queue, found))
         if found.stopped is not None:  # and the checks above have passed now
             transact(self.db, lambda tr: self._resume(tr, found))
         if found.control.swept < self._generation and not self._sweep():
@@ -80,17 +84,6 @@ class Keeper(NotedTask):
         found = read_view(tr.snapshot, self.keys, range(BUCKETS))
         notification = tr.snapshot.get(self.notification)
         return found(), notification.value
-
-    # Comparing the two databases
-
-    def _empty_batch(self, found: ExportView, bucket: int) -> ExportBatch:
-        """A batch without entries, for comparing positions."""
-        cleared = found.cleared(bucket)
-
-        def read(sequence: bytes) -> ExportPosition:
-            return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, bucket, sequence))
-
-        return ExportBatch(self.queue, bucket, (), cleared, found.control.epoch, cleared, (), read)
 
     def _resume(self, tr: Transaction, found: ExportView) -> None:
         """Let a stopped export continue: the checks have passed."""
@@ -126,3 +119,19 @@ class Keeper(NotedTask):
             # The backfill exported the values of these keys again, or set them aside again.
             for bucket in range(BUCKETS):
                 tr.clear_range(*self.keys.aside_before(bucket, first_sequence(self._generation)))
+
+
+def empty_batches(db: Database, queue: str, found: ExportView) -> list[ExportBatch]:
+    """A batch without entries for each bucket, for comparing positions; `found` has the states of all buckets."""
+    keys = ExportKeys(queue)
+
+    def read(sequence: bytes, bucket: int) -> ExportPosition:
+        return transact(db, lambda tr: read_position(tr.snapshot, keys, bucket, sequence))
+
+    return [
+        ExportBatch(
+            queue, bucket, (), cleared, found.control.epoch, cleared, (), partial(read, bucket=bucket)
+        )
+        for bucket in range(BUCKETS)
+        for cleared in [found.cleared(bucket)]
+    ]

@@ -24,6 +24,8 @@ from cq.observers.forward.observer import forward_exporter
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import EmbeddedStore
 from cq.observers.sql.configured import find_export
+from cq.observers.webhook.observer import NAME as WEBHOOK
+from cq.observers.webhook.operate import opened_webhook
 from cq.store import OpenDatabase, located, space_at
 from cq.store.api import Transaction, error_code
 from cq.store.space import Space
@@ -92,7 +94,7 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
         yield _check(f"queue {queue}", partial(_queue, db, queue))
         for name, check in store.of_queue(queue, space).items():
             yield _check(name, check)
-    for observer, check_observer in ((NAME, _export), (FORWARD, _forward)):
+    for observer, check_observer in ((NAME, _export), (FORWARD, _forward), (WEBHOOK, _webhook)):
         for queue in queues:
             if transact(db, partial(_has, queue=queue, observer=observer)):
                 yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
@@ -180,3 +182,8 @@ def _forward(db: OpenDatabase, queue: str) -> str:
         return exporter.check_receiver()
     finally:
         exporter.close()
+
+
+def _webhook(db: OpenDatabase, queue: str) -> str:
+    with opened_webhook(db, queue) as webhook:
+        return webhook.check()

@@ -179,6 +179,7 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
         "howto/once.md",
         "howto/sketches.md",
         "howto/testing.md",
+        "howto/webhook.md",
         "systems/feeds.md",
         "systems/tags.md",
     ],

@@ -1,0 +1,86 @@
+"""The observer that exports a queue to a webhook, its settings, and the tasks of a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cq.config.queue import ObserverConfig, QueueConfig
+from cq.config.store_id import ensure_store_id
+from cq.keys.export import ExportKeys
+from cq.observer import Change, ObserverFunction, ObserverSpec
+from cq.observers.export.batch import ExportFailed
+from cq.observers.export.failure_note import FailureNote
+from cq.observers.export.queue import ExportQueue
+from cq.observers.export.spec import check_alone, checked_env
+from cq.observers.export.task import ExportTask, kept_tasks
+from cq.observers.scheduling.task import Task
+from cq.observers.webhook.client import HttpReceiver
+from cq.observers.webhook.exporter import WebhookExporter
+from cq.observers.webhook.message import Source
+from cq.store.api import Database, Transaction
+
+NAME: Final = "webhook"
+"""The observer's name."""
+VERSION: Final = 1
+DEFAULT_URL_ENV: Final = "CQ_WEBHOOK_URL"
+"""The default environment variable of the receiver's URL."""
+DEFAULT_SECRET_ENV: Final = "CQ_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
+"""The default environment variable of the secret."""
+BATCH_BYTES: Final = 100_000
+BATCH_ENTRIES: Final = 1_000
+"""Limits of a request, whose JSON is larger than the stored entries. Many servers accept a body of 1 MB at most."""
+
+
+def webhook_spec(url_env: str = DEFAULT_URL_ENV, *, secret_env: str = DEFAULT_SECRET_ENV) -> ObserverSpec:
+    """The observer that exports a queue to a webhook, for `cq.configure(..., observers=[...])`.
+
+    Args:
+        url_env: the environment variable in which workers find the receiver's URL.
+        secret_env: the environment variable with the secret that signs requests. If it is not set, the variable of
+            this name with `_FILE` names a file with the secret.
+
+    Raises:
+        InvalidConfiguration: a name is invalid.
+    """
+    settings = {
+        "url_env": checked_env(url_env, DEFAULT_URL_ENV),
+        "secret_env": checked_env(secret_env, DEFAULT_SECRET_ENV),
+    }
+    return ObserverSpec(NAME, VERSION, settings)
+
+
+def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
+    """A change observer that adds every change of a queue to the export queue of the same name."""
+    check_alone(config, NAME)
+    queue = ExportQueue(config.name, generation=generation)
+
+    def export(tr: Transaction, changes: list[Change]) -> None:
+        queue.add_many(tr, [(change.key, change.new) for change in changes])
+
+    return export
+
+
+def webhook_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
+    """The tasks of a worker for a queue's webhook: the keeper, and one for each bucket.
+
+    If this process lacks the URL, the secret or the HTTP client, returns no tasks and stores the failure: other workers
+    may have them.
+    """
+    exporter = webhook_exporter(db, config, observer)
+    try:
+        exporter.check_receiver()
+    except ExportFailed as error:
+        FailureNote(db, ExportKeys(config.name), None).give_up(f"export of queue {config.name!r}", error)
+        return []
+    tasks = kept_tasks(db, config, observer, exporter)
+    for task in tasks:
+        if isinstance(task, ExportTask):
+            task.batch_bytes, task.batch_entries = BATCH_BYTES, BATCH_ENTRIES
+    return tasks
+
+
+def webhook_exporter(db: Database, config: QueueConfig, observer: ObserverConfig) -> WebhookExporter:
+    """The exporter that sends the changes of a queue to its webhook."""
+    receiver = HttpReceiver(observer.settings["url_env"], observer.settings["secret_env"])
+    return WebhookExporter(Source(ensure_store_id(db), config.name), observer.generation, receiver)

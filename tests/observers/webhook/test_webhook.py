@@ -1,0 +1,554 @@
+"""Webhooks: what is sent and how it is signed, what answers mean, and what happens when a side is set back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+
+import cq
+from cq import runtime
+from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys.queue import below
+from cq.observers.builtin import FACTORIES
+from cq.observers.export.batch import ExportFailed
+from cq.observers.export.keeper import Keeper
+from cq.observers.export.task import ExportTask
+from cq.observers.forward.observer import forward_spec
+from cq.observers.monitoring.diagnosis import doctor
+from cq.observers.monitoring.export_status import export_status
+from cq.observers.webhook import client
+from cq.observers.webhook.client import HttpReceiver
+from cq.observers.webhook.message import SentPosition
+from cq.observers.webhook.observer import webhook_spec, webhook_tasks
+from cq.observers.webhook.operate import opened_webhook
+from cq.observers.webhook.signing import read_secrets, signed_headers
+from cq.store.api import METADATA_VERSION
+from cq.store.transact import transact
+from cq.testing import drain
+from tests.cli.conftest import Cli, Here, cli, here
+from tests.helpers import add, combine_all, configured, free_ports, stored
+from tests.observers.export.exporthelpers import run_to_end, waits
+from tests.observers.webhook.webhookhelpers import SECRET, Kept, serving, serving_kept
+
+__all__ = ["cli", "here"]
+
+QUEUE = "words"
+URL_ENV, SECRET_ENV = "CQ_WEBHOOK_URL", "CQ_WEBHOOK_SECRET"
+OTHER = "whsec_" + "QUJD" * 10
+
+
+@pytest.fixture
+def db(cli: Cli) -> Iterator[Any]:
+    database: Any = cq.open(cli.url)
+    yield database
+    database.close()
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET_ENV, SECRET)
+    monkeypatch.delenv(f"{SECRET_ENV}_FILE", raising=False)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    """The receiver of the page behind HTTP; its URL is in the environment."""
+    made = Kept(tmp_path / "received.db")
+    with serving_kept(made) as url:
+        monkeypatch.setenv(URL_ENV, url)
+        yield made
+
+
+def state(db: Any) -> str:
+    """State and error of the export."""
+    (found,) = export_status(db, QUEUE)
+    return f"{found.state}: {found.error}"
+
+
+class _App(cq.App):
+    """An app that has the built-in observers."""
+
+    def code(self, wanted: Any, built_in: Any = None) -> Any:
+        return super().code(wanted, built_in or FACTORIES)
+
+
+def change(db: Any, **updates: int) -> None:
+    """Change values, without sending the changes."""
+    add(db, QUEUE, updates)
+    combine_all(db, QUEUE, _App())
+
+
+def step(db: Any) -> str:
+    """One step of the keeper and of each bucket's task; returns the state."""
+    config = configured(db, QUEUE)
+    tasks = webhook_tasks(db, config, config.observers[0])
+    for task in tasks:
+        task.run()
+    for task in tasks:
+        task.end()
+    return state(db)
+
+
+class TestRequests:
+    """What is sent."""
+
+    def test_a_receiver_gets_values_changes_and_deletions(self, db: Any, kept: Kept) -> None:
+        cq.configure(db, QUEUE)
+        add(db, QUEUE, {"old": 1, "gone": 2})
+        drain(db, QUEUE)
+        cq.put_observer(db, QUEUE, webhook_spec())
+        drain(db, QUEUE)
+        add(db, QUEUE, {"old": 4, "gone": -2, "new": 3})
+        drain(db, QUEUE)
+
+        assert kept.values() == {"old": 5, "new": 3}
+        assert waits(db, QUEUE) == 0
+        assert state(db) == "active: "
+        assert [each.table for each in export_status(db)] == [f"webhook in ${URL_ENV}"]
+        assert {content["type"] for _, content in kept.messages} == {"cq.changes", "cq.sweep"}
+        store = kept.sent[0]["store"]
+        assert all((each["store"], each["queue"]) == (store, QUEUE) for each in kept.sent)
+        assert all(each["position"].endswith(each["entries"][-1]["sequence"]) for each in kept.sent)
+
+    def test_keys_and_values_of_all_types_have_the_forms_of_json(self, db: Any, kept: Kept) -> None:
+        cq.configure(
+            db, QUEUE, key=(str, int, bytes), value=dict, combiner="last", observers=[webhook_spec()]
+        )
+        add(db, QUEUE, {("é", 1, b"\xff"): {"a": [1.5, True, None], "n": float("nan")}})
+        drain(db, QUEUE)
+
+        (entry,) = kept.sent[0]["entries"]
+        assert entry["key"] == ["é", 1, "/w=="]
+        assert entry["value"] == {"a": [1.5, True, None], "n": "nan"}
+
+    def test_a_rebuild_sends_all_values_and_then_what_has_none(self, db: Any, kept: Kept) -> None:
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        add(db, QUEUE, {"a": 1, "b": 2})
+        drain(db, QUEUE)
+        with kept.opened() as received:
+            received.execute("INSERT INTO word_counts VALUES ('\"stale\"', '1', '00000001')")
+            received.execute("UPDATE word_counts SET value = '7'")
+            received.commit()
+        with opened_webhook(db, QUEUE) as webhook:
+            assert webhook.rebuild() > 1
+        drain(db, QUEUE)
+
+        assert kept.values() == {"a": 1, "b": 2}
+        assert state(db) == "active: "
+
+    def test_a_repeated_message_has_the_same_id_and_another_has_another(self, db: Any, kept: Kept) -> None:
+        answers = iter([503])
+        receive = kept.receive
+        kept.receive = lambda *given: (status, {}) if (status := next(answers, 0)) else receive(*given)
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        change(db, a=1)
+        config = configured(db, QUEUE)
+        task = next(
+            each
+            for each in webhook_tasks(db, config, config.observers[0])
+            if isinstance(each, ExportTask) and transact(db, lambda tr: tr.get(each.notification).present())  # noqa: B023
+        )
+        assert task.run() > 0
+        run_to_end(task)
+
+        first, second = [message for message in kept.messages if message[1]["data"]["entries"]]
+        assert first == second
+        assert len({message for message, _ in kept.messages}) == len({str(each) for _, each in kept.messages})
+
+    def test_a_position_is_parsed_as_it_is_written(self) -> None:
+        position = SentPosition(3, b"\x01" * 22)
+        assert SentPosition.parse(str(position)) == position
+        assert SentPosition.parse("") == SentPosition.parse(None) == SentPosition(0, b"")
+        assert [SentPosition.parse(text) for text in ("3", "3-ff", "x-" + "00" * 22, 5)] == [None] * 4
+
+
+class TestSigning:
+    """The scheme of Standard Webhooks, checked by its own library."""
+
+    @pytest.mark.parametrize("given", [SECRET, SECRET.removeprefix("whsec_"), f"{OTHER}\n{SECRET}\n"])
+    def test_a_receiver_verifies_a_request(self, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(SECRET_ENV, given)
+        body = b'{"type":"cq.changes"}'
+        headers = signed_headers(read_secrets(SECRET_ENV), "msg_1", int(_now()), body)
+
+        assert Webhook(SECRET).verify(body, headers) == {"type": "cq.changes"}
+        for wrong, changed in ((body + b" ", headers), (body, headers | {"webhook-id": "msg_2"})):
+            with pytest.raises(WebhookVerificationError):
+                Webhook(SECRET).verify(wrong, changed)
+        late = signed_headers(
+            read_secrets(SECRET_ENV), "msg_1", int(_now() - timedelta(hours=1).seconds), body
+        )
+        with pytest.raises(WebhookVerificationError):
+            Webhook(SECRET).verify(body, late)
+
+    def test_a_secret_comes_from_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = tmp_path / "secret"
+        monkeypatch.delenv(SECRET_ENV)
+        monkeypatch.setenv(f"{SECRET_ENV}_FILE", str(file))
+        with pytest.raises(ExportFailed, match="_FILE names cannot be read: FileNotFoundError") as failed:
+            read_secrets(SECRET_ENV)
+        assert str(tmp_path) not in str(failed.value)
+        file.write_text(f"{SECRET}\n")
+        assert len(read_secrets(SECRET_ENV)[0]) == 24
+
+    @pytest.mark.parametrize("given", ["hunter2hunter2", "whsec_QUJD", f"{SECRET} hunter2", " ", "é" * 40])
+    def test_a_malformed_secret_is_refused_and_not_shown(
+        self, given: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(SECRET_ENV, given)
+        with pytest.raises(ExportFailed, match="is malformed: expected whsec_") as failed:
+            read_secrets(SECRET_ENV)
+        assert not [word for word in given.split() if word in str(failed.value)]
+
+    def test_a_worker_without_a_secret_leaves_the_export_to_others(
+        self, db: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv(SECRET_ENV)
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        config = configured(db, QUEUE)
+        assert webhook_tasks(db, config, config.observers[0]) == []
+        assert "neither $CQ_WEBHOOK_SECRET nor $CQ_WEBHOOK_SECRET_FILE is set" in state(db)
+
+
+def _now() -> float:
+    return runtime.time()
+
+
+Answers = Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes]]
+
+
+class TestClient:
+    """The HTTP client."""
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "ftp://host/x",
+            "file:///etc/passwd",
+            "https://me:hunter2@host/x",
+            "https://hunter2@host/x",
+            "https:///x",
+            "//host/x",
+            "https://host/x#part",
+            "https://host/a b",
+            "https://host/a\r\nX: y",
+            "https://host:99999/",
+            "https://[::1/",
+            "host/hunter2",
+        ],
+    )
+    def test_other_urls_are_refused_and_not_shown(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(URL_ENV, url)
+        with pytest.raises(ExportFailed, match="the URL in \\$CQ_WEBHOOK_URL is malformed") as failed:
+            HttpReceiver(URL_ENV, SECRET_ENV).check()
+        assert "hunter2" not in str(failed.value)
+
+    def test_a_missing_url_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(URL_ENV, raising=False)
+        with pytest.raises(ExportFailed, match="\\$CQ_WEBHOOK_URL is not set"):
+            HttpReceiver(URL_ENV, SECRET_ENV).check()
+
+    def test_a_missing_package_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(URL_ENV, "https://host/x")
+        monkeypatch.setitem(sys.modules, "urllib3", None)
+        with pytest.raises(ExportFailed, match=r"run `pip install 'combine-queue\[webhook\]'`"):
+            HttpReceiver(URL_ENV, SECRET_ENV).check()
+
+    def test_a_redirect_is_not_followed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        paths: list[str] = []
+
+        def redirect(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+            paths.append(request.path)
+            return 307, b""
+
+        with serving(redirect) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            receiver = HttpReceiver(URL_ENV, SECRET_ENV)
+            assert receiver.post("msg_1", b"{}").status == 307
+            receiver.close()
+        assert paths == ["/words?token=hidden"]
+
+    def test_a_long_answer_is_cut_and_the_next_request_works(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with serving(lambda request, body: (200, b"x" * 1_000_000)) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            receiver = HttpReceiver(URL_ENV, SECRET_ENV)
+            assert [len(receiver.post("msg_1", b"{}").text) for _ in range(2)] == [client.ANSWER_BYTES] * 2
+            receiver.close()
+
+    def test_a_receiver_that_is_down_is_named_without_the_path(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(URL_ENV, f"http://127.0.0.1:{free_ports()}/words?token=hidden")
+        with pytest.raises(ExportFailed, match=r"does not answer: NewConnectionError, .*refused") as failed:
+            HttpReceiver(URL_ENV, SECRET_ENV).post("msg_1", b"{}")
+        assert "hidden" not in str(failed.value)
+
+    def test_an_answer_is_not_awaited_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(client, "READ_SECONDS", 0.2)
+        answered = threading.Event()
+
+        def wait(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+            answered.wait(60)
+            return 200, b""
+
+        with serving(wait) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            receiver = HttpReceiver(URL_ENV, SECRET_ENV)
+            with pytest.raises(ExportFailed, match="does not answer: ReadTimeoutError"):
+                receiver.post("msg_1", b"{}")
+            answered.set()
+            receiver.close()
+
+    def test_certificates_are_verified(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        program = shutil.which("openssl")
+        if program is None:
+            pytest.skip("no openssl to make a certificate with")
+        key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+        made = "req -x509 -newkey rsa:2048 -nodes -subj /CN=here -addext subjectAltName=IP:127.0.0.1 -days 2"
+        subprocess.run(
+            [program, *made.split(), "-keyout", str(key), "-out", str(certificate)],
+            check=True,
+            capture_output=True,
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        with serving(lambda request, body: (200, b"{}"), context) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            with pytest.raises(ExportFailed, match="CERTIFICATE_VERIFY_FAILED"):
+                HttpReceiver(URL_ENV, SECRET_ENV).post("msg_1", b"{}")
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            receiver = HttpReceiver(URL_ENV, SECRET_ENV)
+            assert receiver.post("msg_1", b"{}").status == 200
+            receiver.close()
+
+
+class TestAnswers:
+    """What the status of an answer means."""
+
+    @pytest.mark.parametrize(
+        ("status", "expected"),
+        [
+            (429, "failing: ExportFailed: the receiver of the webhook answered 429: no, really"),
+            (500, "failing: ExportFailed: the receiver of the webhook answered 500"),
+            (301, "stopped: the receiver of the webhook answered 301, a redirect, which is not followed"),
+            (400, "stopped: the receiver of the webhook answered 400: no, really. Repair the cause; then"),
+            (401, "stopped: the receiver of the webhook answered 401"),
+            (409, "stopped: the receiver of the webhook answered 409: no, really."),
+        ],
+    )
+    def test_a_refusal_stops_the_export_and_a_failure_is_retried(
+        self, db: Any, kept: Kept, status: int, expected: str
+    ) -> None:
+        receive, answers = kept.receive, {status}
+        kept.receive = lambda *given: (status, "no,\n really") if answers else receive(*given)
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        change(db, a=1)
+        # As text: the answer of this receiver is a JSON text.
+        assert step(db).replace('"', "").replace("\\n", "").startswith(expected)
+        answers.clear()
+        if expected.startswith("stopped"):
+            assert step(db).startswith("stopped")
+            assert kept.values() == {}
+            with opened_webhook(db, QUEUE) as webhook:
+                assert webhook.rebase() == 1
+        drain(db, QUEUE)
+        assert state(db) == "active: "
+        assert kept.history() == {"a": [1]}
+
+    @pytest.mark.parametrize("status", [413, 422])
+    def test_an_entry_that_is_refused_is_set_aside_alone(self, db: Any, kept: Kept, status: int) -> None:
+        receive = kept.receive
+
+        def refuse(received: Any, message: Any) -> tuple[int, Any]:
+            bad = [each for each in message["data"].get("entries", ()) if each["value"] == 13]
+            return (status, {"error": "13"}) if bad else receive(received, message)
+
+        kept.receive = refuse
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        add(db, QUEUE, {f"k{number}": number for number in range(1, 40)})
+        drain(db, QUEUE)
+
+        assert kept.values() == {f"k{number}": number for number in range(1, 40) if number != 13}
+        assert [each.aside for each in export_status(db)] == [1]
+
+    def test_a_receiver_without_positions_gets_everything(
+        self, db: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bodies: list[bytes] = []
+
+        def accept(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+            bodies.append(body)
+            return 204, b""
+
+        with serving(accept) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            cq.configure(db, QUEUE, observers=[webhook_spec()])
+            for number in range(3):
+                add(db, QUEUE, {f"k{number}": 1})
+                drain(db, QUEUE)
+        assert all(any(f"k{number}".encode() in body for body in bodies) for number in range(3))
+        assert state(db) == "active: "
+
+
+class TestSetBack:
+    """Either side is restored to an earlier state."""
+
+    def test_a_receiver_that_was_set_back_stops_the_export_until_a_rebuild(self, db: Any, kept: Kept) -> None:
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        add(db, QUEUE, {"a": 1, "b": 1})
+        drain(db, QUEUE)
+        with kept.opened() as received:
+            received.executescript("DELETE FROM positions; DELETE FROM word_counts;")
+        change(db, a=1)
+
+        assert "lacks changes that bucket" in step(db)
+        assert kept.values() == {}
+        with opened_webhook(db, QUEUE) as webhook:
+            webhook.rebuild()
+        drain(db, QUEUE)
+        assert kept.values() == {"a": 2, "b": 1}
+        assert state(db) == "active: "
+
+    def test_a_store_that_was_set_back_stops_its_export_until_a_rebuild(self, db: Any, kept: Kept) -> None:
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        add(db, QUEUE, {"a": 1})
+        drain(db, QUEUE)
+        before = stored(db, below(b"cq/"))
+        with opened_webhook(db, QUEUE) as webhook:
+            webhook.rebuild()  # so that the receiver has a later epoch and generation than the restored store
+        add(db, QUEUE, {"a": 1, "lost": 1})
+        drain(db, QUEUE)
+        transact(db, lambda tr: _restore(tr, before))
+
+        assert "that this store does not have: the store was set back" in step(db)
+        with opened_webhook(db, QUEUE) as webhook:
+            webhook.rebuild()
+        add(db, QUEUE, {"a": 5})
+        drain(db, QUEUE)
+        assert kept.values() == {"a": 6}
+        assert state(db) == "active: "
+
+    def test_a_rebase_skips_entries_that_the_receiver_has(self, db: Any, kept: Kept) -> None:
+        """They were applied, and the worker died before it cleared them."""
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        change(db, a=1)
+        config = configured(db, QUEUE)
+        tasks = webhook_tasks(db, config, config.observers[0])
+        for task in tasks:
+            if isinstance(task, ExportTask):
+                task._clear = lambda tr, read: None  # type: ignore[method-assign]
+            task.run()
+        with opened_webhook(db, QUEUE) as webhook:
+            webhook.rebase()
+        change(db, a=1)
+        drain(db, QUEUE)
+        assert kept.history() == {"a": [1, 2]}
+
+    def test_the_keeper_leaves_a_stop_to_the_operator(self, db: Any, kept: Kept) -> None:
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        add(db, QUEUE, {"a": 1})
+        drain(db, QUEUE)
+        position = kept.positions()
+        with kept.opened() as received:
+            received.execute("DELETE FROM positions")
+            received.commit()
+        assert step(db).startswith("stopped")
+        with kept.opened() as received:
+            received.executemany("INSERT INTO positions VALUES (?, ?)", position.items())
+            received.commit()
+        asked = len(kept.messages)
+        config = configured(db, QUEUE)
+        keeper = webhook_tasks(db, config, config.observers[0])[0]
+        assert isinstance(keeper, Keeper)
+        assert keeper.run() > 0
+        assert "lacks changes" in keeper.problem
+        assert len(kept.messages) == asked
+
+
+def _restore(tr: Any, rows: list[tuple[bytes, bytes]]) -> None:
+    tr.clear_range(*below(b"cq/"))
+    for key, value in rows:
+        tr.set(key, value)
+    tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP)
+
+
+class TestCommands:
+    """What operators see."""
+
+    def test_the_commands_for_exports_take_a_webhook(self, db: Any, kept: Kept, here: Here) -> None:
+        assert here("configure", QUEUE, "--webhook", URL_ENV).status == 0
+        host = os.environ[URL_ENV].split("/")[2]
+        assert here("export", "init", QUEUE).out == f"the receiver at {host} accepts signed requests\n"
+        assert here("add", QUEUE, "hello=1").status == 0
+        assert here("worker", QUEUE, "--drain").status == 0
+        assert kept.values() == {"hello": 1}
+        assert f"webhook in ${URL_ENV}" in here("export", "list").out
+        refused = here("export", "verify", QUEUE)
+        assert refused.status != 0
+        assert "cq cannot read what its receiver keeps" in refused.err
+        assert here("verify", QUEUE).status == 0
+        assert here("export", "rebase", QUEUE, "--json").rows()[0]["epoch"] == 1
+        assert here("export", "rebuild", QUEUE, "--json").rows()[0]["generation"] > 1
+        assert here("worker", QUEUE, "--drain").status == 0
+        assert kept.values() == {"hello": 1}
+        assert here("configure", QUEUE, "--no-webhook").status == 0
+
+    def test_a_url_in_place_of_a_variable_is_refused_and_not_shown(self, db: Any, here: Here) -> None:
+        refused = here("configure", QUEUE, "--webhook", "https://host/hunter2")
+        assert refused.status != 0
+        assert "expected the name of an environment variable" in refused.err
+        assert "hunter2" not in refused.err
+
+    def test_doctor_asks_the_receiver(
+        self, cli: Cli, db: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+
+        def found() -> tuple[bool, str]:
+            check = next(each for each in doctor(cli.url) if each.name == f"webhook of {QUEUE}")
+            return check.ok, check.message
+
+        assert found() == (
+            True,
+            f"the receiver at {os.environ[URL_ENV].split('/')[2]} accepts signed requests",
+        )
+        kept.receive = lambda *given: (403, {"error": "forbidden"})
+        assert "answered 403" in found()[1]
+        monkeypatch.delenv(URL_ENV)
+        assert found() == (False, f"${URL_ENV} is not set: give the URL of the webhook there")
+
+    def test_a_queue_has_one_export(self, db: Any) -> None:
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        config = configured(db, QUEUE)
+        with pytest.raises(
+            cq.InvalidConfiguration, match="has the observer 'webhook', and cannot have 'forward'"
+        ):
+            FACTORIES["forward"](config, forward_spec().settings, 1)
+
+
+def test_a_worker_that_is_killed_at_any_point_changes_nothing(cli: Cli, db: Any, kept: Kept) -> None:
+    script = Path(__file__).with_name("webhookworker.py")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    cq.configure(db, QUEUE, observers=[webhook_spec()])
+    expected = []
+    for number, point in enumerate(("read", "delivered", "exported", "none"), 1):
+        change(db, a=1)
+        expected.append(number)
+        command = [sys.executable, str(script), cli.url, point]
+        ended = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True)
+        assert ended.returncode == (0 if point == "none" else -signal.SIGKILL), ended.stderr
+
+    assert kept.history() == {"a": expected}
+    assert waits(db, QUEUE) == 0
+    assert len(kept.sent) > len({each["position"] for each in kept.sent})
