@@ -171,6 +171,7 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
         "howto/combiners.md",
         "howto/django.md",
         "howto/emitter.md",
+        "howto/expiry.md",
         "howto/fastapi.md",
         "howto/flask.md",
         "howto/jobs.md",
