@@ -185,8 +185,12 @@ def visits(
     at the same moment. At the end the window must be empty, and all views must be in the lifetime counts; otherwise the
     exit status is 4. The queues `demo_visits.*` are deleted first.
 
+    With the extra `sketches` the demo also shows distinct visitors of all time, and quantiles of the sizes and times of
+    responses, by sketches. They must be near the recount.
+
     A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
-    format are skipped with a message. Visits of a server that is down are counted later: after the end of their window
+    format are skipped with a message. A last field with the time of the response is in seconds with a decimal point, or
+    in whole microseconds. Visits of a server that is down are counted later: after the end of their window
     they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s. ^C ends the replay
     early: the visits counted until then are recounted, and the chart is written.
     """

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cq.cli.demos.visits.access_log import NoVisit, Visit, parse, read_log, write_log
-from cq.cli.demos.visits.demo import Look, to_svg
+from cq.cli.demos.visits.looks import Look, to_svg
 
 COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'
 COMBINED = COMMON.rstrip() + b' "http://www.example.com/" "Mozilla/4.08 \\"x\\" [en]"\n'

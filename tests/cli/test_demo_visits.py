@@ -31,6 +31,12 @@ def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -
     assert 1_400 < found["visits"] <= 1_500
     assert found["kills"] > 0
     assert len(found["looks"]) > 1
+    assert [each["page"] for each in found["unique"]] == ["*", *(page for page, _ in found["lifetime"])]
+    assert all(abs(each["error_percent"]) < 10 for each in found["unique"])
+    assert [each["measure"] for each in found["responses"]] == ["bytes", "seconds"]
+    assert found["responses"][1]["responses"] == found["visits"]
+    assert 0 < found["responses"][1]["p50"] < found["responses"][1]["p99"]
+    assert any(look["unique"] and look["responses"] for look in found["looks"])
     visits = Visits("demo_visits")
     lifetime = dict(visits.lifetime.scan(demo_db))
     assert lifetime["*"] == found["visits"] == sum(lifetime.values()) - lifetime["*"]

@@ -136,6 +136,16 @@ def write_log(path: Path, rng: Random, *, visits: int = 20_000, seconds: float =
             file.write(line.replace("TIME", stamp, 1).encode())
 
 
+def _page(rng: Random, moment: float) -> str:
+    """The start page, a topic of any time, or a story of the last minutes, whose rank rises and falls."""
+    kind = rng.random()
+    if kind < 0.2:
+        return "/"
+    if kind < 0.35:
+        return f"/story/{max(0, int((moment - rng.expovariate(1 / 200)) // 250))}"
+    return f"/topic/{min(int(rng.paretovariate(0.8)), 5_000)}"
+
+
 def _lines(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float, str]]:
     made = 0
     while made < visits:
@@ -144,7 +154,7 @@ def _lines(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float, st
         )
         agent, moment = f"Browser/{rng.randint(1, 40)}.0", rng.triangular(0, seconds, 0.7 * seconds)
         for _ in range(min(visits - made, 1 + int(rng.expovariate(0.5)))):
-            page = "/" if rng.random() < 0.2 else f"/topic/{min(int(rng.paretovariate(0.8)), 5_000)}"
+            page = _page(rng, moment)
             size, took = round(rng.lognormvariate(9.2, 1.0)), rng.lognormvariate(-3.0, 0.8)
             answer = f"200 {size}" if rng.random() < 0.95 else "304 -"
             end = f'"-" "{agent}" {took:.3f}\n'

@@ -8,27 +8,32 @@ these visits at the time of the look.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final
 
-from rich.live import Live
-
 from cq import runtime
 from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed
 from cq.cli.demos.harness.worker import run_worker
 from cq.cli.demos.visits.access_log import Visit, read_log, write_log
+from cq.cli.demos.visits.looks import (
+    Look,
+    clock,
+    response_table,
+    shown_looks,
+    to_svg,
+    visitor_table,
+)
+from cq.cli.demos.visits.queues import LEFT_OUT, SITE, VisitQueues
+from cq.cli.demos.visits.recount import VisitRecount
 from cq.cli.demos.visits.replay import (
     KEYS,
-    NAME,
-    SITE,
     START,
     ReplayClock,
     VisitServer,
@@ -36,28 +41,21 @@ from cq.cli.demos.visits.replay import (
     server_position,
     write_part,
 )
-from cq.cli.shared.chart import line_chart
+from cq.cli.demos.visits.sketches import (
+    ResponseNumbers,
+    VisitorEstimate,
+    compare_responses,
+    compare_visitors,
+)
 from cq.cli.shared.options import make_store
-from cq.cli.shared.output import as_word, make_table, note, print_table, quantity, stderr
+from cq.cli.shared.output import as_word, note, print_rich, print_table, quantity
 from cq.config.window import MIN_SLICE_MS, WindowSpec, milliseconds
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidData
-from cq.observers.visits import Visits
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
 _SKIPPED_SHOWN: Final = 5
-_PAGES_DRAWN: Final = 3
-
-
-@dataclass(frozen=True)
-class Look:
-    """The numbers of one comparison, equal to the recount: the log's time, and the counts of its window."""
-
-    time: float
-    views: int
-    visitors: int
-    top: tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +66,24 @@ class _DemoSnapshot:
     places: list[int]
     late: set[tuple[int, int]]
     within: dict[str, tuple[int, int]]
+    top: list[str]
+    unique: dict[str, Any]
+    responses: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """The counts of all time.
+
+    Attributes:
+        views: of each page.
+        unique: visitors of the site and of the most viewed pages.
+        responses: sizes and times of responses.
+    """
+
+    views: Counter[str]
+    unique: Sequence[VisitorEstimate] = ()
+    responses: Sequence[ResponseNumbers] = ()
 
 
 @dataclass
@@ -108,9 +124,12 @@ class VisitDemo(Demo):
         duration = self._pace.about_duration(max(visit.time for visit in self._log))
         if duration is not None:
             note(duration)
-        self._visits = Visits(NAME)
-        delete_earlier(self._db, KEYS, self._visits.queues)
-        self._visits.configure(self._db, window=self._pace.spec, buckets=2)
+        self._queues = VisitQueues()
+        self._visits = self._queues.visits
+        if not self._queues.has_sketches:
+            note(LEFT_OUT)
+        delete_earlier(self._db, KEYS, self._queues.possible)
+        self._queues.configure(self._db, window=self._pace.spec, buckets=2)
         # Neighbouring visits go to different servers, as behind a load balancer.
         self._parts = [self._log[number :: self.servers] for number in range(self.servers)]
         for number, visits in enumerate(self._parts):
@@ -120,15 +139,14 @@ class VisitDemo(Demo):
             for number in range(self.servers)
         }
         self.services = {
-            f"worker {number}": partial(run_worker, url=self.url, queues=self._visits.queues)
+            f"worker {number}": partial(run_worker, url=self.url, queues=self._queues.names)
             for number in range(self.workers)
         }
-        self._places = [0] * self.servers
-        self._inside: list[tuple[int, Visit]] = []
+        self._recount = VisitRecount(self._parts)
         self._late = 0
         self._looks: list[Look] = []
         self._next_look = 0.0
-        self._show_look = stack.enter_context(_shown_looks())
+        self._show_look = stack.enter_context(shown_looks())
 
     def _read_logs(self) -> Iterator[Visit]:
         for path in self.logs:
@@ -167,12 +185,16 @@ class VisitDemo(Demo):
 
     def _compare_window(self) -> None:
         seen = transact(self._db, self._read)
-        views, visitors = self._recount_window(seen)
-        compare("at a look", seen.within, {page: (views[page], len(visitors[page])) for page in views})
-        site = seen.within.pop(SITE, (0, 0))
-        most = sorted(seen.within.items(), key=lambda item: (-item[1][0], item[0]))[: self.top]
-        top = tuple((page, *numbers) for page, numbers in most)
-        look = Look(self._pace.of(seen.now / 1000), *site, top)
+        recount = self._recount
+        recount.advance(seen.places, seen.late, self._pace)
+        compare("at a look", seen.within, recount.within(seen.now))
+        look = Look(
+            self._pace.of(seen.now / 1000),
+            *seen.within.get(SITE, (0, 0)),
+            tuple((page, *seen.within[page]) for page in seen.top),
+            compare_visitors(seen.unique, recount.readers),
+            compare_responses(seen.responses, recount.numbers),
+        )
         self._looks.append(look)
         self._late = len(seen.late)
         self._show_look(look)
@@ -189,43 +211,35 @@ class VisitDemo(Demo):
                 late |= {(number, first + each) for each in range(codec.decode(row.value))}
         within = self._visits.within(snapshot, now=now / 1000)
         places = [server_position(number).read(snapshot) for number in range(self.servers)]
-        return _DemoSnapshot(now, places, late, within)
-
-    def _recount_window(self, seen: _DemoSnapshot) -> tuple[Counter[str], defaultdict[str, set[str]]]:
-        """Views and visitors of each page, recounted from the counted visits in the window at that time."""
-        spec = self._pace.spec
-        for number, place in enumerate(seen.places):
-            for line in range(self._places[number], place):
-                visit = self._parts[number][line]
-                at = milliseconds(self._pace.at(visit.time))
-                if (number, line) not in seen.late:
-                    # A visit leaves the window together with all visits of its slice.
-                    self._inside.append((at - at % spec.slice + spec.slice + spec.width, visit))
-        self._places = seen.places
-        self._inside = [(leaves, visit) for leaves, visit in self._inside if leaves > seen.now]
-        views: Counter[str] = Counter()
-        visitors: defaultdict[str, set[str]] = defaultdict(set)
-        for _, visit in self._inside:
-            for page in (visit.page, SITE):
-                views[page] += 1
-                visitors[page].add(visit.visitor)
-        return views, visitors
+        pages = within.keys() - {SITE}
+        top = sorted(pages, key=lambda page: (-within[page][0], page))[: self.top]
+        return _DemoSnapshot(
+            now,
+            places,
+            late,
+            within,
+            top,
+            unique=self._queues.unique_now(snapshot, [SITE, *top]),
+            responses=self._queues.responses_now(snapshot),
+        )
 
     # The end
 
     def recount(self) -> dict[str, Any]:
-        Worker(self._db, queues=self._visits.queues).drain()
-        views = self._compare_lifetime(self._log)
+        Worker(self._db, queues=self._queues.names).drain()
+        self._total = self._compare_all([len(part) for part in self._parts])
         self._write_chart()
         return {
             "visits": len(self._log),
-            "pages": len(views),
+            "pages": len(self._total.views),
             "late": self._late,
             "speed": self._pace.speed,
             "looks": list(map(asdict, self._looks)),
             "skipped": self._skipped,
             "lines_skipped": self._lines_skipped,
-            "lifetime": views.most_common(self.top),
+            "lifetime": self._total.views.most_common(self.top),
+            "unique": list(map(asdict, self._total.unique)),
+            "responses": list(map(asdict, self._total.responses)),
         }
 
     def summarize_interrupted(self) -> str:
@@ -233,13 +247,12 @@ class VisitDemo(Demo):
         places, read = [-1], self._read_places()
         while places != read:
             places = read
-            Worker(self._db, queues=self._visits.queues).drain()
+            Worker(self._db, queues=self._queues.names).drain()
             read = self._read_places()
-        counted = [visit for part, place in zip(self._parts, places, strict=True) for visit in part[:place]]
-        self._compare_lifetime(counted)
+        self._compare_all(places)
         self._write_chart()
         return (
-            f"ended early: {len(counted):,} of {quantity(len(self._log), 'visit')} counted, "
+            f"ended early: {sum(places):,} of {quantity(len(self._log), 'visit')} counted, "
             f"as recounted, and at {quantity(len(self._looks), 'look')} before"
         )
 
@@ -247,12 +260,21 @@ class VisitDemo(Demo):
         servers = range(self.servers)
         return transact(self._db, lambda tr: [server_position(number).read(tr) for number in servers])
 
-    def _compare_lifetime(self, counted: Sequence[Visit]) -> Counter[str]:
-        """The views of each page in these visits; raises `DemoDiffers` if the lifetime counts differ."""
+    def _compare_all(self, places: Sequence[int]) -> _Total:
+        """The counts of all visits up to these positions; raises `DemoDiffers` if they differ from the recount."""
+        queues, recount = self._queues, self._recount
+        counted = [visit for part, place in zip(self._parts, places, strict=True) for visit in part[:place]]
         views = Counter(page for visit in counted for page in (visit.page, SITE))
         compare("the views of all time", dict(self._visits.lifetime.scan(self._db)), views)
         del views[SITE]
-        return views
+        if not queues.has_sketches:
+            return _Total(views)
+        recount.advance(places, (), self._pace)
+        sketches = dict.fromkeys(recount.readers) | dict(queues.unique.scan(self._db))
+        estimates = {each.page: each for each in compare_visitors(sketches, recount.readers)}
+        responses = compare_responses(transact(self._db, queues.responses_now), recount.numbers)
+        shown = [SITE, *(page for page, _ in views.most_common(self.top))]
+        return _Total(views, [estimates[page] for page in shown if page in estimates], responses)
 
     def _write_chart(self) -> None:
         if self.chart is not None:
@@ -261,7 +283,7 @@ class VisitDemo(Demo):
     def show(self, figures: Mapping[str, Any]) -> None:
         rows = (
             [
-                _clock(look.time),
+                clock(look.time),
                 f"{look.views:,}",
                 f"{look.visitors:,}",
                 ", ".join(f"{as_word(page)} {views:,}" for page, views, _ in look.top),
@@ -269,6 +291,8 @@ class VisitDemo(Demo):
             for look in self._looks
         )
         print_table(["time", "views", "visitors", "most views"], rows, right=["views", "visitors"])
+        if self._total.unique:
+            print_rich("", visitor_table(self._total.unique), "", response_table(self._total.responses))
         skipped = f", {quantity(self._lines_skipped, 'line')} skipped" if self._lines_skipped else ""
         note(
             f"{quantity(len(self._log), 'visit')} of {quantity(figures['pages'], 'page')} "
@@ -276,41 +300,3 @@ class VisitDemo(Demo):
             f"{quantity(self._late, 'visit')} later than the window{skipped}: "
             f"as recounted at {quantity(len(self._looks), 'look')}, and 0 lost"
         )
-
-
-def to_svg(looks: Sequence[Look], window: float) -> str:
-    """A chart of the looks at a window of `window` seconds: views, visitors, and views of the most viewed pages."""
-    highest: Counter[str] = Counter()
-    for look in looks:
-        for page, views, _ in look.top:
-            highest[page] = max(highest[page], views)
-    lines: dict[str, list[int | None]] = {
-        "views": [look.views for look in looks],
-        "visitors": [look.visitors for look in looks],
-    }
-    for page, _ in highest.most_common(_PAGES_DRAWN):
-        # None, not 0: a page that is not among the first pages of a look may have views.
-        lines[page] = [{each: views for each, views, _ in look.top}.get(page) for look in looks]
-    title = f"Visits of the last {window / 60:,.3g} minutes"
-    about = "at each look as recounted, by the clock of the log"
-    return line_chart(title, about, [look.time for look in looks], lines)
-
-
-@contextmanager
-def _shown_looks() -> Iterator[Callable[[Look], object]]:
-    """A function that shows a look in a live table; without a terminal it does nothing."""
-    if not stderr.is_terminal:
-        yield lambda look: None
-        return
-    with Live(console=stderr, transient=True) as live:
-        yield lambda look: live.update(_page_table(look))
-
-
-def _page_table(look: Look) -> Any:
-    rows = [[_clock(look.time), f"{look.views:,}", f"{look.visitors:,}"]]
-    rows += [[as_word(page), f"{views:,}", f"{visitors:,}"] for page, views, visitors in look.top]
-    return make_table(["page", "views", "visitors"], rows, right=["views", "visitors"])
-
-
-def _clock(time: float) -> str:
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S}"

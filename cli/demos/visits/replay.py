@@ -18,17 +18,14 @@ import cq
 from cq import runtime
 from cq.cli.demos.harness.position import Position
 from cq.cli.demos.visits.access_log import Visit
+from cq.cli.demos.visits.queues import VisitQueues
 from cq.config.window import MIN_SLICE_MS, WindowSpec
 from cq.encoding import codec
-from cq.observers.visits import Visits
 from cq.store.transact import transact
 from cq.windows.window import TAKEN
 
-NAME: Final = "demo_visits"
 KEYS: Final = b"demo_visits/"
 """The prefix of the demo's own keys."""
-SITE: Final = "*"
-"""The page name for the counts of the whole site."""
 MOST: Final = 500
 """Maximum number of visits that one transaction counts."""
 _LATEST: Final = 0.02
@@ -142,7 +139,7 @@ class VisitServer:
 
         The transaction that counts also stores the position: so a restarted server continues there.
         """
-        db, visits = cq.open(self.url), Visits(NAME)
+        db, queues = cq.open(self.url), VisitQueues()
         mine = [Visit(*json.loads(line)) for line in self.path.read_text("utf-8").splitlines()]
         position = server_position(self.number)
         # The existence of the position says that this server is ready.
@@ -157,9 +154,9 @@ class VisitServer:
             if wait > 0:
                 stop.wait(wait)
             else:
-                place = transact(db, lambda tr: self._count(tr, visits, mine, pace))
+                place = transact(db, lambda tr: self._count(tr, queues, mine, pace))
 
-    def _count(self, tr: Any, visits: Visits, mine: Sequence[Visit], pace: ReplayClock) -> int:
+    def _count(self, tr: Any, queues: VisitQueues, mine: Sequence[Visit], pace: ReplayClock) -> int:
         """Count the visits that are due, grouped by time; returns the new position."""
         # The position is read again: a commit whose answer was lost may have moved it.
         position, now = server_position(self.number), runtime.time()
@@ -167,8 +164,7 @@ class VisitServer:
         due = takewhile(lambda visit: pace.at(visit.time) <= now, mine[place : place + MOST])
         for at, group in groupby(due, lambda visit: pace.at(visit.time)):
             visits_now = list(group)
-            seen = [(page, visit.visitor) for visit in visits_now for page in (visit.page, SITE)]
-            if visits.count_many(tr, seen, at=at) != TAKEN:
+            if queues.count(tr, visits_now, at) != TAKEN:
                 # They are in no window; the recount must not expect them there.
                 tr.set(late_keys(self.number)[0] + b"%012d" % place, codec.encode(len(visits_now)))
             place += len(visits_now)
