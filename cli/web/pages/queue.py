@@ -44,7 +44,7 @@ class BucketMap:
 def queue_page(name: str) -> WebPage:
     """The page of a queue."""
     topics = (OVERVIEW, HISTORY, Topic("queue", name))
-    names = ("verdict", "figures", "buckets", "lookup", "top", "changes", "settings")
+    names = ("verdict", "figures", "buckets", "lookup", "top", "totals", "changes", "settings")
     parts = tuple(Part(each, is_live=each != "lookup") for each in names)
     return WebPage(f"/queues/{name}", name, "/", topics, parts, lambda snapshot: _view(snapshot, name), name)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cq.admin.queue_status import QueueStatus
+from cq.cli.web.pages.added import added_minutes
 from cq.cli.web.pages.charts import Line
 from cq.cli.web.pages.text import age, count
 from cq.cli.web.pages.verdict import Level, verdict
@@ -15,7 +16,7 @@ from cq.cli.web.sampling.recent import Sample
 from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.export_status import ExportStatus
 from cq.observers.monitoring.store_overview import Activity, Overview
-from cq.observers.telemetry.history import HistoryMinute
+from cq.observers.telemetry.history import MINUTE_SECONDS, HistoryMinute
 
 _LATE_SECONDS = 10.0
 
@@ -29,6 +30,8 @@ class QueueRow:
         level, state: its state as one word, and how much that matters.
         trend: queued rows per second more or less than a while ago; None if unknown.
         backlog: a chart of the samples of this server.
+        added: a chart of the estimated numbers of rows added in each minute with samples.
+        added_per_second: the last of them per second; None if unknown.
         delays, rates: charts of the past hour, from what workers stored.
     """
 
@@ -41,6 +44,8 @@ class QueueRow:
     backlog: Line
     delays: Line
     rates: Line
+    added: Line
+    added_per_second: float | None
 
 
 def queues_page() -> WebPage:
@@ -63,6 +68,7 @@ def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> Qu
     hour = history.get(queue.name, [])
     minutes = [float(each.begins) for each in hour]
     level, state = _state(seen, queue)
+    added = added_minutes(hour, samples)
     return QueueRow(
         queue,
         seen.activity[queue.name],
@@ -70,9 +76,21 @@ def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> Qu
         level,
         state,
         trend_of(samples),
-        Line("queued rows", times, [each.rows for each in samples], count),
+        Line(
+            "queued rows, sampled while a page was open",
+            times,
+            [each.rows for each in samples],
+            count,
+        ),
         Line("highest delay of a minute", minutes, [each.oldest_seconds for each in hour], age),
         Line("updates combined in a minute", minutes, [each.updates for each in hour], count),
+        Line(
+            "rows added in a minute, estimated",
+            [each.begins for each in added],
+            [each.rows for each in added],
+            count,
+        ),
+        added[-1].rows / MINUTE_SECONDS if added else None,
     )
 
 

@@ -28,6 +28,7 @@ from cq.queue.set_aside import Aside, read_aside
 from cq.store import OpenDatabase
 from cq.store.api import Transaction, TransactionRead, seconds_since
 from cq.store.transact import transact, transact_versioned
+from cq.windows.window import Window
 
 TOP_ENTRIES: Final = 10
 CHANGES: Final = 20
@@ -48,7 +49,9 @@ class QueueDetail:
         top: the first entries; None without a top.
         groups: groups of the top with their numbers of keys, in place of `top`.
         cloud: the published cloud; None if there is none.
-        missing: why there is no top or no cloud yet; else empty.
+        totals: the first keys of a window without a top, with their totals; None for other queues.
+        has_more_totals: whether more keys may have a total.
+        missing: why there is no top or cloud yet, or why the totals are unknown; else empty.
         changes: the last changes, the newest first; None without a feed.
     """
 
@@ -58,6 +61,8 @@ class QueueDetail:
     top: Sequence[RankedEntry[Any, Any]] | None = None
     groups: Sequence[tuple[str, int]] = ()
     cloud: Cloud | None = None
+    totals: Sequence[tuple[Any, int]] | None = None
+    has_more_totals: bool = False
     missing: str = ""
     changes: Sequence[Message[Any]] | None = None
 
@@ -93,9 +98,8 @@ def read_queue(db: OpenDatabase, name: str) -> QueueDetail:
         snapshot = tr.snapshot
         config, flags = read_config(snapshot, name), read_flags(snapshot, name)
         oldest = oldest_by_bucket(snapshot, QueueKeys(name))
-        return QueueDetail(
-            config, flags, {}, **_top(snapshot, config), changes=_changes(snapshot, config)
-        ), oldest
+        more = _top(snapshot, config) or _totals(snapshot, config)
+        return QueueDetail(config, flags, {}, **more, changes=_changes(snapshot, config)), oldest
 
     (detail, oldest), now = transact_versioned(db, read)
     ages: dict[int, float] = {}
@@ -120,6 +124,17 @@ def _top(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
     except CqError as error:
         found["missing"] = str(error)
     return found
+
+
+def _totals(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
+    """The fields of `QueueDetail` about the totals of a window."""
+    if config.window is None:
+        return {}
+    try:
+        page = Window[Any](config.name).items(tr, limit=TOP_ENTRIES)
+    except CqError as error:
+        return {"totals": [], "missing": str(error)}
+    return {"totals": page.items, "has_more_totals": page.continuation is not None}
 
 
 def _changes(tr: TransactionRead, config: QueueConfig) -> Sequence[Message[Any]] | None:

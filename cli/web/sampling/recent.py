@@ -14,12 +14,16 @@ _MOST_QUEUES: Final = 1_000
 
 
 class Sample(NamedTuple):
-    """A queue at one time: seconds since 1970, queued rows, age of the oldest, and updates combined per second."""
+    """A queue at one time: seconds since 1970, queued rows, age of the oldest, and updates combined per second.
+
+    `exact` says whether the rows were counted; else their number is an estimate.
+    """
 
     at: float
     rows: int
     age: float
     rate: float
+    exact: bool = True
 
 
 class Recent:
@@ -35,7 +39,7 @@ class Recent:
         for queue in seen.queues[:_MOST_QUEUES]:
             kept = self._samples.setdefault(queue.name, deque(maxlen=_MOST_SAMPLES))
             rate = seen.activity[queue.name].updates_per_second
-            kept.append(Sample(at, queue.rows, queue.oldest_seconds or 0.0, rate))
+            kept.append(Sample(at, queue.rows, queue.oldest_seconds or 0.0, rate, queue.exact))
             while kept[0].at < at - _SECONDS:
                 kept.popleft()
 

@@ -11,8 +11,11 @@ from typing import Any, cast
 import pytest
 
 import cq
+from cq.cli.web.pages.added import added_minutes
+from cq.cli.web.sampling.recent import Sample
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
+from cq.observers.telemetry.history import HistoryMinute
 from cq.observers.top import top
 from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, Outline, serving
@@ -87,7 +90,11 @@ def test_the_page_of_a_queue_shows_its_top_cloud_changes_and_settings(db: Any) -
             assert f">{heading}</h2>" in html
         assert re.search(r'<li class="w\d"', html)  # the cloud
         assert "1 of 1 bucket has queued updates" in html
-        assert "totals over 10 min, in slices of 10.0 s" in found.page("/queues/visits")
+        visits = found.page("/queues/visits")
+        assert "totals over 10 min, in slices of 10.0 s" in visits
+        assert re.search(r"<bdi>\[&#34;&lt;i&gt;&#34;, 1\]</bdi></th><td class=\"num\">5</td>", visits)
+        assert "All keys with a total." in visits
+        assert ">Totals of the window</h2>" not in html
         assert "each square stands for 3 buckets" in found.page(f"/queues/{LONG[:100]}")
 
 
@@ -174,3 +181,25 @@ def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
             assert "<span>in order</span>" in html
             assert "<span>failed</span>" in html
             assert "paused (for &lt;b&gt;this&lt;/b&gt; test): run <code>cq resume words</code>" in html
+
+
+def test_added_rows_are_estimated_for_minutes_with_samples_only() -> None:
+    hour = [
+        HistoryMinute(60, rows=100),
+        HistoryMinute(120, rows=10, folded=1),
+        HistoryMinute(180),
+        HistoryMinute(240, rows=7),
+        HistoryMinute(300, rows=7),
+        HistoryMinute(360, rows=7),
+    ]
+    at = [(59, 30), (122, 50), (181, 50), (239, 75), (301, 0)]
+    samples = [Sample(time, rows, 0, 0) for time, rows in at]
+    estimated = Sample(360, 10_000, 0, 0, exact=False)
+
+    found = added_minutes(hour, [*samples, estimated, Sample(420, 10, 0, 0), Sample(430, 0, 0, 0)])
+
+    # The second was folded, and the fourth shrank by more than workers took. The fifth ends with an estimate, and
+    # the work of the last may not be stored yet.
+    assert found == [(60, 120), (180, 25), (240, 0)]
+    assert added_minutes(hour, []) == []
+    assert added_minutes([], samples) == []
