@@ -18,6 +18,7 @@ from cq.cli.web.changelog.entries import (
     Entry,
     EntryPage,
     entries_of,
+    problem_event,
     reset_event,
     start_event,
 )
@@ -118,8 +119,9 @@ class Changelogs:
                 found = _first_part(tail, position) if tail.is_loaded else []
                 if found is None:
                     page = await self._page(queue, position)
-                    if page is None:
-                        return  # the client connects again, and learns the reason
+                    if isinstance(page, str):
+                        yield problem_event(page)
+                        return
                     if page.begin != position:
                         yield reset_event(position, page.begin)
                         position = page.begin
@@ -130,6 +132,8 @@ class Changelogs:
                         position = part[-1].position
                 elif not await _is_set(changed, SILENCE_SECONDS):
                     yield HEARTBEAT
+            if tail.problem:
+                yield problem_event(tail.problem)
 
     @contextmanager
     def _following(self, queue: str) -> Iterator[Tail]:
@@ -149,14 +153,16 @@ class Changelogs:
                 self._ending.add(followed.task)
                 followed.task.add_done_callback(self._ending.discard)
 
-    async def _page(self, queue: str, position: bytes) -> EntryPage | None:
-        """The changes after a position that the tail lacks; None if they cannot be read now."""
+    async def _page(self, queue: str, position: bytes) -> EntryPage | str:
+        """The changes after a position that the tail lacks, or why they cannot be read."""
         try:
             return await self._in_older(partial(self._read_page, queue, position))
+        except CqError as error:
+            return printable(str(error))
         except Exception as error:
-            if isinstance(error, CqError) or error_code(error) is not None:
-                return None
-            raise
+            if error_code(error) is None:
+                raise
+            return printable(f"the store does not answer: {error}")
 
     def _read_page(self, queue: str, position: bytes) -> EntryPage:
         return entries_of(

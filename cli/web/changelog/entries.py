@@ -1,4 +1,4 @@
-"""The events of a changelog's stream: a change, the start, and the reset, each with the position after it."""
+"""The events of a changelog's stream: the start, changes, resets, each with the position after it, and problems."""
 
 from __future__ import annotations
 
@@ -62,6 +62,11 @@ def reset_event(given: bytes, begin: bytes) -> str:
         "changes after the given position are not stored any more: read all values, then continue from here"
     )
     return _event(begin, {"given": given.hex(), "position": begin.hex(), "reason": reason}, "reset")
+
+
+def problem_event(reason: str) -> str:
+    """The last event of a stream that the server cannot continue; without a position, so the client keeps its own."""
+    return f"event: problem\ndata: {json.dumps({'reason': reason})}\n\n"
 
 
 def _event(position: bytes, data: Mapping[str, Any], name: str = "") -> str:

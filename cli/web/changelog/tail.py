@@ -81,7 +81,9 @@ class Tail:
                 if not page.more:
                     await asyncio.sleep(REST_SECONDS)
                     await self._pause(_CHECK_SECONDS)
-                    if self._watch.failures:  # else watches that fail at once would cause reads without a rest
+                    if (
+                        self._watch.failures
+                    ):  # else watches that fail at once would cause reads without a rest
                         await asyncio.sleep(delay_after(self._watch.failures, longest=1.0))
         finally:
             self._watch.cancel()

@@ -52,7 +52,9 @@ def events_of(lines: Iterator[str]) -> Iterator[ChangelogEvent]:
             fields[name] = value
             continue
         if "data" in fields:
-            yield ChangelogEvent(fields.get("event", "message"), fields["id"], json.loads(fields["data"]))
+            yield ChangelogEvent(
+                fields.get("event", "message"), fields.get("id", ""), json.loads(fields["data"])
+            )
         elif "" in fields:
             yield ChangelogEvent(":", "", {})
         fields = {}

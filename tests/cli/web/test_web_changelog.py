@@ -108,6 +108,21 @@ def test_keys_and_values_are_those_of_json_output_and_large_changes_have_only_th
     assert last == {"key": ["b", ""], "old": None, "new": "last"}
 
 
+def test_values_of_sketches_are_estimates_as_in_json_output(db: Any) -> None:
+    Feed[Any]("changes").configure(db)
+    queue = cq.configure(db, "visitors", key=str, combiner="distinct", observers=[feed_spec("changes")])
+    for visitors in (["ann", "bob"], ["cyd"]):
+        for each in visitors:
+            queue.add_now(db, {"home": each})
+        drain(db, "visitors")
+
+    with serving(db) as found, following(found.server.url, "visitors") as stream:
+        first, second = (event.data for event in taken(stream, 2))
+    assert first == {"key": "home", "old": None, "new": {"estimate": 2, "lower": 2, "upper": 2}}
+    assert second["old"] == first["new"]
+    assert second["new"]["estimate"] == 3
+
+
 def test_a_hundred_followers_cost_the_store_as_much_as_one(db: Any, feed: Feed[Any]) -> None:
     counted, rounds = CountedReads(db), 4
     add(db, a=1)
@@ -218,7 +233,9 @@ def test_a_feed_that_is_made_again_resets_open_and_new_streams(db: Any, feed: Fe
         with following(found.server.url, "words") as stream:
             (first,) = taken(stream, 1)
             feed.delete(db)
-            assert taken(stream, 1) == []  # the server has ended the stream
+            (problem,) = taken(stream, 2)  # then the server ends the stream
+            assert (problem.name, problem.position) == ("problem", "")
+            assert "cq feed configure changes" in problem.data["reason"]
         refused = httpx.get(f"{found.server.url}/changelog/words", headers=TOKEN_HEADER)
         assert (refused.status_code, "cq feed configure changes" in refused.text) == (409, True)
         feed.configure(db)
