@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "queues.configure": ("configure", "pause", "resume"),
     "operate.status": ("status",),
     "queues.data": ("add", "get", "items"),
+    "queues.series": ("series",),
     "queues.manage": ("rebucket", "purge", "delete", "limit", "drain"),
     "queues.top": ("top", "cloud"),
     "operate.worker": ("worker",),

@@ -62,6 +62,7 @@ from cq.store.api import Database, Transaction
 from cq.store.api import TransactionRead as Snapshot
 from cq.store.space import Space
 from cq.store.transact import transact, transactional
+from cq.windows.series import Series
 from cq.windows.window import Window, WindowStatistics
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "QueueConfig",
     "QueueFull",
     "QueueNotConfigured",
+    "Series",
     "Snapshot",
     "Space",
     "StoreError",

@@ -129,6 +129,8 @@ class App:
         `built_in` has the factories of the built-in observers, by name.
         """
         combiner, observers = self._queues.get(wanted.name, (None, ()))
+        if combiner is None and wanted.level_of is not None:  # a level has the combiner of its queue
+            combiner, _ = self._queues.get(wanted.level_of.queue, (None, ()))
         if combiner is None:
             combiner = BUILT_IN.get(wanted.combiner.name)
         if combiner is None or Named(combiner.name, combiner.version) != wanted.combiner:

@@ -9,10 +9,11 @@ from typing import Any, Final
 from cq.admin.configure import RequestedSettings, change
 from cq.app import Factory
 from cq.config.queue import ObserverConfig, QueueConfig
+from cq.config.rollup import OBSERVER as ROLLUP
 from cq.errors import InvalidConfiguration
 from cq.feeds.config import read_feed_config
 from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers import distinct
+from cq.observers import distinct, rollup
 from cq.observers.export import queue as export
 from cq.observers.export.spec import export_spec
 from cq.observers.feeds import observer as feedobserver
@@ -54,10 +55,11 @@ def _checked(make: Factory, kind: str, spec: Callable[..., ObserverSpec]) -> Fac
     return checked
 
 
-def _top(score: bool, group: bool, **settings: Any) -> ObserverSpec:
+def _top(score: bool, group: bool | str, **settings: Any) -> ObserverSpec:
     # Without functions: `index.observer` says if it lacks those of an application.
     spec = index.top(**settings)
-    return replace(spec, settings={**spec.settings, "score": bool(score), "group": bool(group)})
+    by = group if group == index.LAST_PART else bool(group)
+    return replace(spec, settings={**spec.settings, "score": bool(score), "group": by})
 
 
 FACTORIES: Final[Mapping[str, Factory]] = {
@@ -67,6 +69,7 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     webhook.NAME: _checked(webhook.observer, webhook.NAME, webhook_spec),
     "feed": _checked(feedobserver.observer, "feed", feed_spec),
     distinct.NAME: _checked(distinct.observer, distinct.NAME, distinct.distinct),
+    ROLLUP: rollup.observer,
 }
 """{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
 

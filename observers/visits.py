@@ -26,7 +26,7 @@ from cq.config.window import milliseconds
 from cq.observers.builtin import change_checked
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
-from cq.windows.window import TAKEN
+from cq.windows.refused import TAKEN
 
 _PAIR: Final = (str, str)
 

@@ -61,7 +61,7 @@ observers/outbox
 observers/forward
 observers/webhook
 observers/feeds
-observers/distinct.py
+observers/distinct.py observers/rollup.py
 observers/builtin.py
 observers/visits.py
 observers/monitoring

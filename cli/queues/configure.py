@@ -10,6 +10,7 @@ import typer
 
 import cq
 from cq.admin.configure import requested
+from cq.admin.rollups import is_level
 from cq.app import App
 from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet, HelpCommand
@@ -31,9 +32,10 @@ from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward.observer import DEFAULT_ENV as FORWARD_ENV
 from cq.observers.forward.observer import forward_spec
-from cq.observers.top.index import DEFAULT_N
+from cq.observers.top.index import DEFAULT_N, LAST_PART
 from cq.observers.top.index import top as top_spec
 from cq.observers.webhook.observer import DEFAULT_SECRET_ENV, webhook_spec
+from cq.store.transact import transact
 
 commands = CommandSet()
 
@@ -57,6 +59,7 @@ class _ConfigureCommand(HelpCommand):
         "cq configure words --key str --value int --combiner sum",
         "cq configure words --top --export word_counts",
         "cq configure sessions --expire 30d",
+        "cq configure hits --rollup 1m:2d,1h:60d,1d:forever",
     ],
 )
 def configure(
@@ -149,6 +152,17 @@ def configure(
         ),
     ] = None,
     no_expire: Annotated[bool, typer.Option("--no-expire", help="Keep keys without updates.")] = False,
+    rollup: Annotated[
+        str | None,
+        option(
+            "PERIOD:RETENTION,...",
+            "Keep values by these periods, too, each for this time: 1m:2d,1h:60d,1d:forever. "
+            "`cq series` reads them.",
+        ),
+    ] = None,
+    no_rollup: Annotated[
+        bool, typer.Option("--no-rollup", help="Delete the values by periods; the queue stays.")
+    ] = False,
     rebuild: Annotated[
         str | None,
         option(
@@ -163,10 +177,11 @@ def configure(
 ) -> None:
     """Create a queue, or change its configuration.
 
-    Omitted options keep their values; the defaults are for a new queue. The types, combiner, buckets and
-    window of an existing queue cannot be changed here. A top, an export, a forward, a webhook and a feed can be added
+    Omitted options keep their values; the defaults are for a new queue. The types, combiner, buckets, window and
+    periods of an existing queue cannot be changed here. A top, an export, a forward, a webhook and a feed can be added
     to a queue with values: workers first report all values to them. An audit can be added, too: this command then reads
-    the whole queue. Keys that have values when `--expire` is first given count as updated soon after it.
+    the whole queue. Keys that have values when `--expire` is first given count as updated soon after it. A top of a
+    level of a roll-up, such as hits.1h, is kept for each period: `cq top hits --by 1h`.
     """
     observers: dict[str, tuple[Any, bool, Callable[[Any], ObserverSpec]]] = {
         "top": (top, no_top, top_spec),
@@ -175,7 +190,8 @@ def configure(
         "forward": (forward, no_forward, partial(forward_spec, url_env=forward_url_env)),
         "webhook": (webhook, no_webhook, partial(webhook_spec, secret_env=webhook_secret_env)),
     }
-    for name, (given, is_removed, _) in observers.items():
+    refused = {name: (given, is_removed) for name, (given, is_removed, _) in observers.items()}
+    for name, (given, is_removed) in {**refused, "rollup": (rollup, no_rollup)}.items():
         if given is not None and is_removed:
             raise typer.BadParameter(f"give either --{name} or --no-{name}")
     app = load_app(app_path) or App()
@@ -187,7 +203,10 @@ def configure(
         "audit": audit,
     }
     wanted |= {"window": window, "expire": _expiry(expire, is_removed=no_expire)}
+    wanted["rollup"] = "none" if no_rollup else rollup
     db = make_store(store) if rebuild is None else open_store(store)
+    if top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):
+        observers["top"] = (top, False, partial(top_spec, ranks=True, group=LAST_PART))
     changes = requested(
         **app.settings(queue, {name: given for name, given in wanted.items() if given is not None}),
         put=[spec(given) for given, _, spec in observers.values() if given is not None],
@@ -239,7 +258,7 @@ def _expiry(expire: str | None, *, is_removed: bool) -> float | bool | None:
 
 def _described(settings: dict[str, object]) -> str:
     shown = {**settings, "audit": "on" if settings["audit"] else []}
-    shown |= {what: settings[what] or [] for what in ("window", "expire")}
+    shown |= {what: settings[what] or [] for what in ("window", "expire", "rollup")}
     return ", ".join(
         f"{what} {', '.join(value) if isinstance(value, list) else value}"
         for what, value in shown.items()

@@ -45,7 +45,9 @@ def add(
     jsonl: Annotated[
         str | None,
         option(
-            "FILE|-", 'Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input.'
+            "FILE|-",
+            'Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input. For a queue with '
+            'a roll-up, "at" is the time of an update: seconds since 1970, or as 2026-01-31T12:00.',
         ),
     ] = None,
     once: Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -17,7 +18,7 @@ from cq.observers.top.cloud import Cloud, CloudReader
 from cq.observers.top.html import to_html
 from cq.observers.top.ranking import Ranking
 from cq.store.transact import transact
-from cq.tables.rows import group_rows, top_rows
+from cq.tables.rows import group_rows, top_rows, trending_rows
 
 _MODE: Final = 0o644  # of a page: readable for web servers, which run as other users
 Group = Annotated[str | None, option("GROUP", "Group to show, if the queue keeps its top in groups.")]
@@ -27,7 +28,13 @@ commands = CommandSet()
 
 
 @commands.command(
-    "top", examples=["cq top words -n 20", "cq top words --bottom --json", "cq top words --format csv"]
+    "top",
+    examples=[
+        "cq top words -n 20",
+        "cq top words --bottom --json",
+        "cq top words --format csv",
+        "cq top hits --by 1h",
+    ],
 )
 def top(
     queue: Queue,
@@ -38,6 +45,14 @@ def top(
         bool, typer.Option("--bottom", help="Show the lowest scores, the lowest first.")
     ] = False,
     group: Group = None,
+    by: Annotated[
+        str | None,
+        option("PERIOD", "Show the top of a period of a roll-up: 1h, 1d ..., with the ranks before."),
+    ] = None,
+    at: Annotated[
+        str | None,
+        option("TIME", "With --by: a time in the period, as 2026-01-31T12:00 in UTC. Default: now."),
+    ] = None,
     groups: Annotated[
         bool, typer.Option("--groups", help="Show the names of the groups, with the number of keys of each.")
     ] = False,
@@ -52,15 +67,33 @@ def top(
     exact as of the last pass. With --json the lines are `{"key": ..., "score": ...}`, or with --groups
     `{"group": ..., "count": ...}`. --format csv and parquet have these names as columns; a key of several parts has the
     columns key_1, key_2 and so on.
+
+    With --by, for a level with a top (`cq configure hits.1h --top`): each line has a key, its score and rank in the
+    period, and its rank in the period before, - if it had no value there. In JSON these are `key`, `score`, `rank` and
+    `before`.
     """
+    if by is None and at is not None:
+        raise typer.BadParameter("--at needs the period: add --by 1h")
+    if by is not None and (groups or bottom or group is not None):
+        raise typer.BadParameter("give either --by or --group, --groups and --bottom")
     target = choose(format_name, output, json)
     db, ranking = read_store(store), Ranking(queue)
-    rows = (
-        group_rows(db, ranking, number)
-        if groups
-        else top_rows(db, ranking, number, group=group, bottom=bottom)
-    )
+    if by is not None:
+        rows = trending_rows(db, queue, by, None if at is None else _time(at), number)
+    elif groups:
+        rows = group_rows(db, ranking, number)
+    else:
+        rows = top_rows(db, ranking, number, group=group, bottom=bottom)
     print_rows(rows, target)
+
+
+def _time(given: str) -> float:
+    """Seconds since 1970; a time without a zone is in UTC."""
+    try:
+        time = datetime.fromisoformat(given)
+    except ValueError:
+        raise typer.BadParameter(f"expected a time such as 2026-01-31T12:00, got: {given!r}") from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 @commands.command("cloud", examples=["cq cloud words --html words.html", "cq cloud words --follow --json"])

@@ -22,7 +22,7 @@ from cq.cli.shared.output import page_console, print_document
 
 PANELS: Final = {
     "Queues": ("configure", "rebucket", "limit", "pause", "resume", "purge", "delete"),
-    "Write and read": ("add", "get", "items", "top", "cloud"),
+    "Write and read": ("add", "get", "items", "series", "top", "cloud"),
     "Run and watch": ("worker", "status", "web", "drain", "health", "doctor", "settings"),
     "Repair": ("verify", "aside"),
     "Connect": ("export", "outbox", "feed", "cells"),

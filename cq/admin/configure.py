@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 from cq import keys, runtime
 from cq.admin.audit import include_all
 from cq.admin.backfill import clear_abandoned
-from cq.admin.purge import read_purging
+from cq.admin.purge import clear_queue, read_purging
+from cq.admin.rollups import levels_after, refuse_level_change, removed_levels, with_rollup
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config.cache import MAX_SUGGESTED
 from cq.config.expiry import ExpirySpec
@@ -32,6 +33,7 @@ from cq.config.queue import (
     refuse_while_rebucketing,
     write_config,
 )
+from cq.config.rollup import RollUp
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
@@ -86,7 +88,7 @@ class RequestedSettings:
     """Checked settings for `change`, from `requested`; None and empty for those that stay as they are.
 
     Attributes:
-        key, value, combiner, buckets, observers, audit, window, expire: as in `cq.configure`.
+        key, value, combiner, buckets, observers, audit, window, expire, rollup: as in `cq.configure`.
         put: observers to add, or to replace the observer of the same name.
         removed: names of observers to remove.
         rebuilt: the name of an observer that starts a new generation of its data.
@@ -102,6 +104,7 @@ class RequestedSettings:
     audit: bool | None = None
     window: WindowSpec | None = None
     expire: ExpirySpec | Literal[False] | None = None
+    rollup: RollUp | None = None
     put: Sequence[ObserverSpec] = ()
     removed: Collection[str] = ()
     rebuilt: str | None = None
@@ -216,6 +219,7 @@ _PARSERS: Final[dict[str, Callable[[Any], object]]] = {
     "observers": _specs,
     "window": WindowSpec.parse,
     "expire": ExpirySpec.parse,
+    "rollup": RollUp.parse,
     "put": _specs,
     "priority": _checked_priority,
 }
@@ -247,8 +251,15 @@ def change(
         before = None if stored is None else QueueConfig.from_bytes(name, stored)
         after = _created(new, wanted) if before is None else _changed(tr, before, wanted)
         check(tr.snapshot, after)  # before any write: it may read cached configurations
+        if before is not None:
+            refuse_level_change(before, after)
+        levels, removed = levels_after(tr, before, after), removed_levels(tr, before, after)
         if wanted.priority is not None:
             change_flags(tr, name, priority=wanted.priority)
+        for level in removed:
+            clear_queue(tr, level)
+        for stored_level, level in levels:
+            _store(tr, stored_level, level)
         _store(tr, before, after)
         return after
 
@@ -259,7 +270,7 @@ def change(
 
 
 def _created(new: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
-    created = _with_observers(wanted.shape(new), wanted.specs(new))
+    created = with_rollup(_with_observers(wanted.shape(new), wanted.specs(new)), wanted.rollup)
     return with_audit(created, whole=True) if wanted.audit else created
 
 
@@ -281,6 +292,7 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
         ):  # its present updates have no rows in the window, so they would never expire
             raise ConfigurationConflict(current.name, {"window": ("none", wanted.window)})
         changed = replace(changed, window=wanted.window)  # rows already written keep their time
+    changed = with_rollup(changed, wanted.rollup)
     if wanted.audit in (None, current.audit is not None):
         return changed
     if not wanted.audit:

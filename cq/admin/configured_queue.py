@@ -29,6 +29,7 @@ class OtherSettings(TypedDict, total=False):
     audit: bool | None
     window: object
     expire: object
+    rollup: object
 
 
 @overload
@@ -87,6 +88,7 @@ def configure(
     audit: bool | None = None,
     window: object = None,
     expire: object = None,
+    rollup: object = None,
 ) -> CombineQueue[Any, Any]:
     """Create a queue, or change settings of an existing one, and return it; the same settings again change nothing.
 
@@ -120,6 +122,10 @@ def configure(
         expire: seconds without an update after which workers delete a key; False: never (default of a new queue). The
             observers receive each deletion. A key lives up to a 60th part of this time longer. It can be changed at any
             time. Keys with values at that moment count as updated by workers soon after it.
+        rollup: periods, and how long each is kept: `"1m:2d,1h:60d,1d:forever"`, or a dict of these (default of a new
+            queue: no roll-up). Updates from now on count in their minute, hour and day, too, see `cq.Series`. cq keeps
+            each period in a queue of its own, a level named after it (`hits.1m`), which is configured, purged,
+            rebucketed and deleted with its queue. `"none"` deletes the levels. Other retentions can be set at any time.
 
     Raises:
         InvalidConfiguration: a setting is not one that cq knows.
@@ -136,6 +142,7 @@ def configure(
         audit=audit,
         window=window,
         expire=expire,
+        rollup=rollup,
     )
     change(db, name, wanted)
     return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)

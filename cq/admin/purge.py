@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from cq import keys
 from cq.admin.backfill import read_states
+from cq.admin.rollups import refuse_level, with_levels
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
@@ -26,35 +27,48 @@ from cq.store.transact import transact
 def purge(db: Database, name: str) -> QueueConfig:
     """Have workers delete all values and queued updates; updates added later count. Returns at once.
 
-    Passes report every deletion to observers, so a top and an exported table follow. Raises `QueueNotConfigured`, and
-    `NotNow` while the queue is being rebucketed.
+    The levels of a roll-up are purged in the same transaction. Passes report every deletion to observers, so a top and
+    an exported table follow. Raises `QueueNotConfigured`, `NotNow` while the queue is being rebucketed, and
+    `InvalidConfiguration` for a level of a roll-up.
     """
 
     def mark(tr: Transaction) -> QueueConfig:
-        current = read_config(tr, name)
-        refuse_while_rebucketing(current)
-        changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
-        if current.audit is not None:
-            # A new audit is whole: all that remains after the purge was added under it.
-            changed = with_audit(without_audit(tr, changed), whole=True)
-        queue = QueueKeys(name)
-        tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
-        for bounds in queue.sources():  # documents and file positions: sources stored again must count again
-            tr.clear_range(*bounds)
-        tr.clear_range(*WindowKeys(name).rows())  # the expiry must not subtract updates that the purge drops
-        tr.clear_range(*WindowKeys(name).operations())
-        tr.clear_range(*ExpiryKeys(name).all())  # the values that remain for a while need no times
-        tr.clear_range(*queue.aside())  # now: an update added again after this commit would survive the purge
-        notify_all(tr, current)
-        write_config(tr, changed)
-        return changed
+        config = read_config(tr, name)
+        refuse_level(config, "purge")
+        marked, *_ = [_mark(tr, each) for each in with_levels(tr, config)]
+        return marked
 
     return transact(db, mark)
 
 
+def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
+    """Mark one queue; returns its new configuration."""
+    refuse_while_rebucketing(current)
+    changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
+    if current.audit is not None:
+        # A new audit is whole: all that remains after the purge was added under it.
+        changed = with_audit(without_audit(tr, changed), whole=True)
+    queue, window = QueueKeys(current.name), WindowKeys(current.name)
+    tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
+    for bounds in queue.sources():  # documents and file positions: sources stored again must count again
+        tr.clear_range(*bounds)
+    tr.clear_range(*window.rows())  # the expiry must not subtract updates that the purge drops
+    tr.clear_range(*window.operations())
+    tr.clear_range(*ExpiryKeys(current.name).all())  # the values that remain for a while need no times
+    tr.clear_range(*queue.aside())  # now: an update added again after this commit would survive the purge
+    notify_all(tr, current)
+    write_config(tr, changed)
+    return changed
+
+
 def is_purging(db: Database, name: str) -> bool:
-    """Whether a purge of a queue is unfinished in any bucket. Raises `QueueNotConfigured`."""
-    return transact(db, lambda tr: read_purging(tr.snapshot, read_config(tr.snapshot, name)))
+    """Whether a purge of a queue, or of a level of it, is unfinished in any bucket. Raises `QueueNotConfigured`."""
+
+    def read(tr: Transaction) -> bool:
+        configs = with_levels(tr.snapshot, read_config(tr.snapshot, name))
+        return any(read_purging(tr.snapshot, each) for each in configs)
+
+    return transact(db, read)
 
 
 def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
@@ -65,15 +79,23 @@ def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
 
 
 def delete(db: Database, name: str) -> None:
-    """Delete a queue with all its data, including that of its observers, in one transaction; exported tables stay.
+    """Delete a queue with all its data, its levels and the data of its observers, in one transaction.
 
-    Concurrent adds, passes and exports fail, or find no queue. Raises `QueueNotConfigured`.
+    Exported tables stay. Concurrent adds, passes and exports fail, or find no queue. Raises `QueueNotConfigured`, and
+    `InvalidConfiguration` for a level of a roll-up.
     """
 
     def clear(tr: Transaction) -> None:
         config = read_config(tr, name)
-        write_config(tr, config)  # invalidates cached configurations, and wakes workers
-        tr.clear_range(*keys.below(QueueKeys(name).prefix))
-        tr.clear(keys.queue_entry(name))
+        refuse_level(config, "delete")
+        for each in with_levels(tr, config):
+            clear_queue(tr, each)
 
     transact(db, clear)
+
+
+def clear_queue(tr: Transaction, config: QueueConfig) -> None:
+    """Clear all keys of one queue, without its levels."""
+    write_config(tr, config)  # invalidates cached configurations, and wakes workers
+    tr.clear_range(*keys.below(QueueKeys(config.name).prefix))
+    tr.clear(keys.queue_entry(config.name))

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from cq.admin.backfill import backfill_progress
 from cq.admin.purge import read_purging
+from cq.admin.rollups import refuse_level, with_levels
 from cq.config.queue import (
     MAX_BUCKETS,
     QueueConfig,
@@ -34,7 +35,8 @@ from cq.store.transact import transact
 def rebucket(db: Database, name: str, buckets: int) -> QueueConfig:
     """Change a queue's number of buckets while adds and workers continue; returns its configuration.
 
-    Workers drain the former buckets. Writes one notification for each of these.
+    The levels of a roll-up change in the same transaction. Workers drain the former buckets. Writes one notification
+    for each of these.
 
     Args:
         db: a database of either store.
@@ -43,16 +45,24 @@ def rebucket(db: Database, name: str, buckets: int) -> QueueConfig:
 
     Raises:
         QueueNotConfigured: there is no such queue.
-        InvalidConfiguration: `buckets` is out of range.
+        InvalidConfiguration: `buckets` is out of range, or the queue is a level of a roll-up.
         NotNow: a rebucketing, a purge or a backfill of the queue is still in progress.
     """
     if type(buckets) is not int or not 1 <= buckets <= MAX_BUCKETS:
         raise InvalidConfiguration(f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {brief(buckets)}")
-    return transact(db, lambda tr: _rebucket(tr, name, buckets))
+
+    def run(tr: Transaction) -> QueueConfig:
+        config = read_config(tr, name)
+        refuse_level(config, "rebucket")
+        changed, *_ = [_rebucket(tr, each, buckets) for each in with_levels(tr, config)]
+        return changed
+
+    return transact(db, run)
 
 
-def _rebucket(tr: Transaction, name: str, buckets: int) -> QueueConfig:
-    current = read_config(tr, name)
+def _rebucket(tr: Transaction, current: QueueConfig, buckets: int) -> QueueConfig:
+    """Change the number of buckets of one queue."""
+    name = current.name
     if current.buckets == buckets:
         return current
     refuse_while_rebucketing(current)

@@ -16,6 +16,7 @@ from cq.aio.handles import AsyncCloudReader as CloudReader
 from cq.aio.handles import AsyncCombineQueue as CombineQueue
 from cq.aio.handles import AsyncFeed as Feed
 from cq.aio.handles import AsyncRanking as Ranking
+from cq.aio.handles import AsyncSeries as Series
 from cq.aio.handles import AsyncWindow as Window
 from cq.aio.worker import AsyncWorker as Worker
 
@@ -31,6 +32,7 @@ __all__ = [
     "CombineQueue",
     "Feed",
     "Ranking",
+    "Series",
     "Window",
     "Worker",
     "open",

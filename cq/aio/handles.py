@@ -1,4 +1,4 @@
-"""Queues, windows, feeds, rankings and clouds for tasks of asyncio: their methods are those of the synchronous ones.
+"""Queues, windows, series, feeds, rankings and clouds for tasks of asyncio, with the methods of the synchronous ones.
 
 Each method is made from the synchronous one and takes its arguments, with a database or a transaction of `cq.aio` in
 the place of the store's. Type checkers and editors see the arguments and results of the synchronous method.
@@ -16,7 +16,9 @@ from cq.feeds.feed import Feed
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.queue.combine_queue import CombineQueue
+from cq.queue.slots import Span
 from cq.type_variables import K, M, V
+from cq.windows.series import Series
 from cq.windows.window import Window
 
 S = TypeVar("S")  # the synchronous handle: as Any, pyright would lose its types of keys and values
@@ -97,6 +99,9 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
     merged = Awaited(CombineQueue[K, V].merged)
     items = Awaited(CombineQueue[K, V].items)
     scan = Iterated(CombineQueue[K, V].scan)
+    series = Awaited(CombineQueue[K, V].series)
+    series_of_many = Awaited(CombineQueue[K, V].series_of_many)
+    merged_series = Awaited(CombineQueue[K, V].merged_series)
 
 
 class AsyncWindow(AsyncHandle, Generic[K]):
@@ -123,6 +128,26 @@ class AsyncWindow(AsyncHandle, Generic[K]):
     get_many = Awaited(Window[K].get_many)
     items = Awaited(Window[K].items)
     statistics = Awaited(Window[K].statistics)
+
+
+class AsyncSeries(AsyncHandle, Generic[K, V]):
+    """`cq.Series` for tasks.
+
+    Args:
+        queue: a queue, or its name.
+        late: as for `cq.Series`.
+    """
+
+    def __init__(
+        self, queue: AsyncCombineQueue[K, V] | CombineQueue[K, V] | str, *, late: Span | None = None
+    ) -> None:
+        self.sync: Series[K, V] = Series(
+            queue.sync if isinstance(queue, AsyncCombineQueue) else queue, late=late
+        )
+
+    add = Awaited(Series[K, V].add)
+    add_each = Awaited(Series[K, V].add_each)
+    statistics = Awaited(Series[K, V].statistics)
 
 
 class AsyncFeed(AsyncHandle, Generic[M]):
@@ -168,6 +193,7 @@ class AsyncRanking(AsyncHandle, Generic[K, V]):
     count = Awaited(Ranking[K, V].count)
     groups = Awaited(Ranking[K, V].groups)
     rank = Awaited(Ranking[K, V].rank)
+    ranks = Awaited(Ranking[K, V].ranks)
     rank_of_score = Awaited(Ranking[K, V].rank_of_score)
 
 

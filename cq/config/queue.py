@@ -15,6 +15,7 @@ from cq import keys
 from cq.config.cache import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.config.expiry import ExpirySpec
 from cq.config.features import check_features, stored_features
+from cq.config.rollup import LevelOf, RollUp
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
@@ -111,6 +112,8 @@ class QueueConfig:
         purges, purge_generation: the number of purges so far, and the generation of the shape at the latest one.
         window: None if the queue has no window.
         expiry: None if its keys do not expire.
+        rollup: None if the queue has no roll-up.
+        level_of: None if the queue is not a level of a roll-up.
     """
 
     name: str
@@ -131,6 +134,8 @@ class QueueConfig:
     purge_generation: int = 0
     window: WindowSpec | None = None
     expiry: ExpirySpec | None = None
+    rollup: RollUp | None = None
+    level_of: LevelOf | None = None
 
     def under_former_shape(self) -> QueueConfig | None:
         """The configuration with which passes drain the former shape; None if there is no such shape."""
@@ -149,6 +154,7 @@ class QueueConfig:
         needed = {"audit": self.audit is not None, "window": self.window is not None}
         needed["expiry"] = self.expiry is not None
         needed["sketches"] = self.value.sketch is not None
+        needed["rollup"] = self.rollup is not None or self.level_of is not None
         return [feature for feature, is_needed in needed.items() if is_needed]
 
     def to_bytes(self) -> bytes:
@@ -174,9 +180,14 @@ class QueueConfig:
                 "audit": self.audit,
                 "audits": self.audits,
                 "window": self.window,
-                **({} if self.expiry is None else {"expiry": self.expiry}),
+                **self._optional_parts(),
             }
         )
+
+    def _optional_parts(self) -> dict[str, Any]:
+        """The parts of the stored form that only queues with these features have."""
+        parts = {"expiry": self.expiry, "rollup": self.rollup, "level_of": self.level_of}
+        return {what: part for what, part in parts.items() if part is not None}
 
     @classmethod
     def from_bytes(cls, name: str, data: bytes) -> QueueConfig:
@@ -201,6 +212,7 @@ class QueueConfig:
             "audit": self.audit is not None,
             "window": None if self.window is None else str(self.window),
             "expire": None if self.expiry is None else str(self.expiry),
+            "rollup": None if self.rollup is None else str(self.rollup),
         }
 
 
@@ -228,6 +240,8 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         purge_generation,
         None if window is None else WindowSpec(*window).checked(),
         None if expiry is None else ExpirySpec(*expiry).checked(),
+        RollUp.from_stored(stored.get("rollup")),
+        LevelOf.from_stored(stored.get("level_of")),
     )
     # Foreign bytes must fail here, with one error, not later in a pass with any error.
     shapes = [(config.generation, config.buckets), *([config.former] if config.former else [])]

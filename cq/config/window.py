@@ -7,8 +7,9 @@ from math import ceil
 from typing import Final, NamedTuple
 
 from cq import runtime
-from cq.encoding.codec import brief
-from cq.errors import InvalidConfiguration
+from cq.encoding.codec import brief, shown
+from cq.errors import InvalidConfiguration, InvalidData
+from cq.keys.window import MAX_TIME_MS
 
 SLICES: Final = 60
 """The default number of slices of a window."""
@@ -78,6 +79,13 @@ def milliseconds(time: float | None) -> int:
     Rounded up, so that a later reading of the clock, in seconds or nanoseconds, never gives an earlier time.
     """
     return -(-runtime.time_ns() // 1_000_000) if time is None else ceil(round(time * 1000, 3))
+
+
+def checked_time(at: object) -> int:
+    """Milliseconds of a time in seconds since 1970; raises `InvalidData`."""
+    if type(at) not in (int, float) or not abs(at) < MAX_TIME_MS / 4000:  # type: ignore[arg-type]
+        raise InvalidData(f"expected a time in seconds since 1970, got: {shown(at)}")
+    return milliseconds(at)  # type: ignore[arg-type]
 
 
 def _seconds(number: int) -> str:

@@ -41,6 +41,7 @@ from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_noting
 from cq.type_variables import K, V
+from cq.windows.series import Series
 from cq.windows.window import Window
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Emitter(Generic[K, V]):
 
     Args:
         queue: the queue, as `CombineQueue(name, combiner=...)` if the combiner is one of your own. In a queue with a
-            window, or a `Window`, increments count at the time of their commit.
+            window or a roll-up, increments count at the time of their commit.
         db: a database of either store.
         mode: `durable`: a call returns, or its awaitable resolves, when its increments are committed, together with
             those of all other waiting callers. `fast`: a call returns at once; uncommitted increments are lost if the
@@ -81,7 +82,7 @@ class Emitter(Generic[K, V]):
 
     def __init__(
         self,
-        queue: CombineQueue[K, V] | Window[K],
+        queue: CombineQueue[K, V] | Window[K] | Series[K, V],
         db: Database,
         *,
         mode: str = "durable",
@@ -89,7 +90,7 @@ class Emitter(Generic[K, V]):
         at_most: int = 10_000,
         timeout: float = 10.0,
     ) -> None:
-        if not isinstance(queue, CombineQueue | Window):
+        if not isinstance(queue, CombineQueue | Window | Series):
             raise TypeError(
                 f"expected a queue, got: {codec.shown(queue)}; write `cq.Emitter(cq.CombineQueue('words'), db)`"
             )

@@ -1,8 +1,9 @@
 """Load of JSON lines: adds the lines of a file to a queue in batches, and can be interrupted and continued.
 
-Each line is `{"key": ..., "update": ...}`. Each transaction that adds lines also writes the position reached and a
-fingerprint of all bytes before it. So every line is added exactly once, even if the load is killed and run again many
-times; lines appended to the file are added by the next run. A file that changed before the position is refused.
+Each line is `{"key": ..., "update": ...}`; for a queue with a roll-up, `"at"` is the time of the update. Each
+transaction that adds lines also writes the position reached and a fingerprint of all bytes before it. So every line is
+added exactly once, even if the load is killed and run again many times; lines appended to the file are added by the
+next run. A file that changed before the position is refused.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, BinaryIO, Final
 
 from cq import runtime
 from cq.config.queue import QueueConfig, read_config
+from cq.config.window import checked_time
+from cq.encoding import codec
 from cq.encoding.json_values import key_from_json, value_from_json
 from cq.encoding.stored import StoredRecord
 from cq.errors import InvalidData
@@ -24,10 +28,12 @@ from cq.queue.combine_queue import CombineQueue
 from cq.queue.packing import check_update
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
+from cq.windows.series import Series
 
 _BATCH_LINES: Final = 2_000
 _BATCH_BYTES: Final = 200_000
 _LONGEST_LINE: Final = 1_000_000
+_Line = tuple[Any, Any, float | None]  # key, update, and its time if the line has one
 _SHOWN: Final = 60  # characters of a bad line in error messages
 
 
@@ -71,12 +77,12 @@ def add_jsonl(
     hasher = _skip(stream, position)
     first = position.lines
     for lines in _batches(stream):
-        pairs, good, error = _parsed(config, lines, position.lines)
+        parsed, good, error = _parsed(config, lines, position.lines)
         for line in lines[:good]:
             hasher.update(line)
         size = sum(map(len, lines[:good]))
         reached = FilePosition(position.offset + size, position.lines + good, hasher.digest())
-        _add(db, queue, key, pairs, position, reached)
+        _add(db, _adder(config, queue, parsed), key, position, reached)
         position = reached
         progress(position)
         if error is not None:
@@ -114,35 +120,56 @@ def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 def _parsed(
     config: QueueConfig, lines: list[bytes], before: int
-) -> tuple[list[tuple[Any, Any]], int, InvalidData | None]:
+) -> tuple[list[_Line], int, InvalidData | None]:
     """The updates of the lines before the first bad one, the number of these lines, and the bad line's error."""
-    pairs: list[tuple[Any, Any]] = []
+    parsed: list[_Line] = []
     for number, line in enumerate(lines):
         try:
             if line.strip():
-                pairs.append(_pair(config, line))
+                parsed.append(_line(config, line))
         except InvalidData as error:
             done = before + number
             lines_before = {0: "no line is", 1: "the line before it is"}.get(
                 done, f"the {done:,} lines before it are"
             )
-            return pairs, number, InvalidData(f"line {done + 1}: {error}; {lines_before} committed")
-    return pairs, len(lines), None
+            return parsed, number, InvalidData(f"line {done + 1}: {error}; {lines_before} committed")
+    return parsed, len(lines), None
 
 
-def _pair(config: QueueConfig, line: bytes) -> tuple[Any, Any]:
+def _line(config: QueueConfig, line: bytes) -> _Line:
     try:
         # Without this, a float in between would round a decimal.
         content = json.loads(line, parse_float=Decimal if config.value.name == "decimal" else None)
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidData(f"expected JSON, got: {_shown(line)} ({_reason(error)})") from None
-    if not isinstance(content, dict) or content.keys() != {"key", "update"}:
+    if not isinstance(content, dict) or content.keys() - {"at"} != {"key", "update"}:
         raise InvalidData(f'expected {{"key": ..., "update": ...}}, got: {_shown(line)}')
+    if "at" in content and config.rollup is None:
+        raise InvalidData(
+            f"expected no time in a line, as queue {config.name!r} has no roll-up: {_shown(line)}"
+        )
     key = key_from_json(config.key, content["key"])
     update = value_from_json(config.value, content["update"])
     config.key.encoder()(key)
     check_update(config, key, update)
-    return key, update
+    return key, update, _time(content.get("at"))
+
+
+def _time(given: object) -> float | None:
+    """Seconds since 1970, or a time in ISO 8601, in UTC if it names no zone; None for none."""
+    try:
+        if isinstance(given, str):
+            time = datetime.fromisoformat(given)
+            return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        return (
+            None
+            if given is None
+            else checked_time(float(given) if isinstance(given, Decimal) else given) / 1000
+        )
+    except (ValueError, OverflowError):
+        raise InvalidData(
+            f"expected a time in seconds since 1970, or as 2026-01-31T12:00:00, got: {codec.shown(given)}"
+        ) from None
 
 
 def _reason(error: Exception) -> str:
@@ -156,11 +183,21 @@ def _shown(line: bytes) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
+def _adder(
+    config: QueueConfig, queue: CombineQueue, lines: list[_Line]
+) -> Callable[[Transaction, bytes | None], object]:
+    """A function that adds the updates of lines, with an operation id or None."""
+    if config.rollup is not None:
+        series = Series(queue)
+        return lambda tr, once: series.add_each(tr, lines, once)
+    pairs = [(key, update) for key, update, _ in lines]
+    return lambda tr, once: queue.add(tr, pairs, once=once)
+
+
 def _add(
     db: Database,
-    queue: CombineQueue,
+    write: Callable[[Transaction, bytes | None], object],
     key: bytes | None,
-    pairs: list[tuple[Any, Any]],
     position: FilePosition,
     reached: FilePosition,
 ) -> None:
@@ -177,7 +214,7 @@ def _add(
                     "another process is adding this file at the same time: run this again when it has finished"
                 )
             tr.set(key, reached.to_bytes())
-        queue.add(tr, pairs, once=once)
+        write(tr, once)
 
     if reached != position:
         transact(db, add)

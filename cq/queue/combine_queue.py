@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from itertools import count, repeat
 from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from cq import keys, runtime
@@ -13,13 +12,11 @@ from cq.config.queue import QueueConfig, read_config
 from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
-from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.queue.ledger import count_added
-from cq.queue.limits import refuse_if_full
-from cq.queue.packing import pack, split_pairs
+from cq.keys import QueueKeys
+from cq.queue.adds import refuse_adds_to_level, write_updates, write_with_levels
 from cq.queue.pending import before_adds, read_pending
 from cq.queue.rows import drop_repeated_operations, updates_of
-from cq.queue.window_rows import pack_expiring, write_expiring
+from cq.queue.slots import Span, combined, plan_slots, read_slots
 from cq.store.api import (
     WANT_ALL,
     Database,
@@ -28,7 +25,6 @@ from cq.store.api import (
     Value,
     snapshot_of,
 )
-from cq.store.own_writes import note_writes
 from cq.store.row_pages import pages
 from cq.store.transact import transact
 from cq.type_variables import K, V
@@ -36,7 +32,6 @@ from cq.type_variables import K, V
 PAGE_BYTES: Final = 1_000_000
 """Approximate bytes of a page of items."""
 _RANDOM_ID_BYTES: Final = 16
-_counter: Final = count()  # process-wide: two adds in one transaction must not write rows with the same key
 
 
 class Page(NamedTuple, Generic[K, V]):
@@ -115,6 +110,10 @@ class CombineQueue(Generic[K, V]):
             FDBError: from the store, as for any read; the retry loop handles it.
         """
         config = read_config(tr, self.name)
+        if config.rollup is not None:
+            write_with_levels(tr, config, updates, once, [milliseconds(None) // 1000])
+            return
+        refuse_adds_to_level(config)
         due = None if config.window is None else config.window.expires(milliseconds(None))
         write_updates(tr, self.keys, config, updates, once, due=due)
 
@@ -218,6 +217,87 @@ class CombineQueue(Generic[K, V]):
                 return Page(found, row.key[len(self.keys.values()[0]) :])
         return Page(found, None)
 
+    def series(
+        self,
+        tr: TransactionRead,
+        key: K,
+        *,
+        last: Span,
+        by: Span | None = None,
+        until: float | None = None,
+        fill: Any = None,
+    ) -> list[tuple[int, V | Any]]:
+        """The values of a key by slots of time: `[(start, value), ...]`, the oldest first; for a queue with a roll-up.
+
+        The slots are those that have a part of the last `last` seconds: so the oldest and the newest one may have
+        parts outside of them. They are read from the coarsest level with periods that divide `by`, if it keeps the
+        span; several periods of it are combined into one slot. All values have one read version. A coarser level
+        follows a finer one by one pass, and the finest one has the updates that a pass has combined.
+
+        Args:
+            tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
+            key: a key of the queue.
+            last: length of the span: seconds, text such as `"24h"`, or a `timedelta`; whole seconds.
+            by: length of a slot, in the same way; slots begin at multiples of it since 1970, in UTC. Default: the
+                shortest period that gives at most 100 slots.
+            until: end of the span in seconds since 1970; default: now.
+            fill: value of a slot without a value, such as 0.
+
+        Raises:
+            NotInStore: the queue has no roll-up.
+            InvalidData: the roll-up has no such slots; or the read needs more than 5,000 values.
+            CodeMismatch: slots must be combined, with a combiner that this `CombineQueue` was not given.
+        """
+        return self.series_of_many(tr, [key], last=last, by=by, until=until, fill=fill)[key]
+
+    def series_of_many(
+        self,
+        tr: TransactionRead,
+        wanted: Collection[K],
+        *,
+        last: Span,
+        by: Span | None = None,
+        until: float | None = None,
+        fill: Any = None,
+    ) -> dict[K, list[tuple[int, V | Any]]]:
+        """The series of several keys, read concurrently: `{key: [(start, value), ...]}`; raises the errors of `series`.
+
+        Args:
+            tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
+            wanted: the keys.
+            last: as for `series`.
+            by: as for `series`.
+            until: as for `series`.
+            fill: as for `series`.
+        """
+        config = read_config(snapshot_of(tr), self.name)
+        plan = plan_slots(config, last, by, until, len(repeatable(wanted, "keys")))
+        found = read_slots(tr, config, wanted, plan, lambda: own_combiner(self, config))
+        return {
+            key: [(start, fill if value is None else value) for start, value in slots]
+            for key, slots in found.items()
+        }
+
+    def merged_series(
+        self, tr: TransactionRead, key: K, *, last: Span, by: Span | None = None, until: float | None = None
+    ) -> V | None:
+        """The value of a key over a span of time: the combination of the slots of `series`; None without a value.
+
+        It includes all updates of the last `last` seconds, and none that is older than that and one slot. So it is the
+        window for combiners that cannot subtract, such as `maximum`. Raises the errors of `series`.
+
+        Args:
+            tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
+            key: a key of the queue.
+            last: as for `series`.
+            by: as for `series`.
+            until: as for `series`.
+        """
+        slots = self.series(tr, key, last=last, by=by, until=until)
+        combiner = own_combiner(self, read_config(snapshot_of(tr), self.name))
+        value: V | None = combined(combiner, key, (value for _, value in slots))
+        return value
+
     def scan(self, db: Database, *, limit: int = 1000) -> Iterator[tuple[K, V]]:
         """All keys with their last reported values, read in one transaction for each `limit` keys.
 
@@ -255,38 +335,6 @@ class CombineQueue(Generic[K, V]):
         return before + updates_of(backlog, rows).get(encoded, [])
 
 
-def write_updates(
-    tr: Transaction,
-    queue: QueueKeys,
-    config: QueueConfig,
-    updates: object,
-    once: str | bytes | None,
-    *,
-    due: int | None,
-) -> None:
-    """Write the keys of an add; `due` is the time when the updates leave the queue's window, None for never."""
-    refuse_if_full(tr, config)
-    name, generation = config.name, config.generation
-    operation = None if once is None else _operation(once, updates)
-    packed = pack(config, updates, operation)
-    pairs = list(packed.pairs) if due is not None or config.audit is not None else []
-    expiring = [] if due is None else pack_expiring(pairs, operation)
-    notifications = list(map(queue.notification, repeat(generation), packed.rows))
-    # All checks of the updates come before the first write.
-    note_writes(tr, name, notifications)
-    for (bucket, rows), notification in zip(packed.rows.items(), notifications, strict=True):
-        for row in rows:
-            tr.set_versionstamped_key(queue.new_row(generation, bucket, next(_counter)), row)
-        # A unique value: a pass clears a notification only if no add has written it again since.
-        tr.set_versionstamped_value(notification, INCOMPLETE_VERSIONSTAMP)
-    if operation is not None:
-        tr.set_versionstamped_key(queue.new_marker(operation), b"")
-    if due is not None:
-        write_expiring(tr, name, expiring, due, _counter, once=operation is not None)
-    if config.audit is not None:
-        count_added(tr, config, pairs)
-
-
 def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
     """This process's combiner for a queue; raises `CodeMismatch` if it is another one, and `MissingPackage`."""
     combiner = queue.combiner or BUILT_IN.get(config.combiner.name)
@@ -300,10 +348,3 @@ def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
         )
     require_packages(config.value)
     return combiner
-
-
-def _operation(once: str | bytes, updates: object) -> bytes:
-    """An operation id as bytes; raises `InvalidData`, and `WrongType` for `add(tr, key, update)`."""
-    if isinstance(updates, str):
-        split_pairs(updates)
-    return codec.encode_operation(once)

@@ -17,7 +17,7 @@ from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData
 from cq.keys import QueueKeys, after
 from cq.plain_text import printable
-from cq.queue.combine_queue import write_updates
+from cq.queue.adds import write_updates
 from cq.queue.ledger import count_added, count_dropped
 from cq.queue.missed_reports import drop_missed, read_missed, retry_missed
 from cq.queue.rows import UnreadableRow

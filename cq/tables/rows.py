@@ -9,7 +9,9 @@ from cq.config.queue import read_config
 from cq.encoding.codec import ValueType
 from cq.encoding.columns import Field, Row
 from cq.observers.top.ranking import Ranking, current_settings
+from cq.observers.top.trending import trending
 from cq.queue.combine_queue import CombineQueue
+from cq.queue.slots import Span
 from cq.store.api import Database, TransactionRead
 from cq.store.row_pages import pages
 from cq.store.transact import transact
@@ -64,6 +66,18 @@ def group_rows(db: Database, ranking: Ranking[Any, Any], limit: int) -> TableRow
     """The first `limit` groups of a top, and the number of keys of each. Raises the errors of `Ranking`."""
     rows: list[Row] = [*transact(db, lambda tr: ranking.groups(tr.snapshot, limit))]
     return TableRows([Field("group", ValueType("str")), Field("count", ValueType("int"))], [rows])
+
+
+def trending_rows(db: Database, queue: str, by: Span, at: float | None, limit: int) -> TableRows:
+    """The keys, scores, ranks and former ranks of `trending`, in one transaction; raises its errors."""
+    rows: list[Row] = [
+        *transact(db, lambda tr: trending(tr.snapshot, queue, by=by, at=at, limit=limit)),
+    ]
+    config = transact(db, lambda tr: read_config(tr.snapshot, queue))
+    rank = ValueType("int")
+    score = ValueType("float") if config.value.name == "any" else config.value
+    fields = [Field("key", config.key), Field("score", score), Field("rank", rank), Field("before", rank)]
+    return TableRows(fields, [rows])
 
 
 def _entry_fields(tr: TransactionRead, name: str) -> list[Field]:

@@ -91,6 +91,10 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "keeps the id until then",
     ),
     "window-total": ("a total is not the sum of the updates in the window", NO_REPAIR),
+    "level-value": (
+        "a value of a level of a roll-up is not the combination of the shorter periods",
+        NO_REPAIR,
+    ),
     "observer-data": ("data of a generation that no observer has", "clears it"),
     "observer-current": (
         "the generation of an observer's data that readers use is unknown",

@@ -74,8 +74,8 @@ def _recount(piece: Piece) -> str:
     limit = piece.share(RECOUNT_BYTES)
     try:
         rows = read_expiring(piece.snapshot, piece.config, WindowKeys(piece.name).rows(), limit)
-        values = _read_up_to(piece, piece.keys.values(), limit)
-        aside = _read_up_to(piece, piece.keys.aside(), limit)
+        values = read_up_to(piece, piece.keys.values(), limit)
+        aside = read_up_to(piece, piece.keys.aside(), limit)
         if not rows.at_end or values is None or aside is None:
             return f"it holds more than {RECOUNT_BYTES:,} bytes"
         expected = sum_up(piece.snapshot, piece.keys, rows.rows)
@@ -96,7 +96,7 @@ def _recount(piece: Piece) -> str:
     return ""
 
 
-def _read_up_to(piece: Piece, bounds: tuple[bytes, bytes], limit: int) -> list[KeyValue] | None:
+def read_up_to(piece: Piece, bounds: tuple[bytes, bytes], limit: int) -> list[KeyValue] | None:
     """Read a range; None if it has more than `limit` bytes."""
     rows, size = [], 0
     for row in piece.snapshot.get_range(*bounds, streaming_mode=WANT_ALL):

@@ -24,8 +24,8 @@ from cq.config.window import milliseconds
 from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys, after
 from cq.keys.window import WindowKeys
+from cq.queue.adds import write_updates
 from cq.queue.bucket_state import fresh_token
-from cq.queue.combine_queue import write_updates
 from cq.queue.limits import admitted
 from cq.queue.rows import Row, UnreadableRow
 from cq.queue.set_aside import set_broken_aside

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic
+from typing import Any, Generic
 
 from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner
 from cq.config.queue import QueueConfig, read_config
-from cq.config.window import WindowSpec, milliseconds
+from cq.config.window import WindowSpec, checked_time, milliseconds
 from cq.encoding import codec
 from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
-from cq.keys.window import MAX_TIME_MS, WindowKeys
-from cq.queue.combine_queue import CombineQueue, Page, write_updates
-from cq.queue.packing import split_pairs
+from cq.keys.window import WindowKeys
+from cq.queue.adds import write_updates
+from cq.queue.combine_queue import CombineQueue, Page
 from cq.queue.window_rows import read_overdue
 from cq.store.api import Transaction, TransactionRead, snapshot_of
 from cq.type_variables import K
 from cq.windows.pending import read_changes, read_pending_sums
-
-TAKEN: Final = "taken"
-LATE: Final = "late"
-FUTURE: Final = "future"
-_COUNTER_BYTES: Final = 8
+from cq.windows.refused import FUTURE, LATE, TAKEN, count_refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +130,13 @@ class Window(Generic[K]):
         """
         config, spec = self._config(tr)
         present = milliseconds(now)
-        happened = present if at is None else _checked_time(at)
+        happened = present if at is None else checked_time(at)
         due = spec.expires(happened)
         window = WindowKeys(self.name)
         if due <= present:
-            return self._count_refused(tr, updates, window.late, LATE)
+            return count_refused(tr, updates, window.late, LATE)
         if happened > present + spec.slice:
-            return self._count_refused(tr, updates, window.future, FUTURE)
+            return count_refused(tr, updates, window.future, FUTURE)
         write_updates(tr, self.keys, config, updates, once, due=due)
         return TAKEN
 
@@ -228,12 +224,6 @@ class Window(Generic[K]):
             )
         return config, config.window
 
-    def _count_refused(self, tr: Transaction, updates: object, counter: bytes, why: str) -> str:
-        """Count refused updates by an atomic addition, which conflicts with no other transaction; returns `why`."""
-        number = len(split_pairs(updates)[0])
-        tr.add(counter, number.to_bytes(_COUNTER_BYTES, "little"))
-        return why
-
 
 def _changed(
     config: QueueConfig, page: Page, after: bytes, changes: Mapping[bytes, int]
@@ -251,10 +241,3 @@ def _changed(
         for encoded in sorted(totals, key=keys.place)
         if totals[encoded]
     ]
-
-
-def _checked_time(at: object) -> int:
-    """Milliseconds of a time in seconds since 1970; raises `InvalidData`."""
-    if type(at) not in (int, float) or not abs(at) < MAX_TIME_MS / 4000:  # type: ignore[arg-type]
-        raise InvalidData(f"expected a time in seconds since 1970, got: {codec.shown(at)}")
-    return milliseconds(at)  # type: ignore[arg-type]

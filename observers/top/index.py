@@ -38,6 +38,8 @@ DEFAULT_N: Final = 100
 MAX_GROUP_BYTES: Final = 500
 MAX_ENTRY_BYTES: Final = 10_000
 """The longest key of an entry: FoundationDB's limit."""
+LAST_PART: Final = "last part"
+"""The group of a key is the last part of the key, such as the start of a period of a roll-up."""
 _NUMBERS: Final = ("int", "float", "decimal", "any", *KINDS)
 COUNT_BYTES: Final = 8
 _NO_ENTRIES: Final = bytes(COUNT_BYTES)
@@ -49,7 +51,7 @@ def top(
     every: int = 1000,
     ranks: bool = False,
     score: ScoreFunction | None = None,
-    group: GroupFunction | None = None,
+    group: GroupFunction | str | None = None,
     version: int = 1,
 ) -> ObserverSpec:
     """The observer to configure a queue with, for `cq.configure` or `cq.App.queue`.
@@ -61,7 +63,8 @@ def top(
         score: function of the score to order by; None for the value itself, or of a sketch its estimate or count. An
             error that it raises sets the key aside.
         group: function of a key's group, a str of 1 to 500 bytes: keeps a top and a cloud for each; None for one top
-            of the whole queue.
+            of the whole queue. `LAST_PART` needs no code of the application: the group is the last part of a key, and
+            there are no clouds.
         version: of `score` and `group`; increase it whenever their results change.
 
     Raises:
@@ -74,9 +77,15 @@ def top(
             )
     if type(ranks) is not bool:
         raise InvalidConfiguration(f"expected ranks of a top to be True or False, got: {codec.brief(ranks)}")
-    own = score is not None, group is not None
-    settings = {"n": n, "every": every, "ranks": ranks, "score": own[0], "group": own[1]}
-    factory = partial(observer, score=score, group=group) if any(own) else None
+    if isinstance(group, str) and group != LAST_PART:
+        raise InvalidConfiguration(
+            f"expected a function of a key's group, or {LAST_PART!r}, got: {codec.brief(group)}"
+        )
+    function = None if isinstance(group, str) else group
+    by = group if isinstance(group, str) else group is not None
+    settings = {"n": n, "every": every, "ranks": ranks, "score": score is not None, "group": by}
+    own = score is not None or function is not None
+    factory = partial(observer, score=score, group=function) if own else None
     return ObserverSpec(NAME, version, settings, factory)
 
 
@@ -94,6 +103,7 @@ def observer(
         CodeMismatch: the settings require a score or group function that is not given, or the other way round.
         InvalidConfiguration: the queue's values are not numbers, and there is no score function.
     """
+    group = group_function(config, settings, group)
     for what, function in (("score", score), ("group", group)):
         if bool(settings.get(what)) != (function is not None):
             raise CodeMismatch(
@@ -107,7 +117,24 @@ def observer(
             f"the values of queue {config.name!r} are of type {config.value}, which has no scores: "
             "declare a top with a score function in an application"
         )
-    return Index(config, TopKeys(QueueKeys(config.name), generation), bool(settings["ranks"]), score, group)
+    return Index(config, TopKeys(QueueKeys(config.name), generation), settings, score, group)
+
+
+def group_function(
+    config: QueueConfig, settings: Mapping[str, Any], own: GroupFunction | None
+) -> GroupFunction | None:
+    """The function of a key's group: that of the settings, or the application's; None without groups.
+
+    Raises `InvalidConfiguration` if keys have one part, and groups are their last part.
+    """
+    if settings.get("group") != LAST_PART:
+        return own
+    if len(config.key.parts) < 2:
+        raise InvalidConfiguration(
+            f"expected keys of several parts for a top by their last part, queue {config.name!r} has keys of "
+            f"{config.key}"
+        )
+    return lambda key, value: str(key[-1])
 
 
 class IndexPlace(NamedTuple):
@@ -158,19 +185,21 @@ class Index:
     Attributes:
         keys: of the generation.
         ranks: whether it keeps counts for ranks.
+        publishes: whether workers publish clouds of it.
     """
 
     def __init__(
         self,
         config: QueueConfig,
         keys: TopKeys,
-        ranks: bool,
+        settings: Mapping[str, Any],
         score: ScoreFunction | None,
         group: GroupFunction | None,
     ) -> None:
         self._key_type = config.key
         self.keys = keys
-        self.ranks = ranks
+        self.ranks = bool(settings["ranks"])
+        self.publishes = settings["group"] != LAST_PART
         self._score = score
         self._group = group
 
@@ -200,6 +229,8 @@ class Index:
                 tr.add(key, difference.to_bytes(COUNT_BYTES, "little", signed=True))
             if difference < 0:
                 tr.compare_and_clear(key, _NO_ENTRIES)  # applied at commit, so no concurrent add is lost
+        if not self.publishes:
+            return
         for group in groups:
             tr.set_versionstamped_value(self.keys.mark(group), INCOMPLETE_VERSIONSTAMP)
         if groups:

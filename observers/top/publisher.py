@@ -23,7 +23,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.observers.top.cloud import CLOUD_BYTES, PIECE_BYTES, CloudHead, digest_of, encode_entries
-from cq.observers.top.index import NAME
+from cq.observers.top.index import LAST_PART, NAME
 from cq.observers.top.ranking import entry_of
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
@@ -213,7 +213,9 @@ def first_entries(config: QueueConfig, rows: Any, prefix_length: int) -> bytes:
 
 
 def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """A worker's tasks for a queue with a top."""
+    """A worker's tasks for a queue with a top; none for a top by the last part of keys, which has no clouds."""
+    if observer.settings["group"] == LAST_PART:
+        return []
     task = Publisher(db, config, observer)
     transact(db, task.prepare)
     return [task]

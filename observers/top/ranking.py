@@ -6,7 +6,7 @@ the index is exact, since it changes in the transactions that change values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple
 
 from cq.admin.backfill import parse_generation
@@ -15,7 +15,7 @@ from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotInStore, NotReady
 from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.top import TopKeys, group_of
-from cq.observers.top.index import COUNT_BYTES, NAME, GroupFunction, ScoreFunction, place_of
+from cq.observers.top.index import COUNT_BYTES, NAME, GroupFunction, ScoreFunction, group_function, place_of
 from cq.observers.top.scores import Score, descending
 from cq.observers.top.sort_keys import from_sort_key
 from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value, snapshot_of
@@ -155,14 +155,29 @@ class Ranking(Generic[K, V]):
         every two digits. Raises `InvalidConfiguration` if the top keeps no ranks, `InvalidData` for a key of another
         type than the queue's, `CodeMismatch` if the top is configured with functions that this reader lacks.
         """
+        return self.ranks(tr, [key])[0]
+
+    def ranks(self, tr: TransactionRead, wanted: Sequence[K]) -> list[int | None]:
+        """The rank of each of these keys, as `rank`, read concurrently: two rounds of reads for all of them.
+
+        Args:
+            tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
+            wanted: the keys.
+        """
         config = read_config(snapshot_of(tr), self.name)
-        value = tr.get(self._queue.value(config.key.encoder()(key)))
+        encode = config.key.encoder()
+        values = [tr.get(self._queue.value(encode(key))) for key in wanted]
         settings, keys = self._current(tr, config)
-        self._check_functions(settings)
-        if value.value is None:
-            return None
-        place = place_of(key, codec.decode(value.value), self._score, self._group)
-        return None if place is None else self._rank(tr, keys, place.group, place.place)
+        group = group_function(config, settings, self._group)
+        self._check_functions(settings, group)
+        places = [
+            None if value.value is None else place_of(key, codec.decode(value.value), self._score, group)
+            for key, value in zip(wanted, values, strict=True)
+        ]
+        paths = [None if at is None else _Path(tr, keys, at.group, at.place) for at in places]
+        for name in {at.group for at in places if at is not None}:
+            self._root(tr, keys, name)
+        return [None if path is None else 1 + path.higher() for path in paths]
 
     def rank_of_score(self, tr: TransactionRead, score: Score, group: str | None = None) -> int:
         """1 plus the number of keys with a strictly higher score than `score`; no key needs to have this score."""
@@ -193,8 +208,8 @@ class Ranking(Generic[K, V]):
         settings, generation = current_settings(tr, config)
         return settings, TopKeys(self._queue, generation)
 
-    def _check_functions(self, settings: Mapping[str, Any]) -> None:
-        for what, function in (("score", self._score), ("group", self._group)):
+    def _check_functions(self, settings: Mapping[str, Any], group: GroupFunction | None) -> None:
+        for what, function in (("score", self._score), ("group", group)):
             if settings and bool(settings.get(what)) != (function is not None):
                 raise CodeMismatch(
                     f"the top of queue {self.name!r} has {'a' if settings.get(what) else 'no'} {what} function: "

@@ -14,6 +14,7 @@ from cq.observers.builtin import FACTORIES
 from cq.observers.telemetry.history import check_row
 from cq.observers.verify.cloud import check_cloud
 from cq.observers.verify.export import check_export, check_table
+from cq.observers.verify.levels import check_levels
 from cq.observers.verify.outbox import check_outbox
 from cq.observers.verify.top import TopChecks
 from cq.store.api import Database
@@ -68,6 +69,7 @@ def verification(
     checks: dict[str, Check] = {
         **CHECKS,
         "rows": every_row(parts),
+        "levels": check_levels,
         "counts of the top": top.check_counts,
         "table": partial(check_table, wait_seconds=wait_seconds, url_env=url_env),
     }

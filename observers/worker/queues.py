@@ -37,7 +37,7 @@ class QueueCheck:
 def find_queues(
     db: Database, app: App, names: Sequence[str], *, is_strict: bool = True
 ) -> tuple[dict[str, QueueCheck], Void]:
-    """The queues of these names, or all, and a watch on every change of any queue's configuration.
+    """The queues of these names and their levels, or all, and a watch on every change of any queue's configuration.
 
     Switches queues to observers whose backfill is complete, and finishes drained rebuckets. If `is_strict`, raises
     `QueueNotConfigured` for a given name that belongs neither to a queue, nor to a feed, nor to an exporter of the
@@ -58,7 +58,7 @@ def _read(
     tr: Transaction, app: App, names: Sequence[str], is_strict: bool
 ) -> tuple[dict[str, QueueCheck], Void]:
     found = {}
-    for name in names or queue_names(tr.snapshot):
+    for name in _with_levels(tr, names) or queue_names(tr.snapshot):
         try:
             found[name] = _find(tr, app, name)
         except QueueNotConfigured as error:
@@ -68,6 +68,16 @@ def _read(
                 raise
             found[name] = QueueCheck(None, str(error))
     return found, tr.watch(keys.CHANGED)
+
+
+def _with_levels(tr: Transaction, names: Sequence[str]) -> list[str]:
+    """These names, and those of the levels of their roll-ups."""
+    found = dict.fromkeys(names)
+    for name in names:
+        with suppress(CqError):  # reported by the caller
+            rollup = read_config(tr.snapshot, name).rollup
+            found.update(dict.fromkeys(each.queue_of(name) for each in rollup.levels) if rollup else {})
+    return list(found)
 
 
 def _find(tr: Transaction, app: App, name: str) -> QueueCheck:

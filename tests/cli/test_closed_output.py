@@ -70,6 +70,7 @@ RUNS = {
     "purge": "purge words --yes --no-wait",
     "rebucket": "rebucket words --buckets 2 --no-wait",
     "resume": "resume words",
+    "series": "series hits a",
     "settings": "settings",
     "status": "status",
     "top": "top words",
@@ -99,6 +100,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     db: Any = cq.open(f"embedded:{folder / 'cli.db'}")
     (folder / "texts.txt").write_text("hello world hello")
     cq.configure(db, "words", observers=[top(5), export_spec("words")])
+    cq.configure(db, "hits", rollup="1m:2d,1h:60d")
     Feed("chat").configure(db)
     cq.transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
     cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"a": 2}))

@@ -26,7 +26,7 @@ from cq.observers.top import index
 from cq.observers.worker import worker
 from cq.passes import batch, combine_pass, deletions, open_bucket, reporting
 from cq.passes.bucket_cache import BucketCache
-from cq.queue import combine_queue, missed_reports, packing
+from cq.queue import adds, combine_queue, missed_reports, packing
 from cq.queue.missed_reports import MissedReports
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
@@ -76,7 +76,7 @@ def overwrites_rows() -> Iterator[None]:
     """Rows of one transaction are not kept apart."""
     same = itertools.repeat(0)
     with (
-        patch.object(combine_queue, "_counter", same),
+        patch.object(adds, "_counter", same),
         patch.object(packing, "ROW_BYTES", 1),
         patch("tests.simulation.run.count", lambda: same),
     ):

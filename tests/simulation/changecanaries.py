@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from cq.admin import backfill, configure, purge, rebucket
 from cq.config import queue as config
-from cq.queue import combine_queue, limits
+from cq.queue import adds, limits
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.operation_ids import Trim
 from cq.verify import buckets
@@ -93,7 +93,7 @@ def ignores_pauses() -> Any:
 
 def adds_to_full_queues() -> Any:
     """An add does not read the mark of a full queue."""
-    return patch.object(combine_queue, "refuse_if_full", lambda tr, config: None)
+    return patch.object(adds, "refuse_if_full", lambda tr, config: None)
 
 
 def keeps_queues_full() -> Any:

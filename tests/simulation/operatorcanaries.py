@@ -87,9 +87,9 @@ def adds_lines_whatever_the_position() -> Iterator[None]:
     """A file is added from the position that the process remembers."""
     add = json_lines._add
 
-    def forgetful(db: Any, queue: Any, key: Any, pairs: Any, position: Any, reached: Any) -> None:
+    def forgetful(db: Any, write: Any, key: Any, position: Any, reached: Any) -> None:
         with patch.object(json_lines, "_read_position", lambda tr, key: position):
-            add(db, queue, key, pairs, position, reached)
+            add(db, write, key, position, reached)
 
     with patch.object(json_lines, "_add", forgetful):
         yield

@@ -19,7 +19,7 @@ from typing import Final
 from cq import runtime
 from cq.feeds import messages
 from cq.observers.export import rows
-from cq.queue import combine_queue
+from cq.queue import adds
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
 from tests.simulation.expiring import Expiries
@@ -85,7 +85,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     gc.disable()  # it must not run what it finds at moments of its own
     violation = ""
     # What is counted in a process begins anew with each run.
-    combine_queue._counter = count()  # type: ignore[misc]
+    adds._counter = count()  # type: ignore[misc]
     rows._counters._next = 0
     messages._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)

@@ -12,7 +12,7 @@ from cq.admin import purge
 from cq.config.window import WindowSpec
 from cq.keys.window import WindowKeys
 from cq.observers import builtin, distinct
-from cq.queue import combine_queue
+from cq.queue import adds
 from cq.windows import expiry
 from cq.windows import window as windows
 from tests.simulation.store import Reads, SimTransaction
@@ -77,7 +77,7 @@ def counts_visits_for_visitors() -> Any:
 
 def adds_without_leaving() -> Any:
     """An add puts into a window's total what never leaves it."""
-    return patch.object(combine_queue, "write_expiring", lambda *args, **settings: None)
+    return patch.object(adds, "write_expiring", lambda *args, **settings: None)
 
 
 def reads_without_overdue() -> Any:

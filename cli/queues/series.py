@@ -1,0 +1,123 @@
+"""`cq series`: the values of keys by minutes, hours, days ..., for a queue with a roll-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+import typer
+
+import cq
+from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
+from cq.cli.shared.exit_status import NO_VALUE
+from cq.cli.shared.help import CommandSet
+from cq.cli.shared.options import WORDS, AppPath, Json, Queue, Store, argument, load_app, option, read_store
+from cq.cli.shared.output import as_word, make_console, print_line, print_table, say
+from cq.cli.shared.sparkline import sparkline
+from cq.config.queue import QueueConfig, read_config
+from cq.encoding.codec import ValueType
+from cq.encoding.columns import Field
+from cq.encoding.json_values import key_from_word, value_from_word
+from cq.tables.rows import TableRows
+
+_TIME: Final = "%Y-%m-%d %H:%M:%S"
+
+commands = CommandSet()
+
+
+@commands.command(
+    "series",
+    examples=[
+        "cq series hits /index --last 24h",
+        "cq series hits /index /about --last 7d --by 1d --fill 0 --format csv",
+        "cq series hits /index --last 30m --merged",
+    ],
+)
+def series(
+    queue: Queue,
+    keys: Annotated[list[str], argument("KEY", "Keys to read. " + WORDS)],
+    last: Annotated[str, option("DURATION", "Length of the span of time: 90m, 24h, 7d ...")] = "24h",
+    by: Annotated[
+        str | None,
+        option(
+            "DURATION",
+            "Length of a slot: 1m, 1h, 1d ... Default: the shortest that gives at most 100 slots.",
+        ),
+    ] = None,
+    fill: Annotated[
+        str | None, option("VALUE", "Value of slots without a value, such as 0. Default: no value.")
+    ] = None,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="Print one value for each key: of all slots together.")
+    ] = False,
+    format_name: FormatName = None,
+    output: OutputFile = None,
+    app_path: AppPath = None,
+    store: Store = None,
+    json: Json = False,
+) -> None:
+    """Print the values of keys by minutes, hours or days.
+
+    For a queue with a roll-up, see `cq configure --rollup`. Slots begin at whole minutes, hours or days in UTC; the
+    first and the last one may have parts outside of the span. With --json the lines are `{"key": ..., "start": ...,
+    "value": ...}`, or with --merged `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for
+    slots of several periods, and for --merged. With --merged, the exit status is 3 if a key has no value.
+    """
+    if merged and (fill is not None or format_name or output):
+        raise typer.BadParameter("give either --merged or --fill, --format and --output")
+    target = choose(format_name, output, json)
+    app, db = load_app(app_path), read_store(store)
+
+    def read(tr: Any) -> tuple[QueueConfig, dict[Any, Any]]:
+        config = read_config(tr.snapshot, queue)
+        handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app else None)
+        wanted = list(dict.fromkeys(key_from_word(config.key, word) for word in keys))
+        if merged:
+            return config, {key: handle.merged_series(tr.snapshot, key, last=last, by=by) for key in wanted}
+        filled = None if fill is None else value_from_word(config.value, fill)
+        return config, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=filled)
+
+    config, found = db.transact(read)
+    if merged:
+        for key, value in found.items():
+            print_line(json, key=key, value=value)
+        if None in found.values():
+            raise typer.Exit(NO_VALUE)
+    elif target.format is None and make_console().is_terminal:
+        _show(found)
+    else:
+        fields = [
+            Field("key", config.key),
+            Field("start", ValueType("datetime")),
+            Field("value", config.value),
+        ]
+        rows = [(key, _moment(start), value) for key, slots in found.items() for start, value in slots]
+        print_rows(TableRows(fields, [rows]), target)
+
+
+def _show(found: dict[Any, list[tuple[int, Any]]]) -> None:
+    """A table with a column for each key, and below it a chart of one line for each key with numbers."""
+    names = [as_word(key) for key in found]
+    starts = [start for start, _ in next(iter(found.values()))]
+    columns = [["-" if value is None else as_word(value) for _, value in slots] for slots in found.values()]
+    rows = zip((f"{_moment(start):{_TIME}}" for start in starts), *columns, strict=True)
+    print_table(["start (UTC)", *names], rows, right=names)
+    is_ascii = make_console().options.ascii_only
+    for name, slots in zip(names, found.values(), strict=True):
+        chart = _chart([value for _, value in slots], is_ascii=is_ascii)
+        if chart:
+            say(f"{chart}  {name}")
+
+
+def _chart(values: Sequence[Any], *, is_ascii: bool) -> str:
+    """The values as blocks; empty if they are not numbers from 0 on."""
+    numbers = [value for value in values if value is not None]
+    if not numbers or not all(isinstance(value, int | float | Decimal) and value >= 0 for value in numbers):
+        return ""
+    return sparkline([None if value is None else float(value) for value in values], is_ascii=is_ascii)
+
+
+def _moment(start: int) -> datetime:
+    return datetime.fromtimestamp(start, UTC)

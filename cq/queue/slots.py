@@ -1,0 +1,144 @@
+"""Reads of a roll-up: the values of a span of time by slots, such as the hours of the last day.
+
+Each value is stored under its own key, so a read costs one request for each period of the chosen level; all are in
+flight together, at one read version. A coarser level follows a finer one by one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from cq import runtime
+from cq.arguments import repeatable
+from cq.combiners import Combiner
+from cq.config.queue import QueueConfig
+from cq.config.rollup import RollUp, RollUpLevel, duration, level_key, level_key_type, seconds_of
+from cq.encoding import codec
+from cq.errors import InvalidData, NotInStore
+from cq.keys import QueueKeys
+from cq.store.api import TransactionRead, Value
+
+MAX_SLOTS: Final = 5_000
+"""Values that one call reads, at most."""
+_FEW_SLOTS: Final = 100  # of the slots that a read without `by` chooses
+
+Span = float | str | timedelta
+"""A duration: seconds, text such as `"24h"`, or a `timedelta`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """The slots to read.
+
+    Attributes:
+        queue: the name of the level's queue.
+        period: the length of the level's periods, in seconds.
+        by: the length of a slot, a multiple of it.
+        starts: the starts of the slots, in seconds since 1970.
+    """
+
+    queue: str
+    period: int
+    by: int
+    starts: range
+
+    @property
+    def times(self) -> range:
+        """The starts of all periods to read."""
+        return range(self.starts.start, self.starts.stop, self.period)
+
+
+def plan_slots(
+    config: QueueConfig, last: Span, by: Span | None, until: float | None, keys: int = 1
+) -> SlotPlan:
+    """The slots that have a part of the last `last` seconds before `until`, for reads of a number of keys.
+
+    Raises `NotInStore` for a queue without a roll-up, `InvalidData` if no level suits or the slots are too many.
+    """
+    if config.rollup is None:
+        raise NotInStore(
+            f"queue {config.name!r} has no roll-up: run `cq configure {config.name} --rollup 1m:2d,1h:60d,1d:forever`"
+        )
+    seconds, now = seconds_of(last), runtime.time()
+    end = now if until is None else until
+    if type(end) not in (int, float) or not abs(end) < 1 << 40:
+        raise InvalidData(f"expected a time in seconds since 1970, got: {codec.shown(until)}")
+    kept = [level for level in config.rollup.levels if (level.retention or 1 << 60) >= now - end + seconds]
+    wanted = _finest(config.rollup, kept, seconds) if by is None else seconds_of(by)
+    fitting = [level for level in kept if wanted % level.period == 0]
+    if not fitting:
+        raise _unfitting(config, wanted, seconds)
+    level = fitting[-1]
+    first = int((end - seconds) // wanted * wanted)
+    if level.retention is not None:  # a slot whose first periods may be gone would be too small
+        first = max(first, -(int(level.retention - now) // wanted) * wanted)
+    starts = range(first, int(-(-end // wanted) * wanted), wanted)
+    plan = SlotPlan(level.queue_of(config.name), level.period, wanted, starts)
+    if len(plan.times) * keys > MAX_SLOTS:
+        coarser = next(
+            (each for each in kept if len(starts) * wanted // each.period * keys <= MAX_SLOTS), None
+        )
+        how = f"give by={duration(coarser.period)!r}, or a shorter span" if coarser else "give a shorter span"
+        raise InvalidData(
+            f"{len(plan.times) * keys:,} values of queue {plan.queue!r} are more than the {MAX_SLOTS:,} of one read: "
+            f"{how}{', or fewer keys' if keys > 1 else ''}"
+        )
+    return plan
+
+
+def read_slots(
+    tr: TransactionRead,
+    config: QueueConfig,
+    wanted: Collection[Any],
+    plan: SlotPlan,
+    combiner: Callable[[], Combiner],
+) -> dict[Any, list[tuple[int, Any]]]:
+    """{key: [(start, value), ...]} of the slots, with None for a slot without a value.
+
+    `combiner` returns the queue's combiner; it is called only if a slot has several periods.
+    """
+    check, encode = config.key.encoder(), level_key_type(config.key).encoder()
+    queue = QueueKeys(plan.queue)
+    futures: dict[Any, list[Value]] = {}
+    for key in repeatable(wanted, "keys"):
+        check(key)  # so that the message names the queue's own type
+        futures[key] = [tr.get(queue.value(encode(level_key(key, time)))) for time in plan.times]
+    code = combiner() if plan.by > plan.period else None
+    found = {}
+    each = plan.by // plan.period
+    for key, values in futures.items():
+        slots = [values[at : at + each] for at in range(0, len(values), each)]
+        found[key] = [
+            (start, combined(code, key, map(_decoded, slot)))
+            for start, slot in zip(plan.starts, slots, strict=True)
+        ]
+    return found
+
+
+def combined(combiner: Combiner | None, key: Any, values: Any) -> Any:
+    """The combination of the values that are not None; None if there is none, or if it means no value."""
+    present = [value for value in values if value is not None]
+    if not present or combiner is None:
+        return present[0] if present else None
+    value = combiner.combine(key, present)
+    return None if combiner.is_empty(value) else value
+
+
+def _decoded(value: Value) -> Any:
+    return None if value.value is None else codec.decode(value.value)
+
+
+def _finest(rollup: RollUp, kept: list[RollUpLevel], seconds: int) -> int:
+    """The shortest period that gives few slots, of the levels that keep the span."""
+    few = [level for level in kept if seconds // level.period < _FEW_SLOTS]
+    return (few or kept or list(rollup.levels))[0 if few else -1].period
+
+
+def _unfitting(config: QueueConfig, by: int, seconds: int) -> InvalidData:
+    return InvalidData(
+        f"the roll-up of queue {config.name!r} has no slots of {duration(by)} over {duration(seconds)}: "
+        f"it has {config.rollup}"
+    )

@@ -1,0 +1,111 @@
+"""`cq configure --rollup`, `cq series` and `cq top --by`."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+import pytest
+from pyarrow import parquet
+
+from tests.cli.conftest import Cli, Here
+from tests.cli.terminal import Terminal, plain
+
+LEVELS = "1m:2d,1h:60d,1d:forever"
+
+
+@pytest.fixture
+def hits(here: Here) -> int:
+    """A queue with values of two pages in two hours; returns the start of the present hour at its configuration."""
+    assert here("configure", "hits", "--rollup", LEVELS).status == 0
+    hour = int(time.time()) // 3600 * 3600
+    lines = [
+        ("/a", 5, hour),
+        ("/b", 7, hour),
+        ("/a", 3, hour - 3600),
+        ("/b", 1, hour - 3600),
+        ("/c", 1, hour),
+    ]
+    path = "hits.jsonl"
+    with open(path, "w") as file:
+        file.writelines(
+            json.dumps({"key": key, "update": update, "at": at}) + "\n" for key, update, at in lines
+        )
+    assert here("add", "hits", "--jsonl", path).status == 0
+    assert here("worker", "hits", "--drain").status == 0
+    return hour
+
+
+def test_a_series_is_printed_in_every_format(here: Here, hits: int) -> None:
+    rows = here("series", "hits", "/a", "--last", "3h", "--by", "1h", "--fill", "0", "--json").rows()
+    values = {row["start"]: row["value"] for row in rows}
+    first, second = (datetime.fromtimestamp(each, UTC) for each in (hits - 3600, hits))
+    assert values[first.isoformat()] == 3
+    assert values[second.isoformat()] == 5
+    assert sum(values.values()) == 8
+    table = here("series", "hits", "/a", "/b", "--last", "3h", "--by", "1h", "--format", "csv").out
+    assert f"/b,{second.isoformat()},7" in table.splitlines()
+    ended = here(
+        "series", "hits", "/a", "--last", "3h", "--by", "1h", "--format", "parquet", "--output", "a.parquet"
+    )
+    assert ended.status == 0
+    found = parquet.read_table("a.parquet").to_pylist()
+    assert {"key": "/a", "start": second, "value": 5} in found
+    assert {row["value"] for row in found} == {None, 3, 5}
+    assert here("series", "hits", "/a", "/b", "--last", "3h", "--merged").out == "/a\t8\n/b\t8\n"
+    assert here("series", "hits", "/x", "--merged").status == 3
+
+
+def test_a_series_on_a_terminal_is_a_table_with_charts(cli: Cli, hits: int) -> None:
+    with Terminal(cli, "series", "hits", "/a", "--last", "3h", "--by", "1h") as terminal:
+        lines = plain(terminal.output()).splitlines()
+    start = f"{datetime.fromtimestamp(hits, UTC):%Y-%m-%d %H:%M:%S}"
+    assert any(line.split() == [*start.split(), "5"] for line in lines)
+    assert any("█" in line and line.rstrip().endswith("  /a") for line in lines)
+
+
+def test_a_top_by_periods_has_the_ranks_before(here: Here, hits: int) -> None:
+    assert "no top" in here("top", "hits", "--by", "1h").err
+    assert here("configure", "hits.1h", "--top").status == 0
+    assert here("worker", "hits", "--drain").status == 0
+    at = datetime.fromtimestamp(hits, UTC).isoformat()
+    assert here("top", "hits", "--by", "1h", "--at", at).out == "/b\t7\t1\t2\n/a\t5\t2\t1\n/c\t1\t3\t-\n"
+    assert here("top", "hits", "--by", "1h", "--at", at, "-n", "1", "--json").rows() == [
+        {"key": "/b", "score": 7, "rank": 1, "before": 2}
+    ]
+    before = datetime.fromtimestamp(hits - 3600, UTC).replace(tzinfo=None).isoformat()
+    assert here("top", "hits", "--by", "1h", "--at", before).out == "/a\t3\t1\t-\n/b\t1\t2\t-\n"
+    assert here("verify", "hits.1h").status == 0
+    assert here("verify", "hits.1m").status == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["top", "hits", "--by", "2h"], "has no level of 2h: its roll-up is"),
+        (["top", "hits", "--by", "1h", "--at", "noon"], "expected a time"),
+        (["top", "hits", "--at", "2026-01-01"], "add --by"),
+        (["top", "hits", "--by", "1h", "--bottom"], "either --by or"),
+        (["series", "hits", "/a", "--last", "5x"], "expected a duration"),
+        (["series", "hits", "/a", "--last", "9d", "--by", "1m"], "has no slots of 1m over 9d"),
+        (["series", "hits", "/a", "--merged", "--fill", "0"], "either --merged or"),
+        (["add", "hits.1m", '["/a", 60]=1'], "add to queue 'hits'"),
+        (["purge", "hits.1m", "--yes"], "purge queue 'hits'"),
+        (["configure", "hits", "--rollup", "1m:2d"], "configured with other settings"),
+        (["configure", "hits", "--rollup", "soon"], "expected a roll-up as"),
+        (["configure", "hits", "--rollup", LEVELS, "--no-rollup"], "either --rollup or --no-rollup"),
+    ],
+)
+def test_errors_are_one_line_that_says_what_to_do(here: Here, words: list[str], message: str) -> None:
+    assert here("configure", "hits", "--rollup", LEVELS).status == 0
+    ended = here(*words)
+    assert ended.status in (1, 2)
+    assert message in " ".join(ended.err.split())
+    assert "Traceback" not in ended.err
+
+
+def test_a_roll_up_can_be_removed(here: Here) -> None:
+    assert LEVELS in here("configure", "hits", "--rollup", LEVELS).out
+    assert here("configure", "hits", "--no-rollup", "--json").rows()[0]["rollup"] is None
+    assert "has no roll-up" in here("series", "hits", "/a").err

@@ -1,0 +1,59 @@
+"""Roll-ups as users write them, and as they are stored."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cq.config.rollup import LevelOf, RollUp, duration, seconds_of
+from cq.errors import InvalidConfiguration
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("1m:2d,1h:60d,1d:forever", "1m:2d,1h:60d,1d:forever"),
+        (" 1d:forever, 60s:48h,1h:60d", "1m:2d,1h:60d,1d:forever"),
+        ({"1m": "2d", 3600: timedelta(days=60), "1d": None}, "1m:2d,1h:60d,1d:forever"),
+        ("90s:1h30m", "90s:90m"),
+        ("1w:4w", "7d:28d"),
+        ("none", ""),
+        ({}, ""),
+        ((), ""),
+    ],
+)
+def test_a_roll_up_is_parsed(given: Any, text: str) -> None:
+    assert str(RollUp.parse(given)) == text
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("1m", "1m:", ":2d", "1m:2d,", "1m:2x", "-1m:2d", "1m:2d:3d", "m:d", "0s:1d", "1.5m:1d"),
+        *("1m:30s", "1m:2d,90s:3d", "1m:2d,1m:3d", "1m:2d,1h:1d", "1m:forever,1h:60d", "1m:101000d"),
+        "1s:1d,2s:1d,4s:1d,8s:1d,16s:1d,32s:1d,64s:1d",
+        *(1, True, ["1m"], {"1m": 0.5}, {"1m": "ever"}, {None: "1d"}),
+    ],
+)
+def test_any_other_roll_up_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidConfiguration):
+        RollUp.parse(given)
+
+
+def test_durations_are_read_as_they_are_written() -> None:
+    for seconds in (1, 59, 60, 90, 3600, 86_400, 90_000, 604_800):
+        assert seconds_of(duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize("stored", [[], [[], True], [[[60, None]], 1], [[[60]], True], [[[60, 30]], True], 5])
+def test_a_stored_roll_up_that_cq_did_not_write_is_refused(stored: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        RollUp.from_stored(stored)
+
+
+@pytest.mark.parametrize("stored", [[], ["hits"], [1, 60], ["hits", 0], ["hits", True], 5])
+def test_a_stored_level_that_cq_did_not_write_is_refused(stored: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        LevelOf.from_stored(stored)
