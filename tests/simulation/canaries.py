@@ -49,6 +49,7 @@ from tests.simulation.outboxcanaries import ONLY as ONLY_OUTBOXES
 from tests.simulation.outboxcanaries import OUTBOXES
 from tests.simulation.plan import QUEUES, Plan
 from tests.simulation.run import run
+from tests.simulation.sketchcanaries import SKETCHING
 from tests.simulation.store import Reads, SimTransaction
 from tests.simulation.tagcanaries import TAGGING
 from tests.simulation.visitingcanaries import VISITING
@@ -408,6 +409,7 @@ CANARIES: Final[dict[Canary, int]] = {
     **CHANGING,
     **OUTBOXES,
     **EXPIRING,
+    **SKETCHING,
 }
 """{canary: within how many seeds, from its seed in `FIRST` on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
@@ -419,6 +421,7 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(EXPORTING, "exports"),
     **dict.fromkeys(OUTBOXES, "outboxes"),
     **dict.fromkeys(EXPIRING, "expiries"),
+    **dict.fromkeys(SKETCHING, "sketches"),
 }
 """{canary: which system catches it}, for those that are not of the queues."""
 

@@ -114,6 +114,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "audit",
         "come and go",
     ),
+    "sketches": ("once", "sketches", "top", "rebucket"),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset(

@@ -28,6 +28,7 @@ from tests.simulation.feeds import FeedWorld
 from tests.simulation.outboxes import Outboxes
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import Scenario
+from tests.simulation.sketching import Sketching
 from tests.simulation.tagcloud import TagCloud
 from tests.simulation.visiting import Site
 from tests.simulation.world import World
@@ -42,6 +43,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "exports": Exports,
     "outboxes": Outboxes,
     "expiries": Expiries,
+    "sketches": Sketching,
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
