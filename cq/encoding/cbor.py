@@ -28,7 +28,7 @@ _pack_4 = Struct(">BI").pack
 
 def _encode_other(encoder: cbor2.CBOREncoder, value: Any) -> None:
     if not isinstance(value, Sketch):
-        raise cbor2.CBOREncodeTypeError(f"cannot serialize type {type(value).__name__}")
+        raise cbor2.CBOREncodeTypeError(f"cannot encode type {type(value)}")
     encoder.encode(cbor2.CBORTag(TAG, value.data))
 
 

@@ -58,7 +58,7 @@ _VALUE_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "set": (set, frozenset),
     "datetime": (datetime,),
     "any": (),
-    **{name: (kind, str, int, float, *BATCHES) for name, kind in KINDS.items()},
+    **{name: (kind, *kind.ITEMS, *BATCHES) for name, kind in KINDS.items()},
 }
 _ENCODERS: Final[dict[str, Callable[[Sequence[Any]], list[bytes]]]] = {
     "str": encode_texts,

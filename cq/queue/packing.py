@@ -12,6 +12,8 @@ from itertools import chain
 from math import isnan
 from typing import Any, Final, NamedTuple
 
+import cbor2
+
 from cq.arguments import repeatable
 from cq.combiners import COMPARING, is_comparable
 from cq.config.queue import QueueConfig
@@ -87,9 +89,13 @@ def split_pairs(updates: object) -> tuple[list[Any], list[Any]]:
 def _check_updates(config: QueueConfig, keys: list[Any], values: list[Any]) -> None:
     kinds = set(map(type, values))
     types = config.value.types
-    # A sketch takes fewer numbers than its types say, for example no NaN: its updates are checked one by one.
-    if (not types or kinds.issubset(types)) and config.value.sketch is None:
-        if kinds <= _NINE_BYTES and not (config.combiner.name in COMPARING and any(map(isnan, values))):
+    if not types or kinds.issubset(types):
+        # A sketch may refuse infinite floats.
+        if (
+            kinds <= _NINE_BYTES
+            and config.value.sketch is None
+            and not (config.combiner.name in COMPARING and any(map(isnan, values)))
+        ):
             return
         if kinds == {int} and are_int64(values):
             return
@@ -118,7 +124,10 @@ def check_update(config: QueueConfig, key: Any, update: Any) -> int:
 
 def split(content: list[Any]) -> list[bytes]:
     """The rows, in CBOR, of [operation id, encoded key, update, ...]; each row has the operation id."""
-    row = dumps(content)
+    try:
+        row = cbor2.dumps(content)
+    except cbor2.CBOREncodeError:  # contains sketches; without them, the plain encoder takes less time
+        row = dumps(content)
     updates = len(content) // 2
     if len(row) <= ROW_BYTES or updates == 1:
         return [row]

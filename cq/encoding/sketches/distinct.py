@@ -46,6 +46,7 @@ class Distinct(ItemCount):
     __slots__ = ()
     KIND: ClassVar[str] = "distinct"
     FAMILY: ClassVar[int] = 7
+    ITEMS: ClassVar[tuple[type, ...]] = (str, int, float)
     SIZE: ClassVar[int] = LG_K
 
     @property

@@ -59,6 +59,7 @@ class Frequent(Sketch):
     __slots__ = ()
     KIND: ClassVar[str] = "frequent"
     FAMILY: ClassVar[int] = 10
+    ITEMS: ClassVar[tuple[type, ...]] = (str,)
     SIZE: ClassVar[int] = LG_MAX_K
     NEEDS_PACKAGE: ClassVar[bool] = False
 

@@ -39,6 +39,7 @@ class Quantiles(Sketch):
     __slots__ = ()
     KIND: ClassVar[str] = "quantiles"
     FAMILY: ClassVar[int] = 15
+    ITEMS: ClassVar[tuple[type, ...]] = (int, float)
     SIZE: ClassVar[int] = K
 
     @property

@@ -32,6 +32,8 @@ class Sketch(ABC):
     """The name of the combiner and of the value type."""
     FAMILY: ClassVar[int]
     """The number of the kind in the third byte of the serialised format."""
+    ITEMS: ClassVar[tuple[type, ...]]
+    """The types of items. It takes all ints of up to 64 bits if int is one of them."""
     SIZE: ClassVar[int]
     """The default size: lg_k, k or lg_max_k of DataSketches."""
     NEEDS_PACKAGE: ClassVar[bool] = True

@@ -35,6 +35,7 @@ class Theta(ItemCount):
     __slots__ = ()
     KIND: ClassVar[str] = "theta"
     FAMILY: ClassVar[int] = 3
+    ITEMS: ClassVar[tuple[type, ...]] = (str, int, float)
     SIZE: ClassVar[int] = LG_K
 
     @property
