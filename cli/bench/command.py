@@ -28,6 +28,7 @@ commands = CommandSet()
         "cq bench --live 100 --cloud --export sqlite --against postgres-upsert",
         "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
         "cq bench --live 100 --workers 1,2,4 --against none",
+        "cq bench --distinct --grow keys",
     ],
 )
 def bench(
@@ -42,7 +43,8 @@ def bench(
         str | None,
         option(
             "NAME,...",
-            f"Systems to compare with: any of {', '.join(AGAINST)}, or none. Default: all that are installed.",
+            f"Systems to compare with: any of {', '.join(AGAINST)}, or none. Default: all that are installed, "
+            "postgres-distinct only with --distinct.",
         ),
     ] = None,
     live: Annotated[
@@ -91,6 +93,13 @@ def bench(
             "Measure cq with an export into such a database, too; --live measures it only with the export.",
         ),
     ] = None,
+    distinct: Annotated[
+        bool,
+        typer.Option(
+            "--distinct",
+            help="Measure cq with distinct visitors of each key by sketches, too, and postgres-distinct; not --live.",
+        ),
+    ] = False,
     keys: Annotated[int, number_option("Number of different keys.")] = 100_000,
     skew: Annotated[
         float,
@@ -177,6 +186,7 @@ def bench(
         tasks=tasks or 0,
         cloud=cloud,
         export=export,
+        distinct=distinct,
     )
     if svg is not None:
         svg.touch()  # fail now, not after minutes of measuring, if the file cannot be written

@@ -10,10 +10,13 @@ from cq.cli.bench.measures.figures import Figure
 from cq.cli.bench.measures.growth import COMPARED, GrowthResult
 from cq.cli.bench.measures.live import LiveResult
 from cq.cli.bench.measures.phases import PhaseResult
+from cq.cli.bench.systems.system import DISTINCT
 
 T = TypeVar("T")
 
 OWN: Final = "cq"
+_OWN_OF: Final = {DISTINCT: "cq+distinct"}
+"""{system: the queue that has the same results}; the others are compared with `OWN`."""
 
 
 @dataclass
@@ -61,8 +64,12 @@ class BenchReport:
         others = dict.fromkeys(row.system for row in self.rows if row.drain is None)
         for part, (title, usual) in _TABLES.items():
             compared = others if part == "live" else ()
-            has_several = len({each["workers"] for each in found[part] if each.get("workers")}) > 1
-            columns = [column for column in usual if has_several or column is not _WORKERS]
+            several = [
+                column
+                for column in _IF_SEVERAL
+                if len({each.get(column[1]) for each in found[part]} - {None}) > 1
+            ]
+            columns = [column for column in usual if column in several or column not in _IF_SEVERAL]
             columns += [(f"to {other}", other, "{:.2f}") for other in compared]
             records = [{**each, **each.get("to", {})} for each in found[part]]
             lines = [[_cell(each.get(name), shape) for _, name, shape in columns] for each in records]
@@ -82,7 +89,10 @@ class ReportTable:
 
 _SPREAD: Final = "{:.0%}"
 _SIZE: Final = ("per transaction", "per_transaction", "{:,}")
-_WORKERS: Final = ("workers", "workers", "{}")  # only in a table of several numbers of workers
+_WORKERS: Final = ("workers", "workers", "{}")
+_GROWN: Final = ("system", "system", "{}|")
+_IF_SEVERAL: Final = (_WORKERS, _GROWN)
+"""Columns of tables with several numbers of workers, or systems that grow."""
 _COMMITTED: Final = (
     ("by", "system", "{}"),
     ("callers", "callers", "{}"),
@@ -121,6 +131,7 @@ _TABLES: Final[dict[str, tuple[str, list[tuple[str, str, str]]]]] = {
         "Cost as a queue grows, µs per update",
         [
             ("of", "what", "{}"),
+            _GROWN,
             ("size", "size", "{:,}"),
             ("add", "add_us", "{:.2f}"),
             ("drain", "drain_us", "{:.2f}"),
@@ -153,7 +164,7 @@ def _cell(value: Any, shape: str) -> str:
 
 def _row(row: PhaseResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
     same = {"per_transaction": row.per_transaction} | ({"workers": row.workers} if row.workers else {})
-    own = _found(rows, system=OWN, **same)
+    own = _found(rows, system=_OWN_OF.get(row.system, OWN), **same)
     return {
         **_attributes(row, "system", "store", "per_transaction", "workers", "updates"),
         **_medians(add=row.add, drain=row.drain, both=row.both),
@@ -173,9 +184,9 @@ def _live(live: LiveResult, rows: Sequence[PhaseResult]) -> dict[str, Any]:
 
 
 def _grown(grown: GrowthResult, results: Sequence[GrowthResult]) -> dict[str, Any]:
-    compared = _found(results, what=grown.what, size=COMPARED)
+    compared = _found(results, system=grown.system, what=grown.what, size=COMPARED)
     return {
-        **_attributes(grown, "what", "size", "updates"),
+        **_attributes(grown, "system", "what", "size", "updates"),
         **_medians(add_us=grown.add, drain_us=grown.drain, cost_us=grown.cost),
         "to_100000": compared and _ratio(grown.cost, compared.cost),
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
+from typing import Final
 
 from cq.cli.bench.machine_facts import machine_facts
 from cq.cli.bench.measures.emitting import measure_emitters
@@ -15,18 +16,30 @@ from cq.cli.bench.measures.phases import Notify, Plan, measure
 from cq.cli.bench.measures.tasks import measure_tasks
 from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING, CannotMeasure, System, Unavailable
+from cq.cli.bench.systems.system import (
+    AGAINST,
+    DISTINCT,
+    GROWING,
+    REPORTING,
+    CannotMeasure,
+    System,
+    Unavailable,
+)
 from cq.cli.bench.systems.systems import Backends, make_against
 from cq.cli.bench.systems.workload import BenchWorkload
 from cq.cli.shared.output import quantity
+
+_GROWN: Final = (DISTINCT,)
+"""The systems that are measured as they grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
     """The parts and settings of a run: the options of the command; empty lists skip a part.
 
-    In turn the queue is measured with and without a cloud and an export, live only with them, and growing only without
-    them. Raises `CannotMeasure` for invalid values.
+    In turn the queue is measured with and without a cloud and an export, and then with distinct visitors
+    only. Live it is measured only with cloud and export. Growing, it has no cloud and no export. Raises `CannotMeasure`
+    for invalid values.
 
     Args:
         plans: one or more, which differ in their workers. Adding and draining in turn and live are measured with each
@@ -34,6 +47,7 @@ class BenchRequest:
         sizes: transaction sizes, in updates, for adding and draining in turn.
         against: systems to compare with in that part; None: all available systems.
         live: transaction sizes for adding and combining at the same time.
+        distinct: whether to measure a queue of distinct visitors.
         tasks: number of tasks of asyncio that add in one process; 0 skips this part.
     """
 
@@ -50,6 +64,7 @@ class BenchRequest:
     tasks: int = 0
     cloud: bool = False
     export: str | None = None
+    distinct: bool = False
 
     def __post_init__(self) -> None:
         if self.export is not None and self.export not in REPORTING:
@@ -57,8 +72,15 @@ class BenchRequest:
         for kind in self.grow:
             if kind not in GROWING:
                 raise CannotMeasure(f"expected {' or '.join(GROWING)} to grow, got: {kind!r}")
+        if DISTINCT in (self.against or ()) and not self.distinct:
+            raise CannotMeasure(f"{DISTINCT} is compared with a queue that needs --distinct: give it, too")
         for size in (*self.sizes, *self.live):
             replace(self.workload, per_transaction=size)  # checks the size
+
+    @property
+    def suitable(self) -> list[str]:
+        """The systems whose results a measured queue has."""
+        return [name for name in AGAINST if name != DISTINCT or self.distinct]
 
     def settings(self) -> dict[str, object]:
         """The settings that the report shows with the figures."""
@@ -71,6 +93,7 @@ class BenchRequest:
             "buckets": self.buckets,
             "cloud": self.cloud,
             "export": self.export,
+            "distinct": self.distinct,
         }
 
 
@@ -98,7 +121,7 @@ class BenchRun:
         request, report, notify = self._request, self._report, self._notify
         first = request.plans[0]
         # Before any measurement, so that a missing system is reported after seconds, not minutes.
-        names = self._available() if request.sizes else []
+        names = self._available(self._compared())
         for size in request.sizes:
             self._measure_in_turn(replace(request.workload, per_transaction=size), names)
         for size in request.live:
@@ -106,9 +129,14 @@ class BenchRun:
             for plan in request.plans:
                 report.live += measure_live(self._full_queue(), workload, plan, request.rate, notify)
         for what in request.grow:
-            report.growth += measure_growth(
-                self._queue(), what, request.workload, first, request.grow_to, notify
-            )
+            for make in (
+                self._queue,
+                *self._variants(),
+                *self._against(name for name in names if name in _GROWN),
+            ):
+                report.growth += measure_growth(
+                    make(), what, request.workload, first, request.grow_to, notify
+                )
         if request.emitters:
             report.emitters += measure_emitters(self._queue, request.workload, first, notify)
         if request.tasks:
@@ -119,11 +147,10 @@ class BenchRun:
     def _measure_in_turn(self, workload: BenchWorkload, names: Sequence[str]) -> None:
         """Measure all systems at one transaction size."""
         request = self._request
-        queues = [self._queue, self._full_queue] if request.cloud or request.export else [self._queue]
-        measured: list[tuple[Plan, Callable[[], System]]] = [*product(request.plans, queues)]
-        measured += [
-            (request.plans[0], partial(make_against, self._backends, name, workload.kind)) for name in names
-        ]
+        queues: list[Callable[[], System]] = [self._queue]
+        queues += [partial(self._queue, observed=True)] if request.cloud or request.export else []
+        queues += self._variants()
+        measured = [*product(request.plans, queues), *product(request.plans[:1], self._against(names))]
         for plan, make in measured:
             system = make()
             prefix = f"{system.name}, {workload.per_transaction:,} per transaction"
@@ -135,24 +162,46 @@ class BenchRun:
     def _notify_of(self, prefix: str, step: str) -> None:
         self._notify(f"{prefix}: {step}")
 
-    def _queue(self, *, cloud: bool = False, export: str | None = None) -> QueueSystem:
+    def _queue(self, *, observed: bool = False) -> QueueSystem:
+        """A queue, with the requested cloud and export if it is to be observed."""
         request = self._request
+        cloud, export = (request.cloud, request.export) if observed else (False, None)
         return self._backends.queue(request.workload.kind, request.buckets, cloud=cloud, export=export)
 
     def _full_queue(self) -> QueueSystem:
         """A queue with all requested observers."""
-        return self._queue(cloud=self._request.cloud, export=self._request.export)
+        return self._queue(observed=True)
 
-    def _available(self) -> list[str]:
-        """The available systems to compare with.
+    def _variants(self) -> list[Callable[[], System]]:
+        """The queue of distinct visitors, if it is requested."""
+        request = self._request
+        return [partial(self._backends.distinct_queue, request.buckets)] if request.distinct else []
+
+    def _against(self, names: Iterable[str]) -> list[Callable[[], System]]:
+        return [partial(self._make_against, name) for name in names]
+
+    def _make_against(self, name: str) -> System:
+        request = self._request
+        return make_against(self._backends, name, request.workload.kind)
+
+    def _compared(self) -> list[str]:
+        """The names of the systems to compare with: all in turn, and those of `_GROWN` as they grow."""
+        request = self._request
+        names = request.suitable if request.against is None else list(request.against)
+        if request.sizes:
+            return names
+        return [name for name in names if name in _GROWN] if request.grow else []
+
+    def _available(self, wanted: Iterable[str]) -> list[str]:
+        """The available ones of these systems.
 
         A missing system is noted in the report; it is an error if the request names it.
         """
         names, against = [], self._request.against
-        for name in AGAINST if against is None else against:
+        for name in wanted:
             self._notify(f"looking for {name}")
             try:
-                make_against(self._backends, name, self._request.workload.kind)
+                self._make_against(name)
             except Unavailable as error:
                 if against is not None:
                     raise

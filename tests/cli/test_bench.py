@@ -106,6 +106,36 @@ def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(
         assert_adds_up(row)
 
 
+def test_distinct_visitors_are_compared_with_the_same_result(cli: Cli, conninfo: str) -> None:
+    cli.environment["BENCH_POSTGRES"] = conninfo
+
+    ended = cli.run(
+        "bench",
+        *LITTLE,
+        *("--per-transaction", "5", "--distinct", "--json"),
+        *("--against", "postgres-distinct", "--postgres-url-env", "BENCH_POSTGRES"),
+    )
+
+    assert (ended.status, ended.err) == (0, "")
+    found = json.loads(ended.out)
+    assert found["settings"]["distinct"] is True
+    both = {row["system"]: row["both"] for row in found["rows"]}
+    assert [*both] == ["cq", "cq+distinct", "postgres-distinct"]
+    compared = {row["system"]: row["cq_to_it"] for row in found["rows"]}
+    assert compared["postgres-distinct"] == pytest.approx(
+        both["cq+distinct"] / both["postgres-distinct"], rel=1e-3
+    )
+    for row in found["rows"]:
+        assert_adds_up(row)
+
+
+def test_a_system_is_not_compared_with_another_result(here: Here) -> None:
+    ended = here("bench", "--against", "postgres-distinct", *LITTLE)
+
+    assert (ended.status, ended.out) == (2, "")
+    assert "needs --distinct" in ended.err
+
+
 @pytest.mark.parametrize("workers", ["0", "1,0", "none", "1,two"])
 def test_wrong_numbers_of_workers_are_refused(here: Here, workers: str) -> None:
     ended = here("bench", "--workers", workers, *LITTLE)

@@ -28,7 +28,9 @@ from cq.cli.bench.measures.roles import AdderRole
 from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems import redis, servers, system, systems
 from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.cq_variants import DistinctQueue
 from cq.cli.bench.systems.postgres import Rollup, Upsert
+from cq.cli.bench.systems.postgres_jobs import DistinctPairs
 from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.cli.bench.systems.system import Add, CannotMeasure, System, WrongSum
 from cq.cli.bench.systems.systems import Backends, make_against, open_backends
@@ -187,9 +189,31 @@ def counted(system: System, transactions: list[dict[str, Any]]) -> Any:
 @pytest.mark.parametrize("size", [3, 1_200])
 def test_postgresql_counts_all(conninfo: str, kind: str, size: int) -> None:
     pool = BenchWorkload(size, 5_000, kind=kind).draw(1, updates=0)[:20]
-    systems: list[System] = [Upsert(conninfo, kind), Rollup(conninfo, kind)]
+    systems: list[System] = [
+        Upsert(conninfo, kind),
+        Rollup(conninfo, kind),
+        DistinctPairs(conninfo, kind),
+    ]
 
-    assert [counted(system, pool) for system in systems] == [20 * size, 20 * size]
+    assert [counted(system, pool) for system in systems] == [20 * size] * 3
+
+
+def test_postgresql_counts_a_visitor_once(conninfo: str) -> None:
+    pairs, views = DistinctPairs(conninfo, "int"), [("a", 7), ("b", 7), ("a", 8), ("a", 7)]
+    with ExitStack() as stack, pairs.connect() as connection:
+        pairs.prepare()
+        drain = pairs.drainer(stack, 0, 1)
+        for _ in range(2):
+            connection.cursor().executemany("INSERT INTO cq_bench_log VALUES (%s, %s)", views)
+            drain()
+        distinct = connection.execute("SELECT key, n FROM cq_bench_counts ORDER BY key").fetchall()
+        assert pairs.total() == 3
+        connection.execute("DELETE FROM cq_bench_pairs WHERE visitor = 8")
+        with pytest.raises(WrongSum, match="have the sum 3, there are"):
+            pairs.total()
+        pairs.remove()
+
+    assert distinct == [("a", 2), ("b", 1)]
 
 
 def test_the_server_syncs_its_commits(conninfo: str) -> None:
@@ -212,6 +236,13 @@ def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: P
 
     assert [counted(system, pool) for system in systems] == [60] * 5
     assert counted(full, decimals) == Decimal(60)
+
+
+def test_the_store_counts_distinct_visitors(url: str) -> None:
+    pool = BenchWorkload(3, 50).draw(1, updates=0)[:20]
+    distinct = DistinctQueue(url, "embedded", "bench-6", "int", 4)
+
+    assert counted(distinct, pool) == 60
 
 
 def test_redis_counts_all(tmp_path: Path) -> None:
@@ -313,7 +344,7 @@ def report() -> BenchReport:
             for rate in (None, 20.0)
         ],
         [
-            GrowthResult("keys", size, 10, figure, figure, Figure((float(size),)))
+            GrowthResult("cq", "keys", size, 10, figure, figure, Figure((float(size),)))
             for size in (10_000, 100_000)
         ],
         [row("cq", 1, 2.0), row("emitter fast", 1_000, 8.0)],
@@ -331,6 +362,32 @@ def test_figures_are_compared_with_those_of_the_same_size() -> None:
     assert [each["to_threads"] for each in found["tasks"]] == [1.0, 1.5]
     assert found["live"][0]["p99_ms"] == 2_000
     assert found["live"][0]["p99_ms_repetitions"] == [2_000, 1_000, 3_000]
+
+
+def test_the_same_results_are_compared_with_each_other() -> None:
+    found = report()
+    both = {"cq": 90.0, "cq+distinct": 40.0, "postgres-distinct": 80.0}
+    found.rows = [row(name, 5, figure, figure) for name, figure in both.items()]
+
+    compared = {each["system"]: each["cq_to_it"] for each in found.as_dict()["rows"]}
+
+    assert compared == {
+        "cq": 1.0,
+        "cq+distinct": 2.25,
+        "postgres-distinct": 0.5,
+    }
+
+
+def test_growth_names_its_systems_if_there_are_several_of_them() -> None:
+    found, figure = report(), Figure((8.0,))
+    (alone,) = (table.columns for table in found.tables() if "size" in table.columns)
+    found.growth.append(GrowthResult("postgres-distinct", "keys", 100_000, 10, figure, figure, figure))
+
+    (table,) = (table for table in found.tables() if "size" in table.columns)
+
+    assert "system" not in alone
+    assert [line[table.columns.index("system")] for line in table.lines] == ["cq", "cq", "postgres-distinct"]
+    assert [line[-1] for line in table.lines] == ["0.10", "1.00", "1.00"]
 
 
 def test_a_table_has_a_cell_for_each_column() -> None:

@@ -13,8 +13,7 @@ from cq.cli.bench.measures.crew import BenchCrew
 from cq.cli.bench.measures.figures import Figure
 from cq.cli.bench.measures.phases import Notify, Plan, check
 from cq.cli.bench.measures.roles import AdderRole, AddResult, adding, draining, filling
-from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.system import BACKLOG, KEYS, SPARSE
+from cq.cli.bench.systems.system import BACKLOG, KEYS, SPARSE, System
 from cq.cli.bench.systems.workload import POOL_UPDATES, BenchWorkload
 
 LEAST: Final = 10_000
@@ -34,12 +33,14 @@ class GrowthResult:
     """The cost of an update at one size.
 
     Attributes:
+        system: name of the system.
         what: one of `GROWING`.
         size: number of keys, or of queued updates.
         updates: number of added and drained updates in each repetition.
         add, drain, cost: microseconds per update; `cost` is the sum of both.
     """
 
+    system: str
     what: str
     size: int
     updates: int
@@ -49,17 +50,17 @@ class GrowthResult:
 
 
 def measure_growth(
-    system: QueueSystem,
+    system: System,
     what: str,
     workload: BenchWorkload,
     plan: Plan,
     most: int,
     notify: Notify = lambda _: None,
 ) -> list[GrowthResult]:
-    """Measure a queue at 10^4, 10^5 ... up to `most` keys, or queued updates.
+    """Measure a system at 10^4, 10^5 ... up to `most` keys, or queued updates.
 
     If keys grow, the updates are spread evenly over all keys: `EACH` updates per key, or `UPDATES` in all. If the
-    backlog grows, the updates are those of the workload. The queue is created first, and always removed. Raises the
+    backlog grows, the updates are those of the workload. The system is created first, and always removed. Raises the
     errors of `phases.measure`.
     """
     with ExitStack() as stack:
@@ -67,11 +68,11 @@ def measure_growth(
         system.prepare()
         growing = _GrowthRun(system, plan, stack.enter_context(draining(system, plan.workers)))
         if what == BACKLOG:
-            notify("growth of the backlog: creating the keys")
+            notify(f"{system.name}, growth of the backlog: creating the keys")
             growing.fill(workload, workload.keys)
         results = []
         for size in sizes(most):
-            notify(f"growth of {what}: {size:,}")
+            notify(f"{system.name}, growth of {what}: {size:,}")
             if what != BACKLOG:
                 growing.fill(workload, size)
             updates = {KEYS: EACH * size, SPARSE: min(UPDATES, _ROUNDS * size), BACKLOG: size}[what]
@@ -89,14 +90,14 @@ def sizes(most: int) -> Iterator[int]:
 
 
 class _GrowthRun:
-    """A queue with its drainers, and the numbers of its keys and updates."""
+    """A system with its drainers, and the numbers of its keys and updates."""
 
-    def __init__(self, system: QueueSystem, plan: Plan, draining: BenchCrew) -> None:
+    def __init__(self, system: System, plan: Plan, draining: BenchCrew) -> None:
         self._system, self._plan, self._draining = system, plan, draining
         self._keys, self._updates = 0, 0
 
     def fill(self, workload: BenchWorkload, keys: int) -> None:
-        """Add keys until the queue has `keys` keys."""
+        """Add keys until the system has `keys` keys."""
         number = self._plan.adders
         bounds = [self._keys + (keys - self._keys) * place // number for place in range(number + 1)]
         with filling(self._system, workload, [range(*pair) for pair in pairwise(bounds)]) as fillers:
@@ -126,7 +127,8 @@ class _GrowthRun:
                 begin, ends = self._draining.run()
                 drains.append((max(ends) - begin) / updates * _MICRO)
                 self._updates += updates
+                self._system.settle()
         check(self._system, self._updates)
         add, drain = Figure(tuple(adds[unmeasured:])), Figure(tuple(drains[unmeasured:]))
         costs = tuple(map(sum, zip(add.values, drain.values, strict=True)))
-        return GrowthResult(what, size, updates, add, drain, Figure(costs))
+        return GrowthResult(self._system.name, what, size, updates, add, drain, Figure(costs))

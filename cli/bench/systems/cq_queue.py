@@ -55,20 +55,22 @@ class QueueSystem(System):
         """`cq`, with a suffix for each observer."""
         return "cq" + "+cloud" * self.cloud + "+export" * (self.reporting is not None)
 
-    def prepare(self) -> None:
-        db = self.open()
+    @property
+    def queues(self) -> list[str]:
+        """The names of the queue, and of further queues that workers derive from it."""
+        return [self.queue]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the queue, for `cq.configure`."""
         observers = [top()] if self.cloud else []
         if self.reporting is not None:
             observers.append(export_spec(self.queue, url_env=_REPORTING_ENV))
-        cq.configure(
-            db,
-            self.queue,
-            key=str,
-            value=self.kind,
-            combiner="sum",
-            buckets=self.buckets,
-            observers=observers,
-        )
+        shape = {"key": str, "value": self.kind, "combiner": "sum", "buckets": self.buckets}
+        return {**shape, "observers": observers}
+
+    def prepare(self) -> None:
+        db = self.open()
+        cq.configure(db, self.queue, **self.settings())
         if self.reporting is not None:
             from cq.observers.sql.check import init  # SQLAlchemy takes long to import
 
@@ -97,17 +99,19 @@ class QueueSystem(System):
         return self._drain if place == 0 else lambda: None
 
     def _drain(self) -> None:
-        cq.resume(self.open(), self.queue)
+        for queue in self.queues:
+            cq.resume(self.open(), queue)
         self.wait_until_done()
         self._pause()
 
     def _pause(self) -> None:
-        cq.pause(self.open(), self.queue, reason="updates are being added")
+        for queue in self.queues:
+            cq.pause(self.open(), queue, reason="updates are being added")
 
     def run_worker(self, stack: ExitStack) -> None:
         """Run a worker in a thread, otherwise like `cq worker`; `stack` stops it."""
         tune_garbage_collection()
-        worker = Worker(self.open(), queues=[self.queue])
+        worker = Worker(self.open(), queues=self.queues)
         thread = threading.Thread(target=worker.run, name="worker", daemon=True)
         thread.start()
         # A stack calls the last function first: `stop` before `join`.
@@ -116,13 +120,16 @@ class QueueSystem(System):
 
     def total(self) -> Any:
         """The sum of all values; raises `WrongSum` if the exported table has another sum."""
-        db = self.open()
-        found = sum(value for _, value in cq.CombineQueue(self.queue).scan(db, limit=10_000))
-        if self.reporting is not None and (exported := self._exported(db)) != found:
+        found = self.sum_of(self.queue)
+        if self.reporting is not None and (exported := self._exported(self.open())) != found:
             raise WrongSum(
                 f"the exported counts have the sum {exported:,}, the counts of the queue {found:,}"
             )
         return found
+
+    def sum_of(self, queue: str) -> Any:
+        """The sum of all values of a queue."""
+        return sum(value for _, value in cq.CombineQueue(queue).scan(self.open(), limit=10_000))
 
     def _exported(self, db: Any) -> Any:
         import sqlalchemy as sa
@@ -139,8 +146,9 @@ class QueueSystem(System):
     def wait_until_done(self) -> None:
         """Wait until all updates are combined and exported; not for the cloud, which is published once per second."""
         db = self.open()
-        while not is_drained(db, self.queue, wait_seconds=_WATCH_SECONDS):
-            pass
+        for queue in self.queues:  # each one before those that are derived from it
+            while not is_drained(db, queue, wait_seconds=_WATCH_SECONDS):
+                pass
         if self.reporting is not None:
             wait_until(db, self._watch_export)
 

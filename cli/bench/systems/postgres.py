@@ -17,8 +17,10 @@ from cq.cli.bench.systems.system import Add, Drain, System
 if TYPE_CHECKING:
     import psycopg
 
-_COUNTS: Final = "cq_bench_counts"
-_LOG: Final = "cq_bench_log"
+COUNTS: Final = "cq_bench_counts"
+"""The table of counts, by key."""
+LOG: Final = "cq_bench_log"
+"""The table that rows are appended to."""
 _NUMBERS: Final = {"int": "bigint", "decimal": "numeric"}
 _COPY_FROM: Final = 1_000
 """Number of rows from which COPY is faster than an INSERT of arrays."""
@@ -58,23 +60,31 @@ class _CountTables(System):
         with self.connect() as connection:
             # Half of each page stays free: an update then has space on the same page, and need not write to the index.
             connection.execute(
-                f'CREATE TABLE {_COUNTS} (key text COLLATE "C" PRIMARY KEY, n {self.number} NOT NULL) '
+                f'CREATE TABLE {COUNTS} (key text COLLATE "C" PRIMARY KEY, n {self.number} NOT NULL) '
                 "WITH (fillfactor = 50)"
             )
 
     def total(self) -> Any:
-        with self.connect() as connection:
-            return connection.execute(f"SELECT coalesce(sum(n), 0) FROM {_COUNTS}").fetchone()[0]  # type: ignore[index]  # noqa: S608
+        return self.sum_of(COUNTS)
 
-    def vacuum(self, tables: str) -> None:
-        """Remove dead rows, which autovacuum would otherwise do during the next measurement."""
+    def sum_of(self, table: str) -> Any:
+        """The sum of the numbers in a table."""
         with self.connect() as connection:
-            connection.execute(f"VACUUM {tables}")
+            return connection.execute(f"SELECT coalesce(sum(n), 0) FROM {table}").fetchone()[0]  # type: ignore[index]  # noqa: S608
+
+    def tables(self) -> list[str]:
+        """The names of the system's tables."""
+        return [COUNTS]
+
+    def settle(self) -> None:
+        # Remove dead rows, which autovacuum would otherwise do during the next measurement.
+        with self.connect() as connection:
+            connection.execute(f"VACUUM {', '.join(self.tables())}")
 
     def remove(self) -> None:
         with self.connect() as connection:
             connection.execute("SET client_min_messages = warning")  # no notice if the tables do not exist
-            connection.execute(f"DROP TABLE IF EXISTS {_COUNTS}, {_LOG}")
+            connection.execute(f"DROP TABLE IF EXISTS {', '.join(self.tables())}")
 
 
 class Upsert(_CountTables):
@@ -85,14 +95,11 @@ class Upsert(_CountTables):
     def adder(self, stack: ExitStack) -> Add:
         connection = stack.enter_context(closing(self.connect()))
         statement = (
-            f"INSERT INTO {_COUNTS} AS counts (key, n) "  # noqa: S608
+            f"INSERT INTO {COUNTS} AS counts (key, n) "  # noqa: S608
             f"SELECT * FROM unnest(%b::text[], %b::{self.number}[]) "
             "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n"
         )
         return partial(_insert, connection, statement)
-
-    def settle(self) -> None:
-        self.vacuum(_COUNTS)
 
 
 class Rollup(_CountTables):
@@ -101,17 +108,22 @@ class Rollup(_CountTables):
     name = "postgres-rollup"
     defers: ClassVar[bool] = True
 
+    @property
+    def update_type(self) -> str:
+        """The SQL type of the updates in the log."""
+        return self.number
+
     def prepare(self) -> None:
         super().prepare()
         with self.connect() as connection:
             connection.execute(
-                f'CREATE TABLE {_LOG} (key text COLLATE "C" NOT NULL, n {self.number} NOT NULL)'
+                f'CREATE TABLE {LOG} (key text COLLATE "C" NOT NULL, n {self.update_type} NOT NULL)'
             )
 
     def adder(self, stack: ExitStack) -> Add:
         connection = stack.enter_context(closing(self.connect()))
-        statement = f"INSERT INTO {_LOG} SELECT * FROM unnest(%b::text[], %b::{self.number}[])"  # noqa: S608
-        types = ["text", "int8" if self.number == "bigint" else self.number]
+        statement = f"INSERT INTO {LOG} (key, n) SELECT * FROM unnest(%b::text[], %b::{self.update_type}[])"  # noqa: S608
+        types = ["text", "int8" if self.update_type == "bigint" else self.update_type]
 
         def add(updates: Mapping[str, Any]) -> None:
             if len(updates) < _COPY_FROM:
@@ -119,7 +131,7 @@ class Rollup(_CountTables):
                 return
             with (
                 connection.cursor() as cursor,
-                cursor.copy(f"COPY {_LOG} FROM STDIN (FORMAT BINARY)") as copy,
+                cursor.copy(f"COPY {LOG} (key, n) FROM STDIN (FORMAT BINARY)") as copy,
             ):
                 copy.set_types(types)
                 for row in updates.items():
@@ -128,10 +140,25 @@ class Rollup(_CountTables):
         return add
 
     def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
-        return partial(_roll_up, stack.enter_context(closing(self.connect())), place, of)
+        connection = stack.enter_context(closing(self.connect()))
 
-    def settle(self) -> None:
-        self.vacuum(f"{_COUNTS}, {_LOG}")
+        def drain() -> None:
+            # One statement has one snapshot: it sums up exactly the rows that it deletes, not rows appended later.
+            gone = f"WITH gone AS (DELETE FROM {LOG} WHERE {_part(connection, place, of)} RETURNING *) "  # noqa: S608
+            connection.execute(gone + self.rolling_up())
+
+        return drain
+
+    def rolling_up(self) -> str:
+        """The rest of a statement that adds the rows of the query `gone` to the counts."""
+        return (
+            ", sums AS (SELECT key, sum(n) AS n FROM gone GROUP BY key ORDER BY key) "  # noqa: S608
+            f"INSERT INTO {COUNTS} AS counts (key, n) SELECT key, n FROM sums "
+            "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n"
+        )
+
+    def tables(self) -> list[str]:
+        return [*super().tables(), LOG]
 
 
 def _insert(connection: psycopg.Connection[Any], statement: str, updates: Mapping[str, Any]) -> None:
@@ -139,19 +166,13 @@ def _insert(connection: psycopg.Connection[Any], statement: str, updates: Mappin
     connection.execute(statement, (list(updates), list(updates.values())), prepare=True)
 
 
-def _roll_up(connection: psycopg.Connection[Any], place: int, of: int) -> None:
-    """Roll up a part of the table's pages: drainers delete different parts, and share only the counts."""
+def _part(connection: psycopg.Connection[Any], place: int, of: int) -> str:
+    """The condition of a part of the log's pages: drainers delete different parts, and share only the counts."""
     row = connection.execute(
-        f"SELECT pg_relation_size('{_LOG}') / current_setting('block_size')::int"
+        f"SELECT pg_relation_size('{LOG}') / current_setting('block_size')::int"
     ).fetchone()
     assert row is not None  # noqa: S101 - the query always returns a row
     first, last = (row[0] * each // of for each in (place, place + 1))
     # The last part has no end: rows may have been appended since the size was read.
-    beyond = "" if place == of - 1 else f"AND ctid < '({last},0)'"
-    # One statement has one snapshot: it sums up exactly the rows that it deletes, not rows appended later.
-    connection.execute(
-        f"WITH gone AS (DELETE FROM {_LOG} WHERE ctid >= '({first},0)' {beyond} RETURNING key, n), "  # noqa: S608
-        "sums AS (SELECT key, sum(n) AS n FROM gone GROUP BY key ORDER BY key) "
-        f"INSERT INTO {_COUNTS} AS counts (key, n) SELECT key, n FROM sums "
-        "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n"
-    )
+    beyond = "" if place == of - 1 else f" AND ctid < '({last},0)'"
+    return f"ctid >= '({first},0)'{beyond}"

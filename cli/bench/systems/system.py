@@ -13,7 +13,16 @@ from typing import Any, ClassVar, Final
 from cq.cli.shared.exit_status import FoundDifference
 from cq.errors import CqError
 
-AGAINST: Final = ("read-modify-write", "atomic-add", "postgres-upsert", "postgres-rollup", "redis")
+DISTINCT: Final = "postgres-distinct"
+"""The system that a queue of distinct visitors is compared with."""
+AGAINST: Final = (
+    "read-modify-write",
+    "atomic-add",
+    "postgres-upsert",
+    "postgres-rollup",
+    DISTINCT,
+    "redis",
+)
 """Systems that cq can be compared with."""
 REPORTING: Final = ("sqlite", "postgresql")
 """Kinds of reporting databases."""
@@ -49,10 +58,12 @@ class System(ABC):
     Attributes:
         store: kind of the store of the counts.
         defers: whether added updates are combined later; otherwise counts are current after adding.
+        precision: largest relative error of `total`; 0: it is exact.
     """
 
     store: str
     defers: ClassVar[bool] = False
+    precision: ClassVar[float] = 0.0
 
     @property
     @abstractmethod

@@ -6,13 +6,16 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 from cq.cli.bench.systems import servers
 from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.cq_variants import DistinctQueue
 from cq.cli.bench.systems.postgres import Rollup, Upsert
+from cq.cli.bench.systems.postgres_jobs import DistinctPairs
 from cq.cli.bench.systems.redis import RedisHash
 from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened, opened
 from cq.cli.bench.systems.system import AGAINST, CannotMeasure, System, Unavailable
@@ -75,8 +78,21 @@ class Backends:
 
     def queue(self, kind: str, buckets: int | None, *, cloud: bool, export: str | None) -> QueueSystem:
         """A queue with a new name, and with the requested cloud and export."""
-        name, reporting = f"{QUEUE_PREFIX}{secrets.token_hex(4)}", export and self.reporting(export)
-        return QueueSystem(*self.store(), name, kind, buckets, cloud, reporting)
+        reporting = export and self.reporting(export)
+        return QueueSystem(*self.store(), new_name(), kind, buckets, cloud, reporting)
+
+    def distinct_queue(self, buckets: int | None) -> DistinctQueue:
+        """A queue of distinct visitors with a new name; raises `Unavailable` without the package for sketches."""
+        if find_spec("datasketches") is None:
+            raise Unavailable(
+                'sketches need the package datasketches: run `pip install "combine-queue[sketches]"`'
+            )
+        return DistinctQueue(*self.store(), new_name(), "int", buckets)
+
+
+def new_name() -> str:
+    """A name for a queue of a benchmark."""
+    return f"{QUEUE_PREFIX}{secrets.token_hex(4)}"
 
 
 Maker = Callable[[Backends, str], System]
@@ -85,6 +101,7 @@ _MAKERS: Final[Mapping[str, Maker]] = {
     AtomicAdd.name: lambda backends, _: AtomicAdd(*backends.store()),
     Upsert.name: lambda backends, kind: Upsert(backends.postgres, kind),
     Rollup.name: lambda backends, kind: Rollup(backends.postgres, kind),
+    DistinctPairs.name: lambda backends, kind: DistinctPairs(backends.postgres, kind),
     RedisHash.name: lambda backends, _: RedisHash(backends.redis),
 }
 _INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, RedisHash.name)

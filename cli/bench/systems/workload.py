@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import accumulate
@@ -84,3 +84,11 @@ class BenchWorkload:
 def word(rank: int) -> str:
     """The key of a rank: a hash, as frequent words of a text are not neighbours in the order of keys."""
     return f"{(rank * 2_654_435_761) & 0xFFFFFFFF:08x}"
+
+
+def with_visitors(updates: Mapping[str, Any]) -> dict[str, int]:
+    """A new visitor for each update of a transaction: {key: random id of 63 bits}.
+
+    No visitor is drawn twice in practice, so the number of distinct visitors of a key is the number of its updates.
+    """
+    return {key: random.getrandbits(63) for key in updates}
