@@ -12,7 +12,6 @@ from cq.store.api import error_code
 from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS
 from tests.simulation.hub import Process
 from tests.simulation.model import Added, Violation
-from tests.simulation.scenario import END_SECONDS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -125,7 +124,9 @@ class Emitters:
     def close(self) -> None:
         """Close them all after the last fault: none of their increments may be lost."""
         # The caller's process is not frozen, but the thread of a frozen emitter commits only once its freeze has ended.
-        frozen = END_SECONDS + self.world.frozen_seconds if "freezes" in self.world.plan else 0.0
+        frozen = (
+            self.world.plan.end_seconds + self.world.frozen_seconds if "freezes" in self.world.plan else 0.0
+        )
         for emitter in list(self.running):
             emitter.timeout = CLOSE_SECONDS + frozen
             self._close(emitter)

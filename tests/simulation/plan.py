@@ -131,6 +131,8 @@ MAY_SET_ASIDE: Final = frozenset(
 )
 """What may set keys aside."""
 STEPS: Final = 1_500
+END_SECONDS: Final = 300.0
+"""How long after the last fault everything must be done."""
 
 
 @dataclass(frozen=True)
@@ -142,12 +144,14 @@ class Plan:
         on: the kinds of operations and faults that there are.
         steps: after how many turns no more faults happen, and nothing new is begun.
         system: which one is run.
+        end_seconds: how long after the last fault everything must be done.
     """
 
     seed: int
     on: frozenset[str]
     steps: int = STEPS
     system: str = QUEUES
+    end_seconds: float = END_SECONDS
 
     @classmethod
     def of(cls, seed: int, steps: int = STEPS, system: str = QUEUES) -> Plan:

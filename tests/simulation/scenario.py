@@ -35,8 +35,6 @@ STORE: Final = "store"
 """The store's name in a scenario that has but one."""
 LANDING: Final = "landing"
 """The name of tasks that commit after the process was given an error."""
-END_SECONDS: Final = 300.0
-"""How long after the last fault everything must be done."""
 CONVERGE_SECONDS: Final = 60.0
 LONG_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 1.0
@@ -143,9 +141,9 @@ class Scenario(ABC):
     def end(self) -> None:
         """Let everything be done, and check it. Raises `Violation`."""
         self.calm()
-        self._wait(END_SECONDS + self.frozen_seconds, self._begun)
+        self._wait(self.plan.end_seconds + self.frozen_seconds, self._begun)
         self.settle()
-        self._wait(END_SECONDS + self.frozen_seconds, self.left)
+        self._wait(self.plan.end_seconds + self.frozen_seconds, self.left)
         self._wait(CONVERGE_SECONDS + self.frozen_seconds, self.unsettled)
         if self.hub.failures:
             where, error = self.hub.failures[0]
