@@ -185,8 +185,9 @@ def visits(
     at the same moment. At the end the window must be empty, and all views must be in the lifetime counts; otherwise the
     exit status is 4. The queues `demo_visits.*` are deleted first.
 
-    With the extra `sketches` the demo also shows distinct visitors of all time, and quantiles of the sizes and times of
-    responses, by sketches. They must be near the recount.
+    In addition the demo shows the pages of the present five minutes of the log with their ranks in the five minutes
+    before, from a roll-up, and, with the extra `sketches`, distinct visitors of all time and quantiles of the sizes and
+    times of responses, by sketches. The ranks must equal the recount, and the sketches must be near it.
 
     A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
     format are skipped with a message. A last field with the time of the response is in seconds with a decimal point, or

@@ -1,4 +1,4 @@
-"""The figures of `cq demo visits`: wrong sketches are found, and tables fit a terminal."""
+"""The figures of `cq demo visits`: wrong sketches and wrong trends are found, and tables fit a terminal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from rich.console import Console
 
 import cq
 from cq.cli.demos.harness.crew import DemoDiffers
-from cq.cli.demos.visits.access_log import read_log, write_log
-from cq.cli.demos.visits.looks import Look, look_tables, response_table, visitor_table
+from cq.cli.demos.visits.access_log import Visit, read_log, write_log
+from cq.cli.demos.visits.looks import Look, look_tables, response_table, trending_table, visitor_table
 from cq.cli.demos.visits.queues import VisitQueues, measures
 from cq.cli.demos.visits.sketches import compare_responses, compare_visitors, quantile
+from cq.cli.demos.visits.trends import PeriodViews, TrendingPage
 from cq.combiners import BUILT_IN
 from cq.observers.worker.worker import Worker
 
@@ -65,6 +66,28 @@ def test_quantiles_of_responses_are_exact_and_within_the_bounds_of_the_rank() ->
         compare_responses(found, {"bytes": most_are_small})
 
 
+def test_trends_are_ranks_in_two_periods_and_wrong_ones_are_found() -> None:
+    periods = PeriodViews()
+    pages = {300: ["/a"] * 3 + ["/b"], 600: ["/b"] * 2 + ["/c"] * 2 + ["/a"]}
+    periods.count(Visit(start + 5.0, page, "ann") for start, each in pages.items() for page in each)
+    right = [TrendingPage("/c", 2, 1, None), TrendingPage("/b", 2, 1, 2), TrendingPage("/a", 1, 3, 1)]
+
+    assert periods.periods == [300, 600]
+    periods.check(600, right, 3)
+    periods.check(600, right[1::-1], 2)  # equal pages in the other order
+    periods.check(900, [], 3)
+    wrong = [
+        right[:2],
+        [*right[:2], TrendingPage("/a", 1, 2, 1)],
+        [*right[:2], TrendingPage("/a", 1, 3, None)],
+        [*right[:2], TrendingPage("/b", 1, 3, 1)],
+        [right[0], right[0], right[2]],
+    ]
+    for each in wrong:
+        with pytest.raises(DemoDiffers, match="trending pages of the period at 600"):
+            periods.check(600, each, 3)
+
+
 @pytest.mark.parametrize("has_sketches", [True, False])
 def test_queues_count_with_and_without_sketches(tmp_path: Path, has_sketches: bool) -> None:
     write_log(tmp_path / "log", Random(4), visits=60, seconds=400.0)
@@ -78,8 +101,13 @@ def test_queues_count_with_and_without_sketches(tmp_path: Path, has_sketches: bo
     for visit in visits:
         cq.transact(db, partial(queues.count, visits=[visit], at=now))
     pending = cq.transact(db, lambda tr: queues.unique_now(tr.snapshot, ["*"]))
+    assert not cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
     Worker(db, queues=queues.names).drain()
 
+    assert cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
+    assert dict(queues.hits.queue.scan(db)) == {
+        page: views for page, views in queues.visits.lifetime.scan(db) if page != "*"
+    }
     responses = cq.transact(db, lambda tr: queues.responses_now(tr.snapshot))
     if has_sketches:
         compare_visitors(pending, {"*": {visit.visitor for visit in visits}})
@@ -103,15 +131,16 @@ def test_the_tables_of_a_look_fit_80_columns() -> None:
         ((page, 123_456, 12_345),),
         unique,
         compare_responses({"bytes": sketch("quantiles", numbers)}, {"bytes": numbers}),
+        (TrendingPage(page, 123_456, 1, None), TrendingPage("/b", 1, 2, 10)),
     )
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True, color_system=None)
 
-    tables = visitor_table(look.unique), response_table(look.responses)
+    tables = visitor_table(look.unique), response_table(look.responses), trending_table(look.trending)
     for each in (look_tables(look), *tables):
         console.print(each, soft_wrap=False)
 
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    for expected in ("1,234,567", "error", "p99"):
+    for expected in ("1,234,567", "error", "p99", "rank before", "new", "+8"):
         assert any(expected in line for line in lines)

@@ -28,6 +28,7 @@ from cq.cli.demos.visits.looks import (
     response_table,
     shown_looks,
     to_svg,
+    trending_table,
     visitor_table,
 )
 from cq.cli.demos.visits.queues import LEFT_OUT, SITE, VisitQueues
@@ -47,6 +48,7 @@ from cq.cli.demos.visits.sketches import (
     compare_responses,
     compare_visitors,
 )
+from cq.cli.demos.visits.trends import TrendingPage, period_of
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_rich, print_table, quantity
 from cq.config.window import MIN_SLICE_MS, WindowSpec, milliseconds
@@ -69,6 +71,9 @@ class _DemoSnapshot:
     top: list[str]
     unique: dict[str, Any]
     responses: dict[str, Any]
+    period: int
+    trending: tuple[TrendingPage, ...]
+    is_trending_current: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +82,13 @@ class _Total:
 
     Attributes:
         views: of each page.
+        trending: pages of the last period.
         unique: visitors of the site and of the most viewed pages.
         responses: sizes and times of responses.
     """
 
     views: Counter[str]
+    trending: Sequence[TrendingPage] = ()
     unique: Sequence[VisitorEstimate] = ()
     responses: Sequence[ResponseNumbers] = ()
 
@@ -144,6 +151,7 @@ class VisitDemo(Demo):
         }
         self._recount = VisitRecount(self._parts)
         self._late = 0
+        self._trends_compared = 0
         self._looks: list[Look] = []
         self._next_look = 0.0
         self._show_look = stack.enter_context(shown_looks())
@@ -194,7 +202,11 @@ class VisitDemo(Demo):
             tuple((page, *seen.within[page]) for page in seen.top),
             compare_visitors(seen.unique, recount.readers),
             compare_responses(seen.responses, recount.numbers),
+            seen.trending,
         )
+        if seen.is_trending_current:
+            recount.periods.check(seen.period, seen.trending, self.top)
+            self._trends_compared += 1
         self._looks.append(look)
         self._late = len(seen.late)
         self._show_look(look)
@@ -213,6 +225,7 @@ class VisitDemo(Demo):
         places = [server_position(number).read(snapshot) for number in range(self.servers)]
         pages = within.keys() - {SITE}
         top = sorted(pages, key=lambda page: (-within[page][0], page))[: self.top]
+        period = period_of(self._pace.of(now / 1000))
         return _DemoSnapshot(
             now,
             places,
@@ -221,6 +234,9 @@ class VisitDemo(Demo):
             top,
             unique=self._queues.unique_now(snapshot, [SITE, *top]),
             responses=self._queues.responses_now(snapshot),
+            period=period,
+            trending=self._queues.trending(snapshot, period, self.top),
+            is_trending_current=self._queues.are_hits_combined(snapshot),
         )
 
     # The end
@@ -238,6 +254,8 @@ class VisitDemo(Demo):
             "skipped": self._skipped,
             "lines_skipped": self._lines_skipped,
             "lifetime": self._total.views.most_common(self.top),
+            "trending": list(map(asdict, self._total.trending)),
+            "trends_compared": self._trends_compared,
             "unique": list(map(asdict, self._total.unique)),
             "responses": list(map(asdict, self._total.responses)),
         }
@@ -267,14 +285,24 @@ class VisitDemo(Demo):
         views = Counter(page for visit in counted for page in (visit.page, SITE))
         compare("the views of all time", dict(self._visits.lifetime.scan(self._db)), views)
         del views[SITE]
-        if not queues.has_sketches:
-            return _Total(views)
         recount.advance(places, (), self._pace)
+        trending = self._compare_periods()
+        if not queues.has_sketches:
+            return _Total(views, trending)
         sketches = dict.fromkeys(recount.readers) | dict(queues.unique.scan(self._db))
         estimates = {each.page: each for each in compare_visitors(sketches, recount.readers)}
         responses = compare_responses(transact(self._db, queues.responses_now), recount.numbers)
         shown = [SITE, *(page for page, _ in views.most_common(self.top))]
-        return _Total(views, [estimates[page] for page in shown if page in estimates], responses)
+        return _Total(views, trending, [estimates[page] for page in shown if page in estimates], responses)
+
+    def _compare_periods(self) -> tuple[TrendingPage, ...]:
+        """The trending pages of the last period; raises `DemoDiffers` if those of a period differ from the recount."""
+        periods = self._recount.periods
+        trending: tuple[TrendingPage, ...] = ()
+        for start in periods.periods:
+            trending = transact(self._db, partial(self._queues.trending, period=start, limit=self.top))
+            periods.check(start, trending, self.top)
+        return trending
 
     def _write_chart(self) -> None:
         if self.chart is not None:
@@ -291,6 +319,7 @@ class VisitDemo(Demo):
             for look in self._looks
         )
         print_table(["time", "views", "visitors", "most views"], rows, right=["views", "visitors"])
+        print_rich("", trending_table(self._total.trending))
         if self._total.unique:
             print_rich("", visitor_table(self._total.unique), "", response_table(self._total.responses))
         skipped = f", {quantity(self._lines_skipped, 'line')} skipped" if self._lines_skipped else ""

@@ -14,6 +14,7 @@ from rich.live import Live
 
 from cq.cli.demos.visits.queues import SITE, TOOK
 from cq.cli.demos.visits.sketches import ResponseNumbers, VisitorEstimate
+from cq.cli.demos.visits.trends import PERIOD, TrendingPage
 from cq.cli.shared.chart import line_chart
 from cq.cli.shared.output import as_word, make_table, stderr
 
@@ -30,6 +31,7 @@ class Look:
         top: (page, views, visitors) of the pages with the most views in the window.
         unique: visitors of the whole site and of these pages until then, by sketches; empty without sketches.
         responses: sizes and times of responses until then, by sketches.
+        trending: pages with the most views in the present period of the log's time, as far as they were combined.
     """
 
     time: float
@@ -38,6 +40,7 @@ class Look:
     top: tuple[tuple[str, int, int], ...]
     unique: tuple[VisitorEstimate, ...] = ()
     responses: tuple[ResponseNumbers, ...] = ()
+    trending: tuple[TrendingPage, ...] = ()
 
 
 def to_svg(looks: Sequence[Look], window: float) -> str:
@@ -77,6 +80,8 @@ def look_tables(look: Look) -> Any:
         row = [clock(look.time) if page == SITE else as_word(page), f"{views:,}", f"{visitors:,}"]
         rows.append(row + (_estimated(estimates.get(page)) if estimates else []))
     tables: list[Any] = [make_table(heads, rows, right=heads[1:])]
+    if look.trending:
+        tables += ["", trending_table(look.trending)]
     if look.responses:
         tables += ["", response_table(look.responses)]
     return Group(*tables)
@@ -100,6 +105,22 @@ def response_table(responses: Sequence[ResponseNumbers]) -> Any:
         shape = "{:,.3f}" if each.measure == TOOK else "{:,.0f}"
         rows.append([each.measure, f"{each.responses:,}", *map(shape.format, numbers)])
     return make_table(heads, rows, right=heads[1:])
+
+
+def trending_table(pages: Sequence[TrendingPage]) -> Any:
+    """A table of the trending pages of a period."""
+    heads = ["trending page", f"views in {PERIOD}", "rank", "rank before", "change"]
+    rows = (
+        [as_word(each.page), f"{each.views:,}", each.rank, each.before or "-", _change(each)]
+        for each in pages
+    )
+    return make_table(heads, rows, right=heads[1:])
+
+
+def _change(each: TrendingPage) -> str:
+    return (
+        "new" if each.before is None else f"{each.before - each.rank:+}" if each.before != each.rank else "="
+    )
 
 
 def _estimated(each: VisitorEstimate | None) -> list[str]:

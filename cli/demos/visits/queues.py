@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from itertools import groupby
 from typing import Any, Final
 
 import cq
+from cq.admin.configure import put_observer
 from cq.cli.demos.visits.access_log import Visit
+from cq.cli.demos.visits.trends import PERIOD, ROLLUP, SHORTEST, TrendingPage
+from cq.config.rollup import RollUp
+from cq.keys import QueueKeys
+from cq.observers.top.index import LAST_PART, top
+from cq.observers.top.trending import trending
 from cq.observers.visits import Visits
 from cq.store.api import Database, Transaction, TransactionRead
 
@@ -30,6 +37,7 @@ class VisitQueues:
         visits: exact counts of views and visitors.
         unique: {page: sketch of all its visitors}.
         responses: {measure: sketch of all its numbers}.
+        hits: views of pages by periods of the log's time.
         has_sketches: whether the package for sketches is installed; without it the demo leaves out these two.
     """
 
@@ -37,21 +45,29 @@ class VisitQueues:
         self.visits = Visits(NAME)
         self.unique = cq.CombineQueue[str, Any](f"{NAME}.unique")
         self.responses = cq.CombineQueue[str, Any](f"{NAME}.responses")
+        self.hits = cq.Series[str, int](f"{NAME}.hits")
         self.has_sketches = find_spec(_PACKAGE) is not None
 
     @property
     def possible(self) -> list[str]:
-        """The names of all queues, including those that are left out."""
-        return [*self.visits.queues, self.unique.name, self.responses.name]
+        """The names of all queues, including those that are left out, without the levels of the roll-up."""
+        return [*self.visits.queues, self.hits.name, self.unique.name, self.responses.name]
 
     @property
     def names(self) -> list[str]:
-        """The names of the configured queues."""
-        return self.possible if self.has_sketches else self.visits.queues
+        """The names of the configured queues and levels, for workers."""
+        sketches = [self.unique.name, self.responses.name] if self.has_sketches else []
+        return [*self.visits.queues, self.hits.name, *self._levels, *sketches]
+
+    @property
+    def _levels(self) -> list[str]:
+        return [level.queue_of(self.hits.name) for level in RollUp.parse(ROLLUP).levels]
 
     def configure(self, db: Database, *, window: object, buckets: int) -> None:
         """Create the queues."""
         self.visits.configure(db, window=window, buckets=buckets)
+        cq.configure(db, self.hits.name, key=str, rollup=ROLLUP, buckets=buckets)
+        put_observer(db, self._levels[-1], top(ranks=True, group=LAST_PART))
         if self.has_sketches:
             cq.configure(db, self.unique.name, key=str, combiner="distinct", buckets=buckets)
             cq.configure(db, self.responses.name, key=str, combiner="quantiles", buckets=1)
@@ -65,7 +81,19 @@ class VisitQueues:
                 visitors[page].append(visitor)
             self.unique.add(tr, visitors)
             self.responses.add(tr, measures(visits))
+        for start, group in groupby(visits, lambda visit: visit.time // SHORTEST * SHORTEST):
+            self.hits.add(tr, Counter(visit.page for visit in group), at=start)
         return self.visits.count_many(tr, seen, at=at)
+
+    def trending(self, tr: TransactionRead, period: int, limit: int) -> tuple[TrendingPage, ...]:
+        """The most viewed pages of a period, as far as workers have combined."""
+        entries = trending(tr, self.hits.name, by=PERIOD, at=period, limit=limit)
+        return tuple(TrendingPage(each.key, each.score, each.rank, each.before) for each in entries)
+
+    def are_hits_combined(self, tr: TransactionRead) -> bool:
+        """Whether workers have combined all views by periods."""
+        rows = [tr.get_range(*QueueKeys(name).notifications(), limit=1) for name in self._levels]
+        return not any(each.to_list() for each in rows)
 
     def unique_now(self, tr: TransactionRead, pages: Sequence[str]) -> dict[str, Any]:
         """{page: sketch or None} of these pages, with queued updates; empty without the package for sketches."""

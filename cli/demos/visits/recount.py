@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from cq.cli.demos.visits.access_log import Visit
 from cq.cli.demos.visits.queues import SITE, measures
 from cq.cli.demos.visits.replay import ReplayClock
+from cq.cli.demos.visits.trends import PeriodViews
 from cq.config.window import milliseconds
 
 
@@ -21,6 +22,7 @@ class VisitRecount:
         places: the number of recounted visits of each server.
         readers: {page: all its visitors}, with the page `SITE` for the whole site.
         numbers: {measure: its numbers, ascending}.
+        periods: the views by periods.
     """
 
     def __init__(self, parts: Sequence[Sequence[Visit]]) -> None:
@@ -29,6 +31,7 @@ class VisitRecount:
         self.places = [0] * len(parts)
         self.readers: defaultdict[str, set[str]] = defaultdict(set)
         self.numbers: defaultdict[str, list[float]] = defaultdict(list)
+        self.periods = PeriodViews()
 
     def advance(self, places: Sequence[int], late: Collection[tuple[int, int]], pace: ReplayClock) -> None:
         """Recount the visits up to these positions.
@@ -48,6 +51,7 @@ class VisitRecount:
                     self._inside.append((at - at % spec.slice + spec.slice + spec.width, visit))
                 for page in (visit.page, SITE):
                     self.readers[page].add(visit.visitor)
+            self.periods.count(visits)
             for measure, numbers in measures(visits).items():
                 self.numbers[measure] += numbers
         for ascending in self.numbers.values():
