@@ -28,7 +28,7 @@ commands = CommandSet()
         "cq bench --live 100 --cloud --export sqlite --against postgres-upsert",
         "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
         "cq bench --live 100 --workers 1,2,4 --against none",
-        "cq bench --distinct --grow keys",
+        "cq bench --rollup 1m:1h,1h:forever --distinct --grow keys",
     ],
 )
 def bench(
@@ -44,7 +44,7 @@ def bench(
         option(
             "NAME,...",
             f"Systems to compare with: any of {', '.join(AGAINST)}, or none. Default: all that are installed, "
-            "postgres-distinct only with --distinct.",
+            "postgres-periods only with --rollup and postgres-distinct only with --distinct.",
         ),
     ] = None,
     live: Annotated[
@@ -91,6 +91,14 @@ def bench(
         option(
             "|".join(REPORTING),
             "Measure cq with an export into such a database, too; --live measures it only with the export.",
+        ),
+    ] = None,
+    rollup: Annotated[
+        str | None,
+        option(
+            "PERIOD:RETENTION,...",
+            "Measure cq with this roll-up, such as 1m:1h,1h:forever, too, and postgres-periods; --live measures it "
+            "only with the roll-up.",
         ),
     ] = None,
     distinct: Annotated[
@@ -186,6 +194,7 @@ def bench(
         tasks=tasks or 0,
         cloud=cloud,
         export=export,
+        rollup=rollup,
         distinct=distinct,
     )
     if svg is not None:

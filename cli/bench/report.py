@@ -10,12 +10,12 @@ from cq.cli.bench.measures.figures import Figure
 from cq.cli.bench.measures.growth import COMPARED, GrowthResult
 from cq.cli.bench.measures.live import LiveResult
 from cq.cli.bench.measures.phases import PhaseResult
-from cq.cli.bench.systems.system import DISTINCT
+from cq.cli.bench.systems.system import DISTINCT, PERIODS
 
 T = TypeVar("T")
 
 OWN: Final = "cq"
-_OWN_OF: Final = {DISTINCT: "cq+distinct"}
+_OWN_OF: Final = {PERIODS: "cq+rollup", DISTINCT: "cq+distinct"}
 """{system: the queue that has the same results}; the others are compared with `OWN`."""
 
 

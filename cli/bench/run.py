@@ -20,6 +20,7 @@ from cq.cli.bench.systems.system import (
     AGAINST,
     DISTINCT,
     GROWING,
+    PERIODS,
     REPORTING,
     CannotMeasure,
     System,
@@ -28,18 +29,21 @@ from cq.cli.bench.systems.system import (
 from cq.cli.bench.systems.systems import Backends, make_against
 from cq.cli.bench.systems.workload import BenchWorkload
 from cq.cli.shared.output import quantity
+from cq.config.rollup import RollUp, RollUpLevel
 
-_GROWN: Final = (DISTINCT,)
+_GROWN: Final = (PERIODS, DISTINCT)
 """The systems that are measured as they grow."""
+_KEPT: Final = 3_600
+"""Seconds for which each period of a measured roll-up must be kept, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
     """The parts and settings of a run: the options of the command; empty lists skip a part.
 
-    In turn the queue is measured with and without a cloud and an export, and then with distinct visitors
-    only. Live it is measured only with cloud and export. Growing, it has no cloud and no export. Raises `CannotMeasure`
-    for invalid values.
+    In turn the queue is measured with and without a cloud and an export, then with a roll-up only, and then with
+    distinct visitors only. Live it is measured only with cloud, export and roll-up together. Growing, it has no cloud
+    and no export. Raises `CannotMeasure` for invalid values, `InvalidConfiguration` for an invalid roll-up.
 
     Args:
         plans: one or more, which differ in their workers. Adding and draining in turn and live are measured with each
@@ -47,6 +51,7 @@ class BenchRequest:
         sizes: transaction sizes, in updates, for adding and draining in turn.
         against: systems to compare with in that part; None: all available systems.
         live: transaction sizes for adding and combining at the same time.
+        rollup: a roll-up as for `cq.configure`; None: no roll-up.
         distinct: whether to measure a queue of distinct visitors.
         tasks: number of tasks of asyncio that add in one process; 0 skips this part.
     """
@@ -64,6 +69,7 @@ class BenchRequest:
     tasks: int = 0
     cloud: bool = False
     export: str | None = None
+    rollup: str | None = None
     distinct: bool = False
 
     def __post_init__(self) -> None:
@@ -72,15 +78,35 @@ class BenchRequest:
         for kind in self.grow:
             if kind not in GROWING:
                 raise CannotMeasure(f"expected {' or '.join(GROWING)} to grow, got: {kind!r}")
-        if DISTINCT in (self.against or ()) and not self.distinct:
-            raise CannotMeasure(f"{DISTINCT} is compared with a queue that needs --distinct: give it, too")
+        kept = [each.retention or _KEPT for each in self._levels]
+        if self.rollup is not None and min(kept, default=0) < _KEPT:
+            raise CannotMeasure(
+                "expected a roll-up that keeps each period for at least 1h, as nothing may expire while it is "
+                f"measured, got: {self.rollup!r}"
+            )
+        for name, switch, is_given in (
+            (PERIODS, "--rollup", self.rollup),
+            (DISTINCT, "--distinct", self.distinct),
+        ):
+            if name in (self.against or ()) and not is_given:
+                raise CannotMeasure(f"{name} is compared with a queue that needs {switch}: give it, too")
         for size in (*self.sizes, *self.live):
             replace(self.workload, per_transaction=size)  # checks the size
 
     @property
+    def _levels(self) -> Sequence[RollUpLevel]:
+        return RollUp.parse(self.rollup or "none").levels
+
+    @property
+    def periods(self) -> list[int]:
+        """The periods of the roll-up, in seconds."""
+        return [level.period for level in self._levels]
+
+    @property
     def suitable(self) -> list[str]:
         """The systems whose results a measured queue has."""
-        return [name for name in AGAINST if name != DISTINCT or self.distinct]
+        unsuitable = {PERIODS: self.rollup is None, DISTINCT: not self.distinct}
+        return [name for name in AGAINST if not unsuitable.get(name)]
 
     def settings(self) -> dict[str, object]:
         """The settings that the report shows with the figures."""
@@ -93,6 +119,7 @@ class BenchRequest:
             "buckets": self.buckets,
             "cloud": self.cloud,
             "export": self.export,
+            "rollup": self.rollup,
             "distinct": self.distinct,
         }
 
@@ -169,20 +196,34 @@ class BenchRun:
         return self._backends.queue(request.workload.kind, request.buckets, cloud=cloud, export=export)
 
     def _full_queue(self) -> QueueSystem:
-        """A queue with all requested observers."""
-        return self._queue(observed=True)
+        """A queue with all requested observers, and the roll-up."""
+        request = self._request
+        if request.rollup is None:
+            return self._queue(observed=True)
+        return self._backends.rollup_queue(
+            request.workload.kind,
+            request.buckets,
+            request.rollup,
+            cloud=request.cloud,
+            export=request.export,
+        )
 
     def _variants(self) -> list[Callable[[], System]]:
-        """The queue of distinct visitors, if it is requested."""
-        request = self._request
-        return [partial(self._backends.distinct_queue, request.buckets)] if request.distinct else []
+        """The queue with a roll-up and the queue of distinct visitors, as far as they are requested."""
+        request, found = self._request, list[Callable[[], System]]()
+        if request.rollup is not None:
+            kind = request.workload.kind
+            found.append(partial(self._backends.rollup_queue, kind, request.buckets, request.rollup))
+        if request.distinct:
+            found.append(partial(self._backends.distinct_queue, request.buckets))
+        return found
 
     def _against(self, names: Iterable[str]) -> list[Callable[[], System]]:
         return [partial(self._make_against, name) for name in names]
 
     def _make_against(self, name: str) -> System:
         request = self._request
-        return make_against(self._backends, name, request.workload.kind)
+        return make_against(self._backends, name, request.workload.kind, request.periods)
 
     def _compared(self) -> list[str]:
         """The names of the systems to compare with: all in turn, and those of `_GROWN` as they grow."""

@@ -106,22 +106,25 @@ def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(
         assert_adds_up(row)
 
 
-def test_distinct_visitors_are_compared_with_the_same_result(cli: Cli, conninfo: str) -> None:
+def test_a_roll_up_and_distinct_visitors_are_compared_with_the_same_results(cli: Cli, conninfo: str) -> None:
     cli.environment["BENCH_POSTGRES"] = conninfo
 
     ended = cli.run(
         "bench",
         *LITTLE,
-        *("--per-transaction", "5", "--distinct", "--json"),
-        *("--against", "postgres-distinct", "--postgres-url-env", "BENCH_POSTGRES"),
+        *("--per-transaction", "5", "--rollup", "1m:1h,1h:forever", "--distinct", "--json"),
+        *("--against", "postgres-periods,postgres-distinct", "--postgres-url-env", "BENCH_POSTGRES"),
     )
 
     assert (ended.status, ended.err) == (0, "")
     found = json.loads(ended.out)
-    assert found["settings"]["distinct"] is True
+    assert (found["settings"]["rollup"], found["settings"]["distinct"]) == ("1m:1h,1h:forever", True)
     both = {row["system"]: row["both"] for row in found["rows"]}
-    assert [*both] == ["cq", "cq+distinct", "postgres-distinct"]
+    assert [*both] == ["cq", "cq+rollup", "cq+distinct", "postgres-periods", "postgres-distinct"]
     compared = {row["system"]: row["cq_to_it"] for row in found["rows"]}
+    assert compared["postgres-periods"] == pytest.approx(
+        both["cq+rollup"] / both["postgres-periods"], rel=1e-3
+    )
     assert compared["postgres-distinct"] == pytest.approx(
         both["cq+distinct"] / both["postgres-distinct"], rel=1e-3
     )
@@ -129,11 +132,23 @@ def test_distinct_visitors_are_compared_with_the_same_result(cli: Cli, conninfo:
         assert_adds_up(row)
 
 
-def test_a_system_is_not_compared_with_another_result(here: Here) -> None:
-    ended = here("bench", "--against", "postgres-distinct", *LITTLE)
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--rollup", "none"], "expected a roll-up that keeps each period for at least 1h"),
+        (["--rollup", "1m:30m"], "expected a roll-up that keeps each period for at least 1h"),
+        (["--rollup", "1m"], "expected a roll-up as PERIOD:RETENTION"),
+        (["--against", "postgres-periods"], "needs --rollup"),
+        (["--against", "postgres-distinct"], "needs --distinct"),
+    ],
+)
+def test_a_roll_up_that_cannot_be_measured_is_refused(here: Here, options: list[str], why: str) -> None:
+    ended = here("bench", *options, *LITTLE)
 
-    assert (ended.status, ended.out) == (2, "")
-    assert "needs --distinct" in ended.err
+    assert ended.status != 0
+    assert ended.out == ""
+    assert why in ended.err
+    assert ended.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("workers", ["0", "1,0", "none", "1,two"])

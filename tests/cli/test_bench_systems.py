@@ -28,9 +28,9 @@ from cq.cli.bench.measures.roles import AdderRole
 from cq.cli.bench.report import BenchReport
 from cq.cli.bench.systems import redis, servers, system, systems
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.cq_variants import DistinctQueue
+from cq.cli.bench.systems.cq_variants import DistinctQueue, RollupQueue
 from cq.cli.bench.systems.postgres import Rollup, Upsert
-from cq.cli.bench.systems.postgres_jobs import DistinctPairs
+from cq.cli.bench.systems.postgres_jobs import DistinctPairs, Periods
 from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened
 from cq.cli.bench.systems.system import Add, CannotMeasure, System, WrongSum
 from cq.cli.bench.systems.systems import Backends, make_against, open_backends
@@ -192,27 +192,40 @@ def test_postgresql_counts_all(conninfo: str, kind: str, size: int) -> None:
     systems: list[System] = [
         Upsert(conninfo, kind),
         Rollup(conninfo, kind),
+        Periods(conninfo, kind, (60, 3_600)),
         DistinctPairs(conninfo, kind),
     ]
 
-    assert [counted(system, pool) for system in systems] == [20 * size] * 3
+    assert [counted(system, pool) for system in systems] == [20 * size] * 4
 
 
-def test_postgresql_counts_a_visitor_once(conninfo: str) -> None:
-    pairs, views = DistinctPairs(conninfo, "int"), [("a", 7), ("b", 7), ("a", 8), ("a", 7)]
-    with ExitStack() as stack, pairs.connect() as connection:
+def test_postgresql_counts_each_period_and_a_visitor_once(conninfo: str) -> None:
+    periods, pairs = Periods(conninfo, "int", (60, 3_600)), DistinctPairs(conninfo, "int")
+    rows = [("a", 1, 59), ("a", 2, 60), ("b", 3, 3_599), ("a", 4, 3_601), ("a", 1, 59)]
+    views = [("a", 7), ("b", 7), ("a", 8), ("a", 7)]
+    with ExitStack() as stack, periods.connect() as connection:
+        periods.prepare()
+        connection.cursor().executemany("INSERT INTO cq_bench_log VALUES (%s, %s, %s)", rows)
+        periods.drainer(stack, 0, 1)()
+        by_minute, by_hour = (
+            connection.execute("SELECT * FROM cq_bench_period_" + period + " ORDER BY 1, 2").fetchall()  # noqa: S608
+            for period in ("60", "3600")
+        )
+        assert periods.total() == 11
+        connection.execute("UPDATE cq_bench_period_60 SET n = n + 1")
+        with pytest.raises(WrongSum, match="cq_bench_period_60 have the sum"):
+            periods.total()
+        periods.remove()
         pairs.prepare()
         drain = pairs.drainer(stack, 0, 1)
         for _ in range(2):
             connection.cursor().executemany("INSERT INTO cq_bench_log VALUES (%s, %s)", views)
             drain()
         distinct = connection.execute("SELECT key, n FROM cq_bench_counts ORDER BY key").fetchall()
-        assert pairs.total() == 3
-        connection.execute("DELETE FROM cq_bench_pairs WHERE visitor = 8")
-        with pytest.raises(WrongSum, match="have the sum 3, there are"):
-            pairs.total()
         pairs.remove()
 
+    assert by_minute == [("a", 0, 2), ("a", 60, 2), ("a", 3_600, 4), ("b", 3_540, 3)]
+    assert by_hour == [("a", 0, 4), ("a", 3_600, 4), ("b", 0, 3)]
     assert distinct == [("a", 2), ("b", 1)]
 
 
@@ -238,10 +251,12 @@ def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: P
     assert counted(full, decimals) == Decimal(60)
 
 
-def test_the_store_counts_distinct_visitors(url: str) -> None:
+def test_the_store_counts_each_period_and_distinct_visitors(url: str) -> None:
     pool = BenchWorkload(3, 50).draw(1, updates=0)[:20]
+    rollup = RollupQueue(url, "embedded", "bench-5", "int", 4, rollup="1m:1h,1h:forever")
     distinct = DistinctQueue(url, "embedded", "bench-6", "int", 4)
 
+    assert counted(rollup, pool) == 60
     assert counted(distinct, pool) == 60
 
 
@@ -366,14 +381,22 @@ def test_figures_are_compared_with_those_of_the_same_size() -> None:
 
 def test_the_same_results_are_compared_with_each_other() -> None:
     found = report()
-    both = {"cq": 90.0, "cq+distinct": 40.0, "postgres-distinct": 80.0}
+    both = {
+        "cq": 90.0,
+        "cq+rollup": 60.0,
+        "cq+distinct": 40.0,
+        "postgres-periods": 30.0,
+        "postgres-distinct": 80.0,
+    }
     found.rows = [row(name, 5, figure, figure) for name, figure in both.items()]
 
     compared = {each["system"]: each["cq_to_it"] for each in found.as_dict()["rows"]}
 
     assert compared == {
         "cq": 1.0,
+        "cq+rollup": 1.5,
         "cq+distinct": 2.25,
+        "postgres-periods": 2.0,
         "postgres-distinct": 0.5,
     }
 
@@ -381,12 +404,12 @@ def test_the_same_results_are_compared_with_each_other() -> None:
 def test_growth_names_its_systems_if_there_are_several_of_them() -> None:
     found, figure = report(), Figure((8.0,))
     (alone,) = (table.columns for table in found.tables() if "size" in table.columns)
-    found.growth.append(GrowthResult("postgres-distinct", "keys", 100_000, 10, figure, figure, figure))
+    found.growth.append(GrowthResult("postgres-periods", "keys", 100_000, 10, figure, figure, figure))
 
     (table,) = (table for table in found.tables() if "size" in table.columns)
 
     assert "system" not in alone
-    assert [line[table.columns.index("system")] for line in table.lines] == ["cq", "cq", "postgres-distinct"]
+    assert [line[table.columns.index("system")] for line in table.lines] == ["cq", "cq", "postgres-periods"]
     assert [line[-1] for line in table.lines] == ["0.10", "1.00", "1.00"]
 
 

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Final
 from cq.cli.shared.exit_status import FoundDifference
 from cq.errors import CqError
 
+PERIODS: Final = "postgres-periods"
+"""The system that a queue with a roll-up is compared with."""
 DISTINCT: Final = "postgres-distinct"
 """The system that a queue of distinct visitors is compared with."""
 AGAINST: Final = (
@@ -20,6 +22,7 @@ AGAINST: Final = (
     "atomic-add",
     "postgres-upsert",
     "postgres-rollup",
+    PERIODS,
     DISTINCT,
     "redis",
 )

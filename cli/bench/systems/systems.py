@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from importlib.util import find_spec
@@ -13,9 +13,9 @@ from typing import Final
 
 from cq.cli.bench.systems import servers
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.cq_variants import DistinctQueue
+from cq.cli.bench.systems.cq_variants import DistinctQueue, RollupQueue
 from cq.cli.bench.systems.postgres import Rollup, Upsert
-from cq.cli.bench.systems.postgres_jobs import DistinctPairs
+from cq.cli.bench.systems.postgres_jobs import DistinctPairs, Periods
 from cq.cli.bench.systems.redis import RedisHash
 from cq.cli.bench.systems.stored import AtomicAdd, ReadModifyWrite, close_opened, opened
 from cq.cli.bench.systems.system import AGAINST, CannotMeasure, System, Unavailable
@@ -81,6 +81,13 @@ class Backends:
         reporting = export and self.reporting(export)
         return QueueSystem(*self.store(), new_name(), kind, buckets, cloud, reporting)
 
+    def rollup_queue(
+        self, kind: str, buckets: int | None, rollup: str, *, cloud: bool = False, export: str | None = None
+    ) -> RollupQueue:
+        """A queue with a new name and a roll-up, and with the requested cloud and export."""
+        reporting = export and self.reporting(export)
+        return RollupQueue(*self.store(), new_name(), kind, buckets, cloud, reporting, rollup)
+
     def distinct_queue(self, buckets: int | None) -> DistinctQueue:
         """A queue of distinct visitors with a new name; raises `Unavailable` without the package for sketches."""
         if find_spec("datasketches") is None:
@@ -95,14 +102,15 @@ def new_name() -> str:
     return f"{QUEUE_PREFIX}{secrets.token_hex(4)}"
 
 
-Maker = Callable[[Backends, str], System]
+Maker = Callable[[Backends, str, Sequence[int]], System]
 _MAKERS: Final[Mapping[str, Maker]] = {
-    ReadModifyWrite.name: lambda backends, _: ReadModifyWrite(*backends.store()),
-    AtomicAdd.name: lambda backends, _: AtomicAdd(*backends.store()),
-    Upsert.name: lambda backends, kind: Upsert(backends.postgres, kind),
-    Rollup.name: lambda backends, kind: Rollup(backends.postgres, kind),
-    DistinctPairs.name: lambda backends, kind: DistinctPairs(backends.postgres, kind),
-    RedisHash.name: lambda backends, _: RedisHash(backends.redis),
+    ReadModifyWrite.name: lambda backends, *_: ReadModifyWrite(*backends.store()),
+    AtomicAdd.name: lambda backends, *_: AtomicAdd(*backends.store()),
+    Upsert.name: lambda backends, kind, _: Upsert(backends.postgres, kind),
+    Rollup.name: lambda backends, kind, _: Rollup(backends.postgres, kind),
+    Periods.name: lambda backends, kind, periods: Periods(backends.postgres, kind, periods),
+    DistinctPairs.name: lambda backends, kind, _: DistinctPairs(backends.postgres, kind),
+    RedisHash.name: lambda backends, *_: RedisHash(backends.redis),
 }
 _INTEGERS_ONLY: Final = (ReadModifyWrite.name, AtomicAdd.name, RedisHash.name)
 
@@ -122,8 +130,8 @@ def open_backends(
         yield Backends(stack, folder, store, postgres_env)
 
 
-def make_against(backends: Backends, name: str, kind: str) -> System:
-    """The system with this name, to compare cq with.
+def make_against(backends: Backends, name: str, kind: str, periods: Sequence[int] = ()) -> System:
+    """The system with this name, to compare cq with; `periods` in seconds are those of a roll-up.
 
     Raises:
         CannotMeasure: the name is unknown.
@@ -133,7 +141,7 @@ def make_against(backends: Backends, name: str, kind: str) -> System:
         raise CannotMeasure(f"expected a system to compare with of {', '.join(AGAINST)}, got: {name!r}")
     if kind != "int" and name in _INTEGERS_ONLY:
         raise Unavailable(f"{name} supports integers only")
-    return _MAKERS[name](backends, kind)
+    return _MAKERS[name](backends, kind, periods)
 
 
 def _refuse_used(store: str) -> None:
