@@ -557,3 +557,36 @@ def test_a_wrong_index_is_found_and_repaired(db: Any, name: str, clock: Clock, k
 
     assert set(index_of(db, name)) == {"a", "b"}
     assert values(db, name) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("width", [4, 500])
+@pytest.mark.parametrize("is_observed", [False, True])
+def test_passes_write_at_most_a_megabyte(
+    db: Any, name: str, clock: Clock, width: int, is_observed: bool
+) -> None:
+    """With entries of new keys, with moved entries, and when all keys expire."""
+    app = View().app(name) if is_observed else cq.App()
+    app.configure(db, name, expire=PERIOD, buckets=1)
+    keys = [f"{number}".ljust(width, "x") for number in range(4_000 if width < 10 else 1_500)]
+    sizes = []
+
+    def passes() -> None:
+        (bucket,) = buckets_of(db, name, app)
+        committed = bucket._commit
+
+        def measured(tr: Any, *args: Any) -> bool:
+            sizes.append(tr.get_approximate_size().wait())
+            return committed(tr, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bucket, "_commit", measured)
+            while bucket.combine().more:
+                pass
+
+    for later in (0, SLICE, LONG):
+        clock.now += later
+        if later < LONG:
+            add(db, name, dict.fromkeys(keys, 1))
+        passes()
+    assert values(db, name) == {}
+    assert max(sizes) < 1_000_000
