@@ -48,6 +48,7 @@ from tests.simulation.operatorcanaries import (
 from tests.simulation.outboxcanaries import ONLY as ONLY_OUTBOXES
 from tests.simulation.outboxcanaries import OUTBOXES, reads_rows_by_a_position
 from tests.simulation.plan import QUEUES, Plan
+from tests.simulation.rollingcanaries import ROLLING
 from tests.simulation.run import run
 from tests.simulation.sketchcanaries import SKETCHING
 from tests.simulation.store import Reads, SimTransaction
@@ -410,6 +411,7 @@ CANARIES: Final[dict[Canary, int]] = {
     **OUTBOXES,
     **EXPIRING,
     **SKETCHING,
+    **ROLLING,
 }
 """{canary: within how many seeds, from its seed in `FIRST` on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
@@ -422,6 +424,7 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(OUTBOXES, "outboxes"),
     **dict.fromkeys(EXPIRING, "expiries"),
     **dict.fromkeys(SKETCHING, "sketches"),
+    **dict.fromkeys(ROLLING, "rollups"),
 }
 """{canary: which system catches it}, for those that are not of the queues."""
 

@@ -69,6 +69,10 @@ FIRST: Final[Mapping[str, int]] = MappingProxyType(
         "aborts_for_changes_of_others": 23,
         "flushes_without_looking": 11,
         "adds_lines_whatever_the_position": 2,
+        "subtracts_what_expires": 9,
+        "derives_beside_the_pass": 8,
+        "derives_whole_values": 8,
+        "adds_to_levels_beside": 2,
     }
 )
 """{canary: first seed}; 0 for the others.

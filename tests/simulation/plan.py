@@ -115,6 +115,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "come and go",
     ),
     "sketches": ("once", "sketches", "top", "rebucket"),
+    "rollups": ("once", "other times", "purge", "rebucket", "come and go"),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset(
