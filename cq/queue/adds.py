@@ -7,9 +7,8 @@ transaction, after all checks of all of them: a refused add has written nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count, repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import level_key
@@ -26,8 +25,7 @@ from cq.store.own_writes import note_writes
 _counter: Final = count()  # process-wide: two adds in one transaction must not write rows with the same key
 
 
-@dataclass(slots=True)
-class _PackedAdd:
+class _PackedAdd(NamedTuple):
     """The checked rows of an add to one queue.
 
     Attributes:
@@ -48,21 +46,21 @@ class _PackedAdd:
 
     def write(self, tr: Transaction, queue: QueueKeys) -> None:
         """Write the keys of the add."""
-        name, generation = self.config.name, self.config.generation
-        notifications = list(map(queue.notification, repeat(generation), self.rows))
+        config, packed, operation, pairs, expiring, due = self
+        name, generation = config.name, config.generation
+        notifications = list(map(queue.notification, repeat(generation), packed))
         note_writes(tr, name, notifications)
-        for (bucket, rows), notification in zip(self.rows.items(), notifications, strict=True):
+        for (bucket, rows), notification in zip(packed.items(), notifications, strict=True):
             for row in rows:
                 tr.set_versionstamped_key(queue.new_row(generation, bucket, next(_counter)), row)
             # A unique value: a pass clears a notification only if no add has written it again since.
             tr.set_versionstamped_value(notification, INCOMPLETE_VERSIONSTAMP)
-        if self.operation is not None:
-            tr.set_versionstamped_key(queue.new_marker(self.operation), b"")
-        if self.due is not None:
-            once = self.operation is not None
-            write_expiring(tr, name, self.expiring, self.due, _counter, once=once)
-        if self.config.audit is not None:
-            count_added(tr, self.config, self.pairs)
+        if operation is not None:
+            tr.set_versionstamped_key(queue.new_marker(operation), b"")
+        if due is not None:
+            write_expiring(tr, name, expiring, due, _counter, once=operation is not None)
+        if config.audit is not None:
+            count_added(tr, config, pairs)
 
 
 def write_updates(
