@@ -28,6 +28,7 @@ from cq.cli.web.pages.exports import exports_page
 from cq.cli.web.pages.feeds import feeds_page
 from cq.cli.web.pages.queue import queue_page
 from cq.cli.web.pages.queues import queues_page
+from cq.cli.web.pages.series import series_line
 from cq.cli.web.pages.set_aside import aside_page
 from cq.cli.web.pages.web_page import WebPage
 from cq.cli.web.pages.workers import workers_page
@@ -106,7 +107,8 @@ class Dashboard:
             return self._missing(request, f"There is no queue {page.queue}.")
         found = await self._found(request, page)
         notice, events = self.actions.result(request), f"/events?path={page.path}"
-        text = self.renderer.page(page, snapshot, lookup=found, events=events, notice=notice)
+        line = series_line(found.series) if found and found.series else None
+        text = self.renderer.page(page, snapshot, lookup=found, line=line, events=events, notice=notice)
         return HTMLResponse(text)
 
     async def events(self, request: Request) -> Response:
@@ -131,12 +133,12 @@ class Dashboard:
         await answer(scope, receive, send)
 
     async def _found(self, request: Request, page: WebPage) -> Lookup | None:
-        """The value of the key that a request looks up: one read, and few at once."""
-        word = request.query_params.get("key")
+        """The value of the key that a request looks up: one transaction, and few at once."""
+        word, by = request.query_params.get("key"), request.query_params.get("by", "")
         if word is None or not page.queue:
             return None
         async with self._lookups:
-            return await run_in_threadpool(partial(look_up, self._db, page.queue, word))
+            return await run_in_threadpool(partial(look_up, self._db, page.queue, word, by))
 
     def _missing(self, request: Request, text: str) -> Response:
         return HTMLResponse(self.renderer.render("missing.html", text=text), 404)

@@ -9,10 +9,10 @@ from typing import Final
 
 from markupsafe import Markup
 
-from cq.cli.web.pages.text import NOTHING
+from cq.cli.web.pages.text import NOTHING, age
 
-_GAP_SECONDS: Final = 150.0
-"""A line has a gap where no sample was taken for this long."""
+_GAP: Final = 2.5
+"""A line has a gap between two points that are further apart than this multiple of the usual time."""
 _LEAST_SECONDS: Final = 60.0
 
 
@@ -22,35 +22,40 @@ class Line:
 
     Attributes:
         title: the name of its numbers.
-        times, numbers: of its points; times in seconds since 1970.
+        times, numbers: of its points; times in seconds since 1970. None instead of a number is a gap.
         text: a number as text.
+        every: the usual time between two points, in seconds.
     """
 
     title: str
     times: Sequence[float]
-    numbers: Sequence[float]
+    numbers: Sequence[float | None]
     text: Callable[[float], str]
+    every: float = 60.0
 
     @property
     def is_empty(self) -> bool:
         """Whether it has too few points for a line."""
-        return len(self.numbers) < 2
+        return len(self._present()) < 2
 
     @property
     def latest(self) -> str:
         """The last number as text."""
-        return self.text(self.numbers[-1]) if self.numbers else NOTHING
+        last = self.numbers[-1] if self.numbers else None
+        return NOTHING if last is None else self.text(last)
 
     @property
     def highest(self) -> str:
         """The highest number as text."""
-        return self.text(max(self.numbers, default=0.0))
+        return self.text(max(self._present(), default=0.0))
 
     @property
     def span(self) -> str:
-        """The time between the first and the last point, in minutes, as text."""
-        minutes = (self.times[-1] - self.times[0]) / 60 if self.times else 0.0
-        return f"past {minutes + 1:.0f} min" if minutes >= 1 else "past minute"
+        """The time from the first to the end of the last point, as text: in minutes up to two hours."""
+        seconds = self.times[-1] - self.times[0] + self.every if self.times else 0.0
+        if seconds < 120:
+            return "past minute"
+        return f"past {seconds / 60:.0f} min" if seconds <= 7_200 else f"past {age(seconds)}"
 
     def small(self) -> Markup:
         """A small chart for a row of a table: its numbers are its text for screen readers."""
@@ -71,7 +76,7 @@ class Line:
         )
 
     def _shapes(self, width: int, height: int) -> Iterator[str]:
-        begin, most = self.times[0], max(*self.numbers, 1e-9)
+        begin, most = self.times[0], max(*self._present(), 1e-9)
         seconds = max(self.times[-1] - begin, _LEAST_SECONDS)
         base = height - 1
         for run in self._runs():
@@ -83,13 +88,17 @@ class Line:
             yield f'<polygon points="{first},{base} {" ".join(points)} {last},{base}"/>'
             yield f'<polyline points="{" ".join(points if len(points) > 1 else points * 2)}"/>'
 
+    def _present(self) -> list[float]:
+        return [number for number in self.numbers if number is not None]
+
     def _runs(self) -> Iterator[list[tuple[float, float]]]:
         """The points between gaps."""
         run: list[tuple[float, float]] = []
         for at, number in zip(self.times, self.numbers, strict=True):
-            if run and at - run[-1][0] > _GAP_SECONDS:
+            if run and (number is None or at - run[-1][0] > _GAP * self.every):
                 yield run
                 run = []
-            run.append((at, number))
+            if number is not None:
+                run.append((at, number))
         if run:
             yield run

@@ -1,18 +1,43 @@
-"""The value of one key, for an operator who looks it up: one read for each request."""
+"""The value of one key, for an operator who looks it up: one transaction for each request."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import cq
-from cq.config.queue import read_config
+from cq.config.queue import QueueConfig, read_config
+from cq.config.rollup import duration
+from cq.encoding.codec import ValueType
 from cq.encoding.json_values import key_from_word
 from cq.errors import CqError
 from cq.plain_text import printable
 from cq.store import OpenDatabase
-from cq.store.api import Transaction, error_code
+from cq.store.api import Transaction, TransactionRead, error_code
 from cq.store.transact import transact
+
+SLOTS: Final = 60
+"""Periods of a roll-up that a lookup reads, at most one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySeries:
+    """The values of a key by the periods of one level of a roll-up.
+
+    Attributes:
+        levels: the names of all levels, such as `1h`, the finest first.
+        level: the name of this level.
+        period: the length of its periods, in seconds.
+        type: the type of the values.
+        slots: (start in seconds since 1970, value); None for a period without a value.
+    """
+
+    levels: Sequence[str]
+    level: str
+    period: int
+    type: ValueType
+    slots: Sequence[tuple[int, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,30 +46,51 @@ class Lookup:
 
     Attributes:
         word: the key as the operator typed it.
-        value: the value; None if the key has none.
+        value: of the key; None without a value.
         problem: why the value is unknown; else empty.
+        series: its values by periods; None for a queue without a roll-up.
     """
 
     word: str
     value: Any = None
     problem: str = ""
+    series: KeySeries | None = None
 
 
-def look_up(db: OpenDatabase, queue: str, word: str) -> Lookup:
-    """The value of a key, as `cq get` reads it; `word` has the syntax of keys on the command line."""
+def look_up(db: OpenDatabase, queue: str, word: str, by: str = "") -> Lookup:
+    """The value of a key, as `cq get` reads it; `word` has the syntax of keys on the command line.
 
-    def read(tr: Transaction) -> Any:
+    If the queue has a roll-up, also its values by the periods of the level `by`, such as `1h`; by default, and if there
+    is no such level, of the finest one.
+    """
+
+    def read(tr: Transaction) -> Lookup:
         config = read_config(tr.snapshot, queue)
         key = key_from_word(config.key, word)
         if config.window is not None:
-            return cq.Window[Any](queue).get(tr.snapshot, key)
-        return cq.CombineQueue[Any, Any](queue).get(tr.snapshot, key)
+            return Lookup(word, cq.Window[Any](queue).get(tr.snapshot, key))
+        value = cq.CombineQueue[Any, Any](queue).get(tr.snapshot, key)
+        return Lookup(word, value, series=_series(tr.snapshot, config, key, by))
 
     try:
-        return Lookup(word, transact(db, read))
+        return transact(db, read)
     except CqError as error:
         return Lookup(word, problem=printable(str(error)))
     except Exception as error:
         if error_code(error) is None:
             raise
         return Lookup(word, problem=printable(f"the store does not answer: {error}"))
+
+
+def _series(tr: TransactionRead, config: QueueConfig, key: Any, by: str) -> KeySeries | None:
+    if config.rollup is None:
+        return None
+    levels = {duration(each.period): each for each in config.rollup.levels}
+    name = by if by in levels else next(iter(levels))
+    period, retention = levels[name]
+    span = SLOTS * period if retention is None else min(SLOTS * period, retention)
+    # A sum without updates is 0. Other combiners, such as a minimum, have no such value.
+    fill = 0 if config.combiner.name == "sum" else None
+    # Slots of one period each need no combiner, so this also reads queues with a combiner of the application.
+    slots = cq.CombineQueue[Any, Any](config.name).series(tr, key, last=span, by=period, fill=fill)
+    return KeySeries(tuple(levels), name, period, config.value, slots)

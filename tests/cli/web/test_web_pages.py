@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +13,13 @@ import pytest
 
 import cq
 from cq.cli.web.pages.added import added_minutes
+from cq.cli.web.pages.charts import Line
+from cq.cli.web.pages.series import series_line
+from cq.cli.web.pages.text import NOTHING
+from cq.cli.web.sampling.lookup import KeySeries
 from cq.cli.web.sampling.recent import Sample
+from cq.encoding.codec import ValueType
+from cq.encoding.sketches import Frequent
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.telemetry.history import HistoryMinute
@@ -113,6 +120,88 @@ def test_a_value_is_looked_up_by_its_key(db: Any) -> None:
 
             assert answer in html
             assert not Outline(html).all("i")
+
+
+def test_a_lookup_shows_a_chart_of_the_levels_of_a_roll_up(db: Any) -> None:
+    key, now = "<i>&by=1d", time.time()
+    cq.configure(db, "hits", key=str, value=int, rollup="1m:2h,1h:60d,1d:forever")
+    series = cq.Series[str, int]("hits")
+    cq.transact(db, lambda tr: series.add_each(tr, [(key, 4321, now - 600), (key, 7, now)]))
+    drain(db)
+    with serving(db) as found:
+        pages = {
+            by: found.client.get("/queues/hits", params={"key": key, "by": by}).text
+            for by in ("", "1m", "1d", "<b>")
+        }
+        for by, html in pages.items():
+            outline = Outline(html)
+            level = "1d" if by == "1d" else "1m"
+            assert not outline.all("i")
+            assert not outline.all("b")
+            assert [each.get("src") for each in outline.all("script")] == ["/static/live.js"]
+            assert not any("style" in attributes for _, attributes in outline.tags)
+            links = [each for each in outline.all("a") if "by=" in (each["href"] or "")]
+            assert [each["href"] for each in links if each.get("aria-current")] == [
+                f"/queues/hits?key=%3Ci%3E%26by%3D1d&by={level}#lookup"
+            ]
+            assert len(links) == 3
+            (chart,) = [
+                each for each in outline.all("svg") if (each.get("aria-label") or "").startswith("value")
+            ]
+            assert f"value by {level}, past 6" in (chart["aria-label"] or "")
+            assert f">Values by {level}</h3>" in html
+        assert "at most 4,321" in pages["1m"]
+        assert "<bdi>4321</bdi>" in pages["1m"]
+        assert "<bdi>0</bdi>" in pages["1m"]
+        for level in ("1m", "1h", "1d"):
+            assert f'<a href="/queues/hits.{level}">hits.{level}</a>' in pages[""]
+            found.page(f"/queues/hits.{level}")
+        assert "hits.1h</a>, kept for 60 d;" in pages[""]
+        assert 'id="series-title"' not in found.client.get("/queues/hits.1m", params={"key": "[1]"}).text
+
+
+def test_a_lookup_without_numbers_shows_a_table_only(db: Any) -> None:
+    cq.configure(db, "names", key=str, value=str, combiner="last", rollup="1h:2d")
+    names = cq.Series[str, str]("names")
+    now = time.time()
+    cq.transact(
+        db, lambda tr: names.add_each(tr, [("a", "<b>first</b>", now - 7_200), ("a", "<b>last</b>", now)])
+    )
+    drain(db)
+    with serving(db) as found:
+        html = found.client.get("/queues/names", params={"key": "a"}).text
+
+        assert "There is no chart" in html
+        assert "<bdi>&lt;b&gt;first&lt;/b&gt;</bdi>" in html
+        assert "<bdi>&lt;b&gt;last&lt;/b&gt;</bdi>" in html
+        assert '<td class="num">\N{EN DASH}</td>' in html
+
+
+def test_charts_of_values_have_gaps_and_the_first_numbers_of_sketches() -> None:
+    def line(type_: str, values: list[Any], period: int = 3_600) -> Line | None:
+        slots = [(at * period, value) for at, value in enumerate(values)]
+        return series_line(KeySeries(("1h",), "1h", period, ValueType(type_), slots))
+
+    gap = line("int", [1, 2, None, 4, None])
+    assert gap is not None
+    assert gap.large().count("<polyline") == 2
+    assert (gap.span, gap.latest, gap.highest) == ("past 5 h", NOTHING, "4")
+    whole = line("decimal", [Decimal("0.25"), 0, Decimal(3)])
+    assert whole is not None
+    assert whole.large().count("<polyline") == 1
+    assert whole.numbers == [0.25, 0, 3.0]
+    sketch = line(
+        "frequent",
+        [Frequent.merge(["a", "a", "b"], Frequent.SIZE), None, Frequent.merge(["c"], Frequent.SIZE)],
+    )
+    assert sketch is not None
+    assert (sketch.title, sketch.numbers) == ("count by 1h", [2, None, 1])
+    for bad in (-1, 10**400, float("inf"), float("nan"), True, "5", {1}):
+        assert line("any", [1, bad]) is None
+    empty = line("int", [None, 5, None])
+    assert empty is not None
+    assert empty.is_empty
+    assert not empty.large()
 
 
 def test_an_empty_store_says_what_to_do_first(db: Any) -> None:
