@@ -19,6 +19,7 @@ from cq.cli.demos.visits.queues import VisitQueues, measures
 from cq.cli.demos.visits.sketches import compare_responses, compare_visitors, quantile
 from cq.cli.demos.visits.trends import PeriodViews, TrendingPage
 from cq.combiners import BUILT_IN
+from cq.errors import NotReady
 from cq.observers.worker.worker import Worker
 
 
@@ -102,8 +103,14 @@ def test_queues_count_with_and_without_sketches(tmp_path: Path, has_sketches: bo
         cq.transact(db, partial(queues.count, visits=[visit], at=now))
     pending = cq.transact(db, lambda tr: queues.unique_now(tr.snapshot, ["*"]))
     assert not cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
+    with pytest.raises(NotReady):  # `VisitDemo.look` then looks again later
+        cq.transact(db, partial(queues.trending, period=0, limit=3))
     Worker(db, queues=queues.names).drain()
 
+    periods = PeriodViews()
+    periods.count(visits)
+    for start in periods.periods:
+        periods.check(start, cq.transact(db, partial(queues.trending, period=start, limit=3)), 3)
     assert cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
     assert dict(queues.hits.queue.scan(db)) == {
         page: views for page, views in queues.visits.lifetime.scan(db) if page != "*"

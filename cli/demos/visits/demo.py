@@ -53,7 +53,7 @@ from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_rich, print_table, quantity
 from cq.config.window import MIN_SLICE_MS, WindowSpec, milliseconds
 from cq.encoding import codec
-from cq.errors import BacklogTooDeep, InvalidData
+from cq.errors import BacklogTooDeep, InvalidData, NotReady
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
@@ -172,7 +172,10 @@ class VisitDemo(Demo):
         elif runtime.time() >= self._next_look:
             try:
                 self._compare_window()
-            except BacklogTooDeep:  # the workers are behind; the next look comes later
+            except (
+                BacklogTooDeep,
+                NotReady,
+            ):  # workers are behind, or have not begun; the next look comes later
                 return
             self._next_look = runtime.time() + self.look_every
 
