@@ -153,10 +153,14 @@ def test_a_lookup_shows_a_chart_of_the_levels_of_a_roll_up(db: Any) -> None:
         assert "at most 4,321" in pages["1m"]
         assert "<bdi>4321</bdi>" in pages["1m"]
         assert "<bdi>0</bdi>" in pages["1m"]
+        # A page waits at most 10 seconds for the store: on a slow machine it may have no configuration yet.
+        settings, until = pages[""], time.monotonic() + SECONDS
+        while ">Configuration</h2>" not in settings and time.monotonic() < until:
+            settings = found.page("/queues/hits")
         for level in ("1m", "1h", "1d"):
-            assert f'<a href="/queues/hits.{level}">hits.{level}</a>' in pages[""]
+            assert f'<a href="/queues/hits.{level}">hits.{level}</a>' in settings
             found.page(f"/queues/hits.{level}")
-        assert "hits.1h</a>, kept for 60 d;" in pages[""]
+        assert "hits.1h</a>, kept for 60 d;" in settings
         assert 'id="series-title"' not in found.client.get("/queues/hits.1m", params={"key": "[1]"}).text
 
 
