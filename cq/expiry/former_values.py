@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from cq.config.expiry import UPDATE
@@ -22,8 +21,8 @@ from cq.errors import CorruptData
 from cq.expiry.index import ExpiryIndex, IndexMove, index_cost
 from cq.keys import QueueKeys, after
 from cq.keys.expiry import hash_of
-from cq.queue.bucket_state import BucketState, fresh_token, needs_purge
-from cq.queue.missed_reports import may_have_missed
+from cq.queue.bucket_state import BucketState, needs_purge
+from cq.queue.missed_reports import renewed
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.sizes import fitting
 from cq.store.transact import transact
@@ -67,8 +66,7 @@ def _index_page(tr: Transaction, name: str) -> float | None:
         return BLOCKED_SECONDS
     index.write(_missing(tr.snapshot, index, places))
     tr.set(index.keys.progress, places[-1])
-    missed = may_have_missed(config, state)  # a state without a token says so, too
-    tr.set(state_key, replace(state, token=fresh_token(), missed=missed).to_bytes())
+    tr.set(state_key, renewed(config, state).to_bytes())
     return 0.0
 
 

@@ -25,7 +25,7 @@ from cq.keys.missed import MissedKeys
 from cq.observer import Change
 from cq.plain_text import printable
 from cq.queue.bounded_reads import prefix_read, read_at_hashes
-from cq.queue.bucket_state import BucketState
+from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 from cq.store.transact import transact
@@ -40,6 +40,12 @@ _DUE_BYTES: Final = 200_000
 def may_have_missed(config: QueueConfig, state: BucketState) -> bool:
     """Whether observers may have missed reports of a bucket; True for a bucket without a pass since a rebucketing."""
     return state.missed or (not state.token and config.backfilled_until > 0)
+
+
+def renewed(config: QueueConfig, state: BucketState) -> BucketState:
+    """The state of a bucket with a new token, for a transaction other than a pass."""
+    # A state without a token says that reports may be missed. With a token, only the field does.
+    return replace(state, token=fresh_token(), missed=may_have_missed(config, state))
 
 
 class MissedReports:

@@ -14,7 +14,8 @@ from typing import Any, Final
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, overlapping
 from cq.errors import CorruptData, InvalidData
-from cq.queue.bucket_state import BucketState, fresh_token
+from cq.queue.bucket_state import BucketState
+from cq.queue.missed_reports import renewed
 from cq.queue.set_aside import set_aside
 from cq.verify.piece import Found, Piece
 
@@ -46,7 +47,8 @@ def rewrite_state(piece: Piece, generation: int, bucket: int, **changes: Any) ->
         # A conflicting read: passes over the bucket write this key, so none commits between the check and the repair.
         with suppress(CorruptData):
             state = BucketState.from_bytes(piece.tr.get(key).value)
-            piece.tr.set(key, replace(state, token=fresh_token(), **changed).to_bytes())
+            state = renewed(piece.shape(*place) or now, state)
+            piece.tr.set(key, replace(state, **changed).to_bytes())
             piece.renewed.add(place)
 
 

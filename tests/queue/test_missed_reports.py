@@ -18,6 +18,8 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.missed import MissedKeys
+from cq.queue.bucket_state import BucketState
+from cq.queue.missed_reports import renewed
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
@@ -241,6 +243,20 @@ def test_other_buckets_know_of_missed_reports_after_a_rebucketing(backfilled: Ba
 
     assert backfilled.second.received("ann") == [(None, 21)]
     assert list(verify(db, name)) == []
+
+
+def test_a_renewed_state_of_a_bucket_without_a_pass_says_that_reports_may_be_missed(
+    backfilled: Backfilled,
+) -> None:
+    db, name = backfilled.db, backfilled.name
+    cq.rebucket(db, name, 3)
+    config = transact(db, lambda tr: read_config(tr.snapshot, name))
+
+    # A repair rewrites the state before the first pass over the bucket.
+    renewals = [renewed(config, BucketState()), renewed(config, BucketState(token=b"a pass"))]
+
+    assert [each.missed for each in renewals] == [True, False]
+    assert all(each.token not in (b"", b"a pass") for each in renewals)
 
 
 def test_a_dropped_note_is_not_listed_and_the_next_report_is_right(backfilled: Backfilled) -> None:
