@@ -42,6 +42,7 @@ def test_configure_shows_what_is_stored_and_does_nothing_twice(here: Here) -> No
         "audit": False,
         "window": None,
         "expire": None,
+        "rollup": None,
     }
     assert again.rows() == [{"queue": "words", **stored}]
 
