@@ -161,7 +161,9 @@ def _counter(key: Any, values: Sequence[Mapping[Any, Any]]) -> Any:
 
 
 def _subtracted_counts(new: Mapping[Any, Any] | None, old: Mapping[Any, Any] | None) -> Any:
-    return _counter(None, [new or {}, {item: -count for item, count in (old or {}).items()}]) or None
+    with _exactly():  # unary minus rounds a Decimal, too
+        negated = {item: -count for item, count in (old or {}).items()}
+    return _counter(None, [new or {}, negated]) or None
 
 
 def _is_empty(value: Any) -> bool:

@@ -142,6 +142,13 @@ def test_a_difference_of_decimals_is_exact() -> None:
         assert sum_.difference(None, Decimal("1000.01")) == Decimal("-1000.01")
 
 
+def test_a_difference_of_counts_of_decimals_is_exact() -> None:
+    assert counter.difference
+    with localcontext(Context(prec=3, traps=[])):
+        changed = counter.difference({"a": Decimal(1)}, {"a": Decimal("1000.01"), "b": Decimal("2000.02")})
+        assert changed == {"a": Decimal("-999.01"), "b": Decimal("-2000.02")}
+
+
 def test_every_built_in_combiner_is_tested() -> None:
     assert VALUES.keys() == BUILT_IN.keys()
 

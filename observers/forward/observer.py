@@ -8,8 +8,6 @@ Workers apply the updates to the receiving queue, see `cq.observers.forward.expo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from decimal import Decimal
-from operator import attrgetter
 from typing import Any, Final
 
 from cq.combiners import BUILT_IN
@@ -51,37 +49,15 @@ def forward_spec(into: str | None = None, *, url_env: str = DEFAULT_ENV) -> Obse
     return ObserverSpec(NAME, VERSION, settings)
 
 
-def _negative(value: Any) -> Any:
-    return value.copy_negate() if isinstance(value, Decimal) else -value  # unary minus would round a Decimal
+def _latest(new: Any, old: Any) -> Any:
+    return new
 
 
-def _difference(change: Change) -> Any:
-    """The exact difference between the new and the old sum; a deleted sum counts as 0."""
-    added = [] if change.new is None else [change.new]
-    taken = [] if change.old is None else [_negative(change.old)]
-    return BUILT_IN["sum"].combine(change.key, added + taken)
-
-
-def _differences(change: Change) -> Any:
-    """The differences between the new and the old counts."""
-    taken = {item: _negative(count) for item, count in (change.old or {}).items()}
-    return BUILT_IN["counter"].combine(change.key, [change.new or {}, taken])
-
-
-def _new_items(change: Change) -> Any:
-    """The items added to a set, which only grows; None if there are none."""
-    return (change.new or set()) - (change.old or set()) or None
-
-
-UPDATES: Final[Mapping[str, Callable[[Change], Any]]] = {
-    "sum": _difference,
-    "counter": _differences,
-    "minimum": attrgetter("new"),
-    "maximum": attrgetter("new"),
-    "union": _new_items,
-    "last": attrgetter("new"),
+UPDATES: Final[Mapping[str, Callable[[Any, Any], Any] | None]] = {
+    **{name: BUILT_IN[name].difference for name in ("sum", "counter", "minimum", "maximum", "union")},
+    "last": _latest,
 }
-"""{combiner: function that returns the update for a change}; None: no update, or `DELETE` for `last`."""
+"""{combiner: `update(new, old)`, the update for a change}; it returns None for no update, or `DELETE` for `last`."""
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
@@ -101,7 +77,7 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
     queue = ExportQueue(config.name, generation=generation)
 
     def forward(tr: Transaction, changes: list[Change]) -> None:
-        updates = [(change.key, update(change)) for change in changes]
+        updates = [(change.key, update(change.new, change.old)) for change in changes]
         queue.add_many(tr, [each for each in updates if config.takes_delete or each[1] is not None])
 
     return forward
