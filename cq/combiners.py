@@ -22,7 +22,7 @@ from typing import Any, Final
 from cq.encoding.bounds import check_merged
 from cq.encoding.codec import DELETE, ValueType, shown
 from cq.encoding.sketches import KINDS, ItemCount, Sketch
-from cq.encoding.sketches.library import library
+from cq.encoding.sketches.loader import library
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.nearest import suggestion
 

@@ -21,7 +21,7 @@ def parquet_parts(rows: TableRows) -> Iterator[bytes]:
 
 
 class _Written(BytesIO):
-    """A file in memory from which what is written is taken, so that it holds one page at most."""
+    """A file in memory that holds one page at most: `take` removes the bytes written."""
 
     def take(self) -> bytes:
         """Return and forget the bytes written since the last call."""

@@ -331,7 +331,7 @@ def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> N
 
 
 def _kind_of_times(config: QueueConfig) -> str:
-    """What the times of a queue's keys mean; empty: they have none. A change of the period leaves the times."""
+    """The meaning of the times of a queue's keys; empty for keys without times. A new period keeps the times."""
     return "" if config.expiry is None else config.expiry.by
 
 

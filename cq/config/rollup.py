@@ -115,7 +115,7 @@ class RollUp(NamedTuple):
         return self.levels[:1] if self.is_derived else self.levels
 
     def after(self, level: RollUpLevel) -> RollUpLevel | None:
-        """The level that is derived from this one; None if there is none."""
+        """The level derived from this one; None for the last level."""
         following = self.levels[self.levels.index(level) + 1 :]
         return following[0] if self.is_derived and following else None
 

@@ -283,7 +283,7 @@ class CombineQueue(Generic[K, V]):
     ) -> V | None:
         """The value of a key over a span of time: the combination of the slots of `series`; None without a value.
 
-        It includes all updates of the last `last` seconds, and none that is older than that and one slot. So it is the
+        It includes all updates of the last `last` seconds, and older updates of the first slot. So it is the
         window for combiners that cannot subtract, such as `maximum`. Raises the errors of `series`.
 
         Args:

@@ -119,7 +119,7 @@ def read_slots(
 
 
 def combined(combiner: Combiner | None, key: Any, values: Any) -> Any:
-    """The combination of the values that are not None; None if there is none, or if it means no value."""
+    """The combination of the values except None; None if no values remain, or if the combination is empty."""
     present = [value for value in values if value is not None]
     if not present or combiner is None:
         return present[0] if present else None

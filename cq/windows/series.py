@@ -31,8 +31,8 @@ class Series(Generic[K, V]):
 
     Args:
         queue: the queue, or its name.
-        late: the age at which updates are late: seconds, text such as `"1h"`, or a `timedelta`. Default: the time for
-            which the shortest period is kept, which is also the most.
+        late: the age at which updates are late: seconds, text such as `"1h"`, or a `timedelta`. Default and
+            maximum: the retention of the shortest period.
     """
 
     def __init__(self, queue: CombineQueue[K, V] | str, *, late: Span | None = None) -> None:

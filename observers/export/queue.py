@@ -83,7 +83,15 @@ class ExportQueue:
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
     """A change observer that adds every change of a queue to the export queue of the same name."""
-    check_alone(config, NAME)
+    return add_changes(config, NAME, generation)
+
+
+def add_changes(config: QueueConfig, name: str, generation: int) -> ObserverFunction:
+    """The function of an observer of this name that adds every change of a queue to its export queue.
+
+    Raises `InvalidConfiguration` if the queue has another observer that fills its export queue.
+    """
+    check_alone(config, name)
     queue = ExportQueue(config.name, generation=generation)
 
     def export(tr: Transaction, changes: list[Change]) -> None:

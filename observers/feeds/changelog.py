@@ -20,7 +20,7 @@ from cq.observers.feeds.observer import NAME
 from cq.store.api import Transaction, TransactionRead, Void
 
 BEGIN: Final = bytes(ID_BYTES)
-"""The position before the first change of a feed that has removed none."""
+"""The position before the first change of a feed from which no change was removed."""
 
 
 @dataclass(frozen=True, slots=True)

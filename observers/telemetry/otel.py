@@ -132,7 +132,7 @@ def _set_providers() -> list[Callable[[], None]]:
 
 
 def _resource() -> Resource:
-    """The attributes of this process: those of the environment, and a name and an id where it has none."""
+    """The attributes of this process from the environment, with defaults for its name and its id."""
     from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
 
     found = Resource.create()

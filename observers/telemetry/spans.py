@@ -3,7 +3,7 @@
 Names and attributes follow OpenTelemetry's semantic conventions for messaging: a queue is a destination, a bucket is
 a partition of it, and a pass processes a batch of messages. Each other field of an event is an attribute `cq.FIELD`.
 
-A span is made when its operation ends, so an operation that finds nothing to do makes none. An export calls code of
+An operation gets its span when it ends, so an operation without work gets no span. An export calls code of
 others, whose spans must be children of its own: its span begins before this code, see `cq.observers.telemetry.bus`.
 """
 

@@ -1,4 +1,4 @@
-"""The top of one period of a roll-up, with the ranks of the period before: what is rising, and what is falling."""
+"""The top of one period of a roll-up, and for each entry its rank in the period before."""
 
 from __future__ import annotations
 

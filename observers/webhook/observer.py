@@ -8,17 +8,17 @@ from typing import Any, Final
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.keys.export import ExportKeys
-from cq.observer import Change, ObserverFunction, ObserverSpec
+from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.failure_note import FailureNote
-from cq.observers.export.queue import ExportQueue
-from cq.observers.export.spec import check_alone, checked_env
+from cq.observers.export.queue import add_changes
+from cq.observers.export.spec import checked_env
 from cq.observers.export.task import ExportTask, kept_tasks
 from cq.observers.scheduling.task import Task
 from cq.observers.webhook.client import HttpReceiver
 from cq.observers.webhook.exporter import WebhookExporter
 from cq.observers.webhook.message import Source
-from cq.store.api import Database, Transaction
+from cq.store.api import Database
 
 NAME: Final = "webhook"
 """The observer's name."""
@@ -52,13 +52,7 @@ def webhook_spec(url_env: str = DEFAULT_URL_ENV, *, secret_env: str = DEFAULT_SE
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
     """A change observer that adds every change of a queue to the export queue of the same name."""
-    check_alone(config, NAME)
-    queue = ExportQueue(config.name, generation=generation)
-
-    def export(tr: Transaction, changes: list[Change]) -> None:
-        queue.add_many(tr, [(change.key, change.new) for change in changes])
-
-    return export
+    return add_changes(config, NAME, generation)
 
 
 def webhook_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:

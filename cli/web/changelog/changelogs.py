@@ -60,8 +60,8 @@ class _Followed:
 class Changelogs:
     """The streams of a server, for the tasks of one event loop.
 
-    The store has the same reads whatever the number of streams: those of the tail of each queue, and one thread that
-    reads for streams with older positions, one page after the other.
+    The number of streams does not change the reads from the store. Each queue has one tail, and one thread reads page
+    after page for streams with older positions.
 
     Args:
         db: a database of either store.

@@ -12,7 +12,7 @@ from math import isfinite
 from struct import Struct, unpack_from
 from typing import Any, ClassVar, Final, Self
 
-from cq.encoding.sketches.library import library
+from cq.encoding.sketches.loader import library
 from cq.encoding.sketches.sketch import Sketch, items_of, require
 from cq.errors import InvalidData
 

@@ -10,7 +10,7 @@ from struct import Struct, unpack_from
 from typing import Any, ClassVar, Final, Self
 
 from cq.encoding.sketches.item_count import ItemCount
-from cq.encoding.sketches.library import library
+from cq.encoding.sketches.loader import library
 from cq.encoding.sketches.sketch import items_of, require
 from cq.errors import InvalidData
 
