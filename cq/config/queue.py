@@ -15,7 +15,7 @@ from cq import keys
 from cq.config.cache import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.config.expiry import ExpirySpec
 from cq.config.features import check_features, stored_features
-from cq.config.rollup import LevelOf, RollUp
+from cq.config.rollup import OBSERVER, LevelOf, RollUp
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
@@ -64,6 +64,11 @@ class ObserverConfig:
     settings: dict[str, Any]
     generation: int
     is_built_in: bool = False
+
+    @property
+    def ignores_deletions(self) -> bool:
+        """Whether it is the observer of a roll-up: expired and purged periods change no longer period."""
+        return self.is_built_in and self.name == OBSERVER
 
     def __str__(self) -> str:
         settings = ", ".join(f"{what}={codec.brief(value)}" for what, value in sorted(self.settings.items()))

@@ -67,7 +67,8 @@ class MissedReports:
         self._config = config
         self._bucket = bucket
         self._keys = MissedKeys(config.name)
-        self._generations = [each.generation for each in config.observers]
+        # A level of a roll-up has no values before its roll-up's observer, so that one misses no first report either.
+        self._generations = [each.generation for each in config.observers if not each.ignores_deletions]
         self.may_exist = bool(self._generations) and may_have_missed(config, state)
         self.received: dict[tuple[int, bytes], Any] = {}
         self._stored: dict[tuple[int, bytes], bytes] = {}
@@ -134,13 +135,16 @@ class MissedReports:
         """Note that some observers miss a report of a key; `received` has the encoded value each received last.
 
         A note of an earlier missed report stays valid: the observer has received no later value. An observer that never
-        received a now deleted key has missed no report, so its note is cleared.
+        received a now deleted key has missed no report, so its note is cleared. Neither has one that ignores deletions.
         """
         where = place(encoded_key)
-        for generation, data in received.items():
+        missing = [generation for generation in received if generation in self._generations]
+        if received and not missing:
+            return
+        for generation in missing:
             stored = self._stored.get((generation, where))
             if stored is None:
-                self._tr.set(self._keys.received(generation, where), data)
+                self._tr.set(self._keys.received(generation, where), received[generation])
             elif stored == NOTHING:
                 self._tr.clear(self._keys.received(generation, where))
         self._tr.clear(self._keys.retry(where))

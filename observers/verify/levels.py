@@ -1,6 +1,6 @@
 """Checks of a roll-up: each period of a derived level is the combination of the shorter periods that it includes.
 
-This holds only while nothing is queued, staged, set aside or missed on the way, and only for periods whose parts are
+This holds only while nothing is queued, staged or set aside on the way, and only for periods whose parts are
 all kept. So a queue in use is checked when it is idle; otherwise a note says why the check was skipped.
 """
 
@@ -18,7 +18,6 @@ from cq.config.rollup import OBSERVER
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
-from cq.keys.missed import MissedKeys
 from cq.store.api import TransactionRead
 from cq.verify.piece import Difference, Piece, stored_config
 from cq.verify.verification import Verification
@@ -77,7 +76,6 @@ def _busy(snapshot: TransactionRead, config: QueueConfig) -> str:
         "updates are queued": queue.all_rows(),
         "updates are staged": queue.staged_of_bucket(1, 0),
         "updates are set aside": queue.aside(),
-        "reports were missed": MissedKeys(config.name).notes(),
     }
     for what, bounds in ranges.items():
         if snapshot.get_range(*bounds, limit=1).to_list():

@@ -15,8 +15,10 @@ from cq.config.queue import queue_names, read_config
 from cq.errors import ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
 from cq.observers.rollup import observer
 from cq.observers.verify.queue import verification
+from cq.queue.missed_reports import read_missed, retry_missed
 from cq.store.transact import transact
 from cq.testing import drain
+from tests.clocks import START, set_clock
 from tests.helpers import add, configured
 
 LEVELS = "1m:forever,1h:forever"
@@ -199,3 +201,46 @@ def test_retentions_can_be_set_at_any_time(db: Any, name: str) -> None:
     assert not list(verification(db, f"{name}.1m").run())
     cq.configure(db, name, rollup=LEVELS)
     assert stored_config(db, f"{name}.1m").expiry is None
+
+
+@pytest.mark.parametrize("cause", ["purge", "expiry"])
+@pytest.mark.parametrize("next_report", ["retry", "update"])
+def test_a_deletion_that_another_observer_refused_changes_no_longer_period(
+    db: Any, name: str, cause: str, next_report: str
+) -> None:
+    """Neither when it is reported again, nor when an update of the key is."""
+    refuses = True
+
+    def refusing(tr: Any, changes: list[cq.Change]) -> None:
+        if refuses and any(change.new is None for change in changes):
+            raise RuntimeError("refused")
+
+    cq.configure(db, name, rollup="1m:2m,1h:forever")
+    minutes, hours = f"{name}.1m", f"{name}.1h"
+    app = cq.App()
+    app.queue(minutes, observers=[refusing])
+    app.configure(db, minutes)
+    with set_clock() as clock:
+        add(db, name, {"a": 5})
+        drain(db, app=app)
+        before = values(db, hours)
+        assert list(before.values()) == [5]
+        if cause == "purge":
+            cq.purge(db, name)
+            before = {}
+        else:
+            clock.now += 300
+        drain(db, app=app)
+        assert values(db, minutes) == {}
+        assert values(db, hours) == before
+        assert len(transact(db, lambda tr: read_missed(tr, minutes))) == 1
+
+        refuses = False
+        if next_report == "retry":
+            assert retry_missed(db, minutes) == 1
+        else:
+            transact(db, lambda tr: cq.Series(name).add(tr, {"a": 1}, at=START, now=START))
+            before = {key: value + 1 for key, value in before.items()} or {("a", START // 3600 * 3600): 1}
+        drain(db, app=app)
+        assert values(db, hours) == before
+        assert not list(verification(db, minutes).run())

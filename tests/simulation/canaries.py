@@ -48,7 +48,7 @@ from tests.simulation.operatorcanaries import (
 from tests.simulation.outboxcanaries import ONLY as ONLY_OUTBOXES
 from tests.simulation.outboxcanaries import OUTBOXES, reads_rows_by_a_position
 from tests.simulation.plan import QUEUES, Plan
-from tests.simulation.rollingcanaries import ROLLING
+from tests.simulation.rollingcanaries import ROLLING, misses_deletions
 from tests.simulation.run import run
 from tests.simulation.sketchcanaries import SKETCHING
 from tests.simulation.store import Reads, SimTransaction
@@ -436,6 +436,7 @@ _WITH: Final[Mapping[Canary, frozenset[str]]] = {
     forgets_what_observers_missed: frozenset(("observers", "observers refuse keys", "purge")),
     looks_for_no_missed_reports: frozenset(("observers", "observers refuse keys", "purge", "rebucket")),
     ends_doubt_by_looking: frozenset(("emitters", "unknown commits", "commits land late", "limit")),
+    misses_deletions: frozenset(("observers refuse keys",)),
     flushes_without_a_conflict: frozenset(("emitters", "unknown commits", "commits land late")),
 }
 """{canary: the kinds that all of its plans have}, for those that are seldom caught without."""

@@ -70,6 +70,7 @@ FIRST: Final[Mapping[str, int]] = MappingProxyType(
         "flushes_without_looking": 11,
         "adds_lines_whatever_the_position": 2,
         "subtracts_what_expires": 9,
+        "expires_periods_early": 9,
         "derives_beside_the_pass": 8,
         "derives_whole_values": 8,
         "adds_to_levels_beside": 2,

@@ -8,7 +8,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.admin import purge
-from cq.config.queue import read_config
+from cq.config.expiry import ExpirySpec
+from cq.config.queue import ObserverConfig, read_config
 from cq.config.rollup import OBSERVER, level_key
 from cq.keys import QueueKeys
 from cq.observers import builtin, rollup
@@ -35,6 +36,11 @@ def subtracts_what_expires() -> Any:
     )
 
 
+def misses_deletions() -> Any:
+    """A deletion that another observer refuses is reported later, and subtracted from the longer period."""
+    return patch.object(ObserverConfig, "ignores_deletions", False)
+
+
 def derives_beside_the_pass() -> Any:
     """The next level gets differences in a transaction of their own, again if the pass is tried again."""
     return _derives(lambda derive, tr, changes: transact(tr.db, lambda own: derive(own, changes)))
@@ -43,6 +49,11 @@ def derives_beside_the_pass() -> Any:
 def derives_whole_values() -> Any:
     """The next level gets each new value instead of its difference."""
     return _derives(lambda derive, tr, changes: derive(tr, [replace(each, old=None) for each in changes]))
+
+
+def expires_periods_early() -> Any:
+    """A period expires after half of its retention."""
+    return patch.object(ExpirySpec, "latest_due", lambda self, now: int(now) - self.seconds // 2)
 
 
 def adds_to_levels_beside() -> Any:
@@ -71,6 +82,8 @@ def purges_no_levels() -> Any:
 
 ROLLING: Final[dict[Callable[[], Any], int]] = {
     subtracts_what_expires: 20,
+    misses_deletions: 20,
+    expires_periods_early: 20,
     derives_beside_the_pass: 20,
     derives_whole_values: 10,
     adds_to_levels_beside: 20,
