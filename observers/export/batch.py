@@ -42,7 +42,19 @@ class CannotExport(CqError):
 
 
 class ExportFailed(CqError):
-    """A batch could not be exported, for reasons that may pass; the worker retries it after a pause."""
+    """A batch could not be exported, for reasons that may pass; the worker retries it after a pause.
+
+    Args:
+        message: one line.
+        pause: the least seconds until the next try, if the other system has asked for a pause.
+    """
+
+    def __init__(self, message: str, pause: float = 0.0) -> None:
+        super().__init__(message)
+        self.pause = pause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.pause)
 
 
 class OutdatedBatch(CqError):

@@ -11,7 +11,7 @@ from cq.backoff import delay_after
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import name_of
 from cq.keys.notes import NoteKeys
-from cq.observers.export.batch import ExportStopped, OutdatedBatch
+from cq.observers.export.batch import ExportFailed, ExportStopped, OutdatedBatch
 from cq.observers.export.state import ExportFailure, read_failures, stop
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
@@ -48,18 +48,23 @@ class FailureNote:
         text = describe(error)
         self._tries += 1
         pause = delay_after(self._tries, longest=LONGEST_PAUSE)
+        if isinstance(error, ExportFailed):
+            pause = max(pause, error.pause)
         emit("export_failed", queue=name_of(self._queue.prefix), task=str(what), pause=pause, error=text)
         self._note(text)
         return pause
 
-    def stop(self, what: object, epoch: int, error: ExportStopped) -> float:
-        """Stop the export of all buckets; returns after how many seconds to check whether it may continue."""
+    def stop(self, what: object, epoch: int, generation: int, error: ExportStopped) -> float:
+        """Stop the export of all buckets; returns after how many seconds to check whether it may continue.
+
+        `generation` is the observer's, 0 without an observer.
+        """
         text = str(error)
         if self.problem != text:
             emit("export_stopped", queue=name_of(self._queue.prefix), task=str(what), error=text)
         self.problem = text
         with suppress(Exception):  # the store may be the cause; the next run stops the export again
-            transact(self._db, lambda tr: stop(tr, self._queue, epoch, text))
+            transact(self._db, lambda tr: stop(tr, self._queue, epoch, text, generation))
         return STOPPED_SECONDS
 
     def give_up(self, what: str, error: Exception) -> None:
@@ -116,6 +121,9 @@ class NotedTask(Task):
     outdated_seconds = 0.0
     """How soon to run again after another worker, a rebuild or a rebase was faster."""
 
+    _generation: int | None = None
+    """The generation of the observer that fills the export queue; None: no observer does."""
+
     def __init__(self, db: Database, queue: str, keys: NoteKeys, bucket: int | None) -> None:
         self.db = db
         self.queue = queue
@@ -134,7 +142,7 @@ class NotedTask(Task):
         except OutdatedBatch:
             return self.outdated_seconds
         except ExportStopped as error:
-            return self._note.stop(self, self._epoch, error)
+            return self._note.stop(self, self._epoch, self._generation or 0, error)
         except Exception as error:  # noqa: BLE001 - any error must delay this task only
             return self._note.failed(self, error)
 

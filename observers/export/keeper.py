@@ -2,7 +2,7 @@
 
 - At the start of a worker it compares the positions of all buckets in both databases. So it detects that
   either database was set back even if the queue is empty.
-- It checks whether a stopped export may continue.
+- It checks whether a stopped export may continue. A stop by an observer of an earlier generation concerned its target.
 - Once a new generation is completely exported, it sweeps the rows of earlier ones: their keys have no value any more.
 """
 
@@ -41,6 +41,7 @@ class Keeper(NotedTask):
     """
 
     notification: bytes
+    _generation: int
     outdated_seconds = AGAIN_SECONDS
 
     def __init__(self, db: Database, queue: str, exporter: KeptExporter, observer: ObserverConfig) -> None:
@@ -62,7 +63,8 @@ class Keeper(NotedTask):
     def _step(self) -> float:
         found, notification = transact(self.db, self._read)
         self._epoch = found.control.epoch
-        if found.stopped is not None and not self._exporter.resumes:
+        is_own_stop = found.stop.generation >= self._generation
+        if found.stopped is not None and is_own_stop and not self._exporter.resumes:
             self._note.problem = found.stopped
             return STOPPED_SECONDS
         self._exporter.check(empty_batches(self.db, self.queue, found))

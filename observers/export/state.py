@@ -66,21 +66,34 @@ class ExportState(StoredRecord):
 
 @dataclass(frozen=True, slots=True)
 class ExportStop(StoredRecord):
-    """Why an export is stopped, in one epoch; by default in none."""
+    """Why an export is stopped, in one epoch; by default in none.
+
+    Attributes:
+        epoch: the epoch.
+        message: the reason.
+        generation: the generation of the observer whose target it concerns; 0: unknown, or no observer.
+    """
 
     NOUN = "the reason why an export is stopped"
+    OPTIONAL = 1  # earlier versions stored no generation
 
     epoch: int = -1
     message: str = ""
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ExportView:
-    """An export at one version: its control, the states of buckets, and why it is stopped (None: it is not)."""
+    """An export at one version: its control, the states of buckets, and the latest stop, of any epoch."""
 
     control: Control
     states: dict[int, ExportState]
-    stopped: str | None
+    stop: ExportStop
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it is stopped in this epoch; None: it is not."""
+        return self.stop.message if self.stop.epoch == self.control.epoch else None
 
     def cleared(self, bucket: int) -> bytes:
         """The bucket's `cleared` in this epoch; empty at first."""
@@ -97,11 +110,10 @@ def read_view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) ->
     states = {bucket: tr.get(queue.state(bucket)) for bucket in buckets}
 
     def wait() -> ExportView:
-        found, stop = Control.from_bytes(control.value), ExportStop.from_bytes(stopped.value)
         return ExportView(
-            found,
+            Control.from_bytes(control.value),
             {bucket: ExportState.from_bytes(state.value) for bucket, state in states.items()},
-            stop.message if stop.epoch == found.epoch else None,
+            ExportStop.from_bytes(stopped.value),
         )
 
     return wait
@@ -110,13 +122,16 @@ def read_view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) ->
 # Stopping, until the epoch changes
 
 
-def stop(tr: Transaction, queue: NoteKeys, epoch: int, message: str) -> None:
+def stop(tr: Transaction, queue: NoteKeys, epoch: int, message: str, generation: int = 0) -> None:
     """Stop the export of all buckets, unless the epoch has changed, and notify the keeper.
 
-    The keeper checks regularly whether the export may continue.
+    The keeper checks regularly whether the export may continue. A stop by an observer of a later generation stays.
     """
-    if read_control(tr, queue).epoch == epoch and read_stopped(tr, queue, epoch) != printable(message):
-        tr.set(queue.stopped, ExportStop(epoch, printable(message)).to_bytes())
+    wanted = ExportStop(epoch, printable(message), generation)
+    found = ExportStop.from_bytes(tr.get(queue.stopped).value)
+    is_later = found.epoch == epoch and found.generation > generation
+    if read_control(tr, queue).epoch == epoch and found != wanted and not is_later:
+        tr.set(queue.stopped, wanted.to_bytes())
         tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
 
 

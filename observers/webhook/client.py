@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from urllib.parse import SplitResult, urlsplit
 
@@ -25,10 +27,17 @@ _CONNECTIONS: Final = 8
 
 
 class Answer(NamedTuple):
-    """The receiver's answer: the HTTP status, and the first `ANSWER_BYTES` bytes of the body as text."""
+    """The receiver's answer.
+
+    Attributes:
+        status: the HTTP status.
+        text: the first `ANSWER_BYTES` bytes of the body as text.
+        retry_seconds: the seconds until the next request that the header `Retry-After` asks for; 0.0 without one.
+    """
 
     status: int
     text: str
+    retry_seconds: float = 0.0
 
 
 class Receiver(Protocol):
@@ -88,7 +97,7 @@ class HttpReceiver:
         except (HTTPError, OSError) as error:
             # Not chained, and only the kind of the error: its message may show the URL, which may have a token.
             raise ExportFailed(f"the receiver at {host} does not answer: {_reason(error)}") from None
-        return Answer(response.status, text)
+        return Answer(response.status, text, retry_seconds(response.headers.get("retry-after", "")))
 
     def close(self) -> None:
         with self._opening:
@@ -122,6 +131,21 @@ class HttpReceiver:
                 timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
                 self._pool = urllib3.PoolManager(maxsize=_CONNECTIONS, timeout=timeout)
             return self._pool
+
+
+def retry_seconds(header: str) -> float:
+    """The seconds that a header `Retry-After` asks to wait; 0.0 for a time in the past and for any other text.
+
+    Its value is a number of seconds or a date of HTTP (RFC 9110, 10.2.3). A date is compared with this machine's clock.
+    """
+    if header.isascii() and header.isdecimal():
+        return float(header)
+    try:
+        at = parsedate_to_datetime(header)
+    except (ValueError, OverflowError):
+        return 0.0
+    # Dates of HTTP are in UTC: one without a zone is, too.
+    return max(0.0, at.replace(tzinfo=at.tzinfo or UTC).timestamp() - runtime.time())
 
 
 def _split(url: str) -> SplitResult | None:

@@ -32,6 +32,10 @@ _RETRIED: Final = frozenset((408, 425, 429))
 """Answers of the range 4xx that ask for a later try: timeout, too early, too many requests."""
 _FAULTY: Final = frozenset((413, 422))
 """Answers that refuse the content: too large, or not processable. The worker halves the batch."""
+_PAUSED: Final = frozenset((429, 503))
+"""Answers whose header `Retry-After` says when to try again."""
+LONGEST_RETRY_SECONDS: Final = 600.0
+"""The longest pause that a receiver can ask for: after it the worker tries again, in case the header was wrong."""
 _SHOWN: Final = 200
 
 
@@ -151,7 +155,8 @@ class WebhookExporter(KeptExporter):
         if status in _FAULTY:
             raise CannotExport(self._said(answer))
         if status >= 500 or status in _RETRIED:
-            raise ExportFailed(self._said(answer))
+            pause = answer.retry_seconds if status in _PAUSED else 0.0
+            raise ExportFailed(self._said(answer), min(pause, LONGEST_RETRY_SECONDS))
         raise self._refused(answer)
 
     def _position(self, answer: Answer) -> SentPosition:

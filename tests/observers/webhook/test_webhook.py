@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -21,16 +23,23 @@ from standardwebhooks import Webhook, WebhookVerificationError
 import cq
 from cq import runtime
 from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys.export import ExportKeys
 from cq.keys.queue import below
 from cq.observers.builtin import FACTORIES
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.keeper import Keeper
+from cq.observers.export.spec import DEFAULT_ENV, export_spec
+from cq.observers.export.spec import NAME as EXPORT
+from cq.observers.export.state import stop
 from cq.observers.export.task import ExportTask
 from cq.observers.forward.observer import forward_spec
 from cq.observers.monitoring.diagnosis import doctor
 from cq.observers.monitoring.export_status import export_status
+from cq.observers.sql.check import init
+from cq.observers.sql.configured import find_export
 from cq.observers.webhook import client
-from cq.observers.webhook.client import HttpReceiver
+from cq.observers.webhook.client import HttpReceiver, retry_seconds
+from cq.observers.webhook.exporter import LONGEST_RETRY_SECONDS
 from cq.observers.webhook.message import SentPosition
 from cq.observers.webhook.observer import webhook_spec, webhook_tasks
 from cq.observers.webhook.operate import opened_webhook
@@ -366,6 +375,37 @@ class TestAnswers:
         assert state(db) == "active: "
         assert kept.history() == {"a": [1]}
 
+    @pytest.mark.parametrize(
+        ("status", "header", "least", "most"),
+        [
+            (429, "200", 200, 200),
+            (503, "200", 200, 200),
+            (429, "9" * 5_000, LONGEST_RETRY_SECONDS, LONGEST_RETRY_SECONDS),
+            (503, "Fri, 31 Dec 9999 23:59:59 GMT", LONGEST_RETRY_SECONDS, LONGEST_RETRY_SECONDS),
+            (503, "Fri, 31 Dec 1999 23:59:59 GMT", 0, 0.1),
+            (503, "in a minute", 0, 0.1),
+            (503, "-5", 0, 0.1),
+            (500, "200", 0, 0.1),
+        ],
+    )
+    def test_a_receiver_can_ask_for_a_pause(
+        self, db: Any, monkeypatch: pytest.MonkeyPatch, status: int, header: str, least: float, most: float
+    ) -> None:
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        change(db, a=1)
+        config = configured(db, QUEUE)
+        with serving(lambda request, body: (status, b""), headers=lambda: {"Retry-After": header}) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            keeper = webhook_tasks(db, config, config.observers[0])[0]
+            assert least <= keeper.run() <= most
+            keeper.end()
+        assert state(db).startswith(f"failing: ExportFailed: the receiver of the webhook answered {status}")
+
+    @pytest.mark.parametrize("zone", ["GMT", "+0000"])
+    def test_a_pause_until_a_time_ends_then(self, monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+        monkeypatch.setattr(runtime, "time", lambda: 1_000_000_000.0)
+        assert retry_seconds(f"Sun, 09 Sep 2001 01:48:10 {zone}") == 90
+
     @pytest.mark.parametrize("status", [413, 422])
     def test_an_entry_that_is_refused_is_set_aside_alone(self, db: Any, kept: Kept, status: int) -> None:
         receive = kept.receive
@@ -454,6 +494,40 @@ class TestSetBack:
         change(db, a=1)
         drain(db, QUEUE)
         assert kept.history() == {"a": [1, 2]}
+
+    def test_a_stop_of_the_former_target_ends_when_the_receiver_accepts_requests(
+        self, db: Any, kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A SQL table, then a webhook, then another webhook."""
+        path = tmp_path / "reporting.db"
+        monkeypatch.setenv(DEFAULT_ENV, f"sqlite:///{path}")
+        cq.configure(db, QUEUE, observers=[export_spec("words")])
+        found = find_export(db, QUEUE)
+        init(found.reporting, found.definition)
+        add(db, QUEUE, {"a": 1})
+        drain(db, QUEUE)
+        with closing(sqlite3.connect(path)) as table, table:
+            table.execute("DELETE FROM cq_progress")
+        add(db, QUEUE, {"a": 1})
+        drain(db, QUEUE)
+        assert state(db).startswith("stopped: the reporting database")
+
+        receive, refused = kept.receive, [True]
+        kept.receive = lambda *given: (401, {}) if refused else receive(*given)
+        cq.remove_observer(db, QUEUE, EXPORT)
+        cq.put_observer(db, QUEUE, webhook_spec())
+        combine_all(db, QUEUE, _App())
+        assert step(db).startswith("stopped: the receiver of the webhook answered 401")
+        refused.clear()
+        assert step(db).startswith("stopped: the receiver of the webhook answered 401")  # for the operator
+
+        transact(db, lambda tr: stop(tr, ExportKeys(QUEUE), 0, "by a late worker", generation=1))
+        assert state(db).startswith("stopped: the receiver of the webhook answered 401")
+        monkeypatch.setenv("CQ_OTHER_URL", os.environ[URL_ENV])
+        cq.put_observer(db, QUEUE, webhook_spec("CQ_OTHER_URL"))
+        drain(db, QUEUE)
+        assert state(db) == "active: "
+        assert kept.values() == {"a": 2}
 
     def test_the_keeper_leaves_a_stop_to_the_operator(self, db: Any, kept: Kept) -> None:
         cq.configure(db, QUEUE, observers=[webhook_spec()])

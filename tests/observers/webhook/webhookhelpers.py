@@ -107,9 +107,14 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(
-    answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes]], tls: ssl.SSLContext | None = None
+    answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes]],
+    tls: ssl.SSLContext | None = None,
+    headers: Callable[[], dict[str, str]] = dict,
 ) -> Iterator[str]:
-    """Serve HTTP by this function of a request and its body until the block ends; yields the URL."""
+    """Serve HTTP by this function of a request and its body until the block ends; yields the URL.
+
+    `headers` returns further headers of the answer.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -119,6 +124,8 @@ def serving(
             self.send_response(status)
             if 300 <= status < 400:
                 self.send_header("Location", "/elsewhere")
+            for name, text in headers().items():
+                self.send_header(name, text)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
