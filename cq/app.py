@@ -40,9 +40,18 @@ class QueueCode:
         return [self] if former is None else [replace(self, config=former), self]
 
     @property
+    def is_heard(self) -> bool:
+        """Whether an observer receives changes, other than one that adds them to the next level of a roll-up.
+
+        Only then must a new value derive from the whole backlog: differences add up to the same sum, whatever the steps
+        are. Folding the backlog of a level first would take most of the time of combining it.
+        """
+        return not all(each.derives_level for each in self.config.observers)
+
+    @property
     def is_foreign(self) -> bool:
-        """Whether passes over the queue run code of the application."""
-        return bool(self.observers) or BUILT_IN.get(self.combiner.name) is not self.combiner
+        """Whether passes over the queue run other code than cq's combiners and the observer of a level."""
+        return self.is_heard or BUILT_IN.get(self.combiner.name) is not self.combiner
 
 
 class App:

@@ -14,7 +14,7 @@ from typing import Any
 from cq.app import QueueCode
 from cq.bucket.attempt_notes import Attempts, PoisonKey
 from cq.bucket.expiry_turns import ExpiryTurns
-from cq.bucket.pass_size import PassSize
+from cq.bucket.pass_size import HIGH_RATE, LOW_RATE, PassSize
 from cq.bucket.quarantine import Quarantine
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
@@ -57,7 +57,7 @@ class PassRunner:
         self.bucket = bucket
         self.cache = cache or BucketCache()
         self.limits = limits or Limits()
-        self.size = PassSize(self.limits, is_observed=bool(code.observers))
+        self.size = PassSize(self.limits, observer_rate=_first_rate(code))
         self.quarantine = Quarantine()
         self.expiry = ExpiryTurns()
         self.attempts = Attempts(db, code.config, bucket)
@@ -123,6 +123,7 @@ class PassRunner:
         # Runs are not for foreign code, and no key of them can be taken alone or set aside.
         has_expiry = self.code.config.expiry is not None
         is_unusual = self.code.is_foreign or quarantine.suspects or quarantine.rejected or max_take
+        is_observed = bool(self.code.observers)
         plan = PassPlan(
             limits=limits,
             max_report=0 if backfill else min(size.reports.now, limits.max_report),
@@ -135,7 +136,7 @@ class PassRunner:
             rejected_in_expiry=quarantine.rejected_in_expiry,
             checks_due=has_expiry and self.expiry.checks_due,
             expires_first=self.expiry.expires_first,
-            may_sort=self._may_sort and not is_unusual,
+            may_sort=self._may_sort and not is_observed and not is_unusual,
         )
         return Pass(tr, self.code, self.bucket, plan, self.cache, self._before_code)
 
@@ -235,3 +236,13 @@ class PassRunner:
         except Exception as error:
             if error_code(error) is None:
                 raise
+
+
+def _first_rate(code: QueueCode) -> float:
+    """Return the bytes that observers write per byte of a written value, as assumed before the first report.
+
+    The observer of a level writes a row with each update: far less than a value of a fixed size costs.
+    """
+    if not code.observers:
+        return 0.0
+    return HIGH_RATE if code.is_heard or code.config.value.grows else LOW_RATE

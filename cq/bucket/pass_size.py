@@ -24,8 +24,9 @@ _MIN_SHARE: Final = 1 / 64
 _MIN_SHARE_WHEN_SLOW: Final = 1 / 16
 _REFUSALS: Final = (NOT_COMMITTED, TRANSACTION_TOO_OLD)
 _LEAST_READ: Final = 100_000  # bytes of rows, if a pass could take few of the rows read
-# Assumed bytes that observers write per byte of a written value, before the first report.
-_FIRST_RATE: Final = 25.0
+LOW_RATE: Final = 0.5
+HIGH_RATE: Final = 25.0
+"""Bytes that observers write per byte of a written value, as assumed before the first report."""
 
 
 class KeyLimit:
@@ -49,7 +50,7 @@ class PassSize:
 
     Args:
         given: the limits of each pass.
-        is_observed: whether the queue has observers.
+        observer_rate: bytes that observers write per byte of a written value, before the first report; 0: no observers.
         clock: returns the time in seconds.
 
     Attributes:
@@ -58,14 +59,14 @@ class PassSize:
     """
 
     def __init__(
-        self, given: Limits, *, is_observed: bool = False, clock: Callable[[], float] = runtime.monotonic
+        self, given: Limits, *, observer_rate: float = 0.0, clock: Callable[[], float] = runtime.monotonic
     ) -> None:
         self.given = given
         self.share = 1.0
         self.reports, self.backfills = KeyLimit(given.max_report), KeyLimit(given.max_report)
         self.takes = KeyLimit(max(2, given.max_report))  # so that a limit of one key is a limit
         self._read_bytes = given.read_bytes
-        self._observer_rate = _FIRST_RATE if is_observed else 0.0
+        self._observer_rate = observer_rate
         self._clock = clock
         self._begun = clock()
 

@@ -66,8 +66,11 @@ class ObserverConfig:
     is_built_in: bool = False
 
     @property
-    def ignores_deletions(self) -> bool:
-        """Whether it is the observer of a roll-up: expired and purged periods change no longer period."""
+    def derives_level(self) -> bool:
+        """Whether it is the observer of a level of a roll-up, which adds all changes to the next level.
+
+        It ignores deletions: expired and purged periods change no longer period.
+        """
         return self.is_built_in and self.name == OBSERVER
 
     def __str__(self) -> str:

@@ -92,7 +92,7 @@ class Batch:
     @property
     def folds_first(self) -> bool:
         """Whether to fold the whole backlog before reporting any of it."""
-        return self.bucket.is_observed or self.decision.step is Step.FOLD
+        return self.bucket.code.is_heard or self.decision.step is Step.FOLD
 
     @property
     def is_empty(self) -> bool:
@@ -220,10 +220,10 @@ def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
 def _folds_into_rows(batch: Batch) -> bool:
     """Whether to write the folded updates as rows again.
 
-    Folding must make them far fewer, or they must be the whole backlog of a queue with observers: such a backlog may be
-    reported only in passes that take all of it.
+    Folding must make them far fewer, or they must be the whole backlog of a queue whose changes are heard: such a
+    backlog may be reported only in passes that take all of it.
     """
-    is_useful = shrinks_backlog(batch.queued) or (batch.bucket.is_observed and batch.backlog.at_end)
+    is_useful = shrinks_backlog(batch.queued) or (batch.bucket.code.is_heard and batch.backlog.at_end)
     return is_useful and not batch.bucket.config.value.grows and _row_budget(batch).has_room(batch.queued)
 
 
@@ -237,10 +237,12 @@ def _write_budget(batch: Batch) -> _WriteBudget:
     bucket, plan = batch.bucket, batch.bucket.plan
     grows = bucket.config.value.grows
     most = plan.limits.to_write(is_observed=bucket.is_observed)
-    if bucket.is_observed or batch.state.staged or not plan.most_reported:
+    if bucket.code.is_heard or batch.state.staged or not plan.most_reported:
         each = SET_COPIES * len(bucket.keys.staged(b"")) + WRITE_BYTES
         return _WriteBudget(each, grows, most // 2, plan.max_take, copies=SET_COPIES)
     copies, each = bucket.value_cost
+    if bucket.is_observed:  # take no more keys than can be reported: others would have to be staged
+        most = min(most, plan.limits.reported_bytes)
     max_take = plan.most_reported if plan.max_take is None else min(plan.max_take, plan.most_reported)
     return _WriteBudget(each, grows, most, max_take, copies=copies)
 

@@ -6,8 +6,8 @@
     3. Take as many rows as can be combined within the limits, and read the staged updates of their keys.
     4. Choose the keys to report: in hash order from the cursor, at most `max_report`. Fold all others: combine their
        updates with the staged ones, and stage the result or write it as rows again.
-       If the rows were not read to their end, report no key, unless this has lasted too long (overload) or the queue
-       has no observers.
+       If the rows were not read to their end, report no key, unless this has lasted too long (overload) or no
+       observer hears the changes.
     5. Combine the updates of the reported keys with the current values, and write these.
     6. Clear the rows in one range, and the notification if no work remains and it is still the one read. Write the
        state with a fresh token.
@@ -175,7 +175,8 @@ class Pass:
         touched = list(dict.fromkeys([*batch.updates, *self.report]))
         self.before_code(touched)
         seen = touched if self.code.is_foreign else self.report
-        self.decoded = KeyColumn(self.config.key, seen, self.cache, are_seen=self.code.is_foreign)
+        are_seen = self.code.is_foreign or self.bucket.is_observed
+        self.decoded = KeyColumn(self.config.key, seen, self.cache, are_seen=are_seen)
         self._write_values(batch, current)
         self._fold(batch)
         self._refuse_many_failures(batch)

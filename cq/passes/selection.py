@@ -1,7 +1,7 @@
 """Chooses the keys that a pass reports: the next ones in hash order, as far as all keys before them are known.
 
-If the rows were not read to their end, the pass reports no key, unless this has lasted too long (overload), or the
-queue has no observers and folding would not shrink the backlog much.
+If the rows were not read to their end, the pass reports no key, unless this has lasted too long (overload), or no
+observer hears the changes (`QueueCode.is_heard`) and folding would not shrink the backlog much.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class MissedReports:
         self._bucket = bucket
         self._keys = MissedKeys(config.name)
         # A level of a roll-up has no values before its roll-up's observer, so that one misses no first report either.
-        self._generations = [each.generation for each in config.observers if not each.ignores_deletions]
+        self._generations = [each.generation for each in config.observers if not each.derives_level]
         self.may_exist = bool(self._generations) and may_have_missed(config, state)
         self.received: dict[tuple[int, bytes], Any] = {}
         self._stored: dict[tuple[int, bytes], bytes] = {}

@@ -11,15 +11,19 @@ import cq
 from cq.admin.configure import rebuild_observer, remove_observer
 from cq.admin.purge import is_purging
 from cq.admin.rebucket import finish_rebucket
+from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import queue_names, read_config
 from cq.errors import ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
+from cq.observers.builtin import FACTORIES
 from cq.observers.rollup import observer
+from cq.observers.top.index import top
 from cq.observers.verify.queue import verification
+from cq.passes.plan import Limits
 from cq.queue.missed_reports import read_missed, retry_missed
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.clocks import START, set_clock
-from tests.helpers import add, configured
+from tests.helpers import add, configured, put_built_in
 
 LEVELS = "1m:forever,1h:forever"
 
@@ -138,6 +142,29 @@ def test_a_level_takes_observers_of_its_own(db: Any, name: str) -> None:
     drain(db, app=app)
     assert [(change.key[0], change.new) for change in seen] == [("a", 1)]
     assert list(values(db, f"{name}.1h").values()) == [1]
+
+
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_a_level_is_reported_in_steps_unless_another_observer_hears_it(
+    db: Any, name: str, is_heard: bool
+) -> None:
+    """Only for an observer of its own, a level's backlog is folded to its end before any of it is reported."""
+    cq.configure(db, name, rollup=LEVELS, buckets=1)
+    level = f"{name}.1m"
+    if is_heard:
+        put_built_in(db, stored_config(db, level), top())
+    add(db, name, *({f"k{each}": 1, f"k{each + 20}": 1} for each in range(200)))
+    code = cq.App().code(stored_config(db, level), FACTORIES)
+    bucket = PassRunner(db, code, 0, limits=Limits(read_bytes=1000))
+
+    first = bucket.combine()
+    assert first.more
+    assert bool(first.reported) != is_heard
+    assert bool(first.folded) == is_heard
+    drain(db)
+    for each in (level, f"{name}.1h"):
+        assert sum(values(db, each).values()) == 400
+    assert not list(verification(db, level).run())
 
 
 def test_a_purge_includes_the_levels(db: Any, name: str) -> None:

@@ -38,7 +38,7 @@ def subtracts_what_expires() -> Any:
 
 def misses_deletions() -> Any:
     """A deletion that another observer refuses is reported later, and subtracted from the longer period."""
-    return patch.object(ObserverConfig, "ignores_deletions", False)
+    return patch.object(ObserverConfig, "derives_level", False)
 
 
 def derives_beside_the_pass() -> Any:
