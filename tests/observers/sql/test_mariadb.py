@@ -32,6 +32,7 @@ from tests.observers.outbox.test_outbox import (
     test_rows_that_vanish_before_they_are_deleted_stop_the_outbox,
 )
 from tests.observers.sql.sqlhelpers import Compared, add, combine, configure, sql, table_of, work
+from tests.observers.sql.test_sql import test_sketches_have_columns_of_numbers
 from tests.observers.sql.test_sql_faults import exporting
 
 pytestmark = pytest.mark.parametrize("reporting_url", ["mariadb"], indirect=True)
@@ -43,6 +44,7 @@ __all__ = [
     "test_init_again_and_with_other_settings",
     "test_remove_and_begin_again",
     "test_rows_that_vanish_before_they_are_deleted_stop_the_outbox",
+    "test_sketches_have_columns_of_numbers",
 ]
 
 

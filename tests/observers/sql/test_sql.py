@@ -36,8 +36,16 @@ from cq.observers.sql.dialects.mysql import Mysql
 from cq.observers.sql.dialects.postgresql import Postgresql
 from cq.observers.sql.engine import ReportingDatabase, values_bound
 from cq.observers.sql.progress import ProgressTables
+from cq.observers.sql.rebuild import rebuild
 from cq.observers.sql.secrets import Secrets
-from cq.observers.sql.table import Columns, DefaultLayout, TableDefinition, declare_columns
+from cq.observers.sql.table import (
+    SEQUENCE,
+    UPDATED_AT,
+    Columns,
+    DefaultLayout,
+    TableDefinition,
+    declare_columns,
+)
 from cq.store.transact import transact
 from tests.helpers import stored
 from tests.observers.export.exporthelpers import entries_aside
@@ -50,6 +58,50 @@ def db(tmp_path: Path) -> Iterator[Any]:
     database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
     yield database
     database.close()
+
+
+@pytest.mark.usefixtures("reporting_url")
+def test_sketches_have_columns_of_numbers(db: Any, name: str) -> None:
+    """Small and large sketches of each kind, with the extreme numbers and texts that databases store differently."""
+    visitors = [f"visitor {number}" for number in range(3_000)]
+    times = [number / 7 for number in range(1_000)]
+    texts = ["é\U0001f600%s :a \\'\"", *map(str, range(300))]
+    items: dict[str, dict[str, Any]] = {
+        "distinct": {"few": [1, "1", 1.5], "many": visitors},
+        "theta": {"few": [1, "1", 1.5], "many": visitors},
+        "quantiles": {"few": [-1.7976931348623157e308, 5e-324, -0.0], "many": times},
+        "frequent": {"few": "", "many": [*texts, texts[0], texts[0]], "long": "x" * 256},
+    }
+    for kind, updates in items.items():
+        queue = f"{name}-{kind}"
+        export = configure(db, queue, table=f"of_{kind}", combiner=kind)
+        handle: cq.CombineQueue[str, Any] = cq.CombineQueue(queue)
+        for added in (updates, {"few": updates["many"]}):
+            add(db, queue, added)
+            combine(db, queue)
+            work(db, queue)
+            assert _rows(export) == {key: value.columns() for key, value in handle.scan(db)}
+            assert Compared(db, export).differences == []
+        sql(export, f"DELETE FROM of_{kind} WHERE of_{kind}.key = 'few'")  # noqa: S608
+        assert len(Compared(db, export).differences) == 1
+        rebuild(db, export)
+        combine(db, queue)
+        work(db, queue)
+        assert _rows(export) == {key: value.columns() for key, value in handle.scan(db)}
+        cq.purge(db, queue)
+        combine(db, queue)
+        work(db, queue)
+        assert _rows(export) == {}
+
+
+def _rows(export: Export) -> dict[Any, dict[str, Any]]:
+    """{key: {column: value}} of an exported table, without cq's own columns."""
+    with export.reporting.reading() as (conn, dialect):
+        found = conn.execute(sa.select(export.definition.table(dialect))).mappings().all()
+    return {
+        row["key"]: {column: row[column] for column in row if column not in ("key", SEQUENCE, UPDATED_AT)}
+        for row in found
+    }
 
 
 @pytest.mark.usefixtures("reporting_url")
