@@ -1,4 +1,4 @@
-"""Type variables of the generic classes: the types of a queue's keys and values, and of a feed's messages.
+"""Type variables of the generic classes: the types of a queue's keys and values, of a feed's messages, of totals.
 
 They have a default, so that `CombineQueue` without parameters is `CombineQueue[Any, Any]` and needs no annotation.
 Python 3.13 is the first version with such defaults; type checkers know them for every version.
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     K = TypeVar("K", bound=Key, default=Any)
     V = TypeVar("V", default=Any)
     M = TypeVar("M", default=Any)
+    W = TypeVar("W", default=int)
 else:
     from typing import TypeVar
 
     K = TypeVar("K")
     V = TypeVar("V")
     M = TypeVar("M")
+    W = TypeVar("W")

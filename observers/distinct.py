@@ -18,9 +18,10 @@ from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.keys import check_name
 from cq.observer import Change, ObserverFunction, ObserverSpec
-from cq.queue.combine_queue import CombineQueue
+from cq.queue.combine_queue import CombineQueue, own_combiner
+from cq.queue.slots import combined
 from cq.store.api import Transaction, TransactionRead
-from cq.windows.pending import read_changes, read_pending_sums
+from cq.windows.pending import read_changes, read_pending_updates
 
 NAME: Final = "distinct"
 VERSION: Final = 1
@@ -97,12 +98,13 @@ def count_now(tr: TransactionRead, source: str, into: str, parts: int, now: int)
     queue = CombineQueue(source).keys
     changes = read_changes(tr, config, now)
     futures = {encoded: tr.get(queue.value(encoded)) for encoded in changes}
+    combiner = own_combiner(CombineQueue(source), config)
     counts: Counter[Any] = Counter()
-    for encoded, number in read_pending_sums(tr, target).items():
-        counts[target.key.decode(encoded)] += number
-    for encoded, change in changes.items():
-        current = futures[encoded].value
-        before = 0 if current is None else codec.decode(current)
-        key = first_parts(config.key.decode(encoded), parts)
-        counts[key] += (before + change != 0) - (before != 0)
+    for encoded, numbers in read_pending_updates(tr, target).items():
+        counts[target.key.decode(encoded)] += sum(numbers)
+    for encoded, updates in changes.items():
+        current, key = futures[encoded].value, config.key.decode(encoded)
+        before = [] if current is None else [codec.decode(current)]
+        is_there = combined(combiner, key, [*before, *updates]) is not None
+        counts[first_parts(key, parts)] += is_there - bool(before)
     return {key: number for key, number in counts.items() if number}

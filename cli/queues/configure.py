@@ -142,7 +142,7 @@ def configure(
         option(
             "WIDTH/SLICE",
             "Count only updates of the last WIDTH seconds, removed in slices of SLICE seconds: 600/10. "
-            "Only for sums of int.",
+            "For sums of int or decimal, and for counters.",
         ),
     ] = None,
     expire: Annotated[

@@ -43,9 +43,10 @@ from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.nearest import nearest
 from cq.observer import Observer, ObserverSpec, check_named, check_spec
-from cq.queue.ledger import refuse_unless_summed, with_audit, without_audit
+from cq.queue.ledger import with_audit, without_audit
 from cq.queue.limits import is_positive
 from cq.queue.missed_reports import forget_missed
+from cq.queue.window_rows import refuse_unless_removable
 from cq.store import is_local
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -139,7 +140,7 @@ class RequestedSettings:
                 f"expected a combiner of sketches for the value type {shape.value}, got: {code.name!r}"
             )
         if self.window is not None:
-            refuse_unless_summed(shape, "a window")
+            refuse_unless_removable(shape)
         if self.expire is not None:
             shape = replace(shape, expiry=self.expire or None)
         if shape.expiry is not None:

@@ -7,7 +7,7 @@ the place of the store's. Type checkers and editors see the arguments and result
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cq.aio.calls import Call, run
 from cq.aio.database import AsyncDatabase, AsyncRange, AsyncReads
@@ -17,7 +17,7 @@ from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.slots import Span
-from cq.type_variables import K, M, V
+from cq.type_variables import K, M, V, W
 from cq.windows.series import Series
 from cq.windows.window import Window
 
@@ -104,7 +104,7 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
     merged_series = Awaited(CombineQueue[K, V].merged_series)
 
 
-class AsyncWindow(AsyncHandle, Generic[K]):
+class AsyncWindow(AsyncHandle, Generic[K, W]):
     """`cq.Window` for tasks.
 
     Args:
@@ -115,19 +115,24 @@ class AsyncWindow(AsyncHandle, Generic[K]):
 
     def __init__(
         self,
-        queue: AsyncCombineQueue[K, int] | CombineQueue[K, int] | str,
+        queue: AsyncCombineQueue[K, W] | CombineQueue[K, W] | str,
         *,
         width: float | None = None,
         slice: float | None = None,  # noqa: A002 - the field's term
     ) -> None:
         inner = queue.sync if isinstance(queue, AsyncCombineQueue) else queue
-        self.sync: Window[K] = Window(inner, width=width, slice=slice)
+        self.sync: Window[K, W] = Window(inner, width=width, slice=slice)
 
-    add = Awaited(Window[K].add)
-    get = Awaited(Window[K].get)
-    get_many = Awaited(Window[K].get_many)
-    items = Awaited(Window[K].items)
-    statistics = Awaited(Window[K].statistics)
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            return super().__class_getitem__(types if isinstance(types, tuple) else (types, int))
+
+    add = Awaited(Window[K, W].add)
+    get = Awaited(Window[K, W].get)
+    get_many = Awaited(Window[K, W].get_many)
+    items = Awaited(Window[K, W].items)
+    statistics = Awaited(Window[K, W].statistics)
 
 
 class AsyncSeries(AsyncHandle, Generic[K, V]):

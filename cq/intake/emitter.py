@@ -82,7 +82,7 @@ class Emitter(Generic[K, V]):
 
     def __init__(
         self,
-        queue: CombineQueue[K, V] | Window[K] | Series[K, V],
+        queue: CombineQueue[K, V] | Window[K, V] | Series[K, V],
         db: Database,
         *,
         mode: str = "durable",

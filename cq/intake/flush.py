@@ -19,6 +19,7 @@ from cq.encoding import codec
 from cq.encoding.codec import is_int64
 from cq.errors import TooLarge
 from cq.queue.packing import check_update, split_pairs
+from cq.queue.window_rows import check_removable
 from cq.store.api import Transaction
 
 if TYPE_CHECKING:
@@ -73,10 +74,16 @@ class Intake:
 
     def _increment(self, key: Any, update: Any) -> Increment:
         encoded = self._encode(key)
-        check_update(self.config, key, update)
+        self._size(key, update)
         # A copy: the caller may change the object later. And it is decoded from CBOR, as workers receive it.
         own = codec.stored_copy(update)
-        return Increment(key, own, len(encoded) + check_update(self.config, key, own))
+        return Increment(key, own, len(encoded) + self._size(key, own))
+
+    def _size(self, key: Any, update: Any) -> int:
+        """The size of an update; raises `InvalidData` or `TooLarge` unless the queue and its window take it."""
+        if self.config.window is not None:
+            check_removable(self.config, key, update)
+        return check_update(self.config, key, update)
 
     def is_summed(self, update: Any) -> bool:
         """Whether an update can be summed at once: for the combiner sum and ints of 64 bits, whose sum stays small."""
@@ -89,7 +96,7 @@ class Intake:
             return [(key, increments[0].update)]
         try:
             value = self.combiner.combine(key, [each.update for each in increments])
-            if check_update(self.config, key, value) <= sum(each.size for each in increments):
+            if self._size(key, value) <= sum(each.size for each in increments):
                 return [(key, value)]
         except Exception:  # noqa: BLE001, S110 - a worker combines increments that cannot be merged, or sets them aside
             pass

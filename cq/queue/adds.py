@@ -120,7 +120,7 @@ def _packed(
     operation = None if once is None else _operation(once, updates)
     packed = pack(config, updates, operation)
     pairs = list(packed.pairs) if due is not None or config.audit is not None else []
-    expiring = [] if due is None else pack_expiring(pairs, operation)
+    expiring = [] if due is None else pack_expiring(config, pairs, operation)
     return _PackedAdd(config, packed.rows, operation, pairs, expiring, due)
 
 

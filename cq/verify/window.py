@@ -8,22 +8,24 @@ holds in every commit, key by key: an add changes both sides, and so does an exp
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from cq.admin.purge import read_purging
+from cq.combiners import BUILT_IN
 from cq.encoding import codec
-from cq.errors import BacklogTooDeep, CorruptData
+from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys.window import WindowKeys
 from cq.queue.rows import decode_row
 from cq.queue.set_aside import updates_aside
-from cq.queue.window_rows import read_expiring, sum_up
+from cq.queue.slots import combined
+from cq.queue.window_rows import is_removable, read_expiring, updates_that_count
 from cq.store.api import WANT_ALL, KeyValue
 from cq.verify.piece import Difference, Found, Piece
 from cq.verify.queued import key_of, refuse_future, shown_key
 from cq.verify.verification import Verification
-from cq.windows.pending import read_pending_sums
+from cq.windows.pending import read_pending_updates
 
 RECOUNT_BYTES: Final = 4_000_000
 """Bytes to recount, at most: of rows, of values, and of updates set aside."""
@@ -48,7 +50,7 @@ def _check_row(piece: Piece, window: WindowKeys, found: Found) -> None:
     row = decode_row(found.key, found.value)
     for encoded, update in row.updates:
         key_of(piece.config, encoded)
-        _check(type(update) is int, "a row of ints")
+        _check(is_removable(piece.config, update), "a row of updates that can be removed")
     refuse_future(piece, row.versionstamp)
     if row.operation is None:
         return
@@ -78,8 +80,8 @@ def _recount(piece: Piece) -> str:
         aside = read_up_to(piece, piece.keys.aside(), limit)
         if not rows.at_end or values is None or aside is None:
             return f"it holds more than {RECOUNT_BYTES:,} bytes"
-        expected = sum_up(piece.snapshot, piece.keys, rows.rows)
-        found = defaultdict(int, read_pending_sums(piece.snapshot, piece.config))
+        expected = updates_that_count(piece.snapshot, piece.keys, rows.rows)
+        found = defaultdict(list, read_pending_updates(piece.snapshot, piece.config))
         _add(found, ((piece.keys.encoded_key(row.key), codec.decode(row.value)) for row in values))
         for row in aside:
             _add(found, updates_aside(piece.keys, row.key, row.value))
@@ -88,12 +90,25 @@ def _recount(piece: Piece) -> str:
     except CorruptData:  # reported as a separate difference
         return "some data of the queue cannot be read"
     for encoded in {*expected, *found}:
-        there, wanted = found.get(encoded, 0), expected.get(encoded, 0)
+        try:
+            there, wanted = (_total(piece, each.get(encoded, ())) for each in (found, expected))
+        except InvalidData as error:
+            return f"the updates of a key cannot be combined: {error}"
         if there != wanted:
-            what = f"{there:,} in the total, but {wanted:,} in the rows that will expire"
+            what = f"{_shown(there)} in the total, but {_shown(wanted)} in the rows that will expire"
             key = shown_key(piece.config, encoded)
             piece.report("window-total", piece.keys.value(encoded), what, key=key)
     return ""
+
+
+def _total(piece: Piece, updates: Sequence[Any]) -> Any:
+    """The combination of those updates that can be removed; None for nothing."""
+    exact = [update for update in updates if is_removable(piece.config, update)]
+    return combined(BUILT_IN[piece.config.combiner.name], None, exact)
+
+
+def _shown(total: Any) -> str:
+    return f"{total or 0:,}" if isinstance(total, int | None) else codec.brief(total)
 
 
 def read_up_to(piece: Piece, bounds: tuple[bytes, bytes], limit: int) -> list[KeyValue] | None:
@@ -107,9 +122,9 @@ def read_up_to(piece: Piece, bounds: tuple[bytes, bytes], limit: int) -> list[Ke
     return rows
 
 
-def _add(totals: defaultdict[bytes, int], updates: Iterable[tuple[bytes, object]]) -> None:
+def _add(totals: defaultdict[bytes, list[Any]], updates: Iterable[tuple[bytes, Any]]) -> None:
     for encoded, update in updates:
-        totals[encoded] += update if type(update) is int else 0
+        totals[encoded].append(update)
 
 
 def _check(holds: bool, what: str) -> None:

@@ -3,7 +3,7 @@
     1. Read the configuration and the window's lock with read conflicts: two expiries of a queue conflict with each
        other, and an expiry conflicts with a purge.
     2. Snapshot-read the due rows, from the very first, up to a limit, and keep as many as fit into one transaction.
-    3. Add their negated sums to the queue. Of an operation, only the updates of its first try count.
+    3. Add updates to the queue that remove them. Of an operation, only the updates of its first try count.
     4. Clear the rows read. Rows that expire at the same time are in commit order, so clearing them as one range is
        safe: a row committed later sorts after it. A range over several times could include an unread row.
 
@@ -29,7 +29,7 @@ from cq.queue.bucket_state import fresh_token
 from cq.queue.limits import admitted
 from cq.queue.rows import Row, UnreadableRow
 from cq.queue.set_aside import set_broken_aside
-from cq.queue.window_rows import ExpiringRows, read_expiring, sum_up
+from cq.queue.window_rows import ExpiringRows, read_expiring, removals, updates_that_count
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.sizes import clear_bytes, fitting, set_bytes
 from cq.store.transact import transact
@@ -83,16 +83,17 @@ def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired |
     lock = tr.get(window.lock)  # with a read conflict; started first, so that it costs no extra round trip
     found = _first_fitting(config, read_expiring(tr.snapshot, config, window.due_until(now), limit_bytes))
     lock.wait()
-    sums = sum_up(tr.snapshot, QueueKeys(name), found.rows)
-    keys = config.key.decode_all(list(sums)) if sums else []
-    negated = list(zip(keys, (-total for total in sums.values()), strict=True))
-    with admitted():  # a full queue gets no fuller: the negated sums are combined with queued updates
-        write_updates(tr, QueueKeys(name), config, negated, None, due=None)
+    updates = updates_that_count(tr.snapshot, QueueKeys(name), found.rows)
+    keys = config.key.decode_all(list(updates)) if updates else []
+    removed = {key: removals(config, key, each) for key, each in zip(keys, updates.values(), strict=True)}
+    pairs = [(key, removal) for key, each in removed.items() for removal in each]
+    with admitted():  # a full queue gets no fuller: the removals are combined with queued updates
+        write_updates(tr, QueueKeys(name), config, pairs, None, due=None)
     set_broken_aside(tr, QueueKeys(name), found.broken)  # so that they do not block the expiry of later rows
     _clear(tr, window, found)
     # A concurrent expiry has read the lock, so only one of the two commits.
     tr.set(window.lock, fresh_token())
-    return Expired(len(found.keys), len(sums), 0.0)
+    return Expired(len(found.keys), len(dict(pairs)), 0.0)
 
 
 def _first_fitting(config: QueueConfig, found: ExpiringRows) -> ExpiringRows:
@@ -112,7 +113,7 @@ def _first_fitting(config: QueueConfig, found: ExpiringRows) -> ExpiringRows:
             return size + _ERROR_BYTES
         if row.operation is not None:
             size += clear_bytes(window.operation_of(row.key))
-        # The sums of all rows are added together, so only the first row of a bucket pays for that bucket.
+        # The removals of all rows are added together, so only the first row of a bucket pays for that bucket.
         new = {bucket_of(encoded, buckets) for encoded, _ in row.updates} - seen
         seen.update(new)
         return size + each * len(new)

@@ -1,23 +1,23 @@
-"""Sums of queued and staged updates by key, for reads that include updates not yet combined."""
+"""Queued and staged updates by key, for reads that include updates not yet combined."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from cq.config.queue import QueueConfig
 from cq.encoding import codec, hashing
 from cq.keys import QueueKeys
 from cq.queue.pending import PENDING_BYTES, before_adds, read_pending, refuse_if_hidden, too_deep
-from cq.queue.rows import notified
-from cq.queue.window_rows import read_overdue, sum_up
+from cq.queue.rows import Updates, notified
+from cq.queue.window_rows import read_overdue, removals, updates_that_count
 from cq.store.api import WANT_ALL, TransactionRead
 
 
-def read_pending_sums(
+def read_pending_updates(
     snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None = None
-) -> dict[bytes, int]:
-    """{encoded key: sum} of queued and staged updates, of the wanted keys or of all keys.
+) -> Updates:
+    """The staged updates and then the queued ones, in commit order: of all keys, or at least of the wanted keys.
 
     Raises `BacklogTooDeep` if more than 1 MB is queued in one of the buckets, or staged; and `PendingUnreadable` after
     an add to one of the buckets in the same transaction.
@@ -26,19 +26,19 @@ def read_pending_sums(
         return _read(snapshot, config, wanted)
 
 
-def read_changes(snapshot: TransactionRead, config: QueueConfig, now: int) -> dict[bytes, int]:
-    """{encoded key: difference between its total and its value}: pending updates, minus overdue rows of the window.
+def read_changes(snapshot: TransactionRead, config: QueueConfig, now: int) -> Updates:
+    """The updates that change values into totals: the pending ones, and removals of the window's overdue rows.
 
-    Raises the errors of `read_pending_sums` and `read_overdue`.
+    Raises the errors of `read_pending_updates` and `read_overdue`.
     """
-    changes = defaultdict(int, read_pending_sums(snapshot, config))
+    changes = read_pending_updates(snapshot, config)
     if config.window is not None:
-        for encoded, total in read_overdue(snapshot, config, now).items():
-            changes[encoded] -= total
-    return {encoded: change for encoded, change in changes.items() if change}
+        for encoded, updates in read_overdue(snapshot, config, now).items():
+            changes.setdefault(encoded, []).extend(removals(config, config.key.decode(encoded), updates))
+    return changes
 
 
-def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None) -> dict[bytes, int]:
+def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None) -> Updates:
     queue = QueueKeys(config.name)
     staged = _staged(snapshot, queue, config, wanted)
     if wanted is None:
@@ -47,10 +47,10 @@ def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes
     else:
         buckets = _buckets_of(config, wanted)
     rows = [row for each in sorted(buckets) for row in read_pending(snapshot, queue, config.name, *each).rows]
-    sums = defaultdict(int, sum_up(snapshot, queue, rows))
-    for encoded, total in staged:
-        sums[encoded] += total
-    return {encoded: total for encoded, total in sums.items() if total}
+    updates = updates_that_count(snapshot, queue, rows)
+    for encoded, combined in staged:
+        updates.setdefault(encoded, []).insert(0, combined)
+    return updates
 
 
 def _buckets_of(config: QueueConfig, wanted: Iterable[bytes]) -> set[tuple[int, int]]:
@@ -64,8 +64,8 @@ def _buckets_of(config: QueueConfig, wanted: Iterable[bytes]) -> set[tuple[int, 
 
 def _staged(
     snapshot: TransactionRead, queue: QueueKeys, config: QueueConfig, wanted: Sequence[bytes] | None
-) -> list[tuple[bytes, int]]:
-    """(encoded key, staged sum) of the wanted keys, or of all keys."""
+) -> list[tuple[bytes, Any]]:
+    """(encoded key, staged updates, combined into one) of the wanted keys, or of all keys."""
     if wanted is not None:
         futures = [(encoded, snapshot.get(queue.staged(encoded))) for encoded in wanted]
         return [(encoded, codec.decode(each.value)) for encoded, each in futures if each.value is not None]

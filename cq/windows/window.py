@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from cq import keys
 from cq.arguments import repeatable
@@ -16,11 +16,13 @@ from cq.errors import ConfigurationConflict, InvalidData
 from cq.keys import QueueKeys, place
 from cq.keys.window import WindowKeys
 from cq.queue.adds import write_updates
-from cq.queue.combine_queue import CombineQueue, Page
-from cq.queue.window_rows import read_overdue
+from cq.queue.combine_queue import CombineQueue, Page, own_combiner
+from cq.queue.rows import Updates
+from cq.queue.slots import combined
+from cq.queue.window_rows import read_overdue, removals
 from cq.store.api import Transaction, TransactionRead, snapshot_of
-from cq.type_variables import K
-from cq.windows.pending import read_changes, read_pending_sums
+from cq.type_variables import K, W
+from cq.windows.pending import read_changes, read_pending_updates
 from cq.windows.refused import FUTURE, LATE, TAKEN, count_refused
 
 
@@ -53,13 +55,16 @@ def _counted(stored: bytes | None) -> int:
     return int.from_bytes(stored or b"", "little")
 
 
-class Window(Generic[K]):
+class Window(Generic[K, W]):
     """The running total of each key over a window of time: the sum of updates not older than the window's width.
 
-    A window uses a queue with the combiner `sum` and values of int, configured with the window:
-    `cq.configure(db, "visits", window=(600, 10))`. Each add to the queue counts at once. Workers subtract it when it
-    leaves the window: exactly once, also after an outage. So a total is always the sum of the updates in the window,
-    and costs one read. A window is a handle without state, like `CombineQueue`.
+    A window uses a queue with the combiner `sum` and values of int or Decimal, or with the combiner `counter`,
+    configured with the window: `cq.configure(db, "visits", window=(600, 10))`. Each add to the queue counts at once.
+    Workers subtract it when it leaves the window: exactly once, also after an outage. So a total is always the sum of
+    the updates in the window, of Decimals with all their digits, and costs one read. A window is a handle without
+    state, like `CombineQueue`.
+
+    For type checkers, `Window[str, Decimal]` has keys of str and totals of Decimal; `Window[str]` has totals of int.
 
     Adders, workers and readers use their own clocks. As far as these differ, updates at either edge of the window
     may count or not.
@@ -73,7 +78,7 @@ class Window(Generic[K]):
 
     def __init__(
         self,
-        queue: CombineQueue[K, int] | str,
+        queue: CombineQueue[K, W] | str,
         *,
         width: float | None = None,
         slice: float | None = None,  # noqa: A002 - the field's term
@@ -84,6 +89,12 @@ class Window(Generic[K]):
             self._required = WindowSpec.parse((width,) if slice is None else (width, slice))
         elif slice is not None:
             raise InvalidData("expected a window's width with its slice")
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            # Before Python 3.13, type variables have no default while a program runs.
+            return super().__class_getitem__(types if isinstance(types, tuple) else (types, int))
 
     def __repr__(self) -> str:
         return f"Window({self.queue!r})"
@@ -106,7 +117,7 @@ class Window(Generic[K]):
     def add(
         self,
         tr: Transaction,
-        updates: Mapping[K, int] | Collection[tuple[K, int]],
+        updates: Mapping[K, W] | Collection[tuple[K, W]],
         once: str | bytes | None = None,
         *,
         at: float | None = None,
@@ -118,7 +129,8 @@ class Window(Generic[K]):
 
         Args:
             tr: a transaction of either store.
-            updates: `{key: update}` or pairs, of ints of up to 64 bits.
+            updates: `{key: update}` or pairs, of the queue's types: ints, finite Decimals, or dicts of such
+                counts.
             once: an operation id: of all transactions that add with it, only the first to commit counts.
             at: time of the updates in seconds since 1970; by default now.
             now: the present in seconds since 1970; by default this machine's clock. Give it if several windows must
@@ -142,14 +154,14 @@ class Window(Generic[K]):
 
     def get(
         self, tr: TransactionRead, key: K, *, now: float | None = None, pending: bool = False
-    ) -> int | None:
-        """The total of a key over the window; None if it is 0. See `get_many`."""
+    ) -> W | None:
+        """The total of a key over the window; None if it is 0, or a counter without items. See `get_many`."""
         return self.get_many(tr, [key], now=now, pending=pending)[key]
 
     def get_many(
         self, tr: TransactionRead, wanted: Collection[K], *, now: float | None = None, pending: bool = False
-    ) -> dict[K, int | None]:
-        """The totals of several keys over the window: `{key: total}`, None for a total of 0.
+    ) -> dict[K, W | None]:
+        """The totals of several keys over the window: `{key: total}`, None for a total of 0 or an empty counter.
 
         Reads each key, and the overdue rows: those that are due but not yet expired, usually few. For keys with overdue
         rows it subtracts these, and adds the pending updates. So totals are right even if no worker has run for long.
@@ -177,15 +189,16 @@ class Window(Generic[K]):
         with_pending = (
             list(encoded.values()) if pending else [each for each in encoded.values() if each in overdue]
         )
-        waiting = read_pending_sums(snapshot, config, with_pending) if with_pending else {}
-        found = {}
+        waiting = read_pending_updates(snapshot, config, with_pending) if with_pending else {}
+        combiner = own_combiner(self, config)
+        found: dict[K, W | None] = {}
         for key, each in encoded.items():
             current = futures[key].value
-            total = 0 if current is None else codec.decode(current)
-            found[key] = (
-                total + (waiting.get(each, 0) if pending or each in overdue else 0) - overdue.get(each, 0)
-            )
-        return {key: total or None for key, total in found.items()}
+            values = [] if current is None else [codec.decode(current)]
+            if pending or each in overdue:
+                values += [*waiting.get(each, ()), *removals(config, key, overdue.get(each, ()))]
+            found[key] = combined(combiner, key, values)
+        return found
 
     def items(
         self,
@@ -195,7 +208,7 @@ class Window(Generic[K]):
         after: bytes | None = None,
         now: float | None = None,
         pending: bool = False,
-    ) -> Page[K, int]:
+    ) -> Page[K, W]:
         """About `limit` keys with their totals, in hash order, from `after` onward; see `CombineQueue.items`.
 
         With `pending`, or if rows are overdue, each page also reads all queued updates of the queue. Raises the errors
@@ -207,7 +220,8 @@ class Window(Generic[K]):
         if not (pending or read_overdue(snapshot, config, milliseconds(now))):
             return page
         changes = read_changes(snapshot, config, milliseconds(now))
-        return Page(_changed(config, page, after or b"", changes), page.continuation)
+        combiner = own_combiner(self, config)
+        return Page(_changed(combiner, config, page, after or b"", changes), page.continuation)
 
     def statistics(self, tr: TransactionRead) -> WindowStatistics:
         """Updates refused since the queue was created, and how far expiry is late."""
@@ -226,18 +240,20 @@ class Window(Generic[K]):
 
 
 def _changed(
-    config: QueueConfig, page: Page, after: bytes, changes: Mapping[bytes, int]
-) -> list[tuple[Any, int]]:
+    combiner: Combiner, config: QueueConfig, page: Page, after: bytes, changes: Updates
+) -> list[tuple[Any, Any]]:
     """The items of a page that begins after a place, with these changes, and with keys that have no value yet."""
     encode = config.key.encoder()
-    totals = {encode(key): value for key, value in page.items}
-    for encoded, change in changes.items():
+    values = {encode(key): [value] for key, value in page.items}
+    for encoded, updates in changes.items():
         where = place(encoded)
         # Keys without a stored value are on the page, too, if they sort between its ends.
         if where > after and (page.continuation is None or where <= page.continuation):
-            totals[encoded] = totals.get(encoded, 0) + change
-    return [
-        (config.key.decode(encoded), totals[encoded])
-        for encoded in sorted(totals, key=keys.place)
-        if totals[encoded]
-    ]
+            values[encoded] = values.get(encoded, []) + updates
+    items = []
+    for encoded in sorted(values, key=keys.place):
+        key = config.key.decode(encoded)
+        total = combined(combiner, key, values[encoded])
+        if total is not None:
+            items.append((key, total))
+    return items

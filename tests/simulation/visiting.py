@@ -29,7 +29,7 @@ from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.verify.queue import verify
-from cq.windows.pending import read_pending_sums
+from cq.windows.pending import read_pending_updates
 from tests.helpers import configured, put_built_in
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
@@ -271,8 +271,8 @@ class Site(Scenario):
         sums: defaultdict[Any, int] = defaultdict(int)
         for row in tr.get_range(*QueueKeys(name).values()):
             sums[config.key.decode(QueueKeys(name).encoded_key(row.key))] += codec.decode(row.value)
-        for encoded, number in read_pending_sums(tr, config).items():
-            sums[config.key.decode(encoded)] += number
+        for encoded, numbers in read_pending_updates(tr, config).items():
+            sums[config.key.decode(encoded)] += sum(numbers)
         for aside in read_aside(tr, name):
             for update in aside.updates:
                 sums[config.key.decode(aside.encoded_key)] += update

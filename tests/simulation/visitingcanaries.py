@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -13,6 +12,7 @@ from cq.config.window import WindowSpec
 from cq.keys.window import WindowKeys
 from cq.observers import builtin, distinct
 from cq.queue import adds
+from cq.queue.rows import by_key
 from cq.windows import expiry
 from cq.windows import window as windows
 from tests.simulation.store import Reads, SimTransaction
@@ -43,15 +43,7 @@ def takes_out_side_by_side() -> Any:
 
 def takes_out_all_tries() -> Any:
     """What every try of an operation has added is taken out."""
-    return patch.object(expiry, "sum_up", lambda snapshot, keys, rows: _summed(rows))
-
-
-def _summed(rows: Any) -> dict[bytes, int]:
-    sums: Counter[bytes] = Counter()
-    for row in rows:
-        for encoded, update in row.updates:
-            sums[encoded] += update
-    return dict(sums)
+    return patch.object(expiry, "updates_that_count", lambda snapshot, keys, rows: by_key(rows))
 
 
 def takes_out_too_early() -> Any:

@@ -112,9 +112,12 @@ def adds(tr: cq.Transaction) -> None:
 
 
 def windows_and_emitters(db: cq.Database, tr: cq.Transaction) -> None:
-    """Windows sum ints; an emitter has the types of its queue."""
+    """Windows have totals of int unless their queue has other values; an emitter has the types of its queue."""
     window = cq.Window(words)
     assert_type(window, cq.Window[str])
+    assert_type(window, cq.Window[str, int])
+    prices = cq.Window[str, Decimal]("prices", width=600, slice=10)
+    assert_type(prices.get(tr, "a"), Decimal | None)
     assert_type(window.get_many(tr, ["a"]), dict[str, int | None])
     assert_type(window.items(tr), cq.Page[str, int])
     with cq.Emitter(words, db) as emitter:

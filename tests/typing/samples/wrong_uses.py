@@ -72,7 +72,6 @@ def types(db: cq.Database) -> None:
     cq.configure(db, "a", key=str, value=int, bucket=2)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     cq.configure(db, "a", key=str, value=int).add(db, {})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     cq.CombineQueue[float, int]("a")  # type: ignore[type-var]  # pyright: ignore[reportInvalidTypeArguments]
-    cq.Window(cq.CombineQueue[str, str]("a"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def alert(tr: cq.Transaction, changes: list[cq.Change[str, int]]) -> None:
