@@ -44,8 +44,8 @@ FIRST: Final[Mapping[str, int]] = MappingProxyType(
         "retries_without_clearing": 6,
         "includes_updates_twice": 36,
         "shows_the_cloud_it_knows": 81,
-        "leaves_times_of_unchanged_values": 5,
-        "gives_times_without_the_lock": 73,
+        "leaves_times_of_unchanged_values": 6,
+        "gives_times_without_the_lock": 117,
         "takes_out_what_it_has_not_read": 20,
         "takes_out_side_by_side": 16,
         "takes_out_all_tries": 12,
@@ -73,7 +73,9 @@ FIRST: Final[Mapping[str, int]] = MappingProxyType(
         "expires_periods_early": 9,
         "derives_beside_the_pass": 8,
         "derives_whole_values": 8,
-        "adds_to_levels_beside": 2,
+        "adds_to_levels_beside": 3,
+        "misses_deletions": 8,
+        "purges_no_levels": 3,
     }
 )
 """{canary: first seed}; 0 for the others.
