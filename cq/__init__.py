@@ -3,14 +3,16 @@
 import cq.outbox as _outbox  # noqa: F401 - so that `cq.outbox.add` needs no import of its own
 import cq.sketches as _sketches  # noqa: F401 - as for `cq.outbox`
 from cq.admin.configure import (
-    pause,
-    prioritize,
     put_observer,
     rebuild_observer,
     remove_observer,
-    resume,
 )
 from cq.admin.configured_queue import configure
+from cq.admin.flags import (
+    pause,
+    prioritize,
+    resume,
+)
 from cq.admin.purge import delete, purge
 from cq.admin.rebucket import rebucket
 from cq.app import App

@@ -20,7 +20,8 @@ from cq.admin.backfill import publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
-from cq.config.queue import QueueConfig, queue_names, read_config, read_flags
+from cq.config.flags import read_flags
+from cq.config.queue import QueueConfig, queue_names, read_config
 from cq.encoding.codec import DELETE
 from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys

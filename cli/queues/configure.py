@@ -25,7 +25,8 @@ from cq.cli.shared.options import (
     option,
     seconds_of,
 )
-from cq.cli.shared.output import answer
+from cq.cli.shared.output import answer, with_levels
+from cq.config.queue import read_config
 from cq.observer import ObserverSpec
 from cq.observers.builtin import change_checked
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
@@ -35,6 +36,7 @@ from cq.observers.forward.observer import forward_spec
 from cq.observers.top.index import DEFAULT_N, LAST_PART
 from cq.observers.top.index import top as top_spec
 from cq.observers.webhook.observer import DEFAULT_SECRET_ENV, webhook_spec
+from cq.store import OpenDatabase
 from cq.store.transact import transact
 
 commands = CommandSet()
@@ -101,7 +103,10 @@ def configure(
     ] = DEFAULT_ENV,
     priority: Annotated[
         int | None,
-        option("NUMBER", "Share of the workers' time relative to other queues, 1 to 100 (default 10)."),
+        option(
+            "NUMBER",
+            "Share of the workers' time relative to other queues, 1 to 100 (default 10). Levels get the same.",
+        ),
     ] = None,
     no_export: Annotated[bool, typer.Option("--no-export", help="Stop exporting; the table stays.")] = False,
     feed: Annotated[
@@ -233,20 +238,31 @@ def pause(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Stop workers from combining a queue.
+    """Stop workers from combining a queue and the levels of its roll-up.
 
-    Adds and reads continue.
+    Adds and reads continue. The name of a level, such as hits.1h, pauses this level alone.
     """
+    db = open_store(store)
     seconds = None if duration is None else seconds_of(duration)
-    cq.pause(open_store(store), queue, reason, seconds=seconds)
-    answer(json, f"queue {queue!r} is paused", queue=queue, paused=True)
+    cq.pause(db, queue, reason, seconds=seconds)
+    _print_state(db, queue, json, is_paused=True)
 
 
 @commands.command("resume", examples=["cq resume words"])
 def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
-    """Let workers combine a queue again."""
-    cq.resume(open_store(store), queue)
-    answer(json, f"queue {queue!r} is active", queue=queue, paused=False)
+    """Let workers combine a queue and the levels of its roll-up again.
+
+    The levels continue, whatever paused them. The name of a level, such as hits.1h, resumes this level alone.
+    """
+    db = open_store(store)
+    cq.resume(db, queue)
+    _print_state(db, queue, json, is_paused=False)
+
+
+def _print_state(db: OpenDatabase, queue: str, json: bool, *, is_paused: bool) -> None:
+    levels = transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names
+    text = with_levels(f"queue {queue!r} is {'paused' if is_paused else 'active'}", levels)
+    answer(json, text, queue=queue, paused=is_paused, levels=levels)
 
 
 def _expiry(expire: str | None, *, is_removed: bool) -> float | bool | None:

@@ -12,6 +12,7 @@ import typer
 import cq
 from cq.admin.purge import is_purging
 from cq.admin.queue_status import is_drained
+from cq.admin.rollups import with_levels as configs_with_levels
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     Json,
@@ -23,10 +24,13 @@ from cq.cli.shared.options import (
     read_store,
     seconds_of,
 )
-from cq.cli.shared.output import answer, limits, note, progress, quantity
-from cq.config.queue import read_config, read_flags
+from cq.cli.shared.output import answer, limits, note, progress, quantity, with_levels
+from cq.config.flags import Flags, read_flags
+from cq.config.queue import QueueConfig, read_config
 from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
 from cq.queue.limits import read_full
+from cq.store.api import Transaction
+from cq.store.transact import transact
 
 _POLL_SECONDS: Final = 0.2
 
@@ -47,7 +51,7 @@ def rebucket(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Change the number of buckets of a queue.
+    """Change the number of buckets of a queue and of the levels of its roll-up.
 
     The queue stays in use, and no update is lost, repeated or reordered. Workers drain the old buckets, and then
     continue with the new ones. Current values do not move.
@@ -55,39 +59,39 @@ def rebucket(
     db = open_store(store)
     config = cq.rebucket(db, queue, buckets)
     if wait:
-        _wait(db, queue, "rebucketing", lambda: _config(db, queue).former is None)
-    text = f"queue {queue!r} has {quantity(buckets, 'bucket')}"
+        _wait(db, queue, "rebucketing", lambda: not _is_rebucketing(db, queue))
+    text = with_levels(f"queue {queue!r} has {quantity(buckets, 'bucket')}", config.level_names)
     answer(json, text + ("" if wait else ": workers drain the former ones"), queue=queue, **config.settings())
 
 
 @commands.command("purge", examples=["cq purge words --yes"])
 def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None, json: Json = False) -> None:
-    """Delete all values and queued updates of a queue.
+    """Delete all values and queued updates of a queue and of the levels of its roll-up.
 
     Updates added from now on count. Workers do the deletion, and report each deleted key to the observers: a
     top and an exported table follow.
     """
     db = open_store(store)
-    _config(db, queue)
-    confirm(f"delete all values of queue {queue!r}?", yes)
+    config = _config(db, queue)
+    confirm(f"delete all values of {_named(config)}?", yes)
     cq.purge(db, queue)
     if wait:
         _wait(db, queue, "purging", lambda: not is_purging(db, queue))
-    _print_done(queue, json, "purged" if wait else "being purged")
+    _print_done(config, json, "purged" if wait else "being purged")
 
 
 @commands.command("delete", examples=["cq delete words --yes"])
 def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Delete a queue with all its data.
 
-    These are its values, queued updates, updates set aside, top, cloud and configuration. A table that it was
-    exported to stays. Adds fail from now on.
+    These are its values, queued updates, updates set aside, top, cloud and configuration, and the levels of its
+    roll-up. A table that it was exported to stays. Adds fail from now on.
     """
     db = open_store(store)
-    _config(db, queue)
-    confirm(f"delete queue {queue!r} with all its data?", yes)
+    config = _config(db, queue)
+    confirm(f"delete {_named(config)} with all data?", yes)
     cq.delete(db, queue)
-    _print_done(queue, json, "deleted")
+    _print_done(config, json, "deleted")
 
 
 @commands.command(
@@ -120,7 +124,8 @@ def limit(
     """Show or set the limits of the queued updates of a queue.
 
     Without options it shows them, and whether the queue is full. Otherwise an omitted limit is removed. Workers and
-    callers of `add` notice within two seconds that a queue becomes full, or is no longer full.
+    callers of `add` notice within two seconds that a queue becomes full, or is no longer full. The updates queued in
+    the levels of a roll-up count, too: a limit is for the queue and its levels together, and levels have none alone.
     """
     is_set = max_age is not None or max_bytes is not None
     if when_full is not None and not is_set:
@@ -131,8 +136,9 @@ def limit(
         _print_limits(read_store(store), queue, json)
         return
     seconds = None if max_age is None else seconds_of(max_age)
-    cq.limit(open_store(store), queue, seconds=seconds, size=max_bytes, mode=when_full or "raise")
-    _print_done(queue, json, "without limits" if none else "limited")
+    db = open_store(store)
+    cq.limit(db, queue, seconds=seconds, size=max_bytes, mode=when_full or "raise")
+    _print_done(_config(db, queue), json, "without limits" if none else "limited")
 
 
 @commands.command("drain", examples=["cq drain words --timeout 1m"])
@@ -145,23 +151,24 @@ def drain(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Wait until workers have combined all queued updates.
+    """Wait until workers have combined all queued updates of a queue and of the levels of its roll-up.
 
-    It waits for a moment at which the queue is empty. `cq worker --drain` combines the updates itself.
+    It waits for a moment at which all of these are empty. `cq worker --drain` combines the updates itself.
     """
     db = read_store(store)
-    _config(db, queue)
+    config = _config(db, queue)
     deadline = None if timeout is None else time.monotonic() + timeout
     _wait(db, queue, "draining", lambda: is_drained(db, queue, _POLL_SECONDS), deadline)
-    _print_done(queue, json, "drained")
+    _print_done(config, json, "drained")
 
 
 def _print_limits(db: Any, queue: str, json: bool) -> None:
-    _config(db, queue)  # raises if the queue does not exist
+    levels = _config(db, queue).level_names
     flags, full = db.transact(lambda tr: (read_flags(tr.snapshot, queue), read_full(tr.snapshot, queue)))
     what = limits(flags.max_seconds, flags.max_bytes, flags.when_full)
     reason = full.reason if full else ""
-    text = f"queue {queue!r}: {what or 'no limits'}" + (f"; full: {reason}" if reason else "")
+    text = with_levels(f"queue {queue!r}: {what or 'no limits'}", levels)
+    text += f"; full: {reason}" if reason else ""
     answer(
         json,
         text,
@@ -170,28 +177,52 @@ def _print_limits(db: Any, queue: str, json: bool) -> None:
         max_bytes=flags.max_bytes,
         when_full=flags.when_full,
         full=reason,
+        levels=levels,
     )
 
 
 def _wait(
     db: Any, queue: str, doing: str, is_done: Callable[[], bool], deadline: float | None = None
 ) -> None:
-    """Wait until `is_done`; raises `ConfigurationError` if the queue is paused, `NotNow` after the deadline."""
+    """Wait until `is_done`; raises `ConfigurationError` if a queue is paused, `NotNow` after the deadline."""
     with progress(counted=False) as display:
         display.add_task(f"{doing} {queue}")
         while not is_done():
-            flags = db.transact(lambda tr: read_flags(tr.snapshot, queue))
-            if flags.is_paused(time.time()):
-                raise ConfigurationError(
-                    f"queue {queue!r} is paused ({flags.reason}): run `cq resume {queue}`, then workers continue"
-                )
+            for name, flags in _flags(db, queue).items():
+                if flags.is_paused(time.time()):
+                    raise ConfigurationError(
+                        f"queue {name!r} is paused ({flags.reason}): run `cq resume {queue}`, then workers continue"
+                    )
             if deadline is not None and time.monotonic() > deadline:
                 raise NotNow(f"queue {queue!r} is not drained in time: are workers running? See `cq status`")
             time.sleep(_POLL_SECONDS)
 
 
-def _config(db: Any, queue: str) -> Any:
-    return db.transact(lambda tr: read_config(tr.snapshot, queue))
+def _config(db: Any, queue: str) -> QueueConfig:
+    return transact(db, lambda tr: read_config(tr.snapshot, queue))
+
+
+def _flags(db: Any, queue: str) -> dict[str, Flags]:
+    """{name: flags} of a queue and its levels."""
+
+    def read(tr: Transaction) -> dict[str, Flags]:
+        names = read_config(tr.snapshot, queue).names
+        return {name: read_flags(tr.snapshot, name) for name in names}
+
+    return transact(db, read)
+
+
+def _is_rebucketing(db: Any, queue: str) -> bool:
+    def read(tr: Transaction) -> bool:
+        configs = configs_with_levels(tr.snapshot, read_config(tr.snapshot, queue))
+        return any(config.former for config in configs)
+
+    return transact(db, read)
+
+
+def _named(config: QueueConfig) -> str:
+    """The queue, with its levels."""
+    return " and ".join([f"queue {config.name!r}", *(["its levels"] if config.rollup else [])])
 
 
 def confirm(question: str, yes: bool) -> None:
@@ -205,5 +236,7 @@ def confirm(question: str, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _print_done(queue: str, json: bool, what: str) -> None:
-    answer(json, f"queue {queue!r} is {what}", queue=queue, done=what)
+def _print_done(config: QueueConfig, json: bool, what: str) -> None:
+    levels = config.level_names
+    text = with_levels(f"queue {config.name!r} is {what}", levels)
+    answer(json, text, queue=config.name, done=what, levels=levels)

@@ -157,6 +157,11 @@ def quantity(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def with_levels(text: str, levels: Sequence[str]) -> str:
+    """The text about a queue, with the names of the levels that it is also true of."""
+    return f"{text}, together with its levels {', '.join(levels)}" if levels else text
+
+
 def limits(max_seconds: float | None, max_bytes: int | None, when_full: str) -> str:
     """The limits of a queue's backlog in words: "600 s, 1,000 bytes, then raise"; empty without limits."""
     parts = [] if max_seconds is None else [f"{max_seconds:,g} s"]

@@ -10,6 +10,7 @@ import typer
 
 import cq
 from cq.cli.shared.options import seconds_of
+from cq.cli.shared.output import with_levels
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word
 from cq.errors import CqError, InvalidConfiguration
@@ -88,17 +89,18 @@ def _pause(db: OpenDatabase, queue: str, fields: Fields) -> str:
         _given(fields, "reason") or "by hand",
         seconds=None if duration is None else seconds_of(duration),
     )
-    return f"queue {queue!r} is paused"
+    return _with_levels(db, queue, f"queue {queue!r} is paused")
 
 
 def _resume(db: OpenDatabase, queue: str, fields: Fields) -> str:
     cq.resume(db, queue)
-    return f"queue {queue!r} is active"
+    return _with_levels(db, queue, f"queue {queue!r} is active")
 
 
 def _rebucket(db: OpenDatabase, queue: str, fields: Fields) -> str:
     cq.rebucket(db, queue, _whole(fields, "buckets"))
-    return f"queue {queue!r} has {_whole(fields, 'buckets'):,} buckets: workers drain the former ones"
+    text = _with_levels(db, queue, f"queue {queue!r} has {_whole(fields, 'buckets'):,} buckets")
+    return f"{text}: workers drain the former ones"
 
 
 def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
@@ -110,7 +112,8 @@ def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
         size=None if size is None else _whole(fields, "max_bytes"),
         mode=_given(fields, "when_full") or MODES[0],
     )
-    return f"queue {queue!r} has no limits" if seconds is size is None else f"queue {queue!r} is limited"
+    text = f"queue {queue!r} has no limits" if seconds is size is None else f"queue {queue!r} is limited"
+    return _with_levels(db, queue, text)
 
 
 def _retry(db: OpenDatabase, queue: str, fields: Fields) -> str:
@@ -119,6 +122,10 @@ def _retry(db: OpenDatabase, queue: str, fields: Fields) -> str:
 
 def _drop(db: OpenDatabase, queue: str, fields: Fields) -> str:
     return f"dropped {drop_aside(db, queue, _key(db, queue, fields)):,} pieces of queue {queue!r}"
+
+
+def _with_levels(db: OpenDatabase, queue: str, text: str) -> str:
+    return with_levels(text, transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names)
 
 
 def _key(db: OpenDatabase, queue: str, fields: Fields) -> Any:
@@ -146,14 +153,15 @@ _KEY: Final = FormField("key", "Key", "One key, as on the command line. Empty: a
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "pause": Operation(
         "Pause",
-        "Workers stop combining this queue. Adds and reads continue, so its backlog grows until it is resumed.",
+        "Workers stop combining this queue and its levels. Adds and reads continue, so its backlog grows until it is "
+        "resumed.",
         _pause,
         (
             FormField("reason", "Reason", "Operators and workers see it."),
             FormField("duration", "Duration", "Such as 90s, 10m or 2h. Empty: until it is resumed."),
         ),
     ),
-    "resume": Operation("Resume", "Workers combine this queue again, at once.", _resume),
+    "resume": Operation("Resume", "Workers combine this queue and its levels again, at once.", _resume),
     "rebucket": Operation(
         "Change the number of buckets",
         "The queue stays in use, and no update is lost. Workers drain the former buckets.",
@@ -166,7 +174,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "limit": Operation(
         "Change the limits",
-        "Workers and adds notice within two seconds that a limit is exceeded. An empty field removes its limit.",
+        "Workers and adds notice within two seconds that a limit is exceeded. Updates queued in its levels count, "
+        "too. An empty field removes its limit.",
         _limit,
         (
             FormField("max_age", "Maximum age", "Of queued updates, such as 90s, 10m or 2h."),

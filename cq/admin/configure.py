@@ -1,4 +1,4 @@
-"""Changes of a queue's configuration: its settings and observers, pause, resume and priority.
+"""Changes of a queue's configuration: its settings and observers.
 
 A transaction that changes a shape writes three keys: the queue's `config` key, so that no add commits under an outdated
 shape; the metadata version, which invalidates caches; and a key that workers watch.
@@ -10,26 +10,25 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from cq import keys, runtime
+from cq import keys
 from cq.admin.audit import include_all
 from cq.admin.backfill import clear_abandoned
+from cq.admin.flags import checked_priority, copy_flags
 from cq.admin.purge import clear_queue, read_purging
 from cq.admin.rollups import levels_after, refuse_level_change, removed_levels, with_rollup
 from cq.combiners import BUILT_IN, Combiner, resolve
 from cq.config.cache import MAX_SUGGESTED
 from cq.config.expiry import ExpirySpec
+from cq.config.flags import change_flags
 from cq.config.queue import (
     DEFAULT_BUCKETS,
     LOCAL_BUCKETS,
     MAX_BUCKETS,
-    MAX_PRIORITY,
     Named,
     ObserverConfig,
     QueueConfig,
-    change_flags,
     notify_all,
     queue_names,
-    read_config,
     refuse_while_rebucketing,
     write_config,
 )
@@ -44,7 +43,6 @@ from cq.keys.expiry import ExpiryKeys
 from cq.nearest import nearest
 from cq.observer import Observer, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import with_audit, without_audit
-from cq.queue.limits import is_positive
 from cq.queue.missed_reports import forget_missed
 from cq.queue.window_rows import refuse_unless_removable
 from cq.store import is_local
@@ -204,15 +202,6 @@ def _application_factory(config: Any, settings: Any, generation: int) -> Any:
     raise NotImplementedError("a stored observer's code is looked up in the application")
 
 
-def _checked_priority(priority: object) -> int:
-    """The priority, checked; raises `InvalidConfiguration`."""
-    if type(priority) is not int or not 1 <= priority <= MAX_PRIORITY:
-        raise InvalidConfiguration(
-            f"expected a priority of 1 to {MAX_PRIORITY}, got: {codec.brief(priority)}"
-        )
-    return priority
-
-
 _PARSERS: Final[dict[str, Callable[[Any], object]]] = {
     "key": KeyType.parse,
     "value": ValueType.parse,
@@ -222,7 +211,7 @@ _PARSERS: Final[dict[str, Callable[[Any], object]]] = {
     "expire": ExpirySpec.parse,
     "rollup": RollUp.parse,
     "put": _specs,
-    "priority": _checked_priority,
+    "priority": checked_priority,
 }
 _NEW: Final = QueueConfig(
     "", KeyType.parse("str"), ValueType.parse("int"), Named("sum", 1), (), DEFAULT_BUCKETS
@@ -255,12 +244,15 @@ def change(
         if before is not None:
             refuse_level_change(before, after)
         levels, removed = levels_after(tr, before, after), removed_levels(tr, before, after)
-        if wanted.priority is not None:
-            change_flags(tr, name, priority=wanted.priority)
         for level in removed:
             clear_queue(tr, level)
         for stored_level, level in levels:
             _store(tr, stored_level, level)
+            if stored_level is None:
+                copy_flags(tr, name, level.name)
+        if wanted.priority is not None:
+            for each in after.names:
+                change_flags(tr, each, priority=wanted.priority)
         _store(tr, before, after)
         return after
 
@@ -352,40 +344,3 @@ def _with_observers(current: QueueConfig, specs: list[ObserverSpec]) -> QueueCon
             ObserverConfig(spec.name, spec.version, dict(spec.settings), generations, spec.factory is None)
         ]
     return replace(current, observers=tuple(observers), observer_generations=generations)
-
-
-def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:
-    """Keep workers from combining the queue until `resume`, or for `seconds` seconds; adds and reads continue.
-
-    Running workers notice it within about a second, and combine updates until then. `cq status` shows the `reason`.
-    Raises `QueueNotConfigured`, and `InvalidConfiguration` for a wrong argument.
-    """
-    if seconds is not None and not is_positive(seconds):
-        raise InvalidConfiguration(
-            f"expected a positive number of seconds to pause for, got: {codec.brief(seconds)}"
-        )
-    if not isinstance(reason, str):
-        raise InvalidConfiguration(f"expected the reason of a pause to be text, got: {codec.brief(reason)}")
-    until = None if seconds is None else runtime.time() + seconds
-    _change_flags(db, name, paused=True, reason=reason, until=until)
-
-
-def resume(db: Database, name: str) -> None:
-    """End a pause; workers continue at once. Raises `QueueNotConfigured`."""
-    _change_flags(db, name, paused=False, reason="", until=None)
-
-
-def prioritize(db: Database, name: str, priority: int) -> None:
-    """Set the queue's share of the workers' time, 1 to 100, relative to other queues with work; the default is 10.
-
-    Raises `QueueNotConfigured`, and `InvalidConfiguration` if `priority` is outside of its range.
-    """
-    _change_flags(db, name, priority=_checked_priority(priority))
-
-
-def _change_flags(db: Database, name: str, **changes: Any) -> None:
-    def change_known(tr: Transaction) -> None:
-        read_config(tr, name)  # with a conflict range: a deleted queue must not keep flags
-        change_flags(tr, name, **changes)
-
-    transact(db, change_known)

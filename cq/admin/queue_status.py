@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from cq import keys, runtime
 from cq.admin.backfill import backfill_progress
-from cq.config.queue import queue_names, read_config, read_flags
+from cq.config.flags import read_flags
+from cq.config.queue import queue_names, read_config
 from cq.errors import CqError
 from cq.expiry.due import ExpiryStatistics
 from cq.expiry.due import read_statistics as expiry_statistics
@@ -93,10 +94,15 @@ def status(db: Database, name: str | None = None) -> list[QueueStatus]:
 
 
 def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
-    """Whether the queue is empty; if it is not, waits up to `wait_seconds` until it is."""
+    """Whether the queue and its levels are empty at one version; if not, waits up to `wait_seconds` until they are.
+
+    Raises `QueueNotConfigured`.
+    """
 
     def read(tr: Transaction) -> tuple[bool, Void | None]:
-        first = tr.snapshot.get_range(*QueueKeys(name).notifications(), limit=1).to_list()
+        names = read_config(tr.snapshot, name).names
+        found = [tr.snapshot.get_range(*QueueKeys(each).notifications(), limit=1) for each in names]
+        first = [row for rows in found for row in rows]
         return not first, tr.watch(first[0].key) if first else None
 
     return wait_until(db, read, wait_seconds)

@@ -46,10 +46,9 @@ def levels_after(
     """
     if after.rollup is None or (before is not None and before.rollup == after.rollup):
         return []
-    names = [level.queue_of(after.name) for level in after.rollup.levels]
-    stored = [tr.get(QueueKeys(name).config) for name in names]
+    stored = [tr.get(QueueKeys(name).config) for name in after.level_names]
     found = []
-    for level, name, config in zip(after.rollup.levels, names, stored, strict=True):
+    for level, name, config in zip(after.rollup.levels, after.level_names, stored, strict=True):
         current = None if config.value is None else QueueConfig.from_bytes(name, config.value)
         if current is not None and current.level_of != LevelOf(after.name, level.period):
             raise InvalidConfiguration(
@@ -86,17 +85,12 @@ def refuse_level_change(before: QueueConfig, after: QueueConfig) -> None:
 def refuse_level(config: QueueConfig, verb: str) -> None:
     """Raises `InvalidConfiguration` for a level: an operator must `verb` it together with its queue."""
     if config.level_of is not None:
-        source = config.level_of.queue
-        raise InvalidConfiguration(
-            f"queue {config.name!r} is a level of the roll-up of queue {source!r}: {verb} queue {source!r}, which "
-            "includes its levels"
-        )
+        config.level_of.refuse(config.name, verb)
 
 
 def with_levels(tr: TransactionRead, config: QueueConfig) -> list[QueueConfig]:
     """The configurations of a queue and of its levels, read as `read_config` does."""
-    levels = config.rollup.levels if config.rollup else ()
-    return [config, *(read_config(tr, level.queue_of(config.name)) for level in levels)]
+    return [config, *(read_config(tr, level) for level in config.level_names)]
 
 
 def is_level(tr: TransactionRead, name: str) -> bool:

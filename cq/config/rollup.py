@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from cq.encoding.codec import KeyType, brief
 from cq.errors import InvalidConfiguration
@@ -130,6 +130,13 @@ class LevelOf(NamedTuple):
 
     queue: str
     period: int
+
+    def refuse(self, name: str, verb: str) -> NoReturn:
+        """Raise `InvalidConfiguration` for the level of this name: an operator must `verb` it with its queue."""
+        raise InvalidConfiguration(
+            f"queue {name!r} is a level of the roll-up of queue {self.queue!r}: {verb} queue {self.queue!r}, which "
+            "includes its levels"
+        )
 
     @classmethod
     def from_stored(cls, stored: Any) -> LevelOf | None:

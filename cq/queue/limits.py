@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from cq import runtime
-from cq.config.queue import Flags, QueueConfig, change_flags, read_config, read_flags, write_config
+from cq.config.flags import Flags, change_flags, read_flags
+from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.errors import InvalidConfiguration, QueueFull
@@ -50,13 +51,16 @@ def limit(
         mode: the reaction of adds while a limit is exceeded: `raise` `QueueFull`, or `admit` the updates; `cq status`
             reports it in both cases.
 
-    Workers check the limits: while no worker runs, a queue neither becomes full nor stops being full. Raises
-    `QueueNotConfigured`, `InvalidConfiguration`.
+    The backlog of a queue with a roll-up includes the queued updates of its levels: one limit for all, and adds to the
+    queue react to it. A level has no limit of its own. Workers check the limits: while no worker runs, a queue neither
+    becomes full nor stops being full. Raises `QueueNotConfigured`, `InvalidConfiguration`.
     """
     check_limits(seconds, size, mode)
 
     def change(tr: Transaction) -> None:
         config = read_config(tr, name)
+        if config.level_of is not None and not seconds is size is None:
+            config.level_of.refuse(name, "limit")
         change_flags(tr, name, max_seconds=seconds, max_bytes=size, when_full=mode)
         limited = read_flags(tr, name).is_limited
         if config.limited != limited:
@@ -87,37 +91,44 @@ def is_positive(number: object, kind: type = float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BacklogMeasure:
-    """The size and age of a queue's backlog.
+    """The size and age of the backlog of a queue and its levels.
 
     Attributes:
+        levels: the number of its levels.
         size: bytes of queued rows: counted up to 1 MB, beyond that estimated.
         seconds: the age of the oldest update.
         sure_seconds: the same, without version jumps that may have happened while this process did not observe them.
     """
 
+    levels: int
     size: int
     seconds: float
     sure_seconds: float
 
 
 def measure_backlog(tr: Transaction, name: str) -> BacklogMeasure:
-    """Measure the backlog at the transaction's read version.
+    """Measure the backlog of a queue and its levels at the transaction's read version.
 
-    Costs a read for each bucket with work, and a read of the first 1 MB of the rows: a cluster's estimate of a smaller
-    range is useless, see `cq.store.sizes`.
+    Costs a read for each bucket with work, and for each queue a read of the first 1 MB of its rows: a cluster's
+    estimate of a smaller range is useless, see `cq.store.sizes`. Raises `QueueNotConfigured`.
     """
-    snapshot, queue = tr.snapshot, QueueKeys(name)
+    snapshot = tr.snapshot
     version = tr.get_read_version()
-    oldest = [each for each in oldest_by_bucket(snapshot, queue).values() if each is not None]
+    queues = [QueueKeys(each) for each in read_config(snapshot, name).names]
+    found = [oldest_by_bucket(snapshot, queue).values() for queue in queues]
+    oldest = [each for versions in found for each in versions if each is not None]
     now, clock = version.wait(), clock_of(tr.db)
     clock.observe(now)
     first = min(oldest, default=now)
-    size = count_rows(snapshot, *queue.all_rows()).bytes
-    return BacklogMeasure(size, clock.age(first, now), clock.sure_age(first, now))
+    size = sum(count_rows(snapshot, *queue.all_rows()).bytes for queue in queues)
+    return BacklogMeasure(len(queues) - 1, size, clock.age(first, now), clock.sure_age(first, now))
 
 
 def compare(db: Database, name: str) -> str:
-    """Compare the backlog with the limits, and set or clear the mark; returns why the queue is full, else empty."""
+    """Compare the backlog with the limits, and set or clear the mark; returns why the queue is full, else empty.
+
+    Raises `QueueNotConfigured`.
+    """
     return transact(db, lambda tr: _compare(tr, name))
 
 
@@ -140,10 +151,11 @@ def _reason(flags: Flags, waiting: BacklogMeasure, *, is_full: bool) -> str:
     must be below the limit: a worker that has just started must not clear a mark set by others with more knowledge.
     """
     share, seconds = (_ENOUGH, waiting.seconds) if is_full else (1.0, waiting.sure_seconds)
+    where = " in it and its levels" if waiting.levels else ""
     if flags.max_seconds is not None and seconds > share * flags.max_seconds:
-        return f"the oldest update has waited longer than {flags.max_seconds:,g} s"
+        return f"the oldest update{where} has waited longer than {flags.max_seconds:,g} s"
     if flags.max_bytes is not None and waiting.size > share * flags.max_bytes:
-        return f"more than {flags.max_bytes:,} bytes are queued"
+        return f"more than {flags.max_bytes:,} bytes are queued{where}"
     return ""
 
 

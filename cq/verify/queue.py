@@ -8,7 +8,7 @@ from typing import Final
 from cq.admin.audit import check_bucket
 from cq.bucket.attempt_notes import parse_note
 from cq.combiners import Combiner
-from cq.config.queue import Flags
+from cq.config.flags import Flags
 from cq.intake.json_lines import FilePosition
 from cq.keys.audit import AuditKeys
 from cq.queue.limits import Full

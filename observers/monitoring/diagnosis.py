@@ -13,7 +13,8 @@ from functools import partial
 from typing import Final
 
 from cq import runtime
-from cq.config.queue import queue_names, read_config, read_flags
+from cq.config.flags import read_flags
+from cq.config.queue import queue_names, read_config
 from cq.distribution import version
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
 from cq.keys.outbox import OutboxKeys

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 from cq import runtime
 from cq.admin.queue_status import CLOCK
-from cq.config.queue import queue_names, read_flags
+from cq.config.flags import read_flags
+from cq.config.queue import queue_names
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
 from cq.observers.scheduling.members import Member, read_members

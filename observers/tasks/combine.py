@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from cq import runtime
 from cq.admin.backfill import publish_generations
-from cq.admin.configure import pause
+from cq.admin.flags import pause_failing
 from cq.app import QueueCode
 from cq.bucket.failure_share import FailureShare
 from cq.bucket.pass_runner import PassRunner
@@ -151,7 +151,7 @@ class CombineTask(Task):
         """Pause the queue: so many keys fail that the deployment is broken, not the data."""
         name = self.bucket.code.config.name
         self._failures.is_paused = True  # stops the other buckets at once, before they read the configuration
-        pause(self.bucket.db, name, reason)
+        pause_failing(self.bucket.db, name, reason)
         emit("queue_broken", queue=name, reason=reason)
         raise Paused
 

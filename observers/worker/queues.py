@@ -10,7 +10,8 @@ from cq import keys, runtime
 from cq.admin.backfill import current_generation, publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
-from cq.config.queue import Flags, queue_names, read_config, read_flags
+from cq.config.flags import Flags, read_flags
+from cq.config.queue import queue_names, read_config
 from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
 from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
@@ -75,8 +76,7 @@ def _with_levels(tr: Transaction, names: Sequence[str]) -> list[str]:
     found = dict.fromkeys(names)
     for name in names:
         with suppress(CqError):  # reported by the caller
-            rollup = read_config(tr.snapshot, name).rollup
-            found.update(dict.fromkeys(each.queue_of(name) for each in rollup.levels) if rollup else {})
+            found.update(dict.fromkeys(read_config(tr.snapshot, name).level_names))
     return list(found)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.config.queue import read_flags
+from cq.config.flags import read_flags
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -205,7 +205,7 @@ def test_a_pause_is_shown_and_undone(here: Here) -> None:
     shown = here("status").out
     assert shown.splitlines()[1].split()[:2] == ["words", "paused"]
     assert "queue 'words': paused until `cq resume`: moving house" in shown
-    assert here("resume", "words", "--json").rows() == [{"queue": "words", "paused": False}]
+    assert here("resume", "words", "--json").rows() == [{"queue": "words", "paused": False, "levels": []}]
     assert here("pause", "words", "--for", "2h").status == 0
     assert "paused" in here("status").out
     assert here("pause", "words", "--for", "0.000001s").status == 0  # it is over before anybody looks

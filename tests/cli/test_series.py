@@ -109,3 +109,31 @@ def test_a_roll_up_can_be_removed(here: Here) -> None:
     assert LEVELS in here("configure", "hits", "--rollup", LEVELS).out
     assert here("configure", "hits", "--no-rollup", "--json").rows()[0]["rollup"] is None
     assert "has no roll-up" in here("series", "hits", "/a").err
+
+
+def test_commands_for_a_queue_include_its_levels(here: Here) -> None:
+    here("configure", "hits", "--rollup", LEVELS)
+    levels = ["hits.1m", "hits.1h", "hits.1d"]
+    together = f"together with its levels {', '.join(levels)}"
+    assert here("pause", "hits").out == f"queue 'hits' is paused, {together}\n"
+    assert here("resume", "hits.1h", "--json").rows() == [{"queue": "hits.1h", "paused": False, "levels": []}]
+    here("resume", "hits")
+    here("add", "hits", "/a=1")
+    assert here("pause", "hits.1h").out == "queue 'hits.1h' is paused\n"
+    waited = here("drain", "hits")
+    assert waited.status == 1
+    assert "queue 'hits.1h' is paused (by hand): run `cq resume hits`" in waited.err
+    assert here("resume", "hits", "--json").rows() == [{"queue": "hits", "paused": False, "levels": levels}]
+    assert here("worker", "hits", "--drain").status == 0
+    assert here("drain", "hits").out == f"queue 'hits' is drained, {together}\n"
+    assert here("limit", "hits", "--max-bytes", "1000").out == f"queue 'hits' is limited, {together}\n"
+    assert here("limit", "hits").out == f"queue 'hits': 1,000 bytes, then raise, {together}\n"
+    refused = here("limit", "hits.1h", "--max-bytes", "1000")
+    assert refused.status == 2
+    assert "limit queue 'hits', which includes its levels" in refused.err
+    assert here("rebucket", "hits", "--buckets", "2", "--no-wait").out == (
+        f"queue 'hits' has 2 buckets, {together}: workers drain the former ones\n"
+    )
+    assert here("worker", "hits", "--drain").status == 0
+    assert here("purge", "hits", "--yes", "--no-wait").out == f"queue 'hits' is being purged, {together}\n"
+    assert here("delete", "hits", "--yes").out == f"queue 'hits' is deleted, {together}\n"

@@ -7,16 +7,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq.config import queue as config
-from cq.config.queue import (
-    DEFAULT_BUCKETS,
-    LOCAL_BUCKETS,
-    Flags,
-    QueueConfig,
-    queue_names,
-    read_config,
-    read_flags,
-)
+from cq.config.flags import Flags, read_flags
+from cq.config.queue import DEFAULT_BUCKETS, LOCAL_BUCKETS, QueueConfig, queue_names, read_config
 from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,
@@ -93,7 +85,7 @@ def test_a_pause_disturbs_no_add(db: Any, name: str) -> None:
     cq.pause(db, name, "because")
 
     tr.commit().wait()
-    assert transact(db, lambda tr: read_flags(tr, name)) == config.Flags(paused=True, reason="because")
+    assert transact(db, lambda tr: read_flags(tr, name)) == Flags(paused=True, reason="because")
     cq.resume(db, name)
     assert not transact(db, lambda tr: read_flags(tr, name)).paused
 

@@ -11,7 +11,8 @@ import pytest
 
 import cq
 from cq.app import App
-from cq.config.queue import Flags, QueueConfig, read_config
+from cq.config.flags import Flags
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys

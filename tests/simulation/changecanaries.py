@@ -9,6 +9,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.admin import backfill, configure, purge, rebucket
+from cq.config import flags
 from cq.config import queue as config
 from cq.queue import adds, limits
 from cq.queue.combine_queue import CombineQueue
@@ -88,7 +89,7 @@ def repairs_without_notifying() -> Any:
 
 def ignores_pauses() -> Any:
     """A worker combines a queue that is paused."""
-    return patch.object(config.Flags, "is_paused", lambda self, now: False)
+    return patch.object(flags.Flags, "is_paused", lambda self, now: False)
 
 
 def adds_to_full_queues() -> Any:

@@ -10,7 +10,8 @@ import pytest
 
 import cq
 from cq.app import App
-from cq.config.queue import Flags, read_config, read_flags
+from cq.config.flags import Flags, read_flags
+from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import NotNow

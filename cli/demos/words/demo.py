@@ -21,7 +21,8 @@ from cq.cli.demos.words.word_count import count_words, files_below
 from cq.cli.shared.crew import Crew
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_json, print_table, progress, quantity
-from cq.config.queue import read_config, read_flags
+from cq.config.flags import read_flags
+from cq.config.queue import read_config
 from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.intake.documents import Documents
 from cq.observers.builtin import change_checked

@@ -12,7 +12,8 @@ from cq.admin.queue_status import CLOCK
 from cq.cells.cells import Cells, Move
 from cq.cells.directory import CellStatus
 from cq.cli.web.sampling.snapshot import Reader
-from cq.config.queue import Flags, QueueConfig, queue_names, read_config, read_flags
+from cq.config.flags import Flags, read_flags
+from cq.config.queue import QueueConfig, queue_names, read_config
 from cq.errors import CqError
 from cq.feeds.messages import Message, decode_message
 from cq.keys import QueueKeys

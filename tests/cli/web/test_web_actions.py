@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq.config.queue import read_config, read_flags
+from cq.config.flags import read_flags
+from cq.config.queue import read_config
 from cq.observers.telemetry.bus import subscribe
 from cq.testing import drain
 from tests.cli.web.dashboards import Serving, serving

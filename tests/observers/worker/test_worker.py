@@ -17,7 +17,7 @@ import pytest
 import cq
 from cq import runtime
 from cq.admin.backfill import is_settled
-from cq.config.queue import Flags, read_flags
+from cq.config.flags import Flags, read_flags
 from cq.keys import QueueKeys
 from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import ExportQueue
