@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from cq import keys
 from cq.admin.configured_queue import configure
-from cq.combiners import BUILT_IN, Combiner, require_packages, resolve
+from cq.combiners import Combiner, built_in_combiner, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.errors import CodeMismatch, MissingPackage
 from cq.observer import Observer, ObserverFunction, ObserverSpec
@@ -51,7 +51,7 @@ class QueueCode:
     @property
     def is_foreign(self) -> bool:
         """Whether passes over the queue run other code than cq's combiners and the observer of a level."""
-        return self.is_heard or BUILT_IN.get(self.combiner.name) is not self.combiner
+        return self.is_heard or built_in_combiner(self.combiner.name) is not self.combiner
 
 
 class App:
@@ -141,7 +141,7 @@ class App:
         if combiner is None and wanted.level_of is not None:  # a level has the combiner of its queue
             combiner, _ = self._queues.get(wanted.level_of.queue, (None, ()))
         if combiner is None:
-            combiner = BUILT_IN.get(wanted.combiner.name)
+            combiner = built_in_combiner(wanted.combiner.name)
         if combiner is None or Named(combiner.name, combiner.version) != wanted.combiner:
             raise CodeMismatch(
                 f"queue {wanted.name!r} asks for the combiner {wanted.combiner}, this process has "

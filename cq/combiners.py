@@ -9,11 +9,13 @@ later 5. The idea comes from Apache Fluo's combine queue.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, localcontext
+from functools import lru_cache
 from itertools import chain
 from operator import ne
 from types import NoneType
@@ -176,8 +178,12 @@ _NUMBERS: Final = ("int", "decimal", "float", "any")
 _ORDERED: Final = (*_NUMBERS, "str", "bytes", "datetime")
 
 
-def of_sketches(kind: type[Sketch], size: int, name: str) -> Combiner:
-    """The combiner of a kind of sketches of this size: raw items, batches and sketches become one sketch."""
+def of_sketches(kind: type[Sketch], size: int) -> Combiner:
+    """The combiner of a kind of sketches of this size: raw items, batches and sketches become one sketch.
+
+    Its name has the size, such as `distinct(lg_k=14)`, unless it is the default size.
+    """
+    name = kind.KIND if size == kind.SIZE else f"{kind.KIND}({kind.PARAMETER}={size})"
 
     def combine(key: Any, values: Sequence[Any]) -> Any:
         return kind.merge(values, size)
@@ -197,7 +203,7 @@ last = Combiner("last", 1, _last, _is_delete, takes_delete=True)
 first = Combiner("first", 1, _first)
 union = Combiner("union", 1, _union, _is_empty, ("set",), difference=_added_items)
 counter = Combiner("counter", 1, _counter, _is_empty, ("dict",), difference=_subtracted_counts)
-_SKETCHES: Final = tuple(of_sketches(kind, kind.SIZE, name) for name, kind in KINDS.items())
+_SKETCHES: Final = tuple(of_sketches(kind, kind.SIZE) for kind in KINDS.values())
 
 BUILT_IN: Final[dict[str, Combiner]] = {
     combiner.name: combiner for combiner in (sum_, minimum, maximum, last, first, union, counter, *_SKETCHES)
@@ -210,19 +216,45 @@ BUILT_IN: Final[dict[str, Combiner]] = {
 - `union`: of sets. An empty set deletes the key.
 - `counter`: of dicts of counts, summed for each item. Items with count 0 are removed; an empty dict deletes the key.
 - `distinct`, `quantiles`, `frequent`, `theta`: sketches, see `cq.sketches`. A sketch without items deletes the key.
+
+Sketches of other sizes are built in, too, with names such as `distinct(lg_k=14)`: see `built_in_combiner`.
 """
+_SIZED: Final = re.compile(r"([a-z]+)\(([a-z_]+)=([1-9][0-9]{0,3})\)")
+
+
+@lru_cache(maxsize=256)
+def built_in_combiner(name: str) -> Combiner | None:
+    """The built-in combiner of a name, also of sketches of another size; None: there is none.
+
+    >>> built_in_combiner("distinct(lg_k=14)").name
+    'distinct(lg_k=14)'
+    """
+    named = _SIZED.fullmatch(name)
+    if named is None:
+        return BUILT_IN.get(name)
+    kind, size = KINDS.get(named[1]), int(named[3])
+    if kind is None or named[2] != kind.PARAMETER or size not in kind.SIZES:
+        return None
+    return BUILT_IN[kind.KIND] if size == kind.SIZE else of_sketches(kind, size)
 
 
 def resolve(combiner: str | Combiner) -> Combiner:
     """The built-in combiner of a name, or the given combiner; raises `InvalidConfiguration` for an unknown name."""
     if isinstance(combiner, Combiner):
         return combiner
-    if not isinstance(combiner, str) or combiner not in BUILT_IN:
+    found = built_in_combiner(combiner) if isinstance(combiner, str) else None
+    kind = KINDS.get(combiner.partition("(")[0]) if isinstance(combiner, str) else None
+    if found is None and kind is not None:
+        raise InvalidConfiguration(
+            f"expected a size of {kind.KIND!r} from {kind.KIND}({kind.PARAMETER}={kind.SIZES[0]}) to "
+            f"{kind.KIND}({kind.PARAMETER}={kind.SIZES[-1]}), got: {shown(combiner)}"
+        )
+    if found is None:
         raise InvalidConfiguration(
             f"expected a combiner of {', '.join(BUILT_IN)} (or a cq.Combiner of your own), got: {shown(combiner)}"
             f"{suggestion(combiner, BUILT_IN)}"
         )
-    return BUILT_IN[combiner]
+    return found
 
 
 def require_packages(value: ValueType) -> None:

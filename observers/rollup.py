@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cq.combiners import BUILT_IN
+from cq.combiners import built_in_combiner
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import level_key
 from cq.errors import InvalidConfiguration
@@ -23,7 +23,7 @@ from cq.store.api import Transaction
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
     """Return the observer's function; raises `InvalidConfiguration` unless the queue is a level to derive from."""
     into, period = settings.get("into"), settings.get("period")
-    combiner = BUILT_IN.get(config.combiner.name)
+    combiner = built_in_combiner(config.combiner.name)
     difference = None if combiner is None else combiner.difference
     if (
         config.level_of is None

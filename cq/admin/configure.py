@@ -16,7 +16,7 @@ from cq.admin.backfill import clear_abandoned
 from cq.admin.flags import checked_priority, copy_flags
 from cq.admin.purge import clear_queue, read_purging
 from cq.admin.rollups import levels_after, refuse_level_change, removed_levels, with_rollup
-from cq.combiners import BUILT_IN, Combiner, resolve
+from cq.combiners import Combiner, built_in_combiner, resolve
 from cq.config.cache import MAX_SUGGESTED
 from cq.config.expiry import ExpirySpec
 from cq.config.flags import change_flags
@@ -127,7 +127,7 @@ class RequestedSettings:
             raise InvalidConfiguration(
                 f"expected buckets to be 1 to {MAX_BUCKETS:,}, got: {codec.brief(shape.buckets)}"
             )
-        code = code or BUILT_IN.get(shape.combiner.name)
+        code = code or built_in_combiner(shape.combiner.name)
         if code and code.value_types and shape.value.name not in code.value_types:
             raise InvalidConfiguration(
                 f"expected a value type of {', '.join(code.value_types)} for the combiner "

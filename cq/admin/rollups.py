@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from cq.combiners import BUILT_IN
+from cq.combiners import built_in_combiner
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.rollup import OBSERVER, LevelOf, RollUp, RollUpLevel, level_key_type
@@ -104,7 +104,7 @@ def _periods(rollup: RollUp) -> list[int]:
 
 
 def _is_derived(config: QueueConfig) -> bool:
-    combiner = BUILT_IN.get(config.combiner.name)
+    combiner = built_in_combiner(config.combiner.name)
     return (
         combiner is not None
         and combiner.version == config.combiner.version

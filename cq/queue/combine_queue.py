@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from cq import keys, runtime
 from cq.arguments import repeatable
-from cq.combiners import BUILT_IN, Combiner, require_packages
+from cq.combiners import Combiner, built_in_combiner, require_packages
 from cq.config.queue import QueueConfig, read_config
 from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
@@ -337,7 +337,7 @@ class CombineQueue(Generic[K, V]):
 
 def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
     """This process's combiner for a queue; raises `CodeMismatch` if it is another one, and `MissingPackage`."""
-    combiner = queue.combiner or BUILT_IN.get(config.combiner.name)
+    combiner = queue.combiner or built_in_combiner(config.combiner.name)
     if combiner is None or (combiner.name, combiner.version) != (
         config.combiner.name,
         config.combiner.version,

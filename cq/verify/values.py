@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from cq.combiners import BUILT_IN
+from cq.combiners import built_in_combiner
 from cq.config.queue import Named, QueueConfig
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
@@ -55,7 +55,7 @@ def check_staged(piece: Piece, found: Found) -> None:
     try:
         value = codec.decode(found.value)
         # An application's combiner may fold updates into a result of any type before it makes a value.
-        if piece.config.combiner.name in BUILT_IN:
+        if built_in_combiner(piece.config.combiner.name) is not None:
             check_type(piece.config, value, or_delete=True)
     except CorruptData as error:
         fix = partial(_move_aside, piece, found, "staged updates that cannot be read")
@@ -87,7 +87,7 @@ def check_aside(piece: Piece, found: Found) -> None:
 def _is_empty(piece: Piece, value: Any) -> bool:
     """Return whether a value means no value; False if the combiner is an application's, and was not given."""
     wanted = piece.config.combiner
-    for each in (piece.combiner, BUILT_IN.get(wanted.name)):
+    for each in (piece.combiner, built_in_combiner(wanted.name)):
         # Another version of a combiner may treat other values as empty.
         if each is not None and Named(each.name, each.version) == wanted:
             try:

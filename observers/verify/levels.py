@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cq import runtime
 from cq.admin.purge import read_purging
-from cq.combiners import BUILT_IN
+from cq.combiners import resolve
 from cq.config.queue import QueueConfig
 from cq.config.rollup import OBSERVER
 from cq.encoding import codec
@@ -41,7 +41,7 @@ def _compare(piece: Piece) -> str:
         return ""
     into = settings["into"]
     target = stored_config(piece.snapshot, QueueKeys(into), into)
-    combiner = BUILT_IN[piece.config.combiner.name]
+    combiner = resolve(piece.config.combiner.name)
     for config in (piece.config, target):
         if busy := _busy(piece.snapshot, config):
             return busy

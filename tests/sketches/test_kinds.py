@@ -7,6 +7,7 @@ import subprocess
 import sys
 from bisect import bisect_right
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 import cq
 from cq.combiners import BUILT_IN
 from cq.encoding import codec
-from cq.encoding.sketches import KINDS, Distinct, Frequent, Quantiles, Theta
+from cq.encoding.sketches import KINDS, Distinct, Frequent, Quantiles, Theta, frequent
 from cq.errors import InvalidConfiguration, InvalidData
 from tests.sketches.damage import SIZES, whole
 
@@ -290,6 +291,29 @@ def test_other_sizes_have_other_errors() -> None:
     for wrong in (6, 17, 12.0):
         with pytest.raises(InvalidConfiguration, match="lg_k of 'distinct' to be 7 to 16"):
             cq.sketches.distinct(lg_k=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("lg_max_k", "length"), [(10, 40), (11, 256), (11, 8), (5, 256)])
+def test_frequent_items_of_other_sizes_are_within_their_bounds_and_the_limit_of_a_value(
+    lg_max_k: int, length: int
+) -> None:
+    draw = random.Random(lg_max_k)
+    texts = [f"{number:0{length}}" for number in range(4_000)]
+    items = [texts[int(4_000 * draw.random() ** 4)] for _ in range(12_000)]
+    true = Counter(items)
+    merge = partial(cq.sketches.frequent(lg_max_k=lg_max_k).combine, "key")
+    parts = [merge([items[begin : begin + 2_000]]) for begin in range(0, len(items), 2_000)]
+
+    found = merge([merge(parts[:2]), merge(parts[2:])])
+
+    assert found.total == len(items)
+    for each in found.top(10_000):
+        assert each.lower <= true[each.item] <= each.upper
+    shown = {each.item for each in found.top(10_000)}
+    assert all(count <= found.error for item, count in true.items() if item not in shown)
+    assert len(codec.encode_value(found)) <= frequent.MAX_BYTES + 100
+    if len(shown) * (length + 12) < frequent.MAX_BYTES // 2:  # so bytes were never the limit
+        assert found.error <= 2.7 / 2**lg_max_k * len(items)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -12,11 +12,19 @@ import pytest
 
 import cq
 import cq.aio
-from cq.combiners import BUILT_IN
+from cq.combiners import BUILT_IN, built_in_combiner
 from cq.encoding import codec
 from cq.encoding.json_values import to_json, update_to_json, value_from_json, value_from_word
 from cq.encoding.sketches import KINDS, Distinct, Frequent, Quantiles, Theta
-from cq.errors import CodeMismatch, CorruptData, CqError, InvalidConfiguration, InvalidData, MissingPackage
+from cq.errors import (
+    CodeMismatch,
+    ConfigurationConflict,
+    CorruptData,
+    CqError,
+    InvalidConfiguration,
+    InvalidData,
+    MissingPackage,
+)
 from cq.keys import QueueKeys
 from cq.passes.plan import Limits
 from cq.store.transact import transact
@@ -245,20 +253,52 @@ def test_a_queue_of_sketches_is_purged_and_rebucketed(db: Any, name: str) -> Non
     assert get(db, name, "a").estimate == 1
 
 
-def test_a_combiner_of_another_size_is_the_applications(db: Any, name: str) -> None:
-    app = cq.App()
+@pytest.mark.parametrize("is_declared", [False, True])
+def test_a_combiner_of_another_size_needs_no_app(db: Any, name: str, is_declared: bool) -> None:
     exact = cq.sketches.distinct(lg_k=14)
-    app.queue(name, combiner=exact)
-    visitors = app.configure(db, name)
+    app = cq.App()
+    if is_declared:
+        app.queue(name, combiner=exact)
+    visitors = cq.configure(db, name, combiner="distinct(lg_k=14)")
     visitors.add_now(db, {"home": [str(number) for number in range(5_000)]})
-    with pytest.raises(CodeMismatch, match="asks for the combiner"):
-        code_of(db, name)
     drain(db, name, app=app)
 
     found = get(db, name, "home")
     assert len(found.data) == (1 << 14) + 40
     merged = transact(db, lambda tr: cq.CombineQueue(name, combiner=exact).merged(tr, ["home"]))
-    assert merged == found
+    assert merged == transact(db, lambda tr: visitors.merged(tr, ["home"])) == found
+    for other in ("distinct", "distinct(lg_k=13)"):
+        with pytest.raises(ConfigurationConflict, match=r"combiner.*distinct\(lg_k=14\)"):
+            cq.configure(db, name, combiner=other)
+
+
+@pytest.mark.parametrize(
+    ("combiner", "message"),
+    [
+        ("distinct(lg_k=17)", r"from distinct\(lg_k=7\) to distinct\(lg_k=16\), got: .distinct\(lg_k=17\)"),
+        ("theta(k=9)", r"from theta\(lg_k=5\) to theta\(lg_k=13\), got"),
+        ("quantiles(k=)", r"from quantiles\(k=8\) to quantiles\(k=2000\), got"),
+        ("frequent(lg_max_k=08)", r"from frequent\(lg_max_k=3\) to frequent\(lg_max_k=11\), got"),
+        ("sum(k=8)", r"expected a combiner of sum, .* got: .sum\(k=8\)"),
+    ],
+)
+def test_other_sizes_by_name_are_refused(db: Any, name: str, combiner: str, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        cq.configure(db, name, combiner=combiner)
+
+
+def test_a_size_by_name_is_that_of_the_function() -> None:
+    for name, made in {
+        "distinct(lg_k=7)": cq.sketches.distinct(lg_k=7),
+        "theta(lg_k=13)": cq.sketches.theta(lg_k=13),
+        "quantiles(k=2000)": cq.sketches.quantiles(k=2_000),
+        "frequent(lg_max_k=11)": cq.sketches.frequent(lg_max_k=11),
+    }.items():
+        found = built_in_combiner(name)
+        assert found is not None
+        assert found.name == made.name == name
+    for kind in KINDS.values():
+        assert built_in_combiner(f"{kind.KIND}({kind.PARAMETER}={kind.SIZE})") is BUILT_IN[kind.KIND]
 
 
 def test_an_emitter_merges_items(db: Any, name: str) -> None:

@@ -48,6 +48,8 @@ class Distinct(ItemCount):
     FAMILY: ClassVar[int] = 7
     ITEMS: ClassVar[tuple[type, ...]] = (str, int, float)
     SIZE: ClassVar[int] = LG_K
+    PARAMETER: ClassVar[str] = "lg_k"
+    SIZES: ClassVar[range] = range(7, 17)
 
     @property
     def is_empty(self) -> bool:

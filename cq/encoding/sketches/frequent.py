@@ -28,6 +28,9 @@ _SHORT: Final = Struct("<6BH")
 _LONG: Final = Struct("<6BHIIQQ")
 _EMPTY: Final = 5  # both bits: packages for different languages use one or the other
 _SHOWN: Final = 10
+MAX_BYTES: Final = 90_000
+"""Limit of the counters and texts of a sketch, which is below that of a stored value."""
+_SAFE_TEXTS: Final = MAX_BYTES // (MAX_ITEM_BYTES + 12)
 
 
 class FrequentItem(NamedTuple):
@@ -61,6 +64,8 @@ class Frequent(Sketch):
     FAMILY: ClassVar[int] = 10
     ITEMS: ClassVar[tuple[type, ...]] = (str,)
     SIZE: ClassVar[int] = LG_MAX_K
+    PARAMETER: ClassVar[str] = "lg_max_k"
+    SIZES: ClassVar[range] = range(3, 12)
     NEEDS_PACKAGE: ClassVar[bool] = False
 
     @property
@@ -127,6 +132,8 @@ class Frequent(Sketch):
             total += 1
             if len(counts) > most:
                 offset += _shrink(counts, most)
+        if len(counts) > _SAFE_TEXTS:
+            offset += _cut(counts)
         if total >= _MAX_TOTAL:
             raise InvalidData(f"a total of {total:,} texts is too large")
         return cls(_written(_Tally(size, counts, total, offset)))
@@ -148,12 +155,24 @@ def _shrink(counts: dict[str, int], most: int) -> int:
     """Subtract the median of the counters until there are not too many; returns what was subtracted."""
     subtracted = 0
     while len(counts) > most:
-        median = sorted(counts.values())[len(counts) // 2]
-        subtracted += median
-        left = {item: count - median for item, count in counts.items() if count > median}
-        counts.clear()
-        counts.update(left)
+        subtracted += _subtract_median(counts)
     return subtracted
+
+
+def _cut(counts: dict[str, int]) -> int:
+    """Do as `_shrink` until the counters and texts take at most `MAX_BYTES`."""
+    subtracted = 0
+    while sum(len(item.encode()) + 12 for item in counts) > MAX_BYTES:
+        subtracted += _subtract_median(counts)
+    return subtracted
+
+
+def _subtract_median(counts: dict[str, int]) -> int:
+    median = sorted(counts.values())[len(counts) // 2]
+    left = {item: count - median for item, count in counts.items() if count > median}
+    counts.clear()
+    counts.update(left)
+    return median
 
 
 def _top(content: _Tally, n: int) -> list[FrequentItem]:

@@ -41,6 +41,8 @@ class Quantiles(Sketch):
     FAMILY: ClassVar[int] = 15
     ITEMS: ClassVar[tuple[type, ...]] = (int, float)
     SIZE: ClassVar[int] = K
+    PARAMETER: ClassVar[str] = "k"
+    SIZES: ClassVar[range] = range(8, 2_001)
 
     @property
     def is_empty(self) -> bool:

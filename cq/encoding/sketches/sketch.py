@@ -36,6 +36,10 @@ class Sketch(ABC):
     """The types of items. It takes all ints of up to 64 bits if int is one of them."""
     SIZE: ClassVar[int]
     """The default size: lg_k, k or lg_max_k of DataSketches."""
+    PARAMETER: ClassVar[str]
+    """The name of the size in DataSketches."""
+    SIZES: ClassVar[range]
+    """The sizes of combiners. Their values never exceed the limit of a stored value."""
     NEEDS_PACKAGE: ClassVar[bool] = True
     """Whether combining needs the package `datasketches`."""
 

@@ -37,6 +37,8 @@ class Theta(ItemCount):
     FAMILY: ClassVar[int] = 3
     ITEMS: ClassVar[tuple[type, ...]] = (str, int, float)
     SIZE: ClassVar[int] = LG_K
+    PARAMETER: ClassVar[str] = "lg_k"
+    SIZES: ClassVar[range] = range(5, 14)
 
     @property
     def is_empty(self) -> bool:
