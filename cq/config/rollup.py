@@ -7,11 +7,12 @@ queue's combiner. The last part of its keys is the start of a period, in seconds
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, NoReturn
 
-from cq.encoding.codec import KeyType, brief
+from cq.encoding.cbor import array_head, encode_ints
+from cq.encoding.codec import MAX_KEY_BYTES, KeyType, brief, decode
 from cq.errors import InvalidConfiguration
 
 OBSERVER: Final = "rollup"
@@ -152,6 +153,25 @@ class LevelOf(NamedTuple):
 def level_key(key: Any, start: int) -> Any:
     """The key of a level for a key of the queue, and the start of a period."""
     return (*key, start) if type(key) is tuple else (key, start)
+
+
+def encoded_level_keys(key: KeyType, encoded: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
+    """The encoded `level_key` of encoded keys of the queue, and the start of each key's period, or one for all.
+
+    An array in CBOR is a head and its items (RFC 8949, section 3), so no key is decoded or encoded again: that would
+    take most of the time that an add spends on a level. Raises `TooLarge`.
+    """
+    parts = len(key.parts)
+    head, skipped = array_head(parts + 1), len(array_head(parts)) if key.is_tuple else 0
+    tails = encode_ints(starts)
+    found = [
+        head + each[skipped:] + tail
+        for each, tail in zip(encoded, tails * len(encoded) if len(tails) == 1 else tails, strict=True)
+    ]
+    largest = max(found, key=len, default=b"")
+    if len(largest) > MAX_KEY_BYTES:
+        level_key_type(key).encoder()(tuple(decode(largest)))  # raises the error of this key
+    return found
 
 
 def level_key_type(key: KeyType) -> KeyType:

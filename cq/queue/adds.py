@@ -11,13 +11,13 @@ from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
 from cq.config.queue import QueueConfig, read_config
-from cq.config.rollup import level_key
+from cq.config.rollup import encoded_level_keys
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.queue.ledger import count_added
 from cq.queue.limits import refuse_if_full
-from cq.queue.packing import pack, split_pairs
+from cq.queue.packing import Checked, check, pack, split_pairs
 from cq.queue.window_rows import pack_expiring, write_expiring
 from cq.store.api import Transaction
 from cq.store.own_writes import note_writes
@@ -73,7 +73,9 @@ def write_updates(
     due: int | None,
 ) -> None:
     """Write the keys of an add, without levels; `due` is the time when the updates leave the queue's window."""
-    _packed(tr, config, updates, once, due).write(tr, queue)
+    refuse_if_full(tr, config)
+    operation = _operation(once, updates)
+    _packed(config, check(config, updates), operation, due).write(tr, queue)
 
 
 def write_with_levels(
@@ -88,17 +90,17 @@ def write_with_levels(
         once: an operation id; each of the queues keeps it.
         times: the time of each update, or one time for all, in seconds since 1970.
     """
-    packed = [_packed(tr, config, updates, once, None)]
-    keys, values = split_pairs(updates)
+    refuse_if_full(tr, config)
+    operation = _operation(once, updates)
+    checked = check(config, updates)
+    packed = [_packed(config, checked, operation, None)]
     for level in config.rollup.written if config.rollup else ():
+        config_of_level = read_config(tr, level.queue_of(config.name))
+        refuse_if_full(tr, config_of_level)
         starts = [time // level.period * level.period for time in times]
-        of_level = [
-            (level_key(key, start), value)
-            for key, value, start in zip(
-                keys, values, starts * len(keys) if len(starts) == 1 else starts, strict=True
-            )
-        ]
-        packed.append(_packed(tr, read_config(tr, level.queue_of(config.name)), of_level, once, None))
+        # A level takes the updates that its queue takes, so it need not check them.
+        of_level = checked._replace(encoded=encoded_level_keys(config.key, checked.encoded, starts))
+        packed.append(_packed(config_of_level, of_level, operation, None))
     # All checks of all queues come before the first write.
     for each in packed:
         each.write(tr, QueueKeys(each.config.name))
@@ -113,19 +115,17 @@ def refuse_adds_to_level(config: QueueConfig) -> None:
         )
 
 
-def _packed(
-    tr: Transaction, config: QueueConfig, updates: object, once: str | bytes | None, due: int | None
-) -> _PackedAdd:
-    refuse_if_full(tr, config)
-    operation = None if once is None else _operation(once, updates)
-    packed = pack(config, updates, operation)
-    pairs = list(packed.pairs) if due is not None or config.audit is not None else []
+def _packed(config: QueueConfig, updates: Checked, operation: bytes | None, due: int | None) -> _PackedAdd:
+    rows = pack(config.buckets, updates, operation)
+    pairs = updates.pairs if due is not None or config.audit is not None else []
     expiring = [] if due is None else pack_expiring(config, pairs, operation)
-    return _PackedAdd(config, packed.rows, operation, pairs, expiring, due)
+    return _PackedAdd(config, rows, operation, pairs, expiring, due)
 
 
-def _operation(once: str | bytes, updates: object) -> bytes:
+def _operation(once: str | bytes | None, updates: object) -> bytes | None:
     """An operation id as bytes; raises `InvalidData`, and `WrongType` for `add(tr, key, update)`."""
+    if once is None:
+        return None
     if isinstance(updates, str):
         split_pairs(updates)
     return codec.encode_operation(once)

@@ -29,24 +29,33 @@ ROW_BYTES: Final = 8_000
 _NINE_BYTES: Final = frozenset((float, bool))
 
 
-class Packed(NamedTuple):
-    """The updates of an add as `{bucket: [row, ...]}`, and as (encoded key, update)."""
+class Checked(NamedTuple):
+    """Updates that a queue takes: their encoded keys and the updates, in the same order."""
 
-    rows: dict[int, list[bytes]]
-    pairs: Iterable[tuple[bytes, Any]]
+    encoded: list[bytes]
+    values: list[Any]
+
+    @property
+    def pairs(self) -> list[tuple[bytes, Any]]:
+        """(encoded key, update) of each."""
+        return list(zip(self.encoded, self.values, strict=True))
 
 
-def pack(config: QueueConfig, updates: object, operation: bytes | None) -> Packed:
-    """The rows of these updates for each bucket that they touch, in CBOR, each of at most about `ROW_BYTES`.
+def check(config: QueueConfig, updates: object) -> Checked:
+    """These updates, which have the form that `CombineQueue.add` takes.
 
-    `updates` has the form that `CombineQueue.add` takes. Raises `InvalidData` or `TooLarge` unless the queue takes all.
+    Raises `InvalidData` or `TooLarge` unless the queue takes all.
     """
     keys, values = split_pairs(updates)
     encoded = config.key.encode_all(keys)
     _check_updates(config, keys, values)
-    contents = _by_bucket(config.buckets, operation, encoded, values)
-    rows = {bucket: split(content) for bucket, content in contents.items()}
-    return Packed(rows, zip(encoded, values, strict=True))
+    return Checked(encoded, values)
+
+
+def pack(buckets: int, updates: Checked, operation: bytes | None) -> dict[int, list[bytes]]:
+    """The rows of these updates for each bucket that they touch, in CBOR, each of at most about `ROW_BYTES`."""
+    contents = _by_bucket(buckets, operation, *updates)
+    return {bucket: split(content) for bucket, content in contents.items()}
 
 
 def _by_bucket(

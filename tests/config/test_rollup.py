@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from cq.config.rollup import LevelOf, RollUp, duration, seconds_of
-from cq.errors import InvalidConfiguration
+from cq.config.rollup import (
+    LevelOf,
+    RollUp,
+    duration,
+    encoded_level_keys,
+    level_key,
+    level_key_type,
+    seconds_of,
+)
+from cq.encoding.codec import MAX_KEY_BYTES, KeyType
+from cq.errors import InvalidConfiguration, TooLarge
 
 
 @pytest.mark.parametrize(
@@ -57,3 +66,32 @@ def test_a_stored_roll_up_that_cq_did_not_write_is_refused(stored: Any) -> None:
 def test_a_stored_level_that_cq_did_not_write_is_refused(stored: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         LevelOf.from_stored(stored)
+
+
+@pytest.mark.parametrize("starts", [[0], [-60], [23], [1 << 39], [60, 1_795_477_260]])
+@pytest.mark.parametrize(
+    ("key_type", "keys"),
+    [
+        ("str", ["", "a" * 300]),
+        ("int", [-1, 1 << 70]),
+        ("bytes", [b"", b"\x82"]),
+        ((str, int), [("a", 1), ("", -5)]),
+        ((int,) * 23, [tuple(range(23)), tuple(range(-23, 0))]),
+        ((int,) * 256, [tuple(range(256)), tuple(range(-256, 0))]),
+    ],
+)
+def test_encoded_keys_of_a_level_are_those_of_its_keys(key_type: Any, keys: Any, starts: list[int]) -> None:
+    of_queue = KeyType.parse(key_type)
+    of_level = level_key_type(of_queue)
+    pairs = zip(keys, starts * len(keys) if len(starts) == 1 else starts, strict=True)
+    expected = [of_level.encoder()(level_key(key, start)) for key, start in pairs]
+    assert encoded_level_keys(of_queue, of_queue.encode_all(keys), starts) == expected
+
+
+def test_a_key_of_a_level_has_the_limit_of_any_key() -> None:
+    of_queue, start = KeyType.parse("str"), 1_795_477_260
+    longest = MAX_KEY_BYTES - 9  # a head of an array, of a long text, and five bytes of the start
+    (fits,) = encoded_level_keys(of_queue, of_queue.encode_all(["a" * longest]), [start])
+    assert len(fits) == MAX_KEY_BYTES
+    with pytest.raises(TooLarge, match="a key of 8,001 bytes exceeds the limit"):
+        encoded_level_keys(of_queue, of_queue.encode_all(["a" * (longest + 1)]), [start])
