@@ -154,7 +154,7 @@ def test_a_wrong_time_is_refused(db: Any, name: str, at: Any) -> None:
 
 
 def test_a_refused_add_has_written_nothing(db: Any, name: str) -> None:
-    """Neither if only a level refuses it: because its keys are longer, or because it is full."""
+    """Neither if only a level refuses it because its keys are longer, nor if the queue is full with its levels."""
     queue = cq.configure(db, name, rollup=LEVELS)
     config = stored(db, (b"cq/q/", b"cq/q0"))
 
@@ -164,8 +164,8 @@ def test_a_refused_add_has_written_nothing(db: Any, name: str) -> None:
 
     transact(db, too_large)
     assert stored(db, (b"cq/q/", b"cq/q0")) == config
-    cq.limit(db, f"{name}.1m", size=1)
-    put(db, {QueueKeys(f"{name}.1m").full: Full("raise", "too much").to_bytes()})
+    cq.limit(db, name, size=1)
+    put(db, {QueueKeys(name).full: Full("raise", "too much").to_bytes()})
     config = stored(db, (b"cq/q/", b"cq/q0"))
 
     def full(tr: Any) -> None:
