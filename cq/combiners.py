@@ -49,6 +49,8 @@ class Combiner:
         difference: `difference(new, old)` returns an update that changes `old` into `new` in any combination that
             includes `old`; either may be None for no value. It returns None if no update is needed. A combiner without
             it has no such update, so each add to a queue with a roll-up writes all levels.
+        is_idempotent: whether a value combined with itself, or with any value that it includes, stays as it is. A
+            forward of all values may then start again.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Combiner:
     value_types: tuple[str, ...] = ()
     takes_delete: bool = field(default=False, kw_only=True)
     difference: Callable[[Any, Any], Any] | None = field(default=None, kw_only=True)
+    is_idempotent: bool = field(default=False, kw_only=True)
 
 
 MAX_DIGITS: Final = 10_000
@@ -188,8 +191,16 @@ def of_sketches(kind: type[Sketch], size: int) -> Combiner:
     def combine(key: Any, values: Sequence[Any]) -> Any:
         return kind.merge(values, size)
 
-    difference = _same if issubclass(kind, ItemCount) else None
-    return Combiner(name, 1, combine, _is_empty_sketch, (kind.KIND,), difference=difference)
+    is_union = issubclass(kind, ItemCount)
+    return Combiner(
+        name,
+        1,
+        combine,
+        _is_empty_sketch,
+        (kind.KIND,),
+        difference=_same if is_union else None,
+        is_idempotent=is_union,
+    )
 
 
 def _is_empty_sketch(value: Any) -> bool:
@@ -197,11 +208,11 @@ def _is_empty_sketch(value: Any) -> bool:
 
 
 sum_ = Combiner("sum", 1, _sum, _is_zero, _NUMBERS, difference=_subtracted)
-minimum = Combiner("minimum", 1, _minimum, _never, _ORDERED, difference=_same)
-maximum = Combiner("maximum", 1, _maximum, _never, _ORDERED, difference=_same)
-last = Combiner("last", 1, _last, _is_delete, takes_delete=True)
-first = Combiner("first", 1, _first)
-union = Combiner("union", 1, _union, _is_empty, ("set",), difference=_added_items)
+minimum = Combiner("minimum", 1, _minimum, _never, _ORDERED, difference=_same, is_idempotent=True)
+maximum = Combiner("maximum", 1, _maximum, _never, _ORDERED, difference=_same, is_idempotent=True)
+last = Combiner("last", 1, _last, _is_delete, takes_delete=True, is_idempotent=True)
+first = Combiner("first", 1, _first, is_idempotent=True)
+union = Combiner("union", 1, _union, _is_empty, ("set",), difference=_added_items, is_idempotent=True)
 counter = Combiner("counter", 1, _counter, _is_empty, ("dict",), difference=_subtracted_counts)
 _SKETCHES: Final = tuple(of_sketches(kind, kind.SIZE) for kind in KINDS.values())
 

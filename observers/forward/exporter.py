@@ -11,9 +11,9 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from cq import store
+from cq.combiners import resolve
 from cq.config.queue import QueueConfig, read_config
 from cq.config.store_id import store_id
 from cq.encoding.codec import DELETE
@@ -30,9 +30,6 @@ from cq.observers.export.batch import (
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
-
-REPEATABLE: Final = frozenset({"minimum", "maximum", "union", "last"})
-"""The combiners that may receive all values again without a wrong result."""
 
 
 class ForwardExporter(KeptExporter):
@@ -117,7 +114,7 @@ class ForwardExporter(KeptExporter):
             )
         if generation == self._generation or not progress:
             return progress
-        if self._config.combiner.name not in REPEATABLE:
+        if not resolve(self._config.combiner.name).is_idempotent:
             raise ExportStopped(
                 f"queue {self._config.name!r} was forwarded into {self._into.name!r} before; forwarding all of its "
                 f"values again would count them twice. {self._advice()}"

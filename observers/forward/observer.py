@@ -1,8 +1,9 @@
 """The observer that forwards: it turns the changes of a queue into updates of a queue in another store.
 
 The receiving queue can combine the updates of many stores. In the pass's transaction, the observer adds the update that
-a change means for the total to the export queue of the queue's name: for a sum, the difference between new and old.
-Workers apply the updates to the receiving queue, see `cq.observers.forward.exporter`.
+a change means for the total to the export queue of the queue's name: for a sum, the difference between new and old; for
+idempotent combiners such as `maximum` and `distinct`, the new value. Workers apply the updates to the receiving queue,
+see `cq.observers.forward.exporter`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cq.combiners import BUILT_IN
+from cq.combiners import BUILT_IN, Combiner, built_in_combiner
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
@@ -53,11 +54,12 @@ def _latest(new: Any, old: Any) -> Any:
     return new
 
 
-UPDATES: Final[Mapping[str, Callable[[Any, Any], Any] | None]] = {
-    **{name: BUILT_IN[name].difference for name in ("sum", "counter", "minimum", "maximum", "union")},
-    "last": _latest,
-}
-"""{combiner: `update(new, old)`, the update for a change}; it returns None for no update, or `DELETE` for `last`."""
+def _update_of(combiner: Combiner) -> Callable[[Any, Any], Any] | None:
+    """`update(new, old)`, the update for a change; None: the combiner has none.
+
+    It returns None for no update, and also for `DELETE` of a combiner that takes it.
+    """
+    return _latest if combiner.takes_delete else combiner.difference
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
@@ -67,12 +69,12 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
     """
     check_alone(config, NAME)
     combiner = config.combiner
-    built_in = BUILT_IN.get(combiner.name)
-    update = UPDATES.get(combiner.name)
+    built_in = built_in_combiner(combiner.name)
+    update = None if built_in is None else _update_of(built_in)
     if update is None or built_in is None or Named(built_in.name, built_in.version) != combiner:
         raise InvalidConfiguration(
             f"queue {config.name!r} combines by {combiner}, whose changes cannot be forwarded: expected one of "
-            f"{', '.join(UPDATES)}"
+            f"{', '.join(name for name, each in BUILT_IN.items() if _update_of(each) is not None)}"
         )
     queue = ExportQueue(config.name, generation=generation)
 

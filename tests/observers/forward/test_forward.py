@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 import cq
 from cq import keys
+from cq.combiners import resolve
 from cq.observers.builtin import FACTORIES
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import export_spec
@@ -183,14 +186,60 @@ def test_a_forward_that_is_enabled_later_begins_with_all_values(stores: Stores) 
     assert values(stores.central) == {"home": 8}
 
 
+@pytest.mark.parametrize("combiner", ["distinct", "theta(lg_k=6)"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_items_of_many_stores_count_once(stores: Stores, combiner: str, seed: int) -> None:
+    """Workers that die, commits that are unknown, and forwards that begin again, in any order."""
+    draw = random.Random(seed)
+    cq.configure(stores.central, QUEUE, combiner=combiner)
+    cells = [stores.cell(f"cell{number}", combiner=combiner) for number in range(2)]
+    seen: dict[str, set[str]] = {"home": set(), "help": set()}
+    for _ in range(12):
+        db = draw.choice(cells)
+        key = draw.choice(list(seen))
+        items = {str(draw.randrange(3_000)) for _ in range(draw.choice([1, 20, 400]))}
+        seen[key] |= items
+        add(db, QUEUE, {key: items})
+        combine(db)
+        exporter, generation = exporter_of(db)
+        match draw.randrange(4):
+            case 0:
+                for task in tasks_of(db, exporter, generation, died):
+                    with suppress(Died):
+                        task.run()
+            case 1:
+                exporter._receiving = FaultyDatabase(stores.central, draw.randrange(99), unknown=0.4)
+                for task in tasks_of(db, exporter, generation, lambda point: None):
+                    task.run()
+                exporter._receiving = None  # it stays open
+            case 2:
+                cq.rebuild_observer(db, QUEUE, NAME)
+            case _:
+                drain(db)
+        exporter.close()
+    drain(cells[0])
+    drain(cells[1])
+
+    assert [waits(db, QUEUE) for db in cells] == [0, 0]
+    assert [problem(db).partition(": ")[2] for db in cells] == ["", ""]
+    found, parts = values(stores.central), [values(db) for db in cells]
+    code = resolve(combiner)
+    for key, items in seen.items():
+        assert found[key] == code.combine(key, [part[key] for part in parts if key in part])
+        assert found[key].lower <= len(items) <= found[key].upper
+    assert list(verify(stores.central, QUEUE)) == []
+
+
 # What cannot be
 
 
-def test_a_combiner_whose_changes_do_not_add_up_is_refused(stores: Stores) -> None:
+@pytest.mark.parametrize("combiner", ["first", "quantiles", "frequent", "frequent(lg_max_k=9)"])
+def test_a_combiner_whose_changes_do_not_add_up_is_refused(stores: Stores, combiner: str) -> None:
     db = stores.open("cell")
-    config = configured(db, QUEUE, combiner="first")
+    config = configured(db, QUEUE, combiner=combiner)
 
-    with pytest.raises(cq.InvalidConfiguration, match="cannot be forwarded: expected one of sum, counter"):
+    expected = "expected one of sum, minimum, maximum, last, union, counter, distinct, theta$"
+    with pytest.raises(cq.InvalidConfiguration, match=f"cannot be forwarded: {expected}"):
         put_built_in(db, config, forward_spec())
 
 
