@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from cq.cli.operate.history_view import print_history
-from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, queue_columns, table_of
+from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, queue_columns, shown_queues, table_of
 from cq.cli.operate.watch import watch
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, argument, read_store
-from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
+from cq.cli.shared.output import is_read, make_console, print_json, print_rich, quantity, say
 from cq.cli.shared.table import FittedTable
 from cq.observers.monitoring.store_overview import Overview, overview, remarks
 from cq.plain_text import printable
@@ -41,7 +41,8 @@ def show_status(
         ),
     ] = False,
     wide: Annotated[
-        bool, typer.Option("--wide", help="Show all columns on a terminal, not only those that fit.")
+        bool,
+        typer.Option("--wide", help="Show all columns and levels on a terminal, not only columns that fit."),
     ] = False,
     history: Annotated[
         bool,
@@ -55,7 +56,8 @@ def show_status(
     """Show the backlogs of queues, the workers and warnings.
 
     For each queue its state, backlog, age and rate; for each worker its state and rate; then a line per warning.
-    A terminal shows the columns that fit, a pipe shows all. With --json one line per queue, then one line with all
+    The levels of a roll-up come after their queue. A terminal shows the columns that fit, and of several queues only
+    those levels that need attention; a pipe shows all. With --json one line per queue, then one line with all
     workers; with --history --json one line per queue with its minutes.
     """
     if history and watched:
@@ -99,7 +101,12 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
 
 def _shown(found: Overview, width: int | None, *, wide: bool = False) -> Iterable[FittedTable | Text]:
     """The queues, the workers, and a line for each remark."""
-    yield table_of(queue_columns(found), found.queues, width, wide=wide) if found.queues else Text(NO_QUEUE)
+    queues = shown_queues(found, every=wide or width is None)
+    yield table_of(queue_columns(found), queues, width, wide=wide) if queues else Text(NO_QUEUE)
+    if hidden := len(found.queues) - len(queues):
+        yield Text(
+            f"({quantity(hidden, 'level')} without warnings hidden: `cq status --wide` shows all)", "dim"
+        )
     if found.workers:
         yield Text()
         yield table_of(WORKER_COLUMNS, found.workers, width, wide=wide)

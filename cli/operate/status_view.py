@@ -55,6 +55,22 @@ def _table(columns: Sequence[ShownColumn], cells: dict[ShownColumn, list[str | T
     return FittedTable([column.name for column in columns], rows, numbers)
 
 
+def shown_queues(found: Overview, *, every: bool) -> list[QueueStatus]:
+    """The queues for a table: without the levels that need no attention, unless there is one queue only, or `every`."""
+    is_one = sum(queue.level_of is None for queue in found.queues) == 1
+    return [queue for queue in found.queues if every or is_one or _is_prominent(queue, found)]
+
+
+def _is_prominent(queue: QueueStatus, found: Overview) -> bool:
+    """Whether it is no level, or a level whose state or backlog its queue does not have, too."""
+    if queue.level_of is None:
+        return True
+    source = next((each for each in found.queues if each.name == queue.level_of), None)
+    states = [] if source is None else queue_states(source, found)
+    is_like_source = set(queue_states(queue, found)) <= {*_CALM, *states}
+    return not is_like_source or (queue.oldest_seconds or 0.0) > _LATE_SECONDS
+
+
 def queue_columns(found: Overview) -> list[ShownColumn]:
     """The columns of queues; those shown first are at the left."""
 
@@ -73,6 +89,7 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         ),
         *(_outbox_columns(found) if found.outbox_lags else ()),
         *(_EXPIRY_COLUMNS if any(queue.expiry for queue in found.queues) else ()),
+        *(_LEVEL_COLUMNS if any(queue.levels for queue in found.queues) else ()),
         ShownColumn("limits", _limits, is_number=False),
         ShownColumn("bytes", lambda queue: _counted(queue, queue.bytes)),
         ShownColumn("buckets", lambda queue: f"{queue.settings.get('buckets', _NONE)}"),
@@ -95,6 +112,7 @@ def _outbox_columns(found: Overview) -> Iterable[ShownColumn]:
     return ShownColumn("outbox rows", rows), ShownColumn("outbox lag", oldest)
 
 
+_LEVEL_COLUMNS: Final = (ShownColumn("levels", lambda queue: str(len(queue.levels) or _NONE)),)
 _EXPIRY_COLUMNS: Final = (
     ShownColumn("expired", lambda queue: f"{queue.expiry.expired:,}" if queue.expiry else _NONE),
 )

@@ -20,6 +20,7 @@ from cq.cli.operate.status_view import (
     ShownColumn,
     by_urgency,
     queue_columns,
+    shown_queues,
     table_of,
 )
 from cq.cli.shared.output import quantity
@@ -82,7 +83,8 @@ def screen(found: Overview, samples: Samples, size: tuple[int, int], *, wide: bo
     width, height = size
     seen = by_urgency(found)
     title = folded(_title(seen, samples), width)[:1]
-    queues = table_of(_watched_columns(seen, samples, width), seen.queues, width, wide=wide)
+    shown = shown_queues(seen, every=wide)
+    queues = table_of(_watched_columns(seen, samples, width), shown, width, wide=wide)
     workers = table_of(WORKER_COLUMNS, seen.workers, width, wide=wide)
     warnings = [folded(Text(printable(line)), width) for line in remarks(seen)]
     parts = [
@@ -129,7 +131,7 @@ def _title(found: Overview, samples: Samples) -> Text:
         Text(part)
         for part in (
             f"{datetime.now(UTC):%H:%M:%S} UTC",
-            quantity(len(found.queues), "queue"),
+            quantity(sum(queue.level_of is None for queue in found.queues), "queue"),
             f"{quantity(alive, 'worker')} alive",
             f"{rows:,} rows {samples.chart(samples.of_all, 0, _CHART)}",
             f"{rate:,.1f} updates/s {samples.chart(samples.of_all, 1, _CHART)}",

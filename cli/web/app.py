@@ -108,7 +108,8 @@ class Dashboard:
         found = await self._found(request, page)
         notice, events = self.actions.result(request), f"/events?path={page.path}"
         line = series_line(found.series) if found and found.series else None
-        text = self.renderer.page(page, snapshot, lookup=found, line=line, events=events, notice=notice)
+        more = {"lookup": found, "line": line, "events": events, "notice": notice}
+        text = self.renderer.page(page, snapshot, source=_source(page, snapshot), **more)
         return HTMLResponse(text)
 
     async def events(self, request: Request) -> Response:
@@ -158,6 +159,13 @@ def _is_queue(name: str, snapshot: StoreSnapshot) -> bool:
     """Whether there is such a queue, also if the store cannot be read now."""
     seen = snapshot.value(OVERVIEW, Overview)
     return seen is None or any(queue.name == name for queue in seen.queues)
+
+
+def _source(page: WebPage, snapshot: StoreSnapshot) -> str | None:
+    """The queue whose level the page is about; None for other pages, or if the store cannot be read now."""
+    seen = snapshot.value(OVERVIEW, Overview)
+    queues = seen.queues if seen and page.section == "/" else []
+    return next((queue.level_of for queue in queues if queue.name == page.queue), None)
 
 
 async def _cloud_style(request: Request) -> Response:

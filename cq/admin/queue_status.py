@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any, Final
@@ -53,6 +53,8 @@ class QueueStatus:
         problem: why the status is unknown: stored data of the queue cannot be read; else empty.
         paused_until: the end of the pause in seconds since 1970; None without a pause, or if it lasts until `resume`.
         max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.limit`.
+        levels: the names of the levels of its roll-up, the finest first.
+        level_of: the queue that it is a level of; None for other queues.
     """
 
     name: str
@@ -76,10 +78,12 @@ class QueueStatus:
     max_seconds: float | None = None
     max_bytes: int | None = None
     when_full: str = "raise"
+    levels: list[str] = field(default_factory=list)
+    level_of: str | None = None
 
 
 def status(db: Database, name: str | None = None) -> list[QueueStatus]:
-    """The status of one queue or of all queues; raises `QueueNotConfigured`.
+    """The status of one queue or of all queues, each followed by its levels; raises `QueueNotConfigured`.
 
     Reads up to 1 MB of rows for each queue, and one row for each bucket with work. Commits an empty transaction to get
     the store's present version: ages are differences of versions, not of machines' clocks.
@@ -89,8 +93,17 @@ def status(db: Database, name: str | None = None) -> list[QueueStatus]:
         found = [_read_or_report(db, each) for each in names]
     else:
         found = [transact(db, partial(_read, name=name))]
+        found += [_read_or_report(db, each) for each in found[0][0].levels]
     now = current_version(db)
-    return [_with_ages(queue, oldest, now) for queue, oldest in found]
+    return _grouped([_with_ages(queue, oldest, now) for queue, oldest in found])
+
+
+def _grouped(found: list[QueueStatus]) -> list[QueueStatus]:
+    """The queues in their order, each followed by its levels."""
+    by_name = {each.name: each for each in found}
+    below = {level for each in found for level in each.levels}
+    first = [each for each in found if each.name not in below]
+    return [by_name[name] for each in first for name in [each.name, *each.levels] if name in by_name]
 
 
 def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
@@ -157,6 +170,8 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         max_seconds=flags.max_seconds,
         max_bytes=flags.max_bytes,
         when_full=flags.when_full,
+        levels=config.level_names,
+        level_of=config.level_of.queue if config.level_of else None,
     )
     return found, oldest
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import platform
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -91,8 +92,8 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
     for name, check in store.after().items():
         yield _check(name, check)
     db = space.database(store.db)
+    yield from _queues(db, queues)
     for queue in queues:
-        yield _check(f"queue {queue}", partial(_queue, db, queue))
         for name, check in store.of_queue(queue, space).items():
             yield _check(name, check)
     for observer, check_observer in ((NAME, _export), (FORWARD, _forward), (WEBHOOK, _webhook)):
@@ -101,6 +102,16 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
                 yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
     for queue in transact(db, partial(_with_outbox, queues=queues)):
         yield _check(f"outbox of {queue}", partial(_outbox, db, queue))
+
+
+def _queues(db: OpenDatabase, names: list[str]) -> Iterator[Check]:
+    """A check of each queue, followed by those of its levels that have something to do of their own."""
+    sources = transact(db, lambda tr: _sources(tr, names))
+    found = {name: _check(f"queue {name}", partial(_queue, db, name)) for name in names}
+    for name in sorted(names, key=lambda name: (sources.get(name, name), name)):
+        source = sources.get(name)
+        if source is None or not (found[name].ok or found[name].message == found[source].message):
+            yield found[name]
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:
@@ -120,12 +131,25 @@ def _queue(db: OpenDatabase, queue: str) -> str:
     def read(tr: Transaction) -> str:
         config, flags = read_config(tr.snapshot, queue), read_flags(tr.snapshot, queue)
         if flags.is_paused(runtime.time()):
+            source = config.level_of.queue if config.level_of else queue
             raise ConfigurationError(
-                f"paused ({flags.reason}): run `cq resume {queue}` when the cause is fixed"
+                f"paused ({flags.reason}): run `cq resume {source}` when the cause is fixed"
             )
-        return f"active, buckets: {config.buckets}"
+        levels = f", levels: {', '.join(config.level_names)}" if config.rollup else ""
+        return f"active, buckets: {config.buckets}{levels}"
 
     return transact(db, read)
+
+
+def _sources(tr: Transaction, queues: list[str]) -> dict[str, str]:
+    """{level of a roll-up: its queue}, without levels whose queue is not one of these."""
+    found = {}
+    for name in queues:
+        with suppress(CqError):  # the check of the queue reports the error
+            level_of = read_config(tr.snapshot, name).level_of
+            if level_of is not None and level_of.queue in queues:
+                found[name] = level_of.queue
+    return found
 
 
 def _has(tr: Transaction, queue: str, observer: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from cq import runtime
 from cq.admin.queue_status import CLOCK
 from cq.config.flags import read_flags
-from cq.config.queue import queue_names
-from cq.errors import CorruptData
+from cq.config.queue import queue_names, read_config
+from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys
 from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
@@ -41,8 +42,7 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
             raise
         return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
     problems = [*_workers(found.members, now, here=here), *found.broken]
-    for name, version in found.oldest.items():
-        problems += _too_old(name, "an update has", (now - version) / VERSIONS_PER_SECOND, max_age)
+    problems += _old_updates(found, now, max_age)
     for name, age in found.overdue.items():
         problems += _too_old(name, "updates due to expire from its window have", age, max_age)
     return problems
@@ -55,19 +55,21 @@ class _HealthReading(NamedTuple):
         members: the workers.
         oldest: {active queue: version of its oldest update}.
         overdue: {active queue: seconds that due updates have waited to expire from its window}.
+        source: {level with updates: the queue with the roll-up}.
         broken: a message for each unreadable queue.
     """
 
     members: list[Member]
     oldest: dict[str, int]
     overdue: dict[str, float]
+    source: dict[str, str]
     broken: list[str]
 
 
 def _read(tr: Transaction) -> _HealthReading:
     tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
     tr.add_write_conflict_key(CLOCK)  # makes it a real commit, whose version is the store's present time
-    found = _HealthReading(read_members(tr.snapshot), {}, {}, [])
+    found = _HealthReading(read_members(tr.snapshot), {}, {}, {}, [])
     for name in queue_names(tr.snapshot):
         try:
             if read_flags(tr.snapshot, name).is_paused(runtime.time()):
@@ -78,6 +80,11 @@ def _read(tr: Transaction) -> _HealthReading:
             continue
         if stamped := [version for version in versions if version is not None]:
             found.oldest[name] = min(stamped)
+            with suppress(
+                CqError
+            ):  # of a configuration that cannot be read: the queue is a problem of its own
+                if level := read_config(tr.snapshot, name).level_of:
+                    found.source[name] = level.queue
         found.overdue[name] = read_statistics(tr.snapshot, name).overdue_seconds
     return found
 
@@ -91,6 +98,20 @@ def _workers(members: list[Member], now: int, *, here: bool) -> list[str]:
     latest = min((member.age(now) for member in asked), default=None)
     beat = "none has registered" if latest is None else f"the latest beat is {latest:,.0f} s old"
     return [f"no worker is alive{where}: {beat}"]
+
+
+def _old_updates(found: _HealthReading, now: int, max_age: float) -> list[str]:
+    """The problems of queues with too old updates: one for a queue and its levels."""
+    old: dict[str, dict[str, float]] = {}
+    for name, version in found.oldest.items():
+        age = (now - version) / VERSIONS_PER_SECOND
+        if age > max_age:
+            old.setdefault(found.source.get(name, name), {})[name] = age
+    problems = []
+    for queue, ages in old.items():
+        (problem,) = _too_old(queue, "an update has", max(ages.values()), max_age)
+        problems.append(problem if list(ages) == [queue] else f"{problem}, in {', '.join(ages)}")
+    return problems
 
 
 def _too_old(name: str, what: str, age: float, max_age: float) -> list[str]:

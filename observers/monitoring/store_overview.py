@@ -115,7 +115,7 @@ class Overview:
     """The status of queues, exports and workers.
 
     Attributes:
-        queues: in the order of their names.
+        queues: in the order of their names, each followed by its levels.
         activity: {name of a queue: work on it}.
         exports: {name of an exported queue, or of an application's export queue: its status}.
         workers: all registered workers, including dead ones whose rows have not been removed yet.
@@ -132,11 +132,11 @@ class Overview:
 
 
 def overview(db: Database, name: str | None = None) -> Overview:
-    """Read the overview of one queue, or of all, and of the workers; raises `QueueNotConfigured`."""
+    """Read the overview of one queue with its levels, or of all, and of the workers; raises `QueueNotConfigured`."""
     queues = status(db, name)
-    exports = {each.name: each for each in export_status(db) if name in (None, each.name)}
-    members = transact(db, lambda tr: read_members(tr.snapshot))
     names = [queue.name for queue in queues]
+    exports = {each.name: each for each in export_status(db) if name is None or each.name in names}
+    members = transact(db, lambda tr: read_members(tr.snapshot))
     outboxes = transact(db, lambda tr: {each: read_problem(tr.snapshot, each) for each in names})
     now = current_version(db)
     alive = [member for member in members if member.is_alive(now)]
@@ -280,16 +280,22 @@ def find_remarks(seen: Overview) -> list[Remark]:
     """As `remarks`, each with its kind and its subject."""
     is_any_alive = any(worker.alive for worker in seen.workers)
     found = [] if is_any_alive else [Remark(Finding.NO_WORKER, "", "no worker is alive")]
+    by_queue: dict[str, list[tuple[Finding, str]]] = {}
     for queue in seen.queues:
-        if is_any_alive and not (queue.paused or queue.problem or seen.activity[queue.name].workers):
-            found.append(_not_combined(queue, seen.workers))
         activity = seen.activity[queue.name]
-        said = [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
+        said = by_queue[queue.name] = []
+        if is_any_alive and not (queue.paused or queue.problem or activity.workers):
+            said.append(_not_combined(queue, seen.workers))
+        said += [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
         if activity.workers and not queue.paused:  # else all buckets wait, so an old one is not unusual
             for bucket, age in queue.outstanding.items():
                 text = f"bucket {bucket} has waited for {age:,.1f} s, far longer than others"
                 said.append((Finding.LATE, text))
-        found += [Remark(finding, queue.name, text) for finding, text in said]
+        # A pause of a queue, for instance, is one remark: it is also true of the levels.
+        of_source = by_queue.get(queue.level_of or "", [])
+        found += [
+            Remark(finding, queue.name, text) for finding, text in said if (finding, text) not in of_source
+        ]
     for name, export in seen.exports.items():
         if export.error:
             found.append(Remark(Finding.EXPORT, name, f"is {export.state}: {export.error}"))
@@ -301,11 +307,11 @@ def find_remarks(seen: Overview) -> list[Remark]:
     return found
 
 
-def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark:
+def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> tuple[Finding, str]:
     is_lacking = any(queue.name in worker.left_alone for worker in workers if worker.alive)
     finding = Finding.CODE_MISSING if is_lacking else Finding.NOT_COMBINED
     why = "lack its code" if is_lacking else "are for other queues, or have other roles"
-    return Remark(finding, queue.name, f"no worker combines it: the live workers {why}")
+    return finding, f"no worker combines it: the live workers {why}"
 
 
 def _of_queue(queue: QueueStatus) -> list[tuple[Finding, str]]:

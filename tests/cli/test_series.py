@@ -137,3 +137,24 @@ def test_commands_for_a_queue_include_its_levels(here: Here) -> None:
     assert here("worker", "hits", "--drain").status == 0
     assert here("purge", "hits", "--yes", "--no-wait").out == f"queue 'hits' is being purged, {together}\n"
     assert here("delete", "hits", "--yes").out == f"queue 'hits' is deleted, {together}\n"
+
+
+def test_status_shows_queues_first_and_levels_that_need_attention(here: Here, cli: Cli) -> None:
+    for name in ("hits", "likes"):
+        here("configure", name, "--rollup", "1m:2d,1h:60d")
+    groups = ["hits", "hits.1m", "hits.1h", "likes", "likes.1m", "likes.1h"]
+    rows = here("status", "--json").rows()[:-1]
+    assert [row["name"] for row in rows] == groups
+    assert (rows[0]["levels"], rows[0]["level_of"]) == (["hits.1m", "hits.1h"], None)
+    assert (rows[1]["levels"], rows[1]["level_of"]) == ([], "hits")
+    assert [line.split()[0] for line in here("status").out.splitlines()[1:7]] == groups
+    assert [row["name"] for row in here("status", "likes", "--json").rows()[:-1]] == groups[3:]
+    here("pause", "hits")
+    here("pause", "likes.1h")
+    lines = here("status").out.splitlines()
+    assert sum("paused until" in line for line in lines) == 2  # one for hits with its levels
+    with Terminal(cli, "status", size=(100, 40)) as terminal:
+        shown = plain(terminal.output()).splitlines()
+    first = [line.split()[0] for line in shown if line.strip()]
+    assert [each for each in first if each in groups] == ["hits", "likes", "likes.1h"]
+    assert any("3 levels without warnings hidden: `cq status --wide` shows all" in line for line in shown)

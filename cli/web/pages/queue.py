@@ -44,7 +44,7 @@ class BucketMap:
 def queue_page(name: str) -> WebPage:
     """The page of a queue."""
     topics = (OVERVIEW, HISTORY, Topic("queue", name))
-    names = ("verdict", "figures", "buckets", "lookup", "top", "totals", "changes", "settings")
+    names = ("verdict", "figures", "levels", "buckets", "lookup", "top", "totals", "changes", "settings")
     parts = tuple(Part(each, is_live=each != "lookup") for each in names)
     return WebPage(f"/queues/{name}", name, "/", topics, parts, lambda snapshot: _view(snapshot, name), name)
 
@@ -57,6 +57,9 @@ def _view(snapshot: StoreSnapshot, name: str) -> Mapping[str, Any]:
         "verdict": verdict(snapshot, name),
         "name": name,
         "row": queue_row(seen, queue, snapshot) if seen and queue else None,
+        "rows": [queue_row(seen, each, snapshot) for each in seen.queues if each.level_of == name]
+        if seen
+        else [],
         "detail": detail,
         "problem": snapshot.error(topic),
         "buckets": bucket_map(detail.config.buckets, detail.ages) if detail else None,

@@ -47,6 +47,11 @@ class QueueRow:
     added: Line
     added_per_second: float | None
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether its state needs attention."""
+        return self.level in (Level.WARNING, Level.PROBLEM)
+
 
 def queues_page() -> WebPage:
     """The page of all queues."""
@@ -57,7 +62,13 @@ def queues_page() -> WebPage:
 def _view(snapshot: StoreSnapshot) -> Mapping[str, Any]:
     seen = snapshot.value(OVERVIEW, Overview)
     rows = [] if seen is None else [queue_row(seen, queue, snapshot) for queue in seen.queues]
-    return {"verdict": verdict(snapshot), "rows": rows}
+    states = {row.status.name: row.state for row in rows}
+    shown = [
+        row
+        for row in rows
+        if row.status.level_of is None or (row.is_urgent and row.state != states.get(row.status.level_of))
+    ]
+    return {"verdict": verdict(snapshot), "rows": shown}
 
 
 def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> QueueRow:

@@ -108,17 +108,18 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
     if seen is None or error:
         what = error or "no answer yet"
         return Verdict(Level.PROBLEM, f"The store could not be read: {what}", [_unreadable()])
-    queues = [each for each in seen.queues if queue in (None, each.name)]
+    queues = [each for each in seen.queues if queue in (None, each.name, each.level_of)]
     found = sorted(_advice(seen, queues, queue), key=lambda each: _ORDER.index(each.level))
     urgent = [each for each in found if each.level in (Level.PROBLEM, Level.WARNING)]
     if not seen.queues:
         return Verdict(Level.NOTE, "This store has no queue yet.", _first_steps(seen))
     facts = _facts(seen, queues)
-    facts = f"{plural(len(queues), 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
+    number = sum(each.level_of is None for each in queues)
+    facts = f"{plural(number, 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
     if not urgent:
         return Verdict(Level.GOOD, f"All is well. {facts}", found)
-    number = plural(len(urgent), "thing needs", "things need")
-    return Verdict(urgent[0].level, f"{number} your attention. {facts}", found)
+    things = plural(len(urgent), "thing needs", "things need")
+    return Verdict(urgent[0].level, f"{things} your attention. {facts}", found)
 
 
 def _unreadable() -> Advice:
@@ -155,9 +156,13 @@ def _facts(seen: Overview, queues: Sequence[QueueStatus]) -> str:
 
 
 def _advice(seen: Overview, queues: Sequence[QueueStatus], name: str | None) -> Iterator[Advice]:
-    """The findings about these queues, and about the store; if `name` is not None, without those of other subjects."""
+    """The findings about these queues, and about the store; if `name` is not None, without those of other subjects.
+
+    Those of a level include the ones of its queue.
+    """
+    subjects = {"", *(subject for queue in queues for subject in (queue.name, queue.level_of or ""))}
     for remark in find_remarks(seen):
-        if name is None or remark.name in ("", name):
+        if name is None or remark.name in subjects:
             yield _of_remark(remark)
     for queue in queues:
         if queue.aside:

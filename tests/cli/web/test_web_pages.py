@@ -164,6 +164,30 @@ def test_a_lookup_shows_a_chart_of_the_levels_of_a_roll_up(db: Any) -> None:
         assert 'id="series-title"' not in found.client.get("/queues/hits.1m", params={"key": "[1]"}).text
 
 
+def test_levels_are_below_their_queue(db: Any) -> None:
+    for name in ("hits", "likes"):
+        cq.configure(db, name, rollup="1m:2h,1h:60d")
+    cq.pause(db, "likes")
+    cq.pause(db, "hits.1h")
+    cq.pause(db, "likes.1h", "another reason")
+    with serving(db) as found:
+        html, until = found.page("/"), time.monotonic() + SECONDS
+        while ">hits.1h</a>" not in html and time.monotonic() < until:
+            html = found.page("/")
+        table = html[html.index("<tbody>") :]
+        links = [
+            each["href"] for each in Outline(table).all("a") if (each["href"] or "").startswith("/queues/")
+        ]
+        assert links == ["/queues/hits", "/queues/hits.1h", "/queues/likes"]
+        assert table.count("2 levels") == 2
+        level = found.page("/queues/hits.1h")
+        crumb = level[level.index('class="crumb"') : level.index("<h1>")]
+        assert [each["href"] for each in Outline(crumb).all("a")] == ["/", "/queues/hits"]
+        queue = found.page("/queues/hits")
+        levels = queue[queue.index('id="levels-title"') : queue.index('id="part-buckets"')]
+        assert [each["href"] for each in Outline(levels).all("a")] == ["/queues/hits.1m", "/queues/hits.1h"]
+
+
 def test_a_lookup_without_numbers_shows_a_table_only(db: Any) -> None:
     cq.configure(db, "names", key=str, value=str, combiner="last", rollup="1h:2d")
     names = cq.Series[str, str]("names")

@@ -16,6 +16,7 @@ import pytest
 
 import cq
 from cq import runtime
+from cq.config.queue import LOCAL_BUCKETS
 from cq.errors import StoreUnreachable
 from cq.observers.export.spec import export_spec
 from cq.observers.forward.observer import forward_spec
@@ -339,6 +340,17 @@ def test_a_paused_queue_is_said(db: Any, url: str) -> None:
     cq.pause(db, "words", "a release")
 
     assert wrong(url) == {"queue words": "paused (a release): run `cq resume words` when the cause is fixed"}
+
+
+def test_levels_are_checked_with_their_queue(db: Any, url: str) -> None:
+    cq.configure(db, "hits", rollup="1m:forever,1h:forever")
+    checks = {check.name: check.message for check in doctor(url) if check.name.startswith("queue ")}
+    assert checks == {"queue hits": f"active, buckets: {LOCAL_BUCKETS}, levels: hits.1m, hits.1h"}
+    paused = "paused (by hand): run `cq resume hits` when the cause is fixed"
+    cq.pause(db, "hits.1h")
+    assert wrong(url) == {"queue hits.1h": paused}
+    cq.pause(db, "hits")
+    assert wrong(url) == {"queue hits": paused}
 
 
 def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str) -> None:

@@ -71,6 +71,15 @@ def test_a_queue_in_which_updates_wait_too_long_is_named(db: Any, alive: Members
     assert re.fullmatch(r"queue 'words': an update has waited for \d+ s, longer than 0.001 s", problem)
 
 
+def test_a_queue_and_its_levels_are_one_problem(db: Any, alive: Membership) -> None:
+    cq.configure(db, "hits", rollup="1m:forever,1h:forever")
+    add(db, "hits", {"a": 1})
+    time.sleep(0.01)
+    (problem,) = health(db, max_age=0.001)
+    assert problem.startswith("queue 'hits': an update has waited for ")
+    assert problem.endswith(", longer than 0.001 s, in hits, hits.1m")
+
+
 def test_a_window_that_nobody_takes_out_of_is_named(db: Any, alive: Membership) -> None:
     cq.configure(db, "words", window=(60, 1))
     with set_clock() as clock:
