@@ -32,8 +32,23 @@ def _encode_other(encoder: cbor2.CBOREncoder, value: Any) -> None:
     encoder.encode(cbor2.CBORTag(TAG, value.data))
 
 
+_SKETCH_HEAD: Final = cbor2.dumps(cbor2.CBORTag(TAG, b""))[:-1]
+
 dumps: Final = partial(cbor2.dumps, default=_encode_other)
 """A value in CBOR, which may be or contain sketches."""
+
+
+def encode_sketch(sketch: Sketch) -> bytes:
+    """A sketch in CBOR: the same bytes as those of `dumps`, which takes ten times as long."""
+    size = len(sketch.data)
+    head = (
+        _BYTES_HEADS[size]
+        if size <= _MAX_STRING_BYTES
+        else _pack_2(0x59, size)
+        if size < 1 << 16
+        else _pack_4(0x5A, size)
+    )
+    return _SKETCH_HEAD + head + sketch.data
 
 
 def array_head(length: int) -> bytes:

@@ -18,8 +18,8 @@ from typing import Any, Final, get_args, get_origin
 import cbor2
 
 from cq.encoding.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_int
-from cq.encoding.cbor import dumps, encode_ints, encode_strings, encode_texts
-from cq.encoding.sketches import BATCHES, KINDS, Sketch
+from cq.encoding.cbor import dumps, encode_ints, encode_sketch, encode_strings, encode_texts
+from cq.encoding.sketches import BATCHES, KINDS, Sketch, is_from_tag
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 
 MAX_KEY_BYTES: Final = 8_000
@@ -274,12 +274,12 @@ def encode_value(value: object, limit: int = MAX_VALUE_BYTES) -> bytes:
     """A value in CBOR; raises `InvalidData`, or `TooLarge` if it has more than `limit` bytes."""
     if type(value) is int and is_int64(value):  # most values: no check can fail
         return cbor2.dumps(value)
-    data = encode(value)
+    data = encode_sketch(value) if is_from_tag(value) else encode(value)
     if len(data) > limit:
         raise TooLarge(f"a value of {len(data):,} bytes exceeds the limit of {limit:,}")
     if type(value) is int:
         check_int(value)
-    elif type(value) not in _LOSSLESS:
+    elif type(value) not in _LOSSLESS and not is_from_tag(value):
         _check_decodes(value)
     return data
 

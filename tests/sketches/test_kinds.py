@@ -20,7 +20,7 @@ import cq
 from cq.combiners import BUILT_IN
 from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Distinct, Frequent, Quantiles, Theta, frequent
-from cq.errors import InvalidConfiguration, InvalidData
+from cq.errors import InvalidConfiguration, InvalidData, TooLarge
 from tests.sketches.damage import SIZES, whole
 
 MAX_BYTES = 10_000
@@ -201,6 +201,19 @@ def test_registers_of_hyperloglog_are_those_of_datasketches() -> None:
     assert found.pop()[40:] == union.get_result(datasketches.HLL_8).serialize_compact()[40:]
 
 
+@pytest.mark.parametrize(
+    "sizes", [(0, 0), (3, 4), (7, 1), (50, 7), (383, 1), (384, 1), (5_000, 300), (300, 5_000)]
+)
+def test_a_merged_distinct_count_is_written_as_a_checked_one(sizes: tuple[int, int]) -> None:
+    """Results of the package are not checked: the numbers in them agree, as in a sketch that cq has checked."""
+    for lg_k, lg_other in ((12, 12), (7, 10), (10, 7)):
+        other = datasketches.hll_sketch(lg_other, datasketches.HLL_4)
+        for item in range(sizes[0]):
+            other.update(item)
+        merged = Distinct.merge([Distinct(other.serialize_updatable()), [*map(str, range(sizes[1]))]], lg_k)
+        assert merged.data == merged.normalised()
+
+
 def test_theta_sketches_have_set_operations() -> None:
     one = combine("theta", [[f"u{number}" for number in range(100)]])
     other = combine("theta", [[f"u{number}" for number in range(60, 150)]])
@@ -220,6 +233,18 @@ def test_set_operations_of_large_sets_are_within_their_bounds() -> None:
     for found, true in ((one.intersection(other), 5_000), (one.difference(other), 15_000)):
         assert found.lower <= true <= found.upper
         assert combine("theta", [found]).estimate == found.estimate
+
+
+@pytest.mark.parametrize("size", [8, 23, 24, 255, 256, 65_535, 65_536, 89_000])
+def test_a_sketch_is_encoded_as_by_the_encoder_of_cbor(size: int) -> None:
+    found = Distinct(bytes([0, 0, Distinct.FAMILY]).ljust(size, b"x"))
+    assert codec.encode_value(found) == codec.encode(found)
+    assert codec.decode(codec.encode_value(found)) == found
+
+
+def test_an_encoded_sketch_has_the_limit_of_any_value() -> None:
+    with pytest.raises(TooLarge):
+        codec.encode_value(Distinct(bytes([0, 0, Distinct.FAMILY]).ljust(100_000, b"x")))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

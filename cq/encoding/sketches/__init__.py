@@ -9,7 +9,7 @@ The room may import `cq.errors`. It imports the package `datasketches` when a sk
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from cq.encoding.sketches.distinct import Distinct
 from cq.encoding.sketches.frequent import Frequent, FrequentItem
@@ -35,7 +35,15 @@ KINDS: Final[dict[str, type[Sketch]]] = {each.KIND: each for each in (Distinct, 
 """{name of a combiner and a value type: class of its sketches}."""
 TAG: Final = 0x736B6574
 """The tag of a sketch in CBOR; its content is the serialised sketch, whose third byte tells its kind."""
+_CLASSES: Final = frozenset(KINDS.values())
 _BY_FAMILY: Final = {each.FAMILY: each for each in KINDS.values()}
+
+
+def is_from_tag(value: Any) -> TypeGuard[Sketch]:
+    """Whether a value is a sketch that `from_tag` returns equal for the sketch's bytes."""
+    if type(value) not in _CLASSES:
+        return False
+    return len(value.data) >= 3 and value.data[2] == value.FAMILY
 
 
 def from_tag(content: Any, is_member: bool) -> Sketch:

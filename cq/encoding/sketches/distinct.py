@@ -11,12 +11,12 @@ HLL_8 whose estimate does not depend on the order of updates. So the bytes depen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct, unpack_from
+from struct import Struct, pack, unpack_from
 from typing import Any, ClassVar, Final, Self
 
 from cq.encoding.sketches.item_count import ItemCount
 from cq.encoding.sketches.loader import library
-from cq.encoding.sketches.sketch import Malformed, items_of, require
+from cq.encoding.sketches.sketch import require, sketches_and_items
 
 LG_K: Final = 12
 """The default size: 4,096 registers, 4,136 bytes, a standard error of 1.6 percent."""
@@ -59,12 +59,12 @@ class Distinct(ItemCount):
     def merge(cls, values: Sequence[Any], size: int) -> Self:
         datasketches = library()
         union = datasketches.hll_union(size)
-        for value in values:
-            if isinstance(value, cls):
-                union.update(value._loaded())
-        for item in items_of(values, cls):
+        sketches, items = sketches_and_items(values, cls)
+        for sketch in sketches:
+            union.update(sketch._loaded())
+        for item in items:
             union.update(item)
-        return cls(cls._normalised(union.get_result(datasketches.HLL_8).serialize_compact()))
+        return cls(_of_result(union.get_result(datasketches.HLL_8).serialize_compact()))
 
     def _loaded(self) -> Any:
         return library().hll_sketch.deserialize(self.normalised())
@@ -73,11 +73,24 @@ class Distinct(ItemCount):
     def _normalised(cls, data: bytes) -> bytes:
         _, version, family, lg_k, _, flags, _, mode = _PREAMBLE.unpack_from(data)
         require(family == cls.FAMILY and version == 1, "another format")
-        require(MIN_LG_K <= lg_k <= MAX_LG_K, f"lg_k is {lg_k}, not {MIN_LG_K} to {MAX_LG_K}")
+        require(MIN_LG_K <= lg_k <= MAX_LG_K, "an lg_k out of its range")
         require(not flags & _BIG_ENDIAN, "big-endian")
         if mode & 3 == _HLL:
             return _written_registers(lg_k, _registers(data, lg_k, mode >> 2 & 3))
         return _written_coupons(lg_k, _coupons(data, mode & 3))
+
+
+def _of_result(data: bytes) -> bytes:
+    """The normalised bytes of a compact result of the package, which needs no check: that would take most of a merge.
+
+    The package keeps exact sums of its registers, too.
+    """
+    lg_k, mode = data[3], data[7] & 3
+    if mode == _HLL:
+        *_, low, high, zeros, _ = _HLL_PREAMBLE.unpack_from(data)
+        return _hll_head(lg_k, low, high, zeros) + data[_HLL_PREAMBLE.size :]
+    begin = _PREAMBLE.size + 4 * (mode == _SET)
+    return _written_coupons(lg_k, sorted(unpack_from(f"<{(len(data) - begin) // 4}I", data, begin)))
 
 
 def _coupons(data: bytes, mode: int) -> list[int]:
@@ -92,13 +105,13 @@ def _coupons(data: bytes, mode: int) -> list[int]:
     require(not rest, "a part of a coupon")
     coupons = sorted(filter(None, unpack_from(f"<{stored}I", data, begin)))
     require(len(coupons) == count == len(set(coupons)), "another number of coupons than it says")
-    require(all(coupon >> _SLOT_BITS for coupon in coupons), "a coupon without a value")
+    require(not coupons or coupons[0] >> _SLOT_BITS > 0, "a coupon without a value")
     return coupons
 
 
 def _written_coupons(lg_k: int, coupons: list[int]) -> bytes:
     count = len(coupons)
-    packed = Struct(f"<{count}I").pack(*coupons)
+    packed = pack(f"<{count}I", *coupons)
     if count < _LIST_COUPONS:
         flags = _COMPACT if count else _COMPACT | _EMPTY
         return _PREAMBLE.pack(2, 1, Distinct.FAMILY, lg_k, 3, flags, count, _HLL_8 << 2 | _LIST) + packed
@@ -156,12 +169,21 @@ def _of_hll_4(body: bytes, count: int, least: int, exceptions: int) -> bytes:
 
 def _written_registers(lg_k: int, registers: bytes) -> bytes:
     """An HLL_8 sketch whose sums are computed from its registers, so that they cannot disagree."""
-    counts = [registers.count(number) for number in range(_MAX_REGISTER + 1)]
-    if sum(counts) != len(registers):
-        raise Malformed("a register of more than 63")
+    counts: list[int] = []
+    left = len(registers)
+    while (
+        left and len(counts) <= _MAX_REGISTER
+    ):  # most registers are small: do not count the numbers above the largest
+        counts.append(registers.count(len(counts)))
+        left -= counts[-1]
+    require(not left, "a register of more than 63")
     # The sums of 2**-register are exact: below 2**53 multiples of the smallest term.
     low = sum(count * 2.0**-number for number, count in enumerate(counts[:32]))
     high = sum(count * 2.0**-number for number, count in enumerate(counts[32:], 32))
-    flags, mode = _COMPACT | _OUT_OF_ORDER, _HLL_8 << 2 | _HLL
-    head = (10, 1, Distinct.FAMILY, lg_k, 0, flags, 0, mode)
-    return _HLL_PREAMBLE.pack(*head, 0.0, low, high, counts[0], 0) + registers
+    return _hll_head(lg_k, low, high, counts[0]) + registers
+
+
+def _hll_head(lg_k: int, low: float, high: float, zeros: int) -> bytes:
+    """The preamble of HLL_8: the sums of 2**-register of registers below 32, and of others, and the number of zeros."""
+    head = (10, 1, Distinct.FAMILY, lg_k, 0, _COMPACT | _OUT_OF_ORDER, 0, _HLL_8 << 2 | _HLL)
+    return _HLL_PREAMBLE.pack(*head, 0.0, low, high, zeros, 0)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from struct import Struct, unpack_from
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
-from cq.encoding.sketches.sketch import Malformed, Sketch, items_of, require
+from cq.encoding.sketches.sketch import Malformed, Sketch, require, sketches_and_items
 from cq.errors import InvalidData
 
 LG_MAX_K: Final = 8
@@ -118,15 +118,14 @@ class Frequent(Sketch):
         counts: dict[str, int] = {}
         total = offset = 0
         most = _most(size)
-        for value in values:
-            if not isinstance(value, cls):
-                continue
-            found = value._content()
+        sketches, items = sketches_and_items(values, cls)
+        for sketch in sketches:
+            found = sketch._content()
             total, offset = total + found.total, offset + found.offset
             for item, count in found.counts.items():
                 counts[item] = counts.get(item, 0) + count
             offset += _shrink(counts, most)
-        for item in items_of(values, cls):
+        for item in items:
             cls.check_item(item)
             counts[item] = counts.get(item, 0) + 1
             total += 1

@@ -13,7 +13,7 @@ from struct import Struct, unpack_from
 from typing import Any, ClassVar, Final, Self
 
 from cq.encoding.sketches.loader import library
-from cq.encoding.sketches.sketch import Sketch, items_of, require
+from cq.encoding.sketches.sketch import Sketch, require, sketches_and_items
 from cq.errors import InvalidData
 
 K: Final = 200
@@ -114,16 +114,16 @@ class Quantiles(Sketch):
     @classmethod
     def merge(cls, values: Sequence[Any], size: int) -> Self:
         target = None
-        for value in values:
-            if isinstance(value, cls):
-                loaded = value._loaded()
-                if target is None and loaded.k == size:
-                    target = loaded
-                else:
-                    target = library().kll_doubles_sketch(size) if target is None else target
-                    target.merge(loaded)
+        sketches, items = sketches_and_items(values, cls)
+        for sketch in sketches:
+            loaded = sketch._loaded()
+            if target is None and loaded.k == size:
+                target = loaded
+            else:
+                target = library().kll_doubles_sketch(size) if target is None else target
+                target.merge(loaded)
         target = library().kll_doubles_sketch(size) if target is None else target
-        for item in items_of(values, cls):
+        for item in items:
             cls.check_item(item)
             target.update(float(item))
         return cls(target.serialize())

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Self
 
 from cq.encoding.sketches.item_count import ItemCount
 from cq.encoding.sketches.loader import library
-from cq.encoding.sketches.sketch import items_of, require
+from cq.encoding.sketches.sketch import require, sketches_and_items
 from cq.errors import InvalidData
 
 LG_K: Final = 10
@@ -72,13 +72,13 @@ class Theta(ItemCount):
     def merge(cls, values: Sequence[Any], size: int) -> Self:
         datasketches = library()
         items = datasketches.update_theta_sketch(size)
-        for item in items_of(values, cls):
+        sketches, raw = sketches_and_items(values, cls)
+        for item in raw:
             items.update(item)
         union = datasketches.theta_union(size)
         union.update(items)
-        for value in values:
-            if isinstance(value, cls):
-                union.update(value._loaded())
+        for sketch in sketches:
+            union.update(sketch._loaded())
         return cls(cls._normalised(union.get_result().serialize()))
 
     def _loaded(self) -> Any:
