@@ -15,11 +15,14 @@ from cq.admin.configure import change, requested
 from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import QueueConfig, read_config
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observer import ObserverSpec
 from cq.observers.builtin import change_checked
 from cq.passes.pass_result import PassResult
 from cq.passes.plan import Limits
+from cq.queue.pending import read_pending
+from cq.queue.rows import by_key, drop_repeated_operations, notified
 from cq.queue.set_aside import Aside, read_aside
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD, error_code
 from cq.store.transact import transact
@@ -97,6 +100,31 @@ def combine_all(
 def stored(db: Any, bounds: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     """What lies in a range of keys."""
     return transact(db, lambda tr: [(row.key, row.value) for row in tr.snapshot.get_range(*bounds)])
+
+
+def values_of(db: Any, name: str) -> dict[Any, Any]:
+    """{key: value} of a queue, read without its API."""
+    keys, config = QueueKeys(name), transact(db, lambda tr: read_config(tr, name))
+    return {
+        config.key.decode(keys.encoded_key(key)): codec.decode(value)
+        for key, value in stored(db, keys.values())
+    }
+
+
+def waiting_of(db: Any, name: str) -> dict[Any, list[Any]]:
+    """{key: updates} of a queue that are queued or staged, read at one version."""
+
+    def read(tr: Any) -> dict[Any, list[Any]]:
+        snapshot, keys, config = tr.snapshot, QueueKeys(name), read_config(tr, name)
+        buckets = notified(snapshot.get_range(*keys.notifications()), keys)
+        rows = [row for each in buckets for row in read_pending(snapshot, keys, name, *each).rows]
+        counting = by_key(drop_repeated_operations(snapshot, keys, rows))
+        found = {encoded: list(some) for encoded, some in counting.items()}
+        for row in snapshot.get_range(*keys.staged_of_bucket(1, 0)):
+            found.setdefault(keys.encoded_key(row.key), []).append(codec.decode(row.value))
+        return {config.key.decode(encoded): updates for encoded, updates in found.items()}
+
+    return transact(db, read)
 
 
 def nothing_queued(db: Any, name: str) -> bool:

@@ -17,16 +17,14 @@ from typing import Any, ClassVar, Final
 import cq
 from cq.admin.purge import is_purging
 from cq.config.queue import read_config
-from cq.encoding import codec
 from cq.keys import QueueKeys, below
 from cq.keys.missed import MissedKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
-from cq.queue.pending import read_pending
-from cq.queue.rows import by_key, drop_repeated_operations, notified
 from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
+from tests.helpers import values_of, waiting_of
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.plan import Plan
@@ -231,26 +229,14 @@ class Recount(Scenario):
 
     def stored(self, name: str) -> dict[Any, Any]:
         """{key: value} of a queue."""
-        snapshot = self.inner.create_transaction().snapshot
-        keys, config = QueueKeys(name), read_config(snapshot, name)
-        rows = snapshot.get_range(*keys.values())
-        return {config.key.decode(keys.encoded_key(row.key)): codec.decode(row.value) for row in rows}
+        return values_of(self.inner, name)
 
     def waiting(self, name: str) -> dict[Any, list[Any]]:
         """{key: updates} of a queue that are queued, staged or set aside."""
-        snapshot = self.inner.create_transaction().snapshot
-        keys, config = QueueKeys(name), read_config(snapshot, name)
-        buckets = notified(snapshot.get_range(*keys.notifications()), keys)
-        rows = [row for each in buckets for row in read_pending(snapshot, keys, name, *each).rows]
-        found = {
-            key: list(some) for key, some in by_key(drop_repeated_operations(snapshot, keys, rows)).items()
-        }
-        for row in snapshot.get_range(*keys.staged_of_bucket(1, 0)):
-            found.setdefault(keys.encoded_key(row.key), []).append(codec.decode(row.value))
-        decoded = {config.key.decode(encoded): updates for encoded, updates in found.items()}
+        found = waiting_of(self.inner, name)
         for key, updates in self.aside(name).items():
-            decoded.setdefault(key, []).extend(updates)
-        return decoded
+            found.setdefault(key, []).extend(updates)
+        return found
 
     def aside(self, name: str) -> dict[Any, list[Any]]:
         """{key: updates} of a queue that were set aside."""
