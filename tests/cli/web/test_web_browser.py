@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +21,12 @@ from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, expect, sync_playwright
 
 import cq
+from cq.feeds.feed import Feed
+from cq.observers.feeds.observer import feed_spec
+from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, TOKEN, Serving, serving
 from tests.cli.web.shop import shop
+from tests.helpers import free_ports
 
 CHROMIUM: Final = shutil.which("chromium")
 ARGUMENTS: Final = [
@@ -167,6 +172,61 @@ def test_a_page_says_that_its_connection_is_lost(browser: Browser, served: Servi
         served.server.stop()
 
         expect(page.locator("#connection")).to_contain_text("Connection lost")
+
+
+FOLLOW: Final = """() => {
+    window.seen = [];
+    window.source = new EventSource("/changelog/words");
+    source.onmessage = (event) => seen.push([event.lastEventId, JSON.parse(event.data)]);
+    for (const name of ["reset", "problem"]) source.addEventListener(name, () => seen.push(name));
+}"""
+# Not `wait_for_function`: the policy of the pages forbids its `eval`.
+RECEIVED: Final = """async ([number, milliseconds]) => {
+    for (let waited = 0; seen.length < number; waited += 20) {
+        if (waited > milliseconds) throw new Error(`received ${seen.length} of ${number} events`);
+        await new Promise((done) => setTimeout(done, 20));
+    }
+}"""
+
+
+def test_a_changelog_is_followed_over_restarts_of_the_server(browser: Browser, db: Any) -> None:
+    """The browser connects again by itself, from the last change that it has received."""
+    Feed[Any]("changes").configure(db)
+    words = cq.configure(db, "words", key=str, value=int, observers=[feed_spec("changes")])
+    port, rounds, keys = free_ports(1), 60, ["a", "b", "c"]
+
+    def add_all() -> None:
+        for _ in range(rounds):
+            words.add_now(db, dict.fromkeys(keys, 1))
+            drain(db, "words")
+
+    adder = threading.Thread(target=add_all)
+    context = browser.new_context(base_url=f"http://127.0.0.1:{port}")
+    context.set_default_timeout(SECONDS * 1000)
+    page = context.new_page()
+    for life in range(3):
+        with serving(db, port=port):
+            if life == 0:
+                page.goto(f"/?token={TOKEN}")
+                page.goto("/static/style.css")  # a page without a stream of its own
+                page.evaluate(FOLLOW)
+                adder.start()
+            expected = len(keys) * rounds if life == 2 else 9 * life + 1
+            page.evaluate(RECEIVED, [expected, SECONDS * 1000])
+            waiting = ExitStack()
+            if life == 0:
+                refused = page.expect_console_message(lambda each: "ERR_CONNECTION_REFUSED" in each.text)
+                waiting.enter_context(refused)
+        waiting.close()  # the server is down until the browser has tried in vain
+    adder.join(SECONDS)
+
+    seen = page.evaluate("seen")
+    positions = [position for position, _ in seen]
+    assert positions == sorted(set(positions))
+    for key in keys:
+        chain = [(data["old"], data["new"]) for _, data in seen if data["key"] == key]
+        assert chain == [(number or None, number + 1) for number in range(rounds)]
+    context.close()
 
 
 def test_the_keyboard_reaches_the_content_and_each_section(browser: Browser, served: Serving) -> None:
