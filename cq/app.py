@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from cq import keys
 from cq.admin.configured_queue import configure
-from cq.combiners import Combiner, built_in_combiner, require_packages, resolve
+from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.errors import CodeMismatch, MissingPackage
 from cq.observer import Observer, ObserverFunction, ObserverSpec
@@ -38,6 +38,11 @@ class QueueCode:
         """The code with the former shape, if it is not drained yet, then the code with the present shape."""
         former = self.config.under_former_shape()
         return [self] if former is None else [replace(self, config=former), self]
+
+    @property
+    def value_combiner(self) -> Combiner:
+        """The combiner of the values that passes store; of a merged window, only the slices have combined values."""
+        return latest_only(self.combiner) if self.config.merges_window else self.combiner
 
     @property
     def is_heard(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, localcontext
 from functools import lru_cache
@@ -173,6 +173,15 @@ def _subtracted_counts(new: Mapping[Any, Any] | None, old: Mapping[Any, Any] | N
 
 def _is_empty(value: Any) -> bool:
     return not value
+
+
+def latest_only(combiner: Combiner) -> Combiner:
+    """A combiner of values that are the latest update alone, in the form of the given combiner's values."""
+
+    def latest(key: Any, values: Sequence[Any]) -> Any:
+        return combiner.combine(key, values[-1:])
+
+    return replace(combiner, combine=latest, is_empty=_never, difference=None)
 
 
 COMPARING: Final = frozenset(("minimum", "maximum"))

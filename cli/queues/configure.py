@@ -148,7 +148,7 @@ def configure(
         option(
             "WIDTH/SLICE",
             "Count only updates of the last WIDTH seconds, removed in slices of SLICE seconds: 600/10. "
-            "For sums of int or decimal, and for counters.",
+            "Sums and counters subtract what leaves; for other combiners, each read merges the slices.",
         ),
     ] = None,
     expire: Annotated[

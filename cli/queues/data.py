@@ -91,17 +91,18 @@ def get(
     """Print the values of keys, one line per key.
 
     The exit status is 3 if a key has no value. With --json the lines are `{"key": ..., "value": ...}`. A queue with a
-    combiner of your own needs --app for --pending. For a queue with a window, expired updates do not count, even if no
-    worker has removed them yet.
+    combiner of your own needs --app for --pending, and for a window whose slices are merged. For a queue with a window,
+    expired updates do not count, even if no worker has removed them yet.
     """
     app, db = load_app(app_path), read_store(store)
 
     def read(tr: Any) -> list[tuple[Any, Any]]:
         config = read_config(tr.snapshot, queue)
-        handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app and pending else None)
+        combines = pending or config.merges_window
+        handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app and combines else None)
         wanted = [key_from_word(config.key, word) for word in keys]
         if config.window is not None:
-            return list(cq.Window(queue).get_many(tr.snapshot, wanted, pending=pending).items())
+            return list(cq.Window(handle).get_many(tr.snapshot, wanted, pending=pending).items())
         if pending:
             return [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
         return list(handle.get_many(tr.snapshot, wanted).items())
@@ -128,16 +129,21 @@ def items(
     ] = None,
     format_name: FormatName = None,
     output: OutputFile = None,
+    app_path: AppPath = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Print all keys and their values, one line per key.
 
     The order has no meaning. With --json the lines are `{"key": ..., "value": ...}`. With --format csv or parquet the
-    columns are key and value; a key of several parts has the columns key_1, key_2 and so on.
+    columns are key and value; a key of several parts has the columns key_1, key_2 and so on. A window whose slices are
+    merged needs --app for a combiner of your own.
     """
-    target = choose(format_name, output, json)
-    print_rows(queue_rows(read_store(store), cq.CombineQueue(queue), limit), target)
+    target, app, db = choose(format_name, output, json), load_app(app_path), read_store(store)
+    config = db.transact(lambda tr: read_config(tr.snapshot, queue))
+    combines = app is not None and config.merges_window
+    handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app and combines else None)
+    print_rows(queue_rows(db, handle, limit), target)
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:

@@ -16,6 +16,7 @@ from cq.admin.backfill import clear_abandoned
 from cq.admin.flags import checked_priority, copy_flags
 from cq.admin.purge import clear_queue, read_purging
 from cq.admin.rollups import levels_after, refuse_level_change, removed_levels, with_rollup
+from cq.admin.windows import with_window
 from cq.combiners import Combiner, built_in_combiner, resolve
 from cq.config.cache import MAX_SUGGESTED
 from cq.config.expiry import ExpirySpec
@@ -44,7 +45,6 @@ from cq.nearest import nearest
 from cq.observer import Observer, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import with_audit, without_audit
 from cq.queue.missed_reports import forget_missed
-from cq.queue.window_rows import refuse_unless_removable
 from cq.store import is_local
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -137,16 +137,15 @@ class RequestedSettings:
             raise InvalidConfiguration(
                 f"expected a combiner of sketches for the value type {shape.value}, got: {code.name!r}"
             )
-        if self.window is not None:
-            refuse_unless_removable(shape)
         if self.expire is not None:
             shape = replace(shape, expiry=self.expire or None)
         if shape.expiry is not None:
             shape.expiry.check_key(shape.key)
-            if self.window is not None or shape.window is not None:
-                raise InvalidConfiguration(
-                    "expected a window or an expiry of keys, not both: updates leave a window"
-                )
+        has_window = self.window is not None or stored.window is not None
+        if has_window and shape.expiry != (stored.expiry if stored.merges_window else None):
+            raise InvalidConfiguration(
+                "expected a window or an expiry of keys, not both: updates leave a window"
+            )
         return shape
 
     def specs(self, current: QueueConfig) -> list[ObserverSpec]:
@@ -230,9 +229,7 @@ def change(
     `check` is called with snapshot reads and the new configuration; the error that it raises refuses the change.
     """
     keys.check_name(name)
-    new = replace(
-        _NEW, name=name, window=wanted.window, buckets=LOCAL_BUCKETS if is_local(db) else DEFAULT_BUCKETS
-    )
+    new = replace(_NEW, name=name, buckets=LOCAL_BUCKETS if is_local(db) else DEFAULT_BUCKETS)
 
     def run(tr: Transaction) -> QueueConfig:
         stored = tr.get(QueueKeys(name).config).value
@@ -264,6 +261,7 @@ def change(
 
 def _created(new: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
     created = with_rollup(_with_observers(wanted.shape(new), wanted.specs(new)), wanted.rollup)
+    created = with_window(created, wanted.window, is_new=True)
     return with_audit(created, whole=True) if wanted.audit else created
 
 
@@ -279,13 +277,7 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
     changed = _with_observers(replace(current, observers=kept), wanted.specs(current))
     changed = replace(changed, expiry=shape.expiry)
-    if wanted.window not in (None, current.window):
-        if (
-            current.window is None
-        ):  # its present updates have no rows in the window, so they would never expire
-            raise ConfigurationConflict(current.name, {"window": ("none", wanted.window)})
-        changed = replace(changed, window=wanted.window)  # rows already written keep their time
-    changed = with_rollup(changed, wanted.rollup)
+    changed = with_window(with_rollup(changed, wanted.rollup), wanted.window, is_new=False)
     if wanted.audit in (None, current.audit is not None):
         return changed
     if not wanted.audit:

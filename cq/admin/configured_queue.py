@@ -116,9 +116,10 @@ def configure(
             one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
             turn it on reads all data of the queue.
         window: width and slice in seconds of a window over the queue, such as `(600, 10)` or `"600/10"` (default of a
-            new queue: no window). Workers subtract updates that leave the window, see `cq.Window`. For sums of int or
-            Decimal, and for the combiner counter. A queue created with a window keeps one; another width or slice
-            applies to updates added from then on.
+            new queue: no window), see `cq.Window`. Workers subtract updates that leave the window: of sums of int or
+            Decimal, and of the combiner counter. Of other combiners, except `last`, a level keeps a value for each key
+            and slice, and reads merge them. A queue created with a window keeps one; another width or slice applies to
+            updates added from then on. Merged slices keep their length.
         expire: seconds without an update after which workers delete a key; False: never (default of a new queue). The
             observers receive each deletion. A key lives up to a 60th part of this time longer. It can be changed at any
             time. Keys with values at that moment count as updated by workers soon after it.

@@ -24,6 +24,11 @@ def with_rollup(current: QueueConfig, wanted: RollUp | None) -> QueueConfig:
     """
     if wanted is None:
         return current
+    if current.merges_window:
+        raise InvalidConfiguration(
+            f"the roll-up of queue {current.name!r} has the slices of its window: run `cq configure {current.name} "
+            "--window ...` to change that"
+        )
     if not wanted.levels:
         return replace(current, rollup=None)
     if current.level_of is not None or current.window is not None:

@@ -17,11 +17,7 @@ from cq.config.rollup import OBSERVER, LevelOf, RollUp
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
-from cq.errors import (
-    CorruptData,
-    NotNow,
-    QueueNotConfigured,
-)
+from cq.errors import CorruptData, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.store.api import Transaction, TransactionRead
 
@@ -163,12 +159,18 @@ class QueueConfig:
         return any(shape and shape.generation == generation and number < shape.buckets for shape in shapes)
 
     @property
+    def merges_window(self) -> bool:
+        """Whether reads merge the slices of the window, the level of the roll-up; otherwise workers subtract."""
+        return self.window is not None and self.rollup is not None
+
+    @property
     def features(self) -> list[str]:
         """The features that the queue needs, see `cq.config.features`."""
         needed = {"audit": self.audit is not None, "window": self.window is not None}
         needed["expiry"] = self.expiry is not None
         needed["sketches"] = self.value.sketch is not None
         needed["rollup"] = self.rollup is not None or self.level_of is not None
+        needed["merged window"] = self.merges_window
         return [feature for feature, is_needed in needed.items() if is_needed]
 
     def to_bytes(self) -> bytes:
@@ -225,8 +227,8 @@ class QueueConfig:
             "observers": [str(observer) for observer in self.observers],
             "audit": self.audit is not None,
             "window": None if self.window is None else str(self.window),
-            "expire": None if self.expiry is None else str(self.expiry),
-            "rollup": None if self.rollup is None else str(self.rollup),
+            "expire": None if self.expiry is None or self.merges_window else str(self.expiry),
+            "rollup": None if self.rollup is None or self.merges_window else str(self.rollup),
         }
 
 

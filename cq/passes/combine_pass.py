@@ -205,7 +205,7 @@ class Pass:
         keys = self.decoded.all(report)
         waiting = pending(batch.updates, batch.staged, report)
         before = [current[encoded] for encoded in report]
-        values = new_values(self.code.combiner, self.config.value, keys, before, waiting)
+        values = new_values(self.code.value_combiner, self.config.value, keys, before, waiting)
         is_same = values.is_same()
         where = places(report)
         self.missed.check(report)
@@ -250,7 +250,7 @@ class Pass:
     def _fold_some(self, batch: Batch, folded: dict[bytes, bytes], encoded_keys: list[bytes]) -> None:
         waiting = pending(batch.updates, batch.staged, encoded_keys)
         keys = self.decoded.all(encoded_keys) if self.code.is_foreign else [None] * len(encoded_keys)
-        data, are_updates = fold(self.code.combiner, self.config.value, keys, waiting)
+        data, are_updates = fold(self.code.value_combiner, self.config.value, keys, waiting)
         folded.update(zip(encoded_keys, data, strict=True))
         self._can_repack &= are_updates
 

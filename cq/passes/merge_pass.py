@@ -142,7 +142,7 @@ class MergePass:
         rows = [Row(key, value, contents[key][0]) for key, value in found.rows]
         counting = drop_repeated_operations(self.tr.snapshot, self.keys, rows)
         counted = [contents[row.key] for row in counting]
-        pairs = sorted_pairs(self.code.combiner, self.config.value, counted, cursor)
+        pairs = sorted_pairs(self.code.value_combiner, self.config.value, counted, cursor)
         written = pack_into_rows(pairs, counting) if pairs else {}
         if not pairs or not written:
             return None  # they would have to be staged, and staged updates count as older than all rows
@@ -199,7 +199,7 @@ class MergePass:
         parts = list(zip(heads, cuts, left, strict=True))
         decoded = self.config.key.decode_all(report)
         before = [current[key] for key in at]
-        values = new_values(self.code.combiner, self.config.value, decoded, before, waiting)
+        values = new_values(self.code.value_combiner, self.config.value, decoded, before, waiting)
         remaining = tuple(run for run in left if run)
         result = self._result(taken, heads[0].rows[0].key, Runs(remaining, per_key=taken / len(report)))
         result.rows, result.reported = sum(cut.rows for cut in cuts), len(report)

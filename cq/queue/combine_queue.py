@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from cq import keys, runtime
 from cq.arguments import repeatable
-from cq.combiners import Combiner, built_in_combiner, require_packages
+from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config
 from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
@@ -310,6 +310,8 @@ class CombineQueue(Generic[K, V]):
         self, tr: TransactionRead, config: QueueConfig, encoded: bytes, key: K, current: Value
     ) -> V | None:
         combiner = own_combiner(self, config)
+        if config.merges_window:
+            combiner = latest_only(combiner)
         staged = tr.get(self.keys.staged(encoded))
         updates = self._queued_updates(snapshot_of(tr), config, encoded)
         values = [codec.decode(future.value) for future in (current, staged) if future.value is not None]

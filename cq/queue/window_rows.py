@@ -20,7 +20,7 @@ from typing import Any, Final
 from cq.combiners import BUILT_IN, Combiner
 from cq.config.queue import QueueConfig
 from cq.encoding.codec import brief, is_int64, shown
-from cq.errors import BacklogTooDeep, CorruptData, InvalidConfiguration, InvalidData
+from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
 from cq.queue.packing import check_update, split
@@ -130,16 +130,6 @@ def has_removals(config: QueueConfig) -> bool:
         and combiner.version == config.combiner.version
         and (combiner.name, config.value.name) in _REMOVABLE
     )
-
-
-def refuse_unless_removable(config: QueueConfig) -> None:
-    """Raises `InvalidConfiguration` unless the queue can have a window, which removes updates."""
-    if not has_removals(config):
-        raise InvalidConfiguration(
-            "expected sums of int or decimal, or the combiner counter, for a window, which subtracts updates; queue "
-            f"{config.name!r} has values of {config.value} and the combiner {config.combiner.name}: give it a roll-up, "
-            "and read `CombineQueue.merged_series`"
-        )
 
 
 def is_removable(config: QueueConfig, update: object) -> bool:

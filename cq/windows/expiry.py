@@ -60,7 +60,7 @@ class Expired:
 def expire(
     db: Database, name: str, *, now: float | None = None, limit_bytes: int = EXPIRE_BYTES
 ) -> Expired | None:
-    """Expire due rows, as many as one transaction should; returns None if the queue has no window.
+    """Expire due rows, as many as one transaction should; returns None if the queue has no window that subtracts.
 
     Args:
         db: a database of either store.
@@ -75,7 +75,7 @@ def expire(
 
 def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired | None:
     config, window = read_config(tr, name), WindowKeys(name)
-    if config.window is None:
+    if config.window is None or config.merges_window:
         return None
     wait = _seconds_to_next(tr.snapshot, window, config.window.slice, now)
     if wait > 0:

@@ -414,6 +414,24 @@ def test_a_queue_with_a_window_is_configured_added_to_and_read(here: Here, db: A
     assert here("configure", "views", "--window", "1/7").status == 2
 
 
+def test_a_window_of_maxima_is_configured_added_to_and_read(here: Here, db: Any) -> None:
+    ended = here("configure", "slowest", "--combiner", "maximum", "--window", "600/10")
+    assert (ended.status, "window 600/10" in ended.out, "expire" in ended.out) == (0, True, False)
+    with set_clock() as clock:
+        clock.now = time.time() - 1_000
+        here("add", "slowest", "/=9", "/old=9")
+    here("add", "slowest", "/=3", "/=2")
+
+    assert here("get", "slowest", "/", "--pending").out == "/\t3\n"
+    here("worker", "--drain", "slowest")
+    assert here("get", "slowest", "/").out == here("items", "slowest").out == "/\t3\n"
+    assert here("items", "slowest", "--format", "csv").out == "key,value\n/,3\n"
+    refused = here("configure", "slowest", "--top")
+    assert (refused.status, "queue 'slowest.10s'" in refused.err) == (2, True)
+    assert here("configure", "slowest", "--no-rollup").status == 2
+    assert here("configure", "slowest.10s", "--top").status == 0
+
+
 def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Here, cli: Cli) -> None:
     (cli.folder / "refusing.py").write_text(
         "import cq\napp = cq.App()\n\n"

@@ -63,6 +63,10 @@ def test_a_queue_without_features_is_stored_as_ever(db: Any, name: str) -> None:
         ({"audit": True, "expire": 60}, ["audit", "expiry"]),
         ({"rollup": "1m:forever"}, ["rollup"]),
         ({"audit": True, "window": "60/5"}, ["audit", "window"]),
+        (
+            {"combiner": "maximum", "window": "60/5"},
+            ["window", "expiry", "rollup", "merged window"],
+        ),
     ],
 )
 def test_a_configuration_lists_the_features_that_it_needs(

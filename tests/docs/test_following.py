@@ -181,6 +181,7 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
         "howto/sketches.md",
         "howto/testing.md",
         "howto/webhook.md",
+        "howto/windows.md",
         "systems/feeds.md",
         "systems/tags.md",
     ],

@@ -567,13 +567,6 @@ def test_what_cannot_leave_exactly_is_refused(db: Any, name: str, update: Any) -
 # What is refused
 
 
-def test_windows_are_of_combiners_that_can_subtract(db: Any, name: str) -> None:
-    with pytest.raises(InvalidConfiguration, match="values of float and the combiner sum: give it a roll-up"):
-        cq.configure(db, name, value=float, window=60)
-    with pytest.raises(InvalidConfiguration, match="the combiner maximum: give it a roll-up"):
-        cq.configure(db, name, combiner="maximum", window=60)
-
-
 def test_a_queue_that_was_made_without_a_window_gets_none(db: Any, name: str) -> None:
     cq.configure(db, name)
     with pytest.raises(ConfigurationConflict, match="window none -> 60/1"):
