@@ -35,7 +35,7 @@ def with_window(current: QueueConfig, wanted: WindowSpec | None, *, is_new: bool
         raise ConfigurationConflict(current.name, {"window": (current.window or "none", wanted)})
     if current.rollup is not None and not current.merges_window:
         raise InvalidConfiguration(
-            "expected a window or a roll-up, not both: `merged_series` reads the last minutes of a roll-up"
+            f"queue {current.name!r} with a window cannot have a roll-up: `merged_series` reads the last minutes of one"
         )
     changed = replace(current, window=wanted)
     if not has_removals(current):

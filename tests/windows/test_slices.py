@@ -214,7 +214,7 @@ def test_sketches_have_a_window(db: Any, name: str, clock: Clock) -> None:
             "slices of whole seconds for a window of the combiner maximum",
         ),
         ({"combiner": "maximum", "window": (1001, 1)}, "at most 1,000 slices"),
-        ({"combiner": "maximum", "window": 60, "rollup": "1m:1h"}, "a window or a roll-up, not both"),
+        ({"combiner": "maximum", "window": 60, "rollup": "1m:1h"}, "with a window cannot have a roll-up"),
         ({"combiner": "maximum", "window": 60, "expire": 60}, "a window or an expiry of keys, not both"),
     ],
 )
