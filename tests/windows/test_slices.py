@@ -123,7 +123,7 @@ def test_late_and_future_updates_are_counted_and_not_added(db: Any, window: cq.W
 
     assert said == ["taken", "taken", "late", "late", "taken", "future"]
     assert transact(db, window.statistics) == cq.WindowStatistics(2, 1, 0)
-    assert [each.window for each in status(db, window.name)] == [cq.WindowStatistics(2, 1, 0)]
+    assert status(db, window.name)[0].window == cq.WindowStatistics(2, 1, 0)
 
 
 def test_an_operation_counts_once(db: Any, window: cq.Window, clock: Clock) -> None:
@@ -181,7 +181,7 @@ def test_the_queue_stays_small_when_the_union_of_all_time_would_not_fit(
         clock.now += WIDTH
     assert len(total(db, window, "a", now=clock.now - WIDTH)) >= 700
     assert_drained(db, name)
-    assert [each.aside for each in status(db, name)] == [0]
+    assert {each.aside for each in status(db, name)} == {0}
 
 
 def test_sketches_have_a_window(db: Any, name: str, clock: Clock) -> None:
@@ -288,7 +288,7 @@ def recounted(combiner: Combiner, updates: Sequence[tuple[int, Any]]) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(STEPS)
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_totals_are_those_of_a_recount(kind: str, steps: list[Any]) -> None:
     code, value, choices = KINDS[kind]
     combiner = code if isinstance(code, Combiner) else BUILT_IN[code]

@@ -649,7 +649,7 @@ def recounted(value: str, updates: list[Any]) -> Any:
 
 @pytest.mark.parametrize("value", KINDS)
 @given(STEPS)
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_totals_are_those_of_a_recount_at_any_time(value: str, steps: list[Any]) -> None:
     given: dict[str, Any] = {"value": value, "combiner": "counter" if value == "dict" else "sum"}
     given["audit"] = value == "int"
