@@ -150,14 +150,26 @@ class BucketExpiry:
         if self._due is None or not is_turn or is_other or not batch.backlog.at_end or batch.state.staged:
             return None
         self.has_looked = True
-        due, self.may_be_due = self._due.read(max(1, plan.most_reported))
+        limits = plan.limits
+        most = missed.share(
+            limits.load_bytes if self.bucket.is_observed else limits.to_write(is_observed=False)
+        )
+        due, self.may_be_due = self._due.read(self._most_due(most))
         if plan.rejected_in_expiry:
             due = [each for each in due if each.where[_HASH_BYTES:] in plan.rejected_in_expiry]
-        limits = self.bucket.plan.limits
-        most = limits.load_bytes if self.bucket.is_observed else limits.to_write(is_observed=False)
-        found = self._delete(batch, due, missed.share(most))
+        found = self._delete(batch, due, most)
         self.may_be_due |= found is not None or bool(plan.rejected_in_expiry)
         return found
+
+    def _most_due(self, limit_bytes: int) -> int:
+        """The number of entries to read: more than these keys cannot be deleted with this limit, however short."""
+        plan = self.bucket.plan
+        most = max(1, plan.most_reported)
+        return most if plan.rejected_in_expiry else min(most, 1 + limit_bytes // self._deletion_bytes(b""))
+
+    def _deletion_bytes(self, where: bytes) -> int:
+        """The bytes of deleting the key at a place."""
+        return self.index.deletion_bytes(where) + clear_bytes(self.bucket.keys.value_at(where))
 
     def _delete(self, batch: Batch, due: Sequence[DueKey], limit_bytes: int) -> Deleted | None:
         """Delete the first of these keys.
@@ -173,7 +185,7 @@ class BucketExpiry:
         free = [each for where, each in entries.items() if where[_HASH_BYTES:] not in batch.queued]
         if not free:
             return None
-        costs = (index.deletion_bytes(each.where) + clear_bytes(value_at(each.where)) for each in free)
+        costs = (self._deletion_bytes(each.where) for each in free)
         order = [each.where[_HASH_BYTES:] for each in free[: fitting(costs, limit_bytes)]]
         values = read_at_hashes(tr.snapshot, value_at, order, {}, limit_bytes)
         order = prefix_read(order, values)

@@ -16,7 +16,7 @@ from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
-from cq.expiry.due import ExpiryStatistics, notify_due
+from cq.expiry.due import DueEntries, DueKey, ExpiryStatistics, notify_due
 from cq.expiry.former_values import index_page
 from cq.keys import QueueKeys, place
 from cq.keys.expiry import ExpiryKeys, pack_time
@@ -568,7 +568,13 @@ def test_passes_write_at_most_a_megabyte(
     app = View().app(name) if is_observed else cq.App()
     app.configure(db, name, expire=PERIOD, buckets=1)
     keys = [f"{number}".ljust(width, "x") for number in range(4_000 if width < 10 else 1_500)]
-    sizes = []
+    sizes, expired, read = [], [0], [0]
+    read_due = DueEntries.read
+
+    def counted(due: DueEntries, limit: int) -> tuple[list[DueKey], bool]:
+        found = read_due(due, limit)
+        read.append(len(found[0]))
+        return found
 
     def passes() -> None:
         (bucket,) = buckets_of(db, name, app)
@@ -580,8 +586,12 @@ def test_passes_write_at_most_a_megabyte(
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(bucket, "_commit", measured)
-            while bucket.combine().more:
-                pass
+            patch.setattr(DueEntries, "read", counted)
+            more = True
+            while more:
+                result = bucket.combine()
+                expired.append(result.expired)
+                more = result.more
 
     for later in (0, SLICE, LONG):
         clock.now += later
@@ -590,3 +600,6 @@ def test_passes_write_at_most_a_megabyte(
         passes()
     assert values(db, name) == {}
     assert max(sizes) < 1_000_000
+    assert sum(expired) == len(keys)
+    if width < 10:  # entries that a pass reads and leaves, the next one reads again
+        assert max(read) <= 3 * max(expired)
