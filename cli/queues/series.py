@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Final
@@ -20,6 +21,8 @@ from cq.config.queue import QueueConfig, read_config
 from cq.encoding.codec import ValueType
 from cq.encoding.columns import Field
 from cq.encoding.json_values import key_from_word, value_from_word
+from cq.encoding.sketches.item_count import ItemCount
+from cq.errors import InvalidData
 from cq.tables.rows import TableRows
 
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
@@ -47,7 +50,11 @@ def series(
         ),
     ] = None,
     fill: Annotated[
-        str | None, option("VALUE", "Value of slots without a value, such as 0. Default: no value.")
+        str | None,
+        option(
+            "VALUE",
+            "Value of slots without a value, such as 0. Default: no value; for distinct and theta a count of 0.",
+        ),
     ] = None,
     merged: Annotated[
         bool, typer.Option("--merged", help="Print one value for each key: of all slots together.")
@@ -76,7 +83,7 @@ def series(
         wanted = list(dict.fromkeys(key_from_word(config.key, word) for word in keys))
         if merged:
             return config, {key: handle.merged_series(tr.snapshot, key, last=last, by=by) for key in wanted}
-        filled = None if fill is None else value_from_word(config.value, fill)
+        filled = _default_fill(config) if fill is None else value_from_word(config.value, fill)
         return config, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=filled)
 
     config, found = db.transact(read)
@@ -97,18 +104,33 @@ def series(
         print_rows(TableRows(fields, [rows]), target)
 
 
+def _default_fill(config: QueueConfig) -> Any:
+    """The value of slots without a value: a count of 0 for sketches that count items, as nobody counted one there."""
+    kind = config.value.sketch
+    return kind.empty() if kind is not None and issubclass(kind, ItemCount) else None
+
+
 def _show(found: dict[Any, list[tuple[int, Any]]]) -> None:
     """A table with a column for each key, and below it a chart of one line for each key with numbers."""
     names = [as_word(key) for key in found]
     starts = [start for start, _ in next(iter(found.values()))]
-    columns = [["-" if value is None else as_word(value) for _, value in slots] for slots in found.values()]
+    columns = [
+        ["-" if value is None else as_word(_shown(value)) for _, value in slots] for slots in found.values()
+    ]
     rows = zip((f"{_moment(start):{_TIME}}" for start in starts), *columns, strict=True)
     print_table(["start (UTC)", *names], rows, right=names)
     is_ascii = make_console().options.ascii_only
     for name, slots in zip(names, found.values(), strict=True):
-        chart = _chart([value for _, value in slots], is_ascii=is_ascii)
+        chart = _chart([_shown(value) for _, value in slots], is_ascii=is_ascii)
         if chart:
             say(f"{chart}  {name}")
+
+
+def _shown(value: Any) -> Any:
+    """A value on a terminal: the estimate of a sketch that counts items."""
+    with suppress(InvalidData):  # a damaged one must not keep the others from being printed
+        return value.estimate if isinstance(value, ItemCount) else value
+    return value
 
 
 def _chart(values: Sequence[Any], *, is_ascii: bool) -> str:

@@ -241,7 +241,7 @@ class CombineQueue(Generic[K, V]):
             by: length of a slot, in the same way; slots begin at multiples of it since 1970, in UTC. Default: the
                 shortest period that gives at most 100 slots.
             until: end of the span in seconds since 1970; default: now.
-            fill: value of a slot without a value, such as 0.
+            fill: value of a slot without a value, such as 0, or `cq.sketches.Distinct.empty()`; None leaves a gap.
 
         Raises:
             NotInStore: the queue has no roll-up.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from cq.encoding.sketches.sketch import Sketch
 from cq.errors import InvalidData
@@ -17,6 +17,11 @@ class ItemCount(Sketch):
     """An estimate of the number of different items."""
 
     __slots__ = ()
+
+    @classmethod
+    def empty(cls) -> Self:
+        """The sketch without items: for instance the `fill` of a series. Raises `MissingPackage`."""
+        return cls.merge([], cls.SIZE)
 
     @property
     def score(self) -> int:
