@@ -6,13 +6,14 @@ import os
 import secrets
 import stat
 import sys
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
 import cq
 from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
-from cq.cli.shared.exit_status import NO_VALUE
+from cq.cli.shared.exit_status import NO_VALUE, Refused
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     WORDS,
@@ -28,10 +29,15 @@ from cq.cli.shared.options import (
 )
 from cq.cli.shared.output import answer, print_line, progress, quantity
 from cq.config.queue import QueueConfig, read_config
+from cq.encoding.codec import brief
+from cq.encoding.columns import Row
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
+from cq.encoding.sketches import KINDS as SKETCHES
 from cq.errors import InvalidData
 from cq.intake.json_lines import FilePosition, add_jsonl
 from cq.tables.rows import queue_rows
+
+_DAMAGED_SHOWN: Final = 10
 
 commands = CommandSet()
 
@@ -136,14 +142,39 @@ def items(
     """Print all keys and their values, one line per key.
 
     The order has no meaning. With --json the lines are `{"key": ..., "value": ...}`. With --format csv or parquet the
-    columns are key and value; a key of several parts has the columns key_1, key_2 and so on. A window whose slices are
-    merged needs --app for a combiner of your own.
+    columns are key and value; a key of several parts has the columns key_1, key_2 and so on. A damaged sketch has empty
+    cells there. All other rows are printed; then a line names the keys of damaged sketches, and the exit status is 1.
+    A window whose slices are merged needs --app for a combiner of your own.
     """
     target, app, db = choose(format_name, output, json), load_app(app_path), read_store(store)
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
     combines = app is not None and config.merges_window
     handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app and combines else None)
-    print_rows(queue_rows(db, handle, limit), target)
+    rows = queue_rows(db, handle, limit)
+    damaged: list[Any] = []
+    if str(rows.fields[1].type) in SKETCHES:
+        rows = rows._replace(pages=_without_damaged(rows.pages, damaged))
+    print_rows(rows, target)
+    if damaged:
+        more = f" and {len(damaged) - _DAMAGED_SHOWN:,} more" if len(damaged) > _DAMAGED_SHOWN else ""
+        raise Refused(
+            f"queue {queue!r} has damaged sketches, whose rows are printed without a value, of the keys "
+            f"{', '.join(map(brief, damaged[:_DAMAGED_SHOWN]))}{more}: see `cq verify {queue}`"
+        )
+
+
+def _without_damaged(pages: Iterable[Sequence[Row]], damaged: list[Any]) -> Iterator[Sequence[Row]]:
+    """The pages with None instead of damaged sketches, whose keys are appended to `damaged`."""
+    for page in pages:
+        made: list[Row] = []
+        for key, value in page:
+            try:
+                value.check()
+            except InvalidData:
+                damaged.append(key)
+                value = None  # noqa: PLW2901
+            made.append((key, value))
+        yield made
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:

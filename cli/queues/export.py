@@ -167,14 +167,16 @@ def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
     """
     db = read_store(store)
     transact(db, lambda tr: export_queues(tr, queue))  # raises if the queue does not exist
-    rows = (
+    rows = [
         (None if each.encoded_key is None else decoded_keys([each.encoded_key])[0], each.value, each.error)
         for each in entries_aside(db, ExportKeys(queue))
-    )
+    ]
     columns = ["key", "value", "error"]
     if json:
         for row in rows:
             print_line(json, **dict(zip(columns, row, strict=True)))
+    elif not rows:
+        say(f"nothing is set aside in the export of queue {queue!r}")
     else:
         print_table(columns, ([as_word(key), as_word(value), error] for key, value, error in rows))
 

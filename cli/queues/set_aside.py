@@ -34,6 +34,8 @@ def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
     if json:
         for key, count, error in rows:
             print_json({"key": to_json(key), "updates": count, "error": error})
+    elif not rows:
+        say(f"nothing is set aside in queue {queue!r}")
     else:
         print_table(
             ["key", "updates", "error"], [(_shown(key), *rest) for key, *rest in rows], right=["updates"]

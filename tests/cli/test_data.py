@@ -198,6 +198,14 @@ def test_status_shows_what_waits(here: Here, db: Any) -> None:
     assert remark == "no worker is alive"
 
 
+def test_a_queue_with_nothing_set_aside_is_one_line(here: Here) -> None:
+    here("configure", "words", "--export", "words")
+    assert here("aside", "list", "words").out == "nothing is set aside in queue 'words'\n"
+    assert here("export", "aside", "words").out == "nothing is set aside in the export of queue 'words'\n"
+    for words in (["aside", "list"], ["export", "aside"]):
+        assert here(*words, "words", "--json").out == ""
+
+
 def test_a_pause_is_shown_and_undone(here: Here) -> None:
     here("configure", "words")
 

@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
+import cq
 from cq.cli.web.pages.text import shown
 from cq.cli.web.sampling.lookup import look_up
 from cq.combiners import BUILT_IN
+from cq.encoding import codec
 from cq.encoding.json_values import update_to_json
 from cq.encoding.sketches import Distinct
+from cq.keys import QueueKeys
 from cq.tables import to_arrow
 from cq.testing import drain
 from tests.cli.conftest import Here
+from tests.helpers import add, get, put
 
 
 @pytest.fixture
@@ -142,3 +147,46 @@ def test_without_the_package_commands_say_what_to_install(
         assert (status, out) == (1, "")
         assert error.startswith("cq: sketches need the package datasketches: run `pip install ")
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl", None])
+def test_a_damaged_sketch_is_named_after_all_other_rows(here: Here, db: Any, form: str | None) -> None:
+    cq.configure(db, "visitors", combiner="distinct", buckets=1)
+    add(db, "visitors", {"home": ["ann", "bob"], "help": "ann"})
+    drain(db)
+    whole = get(db, "visitors", "home").data
+    put(db, {QueueKeys("visitors").value(codec.encode("home")): codec.encode(Distinct(whole[:-1]))})
+    path = Path(f"visitors.{form}")
+
+    ended = here("items", "visitors", *(["--format", form, "--output", str(path)] if form else []))
+
+    assert ended.status == 1
+    assert ended.err.splitlines()[-1] == (
+        "cq: queue 'visitors' has damaged sketches, whose rows are printed without a value, of the keys 'home': "
+        "see `cq verify visitors`"
+    )
+    found = path.read_text() if form in ("csv", "jsonl") else ended.out
+    if form == "parquet":
+        rows = {row["key"]: row["value_estimate"] for row in parquet.read_table(path).to_pylist()}
+        assert rows == {"home": None, "help": 1}
+    elif form == "csv":
+        assert sorted(found.splitlines()[1:]) == ["help,1,1,1", "home,,,"]
+    else:
+        (line,) = [each for each in found.splitlines() if "home" in each]
+        assert line == ("home\t-" if form is None else '{"key": "home", "value": null}')
+        assert '"estimate": 1' in found
+
+
+@pytest.mark.parametrize("combiner", ["distinct", "theta"])
+def test_periods_without_items_have_a_count_of_0(here: Here, combiner: str) -> None:
+    assert here("configure", "visitors", "--combiner", combiner, "--rollup", "1m:2d").status == 0
+    slots = here("series", "visitors", "home", "--last", "3m", "--json").rows()
+    assert {str(slot["value"]) for slot in slots} == {str({"estimate": 0, "lower": 0, "upper": 0})}
+    filled = here("series", "visitors", "home", "--last", "3m", "--fill", "x", "--json").rows()
+    assert {slot["value"] for slot in filled} == {"x"}
+
+
+def test_periods_without_numbers_have_no_quantiles(here: Here) -> None:
+    assert here("configure", "times", "--combiner", "quantiles", "--rollup", "1m:2d").status == 0
+    slots = here("series", "times", "home", "--last", "3m", "--json").rows()
+    assert {slot["value"] for slot in slots} == {None}
