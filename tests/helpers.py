@@ -21,11 +21,10 @@ from cq.observer import ObserverSpec
 from cq.observers.builtin import change_checked
 from cq.passes.pass_result import PassResult
 from cq.passes.plan import Limits
-from cq.queue.pending import read_pending
-from cq.queue.rows import by_key, drop_repeated_operations, notified
 from cq.queue.set_aside import Aside, read_aside
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD, error_code
 from cq.store.transact import transact
+from cq.windows.pending import read_pending_updates
 
 STAGING: Final = Limits(repack_bytes=0)
 """For passes that stage what they fold, instead of leaving it as rows."""
@@ -115,14 +114,9 @@ def waiting_of(db: Any, name: str) -> dict[Any, list[Any]]:
     """{key: updates} of a queue that are queued or staged, read at one version."""
 
     def read(tr: Any) -> dict[Any, list[Any]]:
-        snapshot, keys, config = tr.snapshot, QueueKeys(name), read_config(tr, name)
-        buckets = notified(snapshot.get_range(*keys.notifications()), keys)
-        rows = [row for each in buckets for row in read_pending(snapshot, keys, name, *each).rows]
-        counting = by_key(drop_repeated_operations(snapshot, keys, rows))
-        found = {encoded: list(some) for encoded, some in counting.items()}
-        for row in snapshot.get_range(*keys.staged_of_bucket(1, 0)):
-            found.setdefault(keys.encoded_key(row.key), []).append(codec.decode(row.value))
-        return {config.key.decode(encoded): updates for encoded, updates in found.items()}
+        config = read_config(tr, name)
+        found = read_pending_updates(tr.snapshot, config)
+        return {config.key.decode(encoded): list(updates) for encoded, updates in found.items()}
 
     return transact(db, read)
 

@@ -175,7 +175,7 @@ class Expiries(Recount):
         expected.updates[key] = [Update(0, 0.0, number) for number in aside]
         expected.updates[key] += [each for each in updates if each.version > read_version]
         latest = key[1] if name == HOURS else max((each.at for each in gone if not aside), default=0.0)
-        early = latest + expected.shortest - self.now - self.skew
+        early = latest + expected.shortest - self.now - 2 * self.skew  # of the two workers
         if early > 0:
             raise Violation(f"{name}: {key!r} has expired {early:.3f} s too early")
 

@@ -28,11 +28,9 @@ from tests.helpers import values_of, waiting_of
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import MOST_SKEW, Scenario
 from tests.simulation.store import CommitRequest
 
-MOST_SKEW: Final = 200.0
-"""Seconds by which the clocks of two processes differ at most, in plans with "clocks differ"."""
 _LOOK_COMMITS: Final = 8
 _LAST_WORKERS: Final = 2
 
@@ -138,7 +136,7 @@ class Recount(Scenario):
 
     @property
     def skew(self) -> float:
-        """Seconds by which the clock of a process may be ahead of another one."""
+        """Seconds by which the clock of a process may be wrong."""
         return MOST_SKEW if "clocks differ" in self.plan else 0.0
 
     # Adders

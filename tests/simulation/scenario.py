@@ -35,6 +35,8 @@ STORE: Final = "store"
 """The store's name in a scenario that has but one."""
 LANDING: Final = "landing"
 """The name of tasks that commit after the process was given an error."""
+MOST_SKEW: Final = 100.0
+"""Seconds by which the clock of a process is wrong at most, in plans with "clocks differ"."""
 CONVERGE_SECONDS: Final = 60.0
 LONG_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 1.0
@@ -207,7 +209,7 @@ class Scenario(ABC):
         process = Process(f"{name}-{self._numbers}")
         rng = self.hub.rng
         if "clocks differ" in self.plan:
-            process.skew = rng.uniform(-100, 100)
+            process.skew = rng.uniform(-MOST_SKEW, MOST_SKEW)
         if "deaths" in self.plan and not self.is_calm and rng.random() < 0.8:
             process.dies_in = 1 + int(rng.expovariate(1 / 300))
         if "freezes" in self.plan and not self.is_calm and rng.random() < 0.5:
