@@ -48,6 +48,7 @@ from tests.simulation.operatorcanaries import (
 from tests.simulation.outboxcanaries import ONLY as ONLY_OUTBOXES
 from tests.simulation.outboxcanaries import OUTBOXES, reads_rows_by_a_position
 from tests.simulation.plan import QUEUES, Plan
+from tests.simulation.recentcanaries import RECENT
 from tests.simulation.rollingcanaries import ROLLING, misses_deletions
 from tests.simulation.run import run
 from tests.simulation.sketchcanaries import SKETCHING
@@ -412,6 +413,7 @@ CANARIES: Final[dict[Canary, int]] = {
     **EXPIRING,
     **SKETCHING,
     **ROLLING,
+    **RECENT,
 }
 """{canary: within how many seeds, from its seed in `FIRST` on, it is caught}."""
 SYSTEM_OF: Final[Mapping[Canary, str]] = {
@@ -425,6 +427,7 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
     **dict.fromkeys(EXPIRING, "expiries"),
     **dict.fromkeys(SKETCHING, "sketches"),
     **dict.fromkeys(ROLLING, "rollups"),
+    **dict.fromkeys(RECENT, "recent"),
 }
 """{canary: which system catches it}, for those that are not of the queues."""
 

@@ -116,6 +116,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "sketches": ("once", "sketches", "top", "rebucket"),
     "rollups": ("once", "other times", "purge", "rebucket", "come and go"),
+    "recent": ("once", "other times", "purge", "rebucket", "width", "come and go"),
 }
 """{system: its kinds of operations}; see `scenario`."""
 MAY_SET_ASIDE: Final = frozenset(

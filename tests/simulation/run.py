@@ -27,6 +27,7 @@ from tests.simulation.exports import Exports
 from tests.simulation.feeds import FeedWorld
 from tests.simulation.outboxes import Outboxes
 from tests.simulation.plan import Plan
+from tests.simulation.recent import RecentTotals
 from tests.simulation.rolling import Hits
 from tests.simulation.scenario import Scenario
 from tests.simulation.sketching import Sketching
@@ -46,6 +47,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "expiries": Expiries,
     "sketches": Sketching,
     "rollups": Hits,
+    "recent": RecentTotals,
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
