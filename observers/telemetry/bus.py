@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from cq.observers.telemetry.event_kind import EventKind
 from cq.observers.telemetry.events import EVENTS
 from cq.plain_text import printable
 
 log = logging.getLogger("cq.worker")
+T = TypeVar("T")
 
 
 class Event(NamedTuple):
@@ -38,8 +39,28 @@ class Event(NamedTuple):
         return printable(self.kind.text.format_map(self.fields))
 
 
-_subscribers: tuple[Callable[[Event], object], ...] = ()
-_surroundings: tuple[Callable[[str, Mapping[str, Any]], AbstractContextManager[object]], ...] = ()
+class _Registered(Generic[T]):
+    """Functions that other threads may call while one is added or removed."""
+
+    def __init__(self) -> None:
+        self._functions: tuple[T, ...] = ()
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._functions)
+
+    def add(self, function: T) -> Callable[[], None]:
+        """Add a function; returns a function that removes it."""
+        # A new tuple, because another thread may be iterating over the old one.
+        self._functions = (*self._functions, function)
+
+        def end() -> None:
+            self._functions = tuple(each for each in self._functions if each is not function)
+
+        return end
+
+
+_subscribers: Final = _Registered[Callable[[Event], object]]()
+_surroundings: Final = _Registered[Callable[[str, Mapping[str, Any]], AbstractContextManager[object]]]()
 
 
 def subscribe(subscriber: Callable[[Event], object]) -> Callable[[], None]:
@@ -47,15 +68,7 @@ def subscribe(subscriber: Callable[[Event], object]) -> Callable[[], None]:
 
     The subscriber is called in the worker's threads, so it must be quick. Its errors are logged, not raised.
     """
-    global _subscribers  # noqa: PLW0603 - one bus per process
-    # A new tuple, because `emit` may be iterating over the old one in another thread.
-    _subscribers = (*_subscribers, subscriber)
-
-    def end() -> None:
-        global _subscribers  # noqa: PLW0603
-        _subscribers = tuple(each for each in _subscribers if each is not subscriber)
-
-    return end
+    return _subscribers.add(subscriber)
 
 
 def surround(
@@ -65,14 +78,7 @@ def surround(
 
     `context` is called with the name of the event that ends the operation, and the fields known at its start.
     """
-    global _surroundings  # noqa: PLW0603 - one bus per process
-    _surroundings = (*_surroundings, context)
-
-    def end() -> None:
-        global _surroundings  # noqa: PLW0603
-        _surroundings = tuple(each for each in _surroundings if each is not context)
-
-    return end
+    return _surroundings.add(context)
 
 
 @contextmanager

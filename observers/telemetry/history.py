@@ -1,8 +1,9 @@
-"""The history of each queue: the counts of workers for each minute of the last day, stored below the queue's keys.
+"""The history of each queue: how much work the workers did in each minute of the last day.
 
-Each worker adds its counts of a minute to those of the other workers by atomic additions, in one transaction for all of
-its queues, so workers never conflict with each other. One value has all counts of a minute, as numbers of 8 bytes. The
-store adds little-endian numbers of any length, so one addition adds each count: no sum exceeds 8 bytes.
+The history is stored below the queue's keys. Each worker adds its counts of a minute to those of the other workers by
+atomic additions, in one transaction for all of its queues, so workers never conflict with each other. One value has all
+counts of a minute, as numbers of 8 bytes. The store adds little-endian numbers of any length, so one addition adds each
+count: no sum exceeds 8 bytes.
 
 A queue has at most two keys for each minute, whatever the number of workers. The transaction also clears the minutes
 that are a day or more before or after this one, so the history of a queue has 1,440 minutes, which is about 150 kB. It
