@@ -11,6 +11,8 @@ from cq.encoding.columns import columns
 from cq.encoding.json_values import to_json
 from cq.tables.rows import TableRows
 
+# `json.dumps` makes an encoder for each call with other settings than its own.
+_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 # The module `csv` of Python 3.11 and 3.12 does not quote a carriage return, which readers take as the end of a line.
 _QUOTED: Final = re.compile(r'[",\r\n]|^\s|\s$')
 
@@ -43,4 +45,4 @@ def _cell(type_: str, value: Any) -> str | None:
     if value is None:
         return None
     plain = to_json(value)
-    return plain if isinstance(plain, str) and type_ != "any" else json.dumps(plain, ensure_ascii=False)
+    return plain if isinstance(plain, str) and type_ != "any" else _json(plain)

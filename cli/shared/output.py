@@ -28,6 +28,8 @@ from cq.cli.shared.table import FittedTable
 from cq.encoding.json_values import to_json
 from cq.plain_text import escaped, printable
 
+# `json.dumps` makes an encoder for each call with other settings than its own.
+_json: Final = json_module.JSONEncoder(ensure_ascii=False).encode
 _TEXT_WIDTH: Final = 80  # of text without a terminal
 _WIDEST_TEXT: Final = 100  # longer lines of text are harder to read
 
@@ -81,7 +83,7 @@ def as_word(value: Any) -> str:
 
 def json_text(value: Any) -> str:
     """A line of JSON in printable characters; `json` leaves some that terminals obey, such as U+009B and U+202E."""
-    text = json_module.dumps(value, ensure_ascii=False)
+    text = _json(value)
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else json_module.dumps(letter)[1:-1] for letter in text)

@@ -96,6 +96,10 @@ def to_json(value: Any) -> Any:
     with more digits than Python parses.
     """
     match value:
+        case int() if value.bit_length() > _MAX_INT_BITS:
+            return str(Decimal(value))
+        case None | int() | str():  # most keys and values, so the first to be tested
+            return value
         case bytes():
             return base64.b64encode(value).decode()
         case Decimal():
@@ -113,10 +117,6 @@ def to_json(value: Any) -> Any:
             }
         case float():
             return value if isfinite(value) else str(value)
-        case int() if value.bit_length() > _MAX_INT_BITS:
-            return str(Decimal(value))
-        case None | int() | str():
-            return value
         case _:
             return _other(value)
 
