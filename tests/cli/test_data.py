@@ -440,6 +440,25 @@ def test_a_window_of_maxima_is_configured_added_to_and_read(here: Here, db: Any)
     assert here("configure", "slowest.10s", "--top").status == 0
 
 
+def test_the_top_of_a_slice_shows_the_ranks_in_the_slice_before(here: Here, db: Any) -> None:
+    here("configure", "slowest", "--combiner", "maximum", "--window", "600/10")
+    here("configure", "slowest.10s", "--top")
+    with set_clock() as clock:
+        for updates in (["a=9", "b=5"], ["b=7", "c=3", "a=4"]):
+            here("add", "slowest", *updates)
+            here("worker", "--drain", "slowest")
+            clock.now += 10
+        clock.now -= 10
+        lines = here("top", "slowest", "--by", "10s", "--json").out.splitlines()
+
+    found = [json.loads(line) for line in lines]
+    assert [(each["key"], each["score"], each["before"]) for each in found] == [
+        ("b", 7, 2),
+        ("a", 4, 1),
+        ("c", 3, None),
+    ]
+
+
 def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Here, cli: Cli) -> None:
     (cli.folder / "refusing.py").write_text(
         "import cq\napp = cq.App()\n\n"

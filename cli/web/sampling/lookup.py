@@ -61,15 +61,15 @@ def look_up(db: OpenDatabase, queue: str, word: str, by: str = "") -> Lookup:
     """The value of a key, as `cq get` reads it; `word` has the syntax of keys on the command line.
 
     If the queue has a roll-up, also its values by the periods of the level `by`, such as `1h`; by default, and if there
-    is no such level, of the finest one.
+    is no such level, of the finest one. The level of a window whose slices are merged has these slices.
     """
 
     def read(tr: Transaction) -> Lookup:
         config = read_config(tr.snapshot, queue)
         key = key_from_word(config.key, word)
-        if config.window is not None:
-            return Lookup(word, cq.Window[Any](queue).get(tr.snapshot, key))
-        value = cq.CombineQueue[Any, Any](queue).get(tr.snapshot, key)
+        handle = cq.CombineQueue[Any, Any](queue)
+        source = handle if config.window is None else cq.Window[Any, Any](handle)
+        value = source.get(tr.snapshot, key)
         return Lookup(word, value, series=_series(tr.snapshot, config, key, by))
 
     try:
