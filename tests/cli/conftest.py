@@ -19,6 +19,7 @@ from cq.cli.shared.settings import SETTINGS
 from cq.cli.shared.settings_file import CONFIG_ENV
 from cq.observers.export.spec import DEFAULT_ENV
 from cq.store.embedded import Database
+from tests.conftest import cluster_url
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 150
@@ -40,11 +41,11 @@ class Outcome(NamedTuple):
 
 
 class Cli:
-    """The command `cq` on a store of its own, in a folder of its own."""
+    """The command `cq` on a store of its own, in a folder of its own; by default an embedded store."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str = "") -> None:
         self.folder = folder
-        self.url = f"embedded:{folder / 'cli.db'}"
+        self.url = url or f"embedded:{folder / 'cli.db'}"
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in VARIABLES},
             "CQ_STORE": self.url,
@@ -75,10 +76,16 @@ class Cli:
             process.communicate()
 
 
+BOTH_STORES = pytest.mark.parametrize(
+    "cli", ["embedded", pytest.param("cluster", marks=pytest.mark.cluster)], indirect=True
+)
+"""Runs a test on an embedded store and on a cluster."""
+
+
 @pytest.fixture
-def cli(tmp_path: Path) -> Iterator[Cli]:
+def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
     """The command in processes."""
-    found = Cli(tmp_path)
+    found = Cli(tmp_path, cluster_url() if getattr(request, "param", "") == "cluster" else "")
     yield found
     found.kill_all()
 
@@ -123,5 +130,8 @@ def demo_db(cli: Cli) -> Iterator[Any]:
 @pytest.fixture
 def db(cli: Cli) -> Iterator[Any]:
     """The store of `cli`, opened by the test itself."""
+    if cli.url.startswith("fdb:"):
+        yield cq.open(cli.url)
+        return
     with Database(cli.folder / "cli.db", power_safe=False) as database:
         yield database

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from pyarrow import parquet
 
-from tests.cli.conftest import Cli, Here
+from tests.cli.conftest import BOTH_STORES, Cli, Here
 from tests.cli.terminal import Terminal, plain
 
 LEVELS = "1m:2d,1h:60d,1d:forever"
@@ -37,6 +37,7 @@ def hits(here: Here) -> int:
     return hour
 
 
+@BOTH_STORES
 def test_a_series_is_printed_in_every_format(here: Here, hits: int) -> None:
     rows = here("series", "hits", "/a", "--last", "3h", "--by", "1h", "--fill", "0", "--json").rows()
     values = {row["start"]: row["value"] for row in rows}
@@ -65,6 +66,7 @@ def test_a_series_on_a_terminal_is_a_table_with_charts(cli: Cli, hits: int) -> N
     assert any("█" in line and line.rstrip().endswith("  /a") for line in lines)
 
 
+@BOTH_STORES
 def test_a_top_by_periods_has_the_ranks_before(here: Here, hits: int) -> None:
     assert "no top" in here("top", "hits", "--by", "1h").err
     assert here("configure", "hits.1h", "--top").status == 0
@@ -105,6 +107,7 @@ def test_errors_are_one_line_that_says_what_to_do(here: Here, words: list[str], 
     assert "Traceback" not in ended.err
 
 
+@BOTH_STORES
 def test_a_roll_up_can_be_removed(here: Here) -> None:
     assert LEVELS in here("configure", "hits", "--rollup", LEVELS).out
     assert here("configure", "hits", "--no-rollup", "--json").rows()[0]["rollup"] is None

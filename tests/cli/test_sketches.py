@@ -22,18 +22,19 @@ from cq.encoding.sketches import Distinct
 from cq.keys import QueueKeys
 from cq.tables import to_arrow
 from cq.testing import drain
-from tests.cli.conftest import Here
+from tests.cli.conftest import BOTH_STORES, Here
 from tests.helpers import add, get, put
 
 
 @pytest.fixture
 def visitors(here: Here, db: Any) -> None:
     """The queue `visitors` of distinct counts, with three visitors of one page and one of another."""
-    assert here("configure", "visitors", "--combiner", "distinct").status == 0
+    assert here("configure", "visitors", "--combiner", "distinct", "--buckets", "1").status == 0
     assert here("add", "visitors", "home=ann", "home=bob", "home=ann", "home=7", "help=x=y").status == 0
     drain(db)
 
 
+@BOTH_STORES
 @pytest.mark.usefixtures("visitors")
 def test_words_are_added_and_numbers_are_printed(here: Here) -> None:
     three, one = ({"estimate": number, "lower": number, "upper": number} for number in (3, 1))
@@ -51,6 +52,7 @@ def test_words_are_added_and_numbers_are_printed(here: Here) -> None:
     ]
 
 
+@BOTH_STORES
 def test_lines_of_json_have_items_lists_and_sketches(here: Here, db: Any, tmp_path: Path) -> None:
     here("configure", "visitors", "--combiner", "theta")
     here("configure", "times", "--combiner", "quantiles")

@@ -10,10 +10,19 @@ import pytest
 
 import cq
 from cq.store.embedded import Database
+from tests.conftest import cluster_url
+
+BOTH_STORES = pytest.mark.parametrize(
+    "db", ["embedded", pytest.param("cluster", marks=pytest.mark.cluster)], indirect=True
+)
+"""Runs a test on an embedded store and on a cluster."""
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Iterator[Any]:
-    """An empty embedded store."""
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """An empty store; by default an embedded one."""
+    if getattr(request, "param", "") == "cluster":
+        yield cq.open(cluster_url())
+        return
     with Database(tmp_path / "web.db", power_safe=False) as database:
         yield cq.Space("cq").database(database)

@@ -23,6 +23,7 @@ from cq.observers.feeds.observer import feed_spec
 from cq.observers.feeds.trim import FeedTrimTask
 from cq.testing import drain
 from tests.cli.conftest import Cli
+from tests.cli.web.conftest import BOTH_STORES
 from tests.cli.web.dashboards import SECONDS, TOKEN, events, serving, stream_of
 from tests.cli.web.followers import TOKEN_HEADER, ChangelogEvent, following
 from tests.faults import TIMED_OUT, WrappedDatabase
@@ -69,6 +70,7 @@ class CountedReads(WrappedDatabase):
         return super().create_transaction()
 
 
+@BOTH_STORES
 def test_a_follower_receives_each_change_in_the_order_of_its_key(db: Any, feed: Feed[Any]) -> None:
     add(db, a=1, b=1)
     with serving(db) as found, following(found.server.url, "words") as stream:
@@ -161,6 +163,7 @@ def resumed_after_each_change(url: str, db: Any, feed: Feed[Any]) -> list[Any]:
     return found
 
 
+@BOTH_STORES
 def test_a_client_that_disconnects_after_each_change_loses_none(db: Any, feed: Feed[Any]) -> None:
     with serving(db) as found:
         assert resumed_after_each_change(found.server.url, db, feed) == [*range(10), END]
@@ -201,6 +204,7 @@ def test_a_store_that_fails_for_a_while_loses_no_change(db: Any, feed: Feed[Any]
         assert [event.change for event in taken(stream, 2)] == [("a", 1, 2), ("a", 2, 3)]
 
 
+@BOTH_STORES
 def test_a_position_older_than_the_retention_gets_a_reset_and_the_kept_changes(
     db: Any, feed: Feed[Any]
 ) -> None:
@@ -227,6 +231,7 @@ def test_a_position_older_than_the_retention_gets_a_reset_and_the_kept_changes(
             assert taken(stream, 1) == [kept]
 
 
+@BOTH_STORES
 def test_a_feed_that_is_made_again_resets_open_and_new_streams(db: Any, feed: Feed[Any]) -> None:
     append(db, feed, ["a", None, 1])
     with serving(db) as found:
@@ -245,6 +250,7 @@ def test_a_feed_that_is_made_again_resets_open_and_new_streams(db: Any, feed: Fe
             assert (reset.name, later.change) == ("reset", ("a", 1, 2))
 
 
+@BOTH_STORES
 def test_slow_clients_are_bounded_and_receive_everything(
     db: Any, feed: Feed[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
