@@ -85,7 +85,7 @@ class ExpiryIndex:
     ) -> list[IndexMove]:
         """The changes of the index for keys that get new values; `before` and `after` are their encoded values.
 
-        Raises `CorruptData` if a key must be decoded and cannot be.
+        The caller has decoded the keys before, so they are keys of the queue's type.
         """
         if self._is_by_update:
             now = self.present_time
@@ -93,11 +93,16 @@ class ExpiryIndex:
             rows = zip(places, times, after, strict=True)
             found = (IndexMove(where, time, None if new is None else now) for where, time, new in rows)
             return [move for move in found if move.before != move.after]
+        columns = zip(encoded_keys, places, before, after, strict=True)
+        begun_or_ended = [
+            (encoded, where, new) for encoded, where, old, new in columns if (old is None) != (new is None)
+        ]
+        # One call for all keys, without a second check: calls of `time_in_key` take four times as long.
+        decoded = self._key.decode_all([encoded for encoded, _, _ in begun_or_ended], known=True)
         moves = []
-        for encoded, where, old, new in zip(encoded_keys, places, before, after, strict=True):
-            if (old is None) != (new is None):
-                time = self.time_in_key(encoded)
-                moves.append(IndexMove(where, time if new is None else None, None if new is None else time))
+        for key, (_, where, new) in zip(decoded, begun_or_ended, strict=True):
+            time = pack_time(self.spec.time_of_key(key))
+            moves.append(IndexMove(where, time if new is None else None, None if new is None else time))
         return moves
 
     def time_of(self, encoded: bytes, entry: bytes) -> bytes | None:
