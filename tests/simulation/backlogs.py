@@ -8,26 +8,22 @@ the updates in commit order. At the end there is another deep backlog, and two d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import cq
-from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes import repacking
 from cq.passes.plan import LOCAL_LIMITS, Limits
-from cq.queue.set_aside import read_aside
 from cq.store.api import error_code
-from cq.store.transact import transact
-from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import Process
 from tests.simulation.model import Added, Violation
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import Scenario
+from tests.simulation.recounting import Purged, Recount
 from tests.simulation.store import CommitRequest
 
 COUNTS: Final = "counts"
@@ -38,24 +34,26 @@ _LAST_LATENCY: Final = 0.03
 """So slow that passes take longer than a worker waits after a conflict: neither worker gets ahead by waiting less."""
 
 
-class Backlogs(Scenario):
+class Backlogs(Recount):
     """One run."""
 
     beginners: ClassVar[tuple[str, ...]] = ("add", "change", "restart", "drain")
+    queues: ClassVar[tuple[str, ...]] = (COUNTS, LATEST)
+    adders: ClassVar[tuple[int, int]] = (1, 1)
+    slow_adds: ClassVar[float] = 0.0
+    change_seconds: ClassVar[float] = 2.0
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
         self.updates: dict[str, dict[str, list[int]]] = {COUNTS: {}, LATEST: {}}
-        self.operations: dict[str, Added] = {}
-        self.seen: set[str] = set()
         self.row_bytes = self.rng.choice((100, 300, 8_000))
-        self.workers = WorkerPool(self, self._worker)
         self._limits = [self._drawn_limits(), self._drawn_limits()]
         # Such a worker takes a whole backlog in one pass.
         if plan.seed % _LOCAL_EVERY == _LOCAL_EVERY - 1:
             self._limits[1] = LOCAL_LIMITS
-        self._tokens = 0
-        self._stored: dict[str, tuple[bytes, list[Any]]] = {}
+        self._number = 0
+        self._next: tuple[str, list[int]] = COUNTS, []
+        self._rows: dict[str, tuple[bytes, list[Any]]] = {}
 
     def _drawn_limits(self) -> Limits:
         read_bytes = self.rng.choice((500, 1_500))
@@ -72,30 +70,22 @@ class Backlogs(Scenario):
         return patch.object(repacking, "ROW_BYTES", self.row_bytes)
 
     def begin(self) -> None:
+        super().begin()
+        self.start_process("drain", "drain", self._drain_again)
+
+    def make(self) -> None:
         cq.configure(self.inner, COUNTS, buckets=self.rng.randint(1, 2))
         cq.configure(self.inner, LATEST, combiner="last", buckets=self.rng.randint(1, 2))
-        self._start_adder()
-        for _ in range(self.rng.randint(1, 2)):
-            self.workers.start()
-        self._start_drain()
-        self._start_administrator()
 
-    def _worker(self, process: Process, identity: str) -> Worker:
-        limits = self.hub.rng.choice(self._limits)
-        return Worker(
-            self.db(process), concurrency=2, grace=5.0, limits=limits, identity=identity, beat_seconds=2.0
-        )
+    def worker(self, process: Process, identity: str) -> Worker:
+        self.limits = self.hub.rng.choice(self._limits)
+        return super().worker(process, identity)
 
     # Adders
 
-    def _start_adder(self) -> None:
-        process = self.process("adder")
-        process.reborn = self._start_adder
-        self.hub.start(process, "add", lambda: self._add_all(process))
-
-    def _add_all(self, process: Process) -> None:
+    def add_all(self, process: Process) -> None:
         while not self.is_calm:
-            self.fill(process, self.hub.rng.choice((COUNTS, LATEST)), 60, 5)
+            self.fill(process, self.hub.rng.choice(self.queues), 60, 5)
             self.hub.wait(self.hub.rng.expovariate(0.5))
 
     def fill(self, process: Process, name: str, number: int, each: int) -> None:
@@ -104,42 +94,25 @@ class Backlogs(Scenario):
         for _ in range(rng.randint(1, 3)):
             keys = rng.sample(range(number), number)
             for start in range(0, number, each):
-                if "once" in self.plan and self.operations and rng.random() < 0.1:
+                if self.operations and rng.random() < 0.1:
                     self.add(process, rng.choice(list(self.operations.values())))
-                self.add(process, self._drawn(name, keys[start : start + each]))
+                self._next = name, keys[start : start + each]
+                self.add(process, self.new_drawn())
 
-    def _drawn(self, name: str, keys: list[int]) -> Added:
-        self._tokens += 1
-        note = Added(
-            name,
-            tuple((f"{key:04}", self._tokens) for key in keys),
-            f"operation {self._tokens}" if "once" in self.plan else None,
-        )
-        if note.once:
-            self.operations[note.once] = note
-        return note
+    def drawn(self) -> Added:
+        """A newer update of each of the next keys."""
+        name, keys = self._next
+        self._number += 1
+        return Added(name, tuple((f"{key:04}", self._number) for key in keys), self.new_operation())
 
-    def add(self, process: Process, note: Added) -> None:
-        """Add updates; they are added again if the transaction is retried after it was committed."""
+    def write(self, tr: Any, drawn: Added) -> Added:
+        cq.CombineQueue(drawn.queue).add(tr, drawn.updates, once=drawn.once)
+        return drawn
 
-        def run(tr: Any) -> None:
-            cq.CombineQueue(note.queue).add(tr, note.updates, once=note.once)
-            tr.notes.append(note)
+    def changes(self, db: Any) -> Mapping[str, Callable[[str], object]]:
+        return {"rebucket": lambda name: cq.rebucket(db, name, self.hub.rng.randint(1, 2))}
 
-        try:
-            transact(self.db(process), run)
-        except Exception as error:
-            if error_code(error) is None:
-                raise
-        else:
-            self.operations.pop(note.once or "", None)
-
-    # Drains, and changes
-
-    def _start_drain(self) -> None:
-        process = self.process("drain")
-        process.reborn = self._start_drain
-        self.hub.start(process, "drain", lambda: self._drain_again(process))
+    # Drains
 
     def _drain_again(self, process: Process) -> None:
         while "drains" in self.plan and not self.is_calm:
@@ -149,41 +122,22 @@ class Backlogs(Scenario):
     def drain(self, process: Process) -> None:
         """What `cq worker --drain` does."""
         try:
-            self._worker(process, f"{process}-{self.hub.turns}").drain()
+            self.worker(process, f"{process}-{self.hub.turns}").drain()
         except Exception as error:
             if error_code(error) is None:
                 raise
 
-    def _start_administrator(self) -> None:
-        process = self.process("administrator")
-        process.reborn = self._start_administrator
-        self.hub.start(process, "change", lambda: self._change(process))
-
-    def _change(self, process: Process) -> None:
-        while "rebucket" in self.plan and not self.is_calm:
-            self.hub.wait(self.hub.rng.expovariate(0.5))
-            try:
-                cq.rebucket(
-                    self.db(process), self.hub.rng.choice((COUNTS, LATEST)), self.hub.rng.randint(1, 2)
-                )
-            except cq.CqError as error:
-                self.trace("refused:", error)
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
-
     # The log
 
-    def log(self, store: str, tr: CommitRequest, version: int) -> None:
-        """Note what is committed; of rows that are written again, check how old they seem to be."""
-        for note in tr.notes:
-            if note.once is None or note.once not in self.seen:
-                self.seen.add(note.once or "")
-                for key, update in note.updates:
-                    self.updates[note.queue].setdefault(key, []).append(update)
-        self._look_at_first_row(
-            COUNTS
-        )  # whose values change with each update: those of the other queue may not
+    def count(self, note: Added | Purged, version: int) -> None:
+        assert isinstance(note, Added)
+        for key, update in note.updates:
+            self.updates[note.queue].setdefault(key, []).append(update)
+
+    def committed(self, tr: CommitRequest) -> None:
+        """Of rows that are written again, check how old they seem to be."""
+        # The values of this queue change with each update: those of the other one may not.
+        self._look_at_first_row(COUNTS)
 
     def _look_at_first_row(self, name: str) -> None:
         """Raises `Violation` if the first row has become younger, and all that has been queued still is.
@@ -195,8 +149,8 @@ class Backlogs(Scenario):
         ranges = (keys.values(), keys.aside(), (keys.prefix + b"s", keys.prefix + b"t"))
         values = [(row.key, row.value) for bounds in ranges for row in snapshot.get_range(*bounds)]
         first = self._first_row(name)
-        before, known = self._stored.get(name, (b"", []))
-        self._stored[name] = first, values
+        before, known = self._rows.get(name, (b"", []))
+        self._rows[name] = first, values
         if known == values and before and before < first and not {"once", "rebucket"} & self.plan.on:
             raise Violation(f"{name}: the first row is {first!r} after {before!r}, and no value has changed")
 
@@ -206,18 +160,16 @@ class Backlogs(Scenario):
         """Two drains side by side empty a deep backlog."""
         for worker in list(self.workers.running):
             self.workers.stop(worker)
-        process = self.process("ending")
-        self.hub.start(process, "finish", lambda: self._finish(process))
+        self.start_process("ending", "finish", self._drain_last)
 
-    def _finish(self, process: Process) -> None:
+    def _drain_last(self, process: Process) -> None:
         while self.operations:
             self.add(process, next(iter(self.operations.values())))
         self.fill(process, LATEST, 300, 10)
         self._limits = [_LAST_LIMITS]
         self.faults.latency = _LAST_LATENCY
         for _ in range(2):
-            other = self.process("drain")
-            self.hub.start(other, "drain", lambda other=other: self.drain(other))  # type: ignore[misc]
+            self.start_process("drain", "drain", self.drain)
 
     def left(self) -> str:
         tasks = [task.name for task in self.hub.tasks if task.process.is_alive]
@@ -231,11 +183,10 @@ class Backlogs(Scenario):
             expected = {
                 key: sum(each) if name == COUNTS else each[-1] for key, each in sorted(updates.items())
             }
-            found = dict(cq.CombineQueue(name).scan(self.inner))
-            aside = transact(self.inner, lambda tr, name=name: read_aside(tr, name))  # type: ignore[misc]
+            found, aside = self.stored(name), self.aside(name)
             if aside and "too large" not in self.plan:
                 raise Violation(f"{name}: set aside though nothing can have failed: {aside!r}")
-            for key in {codec.decode(each.encoded_key) for each in aside}:
+            for key in aside:
                 found[key] = expected[key]  # what was set aside has no place in the order any more
             wrong = {key: (found.get(key), each) for key, each in expected.items() if found.get(key) != each}
             if wrong:

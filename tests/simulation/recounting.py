@@ -55,6 +55,10 @@ class Recount(Scenario):
     """The queues that the administrator changes."""
     adders: ClassVar[tuple[int, int]] = (1, 3)
     """The least and the largest number of adders."""
+    slow_adds: ClassVar[float] = 0.1
+    """The share of adds that take about a second."""
+    change_seconds: ClassVar[float] = 4.0
+    """The mean seconds between two changes by the administrator."""
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
@@ -119,14 +123,15 @@ class Recount(Scenario):
     def begin(self) -> None:
         self.make()
         for _ in range(self.rng.randint(*self.adders)):
-            self._start("adder", "add", self.add_all)
+            self.start_process("adder", "add", self.add_all)
         for _ in range(self.rng.randint(1, 3)):
             self.workers.start()
-        self._start("administrator", "change", self._change)
+        self.start_process("administrator", "change", self._change)
 
-    def _start(self, name: str, task: str, work: Callable[[Process], object]) -> None:
+    def start_process(self, name: str, task: str, work: Callable[[Process], object]) -> None:
+        """Start a process with one task; another one takes its place when it dies."""
         process = self.process(name)
-        process.reborn = lambda: self._start(name, task, work)
+        process.reborn = lambda: self.start_process(name, task, work)
         self.hub.start(process, task, lambda: work(process))
 
     @property
@@ -146,9 +151,10 @@ class Recount(Scenario):
         while not self.is_calm:
             self.hub.wait(rng.expovariate(1 / self.pause))
             again = list(self.operations.values())
-            self.add(process, rng.choice(again) if again and rng.random() < 0.3 else self._drawn())
+            self.add(process, rng.choice(again) if again and rng.random() < 0.3 else self.new_drawn())
 
-    def _drawn(self) -> Any:
+    def new_drawn(self) -> Any:
+        """Draw what is added next, and remember it until it is known to be committed."""
         drawn = self.drawn()
         if drawn.once is not None:
             self.operations[drawn.once] = drawn
@@ -166,7 +172,7 @@ class Recount(Scenario):
             note = self.write(tr, drawn)
             if note is not None:
                 tr.notes.append(note)
-            if self.hub.rng.random() < 0.1:
+            if self.hub.rng.random() < self.slow_adds:
                 self.hub.wait(self.hub.rng.expovariate(1.0))
 
         try:
@@ -190,7 +196,7 @@ class Recount(Scenario):
         }
         kinds = [what for what in doing if what in self.plan]
         while kinds and not self.is_calm:
-            self.hub.wait(rng.expovariate(1 / 4.0))
+            self.hub.wait(rng.expovariate(1 / self.change_seconds))
             what, name = rng.choice(kinds), rng.choice(self.queues)
             self.trace(what, name)
             try:
@@ -253,7 +259,7 @@ class Recount(Scenario):
         self.workers.replace()
         while len(self.workers.running) < _LAST_WORKERS:
             self.workers.start()
-        self._start("ending", "finish", self._finish)
+        self.start_process("ending", "finish", self._finish)
 
     def _finish(self, process: Process) -> None:
         while self.operations:
