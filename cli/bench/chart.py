@@ -6,6 +6,7 @@ from itertools import groupby
 
 from cq.cli.bench.report import OWN, BenchReport
 from cq.cli.shared.chart import Bar, bar_chart
+from cq.cli.shared.chart import to_svg as image
 from cq.cli.shared.output import quantity
 
 
@@ -32,4 +33,4 @@ def to_svg(report: BenchReport) -> str:
         f"{report.machine['cores']} cores, {report.machine['processor'] or report.machine['system']}; "
         f"{'one repetition' if repetitions == 1 else f'medians of {repetitions} repetitions, and their range'}"
     )
-    return bar_chart("Updates per second, adding and draining in turn", about, groups)
+    return image(bar_chart("Updates per second, adding and draining in turn", about, groups))

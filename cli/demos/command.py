@@ -171,7 +171,7 @@ def visits(
     ] = 0.5,
     top: Annotated[int, number_option("Number of pages to show.")] = 5,
     chart: Annotated[
-        Path | None, option("FILE", "Write a chart of the compared numbers over time to this file, as SVG.")
+        Path | None, option("FILE", "Write charts of the compared numbers over time to this file, as SVG.")
     ] = None,
     seed: Seed = None,
     store: DemoStore = DEMO_URL,

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 import cq
 from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
+from cq.cli.queues.series_chart import series_chart
 from cq.cli.shared.exit_status import NO_VALUE
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, AppPath, Json, Queue, Store, argument, load_app, option, read_store
-from cq.cli.shared.output import as_word, make_console, print_line, print_table, say
+from cq.cli.shared.output import as_word, make_console, note, print_line, print_table, say
 from cq.cli.shared.sparkline import sparkline
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.codec import ValueType
@@ -36,6 +38,7 @@ commands = CommandSet()
         "cq series hits /index --last 24h",
         "cq series hits /index /about --last 7d --by 1d --fill 0 --format csv",
         "cq series hits /index --last 30m --merged",
+        "cq series hits /index /about --last 24h --chart hits.svg",
     ],
 )
 def series(
@@ -59,6 +62,9 @@ def series(
     merged: Annotated[
         bool, typer.Option("--merged", help="Print one value for each key: of all slots together.")
     ] = False,
+    chart: Annotated[
+        Path | None, option("FILE", "Also write a chart with a line for each key to this file, as SVG.")
+    ] = None,
     format_name: FormatName = None,
     output: OutputFile = None,
     app_path: AppPath = None,
@@ -72,8 +78,8 @@ def series(
     "value": ...}`, or with --merged `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for
     slots of several periods, and for --merged. With --merged, the exit status is 3 if a key has no value.
     """
-    if merged and (fill is not None or format_name or output):
-        raise typer.BadParameter("give either --merged or --fill, --format and --output")
+    if merged and (fill is not None or format_name or output or chart):
+        raise typer.BadParameter("give either --merged or --fill, --format, --output and --chart")
     target = choose(format_name, output, json)
     app, db = load_app(app_path), read_store(store)
 
@@ -92,7 +98,14 @@ def series(
             print_line(json, key=key, value=value)
         if None in found.values():
             raise typer.Exit(NO_VALUE)
-    elif target.format is None and make_console().is_terminal:
+        return
+    drawn = (
+        None if chart is None else series_chart(config, last, found)
+    )  # refused before the first line of output
+    if chart is not None and drawn is not None:
+        chart.write_text(drawn, encoding="utf-8")
+        note(f"wrote a chart to {chart}")
+    if target.format is None and make_console().is_terminal:
         _show(found)
     else:
         fields = [

@@ -1,8 +1,11 @@
-"""Charts as SVG: lines over time and bars, with their names and numbers as text, no script, light and dark."""
+"""Charts as SVG: lines over time and bars, with their names and numbers as text, no script, light and dark.
+
+An image has one chart, or several from top to bottom.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from itertools import groupby
@@ -29,7 +32,8 @@ _STYLE: Final = """\
   polyline { fill: none; stroke-width: 2; stroke-linecap: round; stroke-linejoin: round; }
 """
 _HEAD: Final = 84  # height of the title and the line below it
-_COLOURS: Final = 5
+MAX_LINES: Final = 5
+"""The maximum number of lines of a chart."""
 
 # Bars
 _BARS_WIDTH: Final = 820
@@ -65,7 +69,17 @@ class Bar(NamedTuple):
     is_own: bool
 
 
-def bar_chart(title: str, about: str, groups: Mapping[str, Sequence[Bar]]) -> str:
+class Chart(NamedTuple):
+    """A drawn chart: its size in pixels, its head, its figures as text, and its shapes as SVG."""
+
+    size: tuple[int, int]
+    title: str
+    about: str
+    described: str
+    drawn: Sequence[str]
+
+
+def bar_chart(title: str, about: str, groups: Mapping[str, Sequence[Bar]]) -> Chart:
     """A chart of bars. The bars of a group share a scale that begins at 0, and each bar has its number."""
     drawn, top = [], _HEAD
     for name, bars in groups.items():
@@ -80,7 +94,7 @@ def bar_chart(title: str, about: str, groups: Mapping[str, Sequence[Bar]]) -> st
         f"{name}: " + ", ".join(f"{bar.name} {bar.length:,.0f}" for bar in bars) + "."
         for name, bars in groups.items()
     )
-    return _document((_BARS_WIDTH, top), title, about, described, drawn)
+    return Chart((_BARS_WIDTH, top), title, about, described, drawn)
 
 
 def _bar(bar: Bar, top: int, longest: float) -> Iterator[str]:
@@ -97,8 +111,8 @@ def _bar(bar: Bar, top: int, longest: float) -> Iterator[str]:
 
 def line_chart(
     title: str, about: str, times: Sequence[float], lines: Mapping[str, Sequence[float | None]]
-) -> str:
-    """A chart of at most 5 lines of numbers from 0 over times in seconds since 1970; None leaves a gap."""
+) -> Chart:
+    """A chart of at most `MAX_LINES` lines of numbers from 0 over times in seconds since 1970; None leaves a gap."""
     scale = _Scale(times, [number for numbers in lines.values() for number in numbers if number is not None])
     described = " ".join(
         f"{name}: at most {max((number for number in numbers if number is not None), default=0):,}."
@@ -115,7 +129,7 @@ def line_chart(
     over = max(0.0, lowest - (_BOTTOM + _NAME_HEIGHT))
     drawn = [*scale.grid()]
     for at, (name, numbers) in enumerate(lines.items()):
-        colour = f"var(--c{at % _COLOURS})"
+        colour = f"var(--c{at % MAX_LINES})"
         runs = _runs(scale, times, numbers)
         drawn += (f'<polyline stroke="{colour}" points="{points}"/>' for points in runs)
         shown = name if len(name) <= _NAME else name[: _NAME - 3] + "..."
@@ -125,8 +139,7 @@ def line_chart(
     if times:
         begin, end = (datetime.fromtimestamp(each, UTC) for each in (times[0], times[-1]))
         about = f"{about}; {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC"
-        drawn.append(f'<text class="quiet" x="{_RIGHT + 10}" y="{_BOTTOM + 20}">UTC</text>')
-    return _document((_WIDTH, _HEIGHT), title, about, described, drawn)
+    return Chart((_WIDTH, _HEIGHT), title, about, described, drawn)
 
 
 class _Scale:
@@ -136,10 +149,14 @@ class _Scale:
         self._first = times[0] if times else 0.0
         # At least one second, so that the axis has a tick, and so a date.
         self._seconds = max(1.0, times[-1] - self._first) if times else 1.0
-        most = max([1, *numbers])
-        magnitude = 10 ** floor(log10(most / _TICKS))
-        steps = (step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= max(1, most / _TICKS))
+        is_whole = all(number == int(number) for number in numbers)
+        most, least_step = max([0, *numbers]) or 1, 1 if is_whole else 0
+        magnitude = 10.0 ** floor(log10(most / _TICKS))
+        steps = (
+            step * magnitude for step in (1, 2, 5, 10) if step * magnitude >= max(least_step, most / _TICKS)
+        )
         self._step = next(steps, 1)
+        self._shape = ",.0f" if is_whole else ",.6g"
         self._top = ceil(most / self._step) * self._step
 
     def x(self, time: float) -> float:
@@ -155,7 +172,7 @@ class _Scale:
             y = self.y(number)
             yield f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             yield (
-                f'<text class="quiet" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number:,.0f}</text>'
+                f'<text class="quiet" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number:{self._shape}}</text>'
             )
         yield from self._time_axis()
 
@@ -189,18 +206,24 @@ def _runs(scale: _Scale, times: Sequence[float], numbers: Sequence[float | None]
             yield " ".join(points if len(points) > 1 else points * 2)  # a line of one point is drawn as a dot
 
 
-def _document(size: tuple[int, int], title: str, about: str, described: str, drawn: Iterable[str]) -> str:
-    """The whole image; `described` has its figures as text, for screen readers."""
-    width, height = size
-    body = "\n".join(drawn)
+def to_svg(*charts: Chart) -> str:
+    """The image of these charts, from top to bottom; their figures are also text, for screen readers."""
+    width, height = max(chart.size[0] for chart in charts), sum(chart.size[1] for chart in charts)
+    body, top = [], 0
+    for chart in charts:
+        body.append(f'<g transform="translate(0 {top})">')
+        body.append(f'<text class="title" x="20" y="34">{escape(chart.title)}</text>')
+        body.append(f'<text class="quiet" x="20" y="56">{escape(chart.about)}</text>')
+        body += [*chart.drawn, "</g>"]
+        top += chart.size[1]
+    shapes = "\n".join(body)
+    described = " ".join(f"{chart.title}. {chart.described}" for chart in charts[1:])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" role="img" aria-labelledby="title about">\n'
-        f'<title id="title">{escape(title)}</title>\n'
-        f'<desc id="about">{escape(described)}</desc>\n'
+        f'<title id="title">{escape(charts[0].title)}</title>\n'
+        f'<desc id="about">{escape(f"{charts[0].described} {described}".strip())}</desc>\n'
         f"<style>\n{_STYLE}</style>\n"
         f'<rect class="page" width="{width}" height="{height}"/>\n'
-        f'<text class="title" x="20" y="34">{escape(title)}</text>\n'
-        f'<text class="quiet" x="20" y="56">{escape(about)}</text>\n'
-        f"{body}\n</svg>\n"
+        f"{shapes}\n</svg>\n"
     )

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from cq.cli.demos.visits.access_log import NoVisit, Visit, parse, read_log, write_log
 from cq.cli.demos.visits.looks import Look, to_svg
+from cq.cli.demos.visits.sketches import VisitorEstimate
+from cq.cli.demos.visits.trends import TrendingPage
 
 COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'
 COMBINED = COMMON.rstrip() + b' "http://www.example.com/" "Mozilla/4.08 \\"x\\" [en]"\n'
@@ -165,7 +167,7 @@ def test_a_chart_draws_no_number_that_was_not_seen() -> None:
         Look(86_400.0, 9, 3, (("/a", 4, 2),)),
     ]
 
-    drawn = to_svg(looks, 600.0)
+    drawn = to_svg(looks, 600.0, {})
 
     lines = re.findall(r'<polyline stroke="var\(--(c.)\)" points="([^"]+)"', drawn)
     assert [(colour, len(set(points.split()))) for colour, points in lines] == [
@@ -184,6 +186,21 @@ def test_a_chart_of_no_looks_or_of_strange_pages_is_one() -> None:
     looks = [Look(0.0, 5, 2, (("/<b>&" * 10, 5, 2),)), Look(10.0, 0, 0, ())]
 
     for some in ([], looks[:1], looks):
-        drawn = to_svg(some, 600.0)
+        drawn = to_svg(some, 600.0, {})
         assert drawn.startswith("<svg ")
         assert "<b>" not in drawn
+
+
+def test_charts_of_visitors_and_of_trending_pages_follow() -> None:
+    estimates = (VisitorEstimate("*", 40, 41, 2.5), VisitorEstimate("/a", 30, 30, 0.0))
+    looks = [Look(0.0, 9, 3, (), estimates), Look(60.0, 9, 3, (), estimates)]
+    periods = {0: [TrendingPage("/a", 5, 1, None)], 300: [TrendingPage("/b", 7, 1, None)]}
+
+    drawn = to_svg(looks, 600.0, periods)
+
+    assert "counted exactly, and by sketches, whose largest error was 2.5 %" in drawn
+    assert (
+        "all pages: at most 40. all pages, sketch: at most 41. /a: at most 30. /a, sketch: at most 30."
+        in drawn
+    )
+    assert "Trending pages: views in 5m. /b: at most 7. /a: at most 5." in drawn

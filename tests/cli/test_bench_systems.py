@@ -436,7 +436,7 @@ def test_a_chart_is_well_formed_and_says_its_figures_in_words() -> None:
     space = {"svg": "http://www.w3.org/2000/svg"}
 
     about = image.findtext("svg:desc", namespaces=space)
-    bars = image.findall("svg:rect", space)[1:]
+    bars = image.findall(".//svg:rect", space)[1:]
 
     assert about == (
         "5 updates per transaction: cq 50, postgres-upsert 100. 100 updates per transaction: cq 1."

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from cq.cli.shared.chart import line_chart
+from cq.cli.shared import chart
+from cq.cli.shared.chart import to_svg
 
 EVENING = datetime(2025, 3, 1, 20, 7, 13, tzinfo=UTC).timestamp()
 BOTTOM = "374.0"  # the height of 0
+
+
+def line_chart(*given: Any) -> str:
+    """The image of a chart of lines."""
+    return to_svg(chart.line_chart(*given))
 
 
 def texts(drawn: str) -> list[str]:
@@ -67,4 +75,22 @@ def test_ticks_of_times_are_round_and_have_their_date(seconds: int, ticks: list[
 
     shown = [text for text in found[2:] if re.search(r"[:-]", text) or text == "2025"]
     assert shown == ticks
-    assert "UTC" in found
+    assert found[1].endswith(" UTC")
+
+
+def test_ticks_of_small_numbers_are_fractions() -> None:
+    found = texts(line_chart("t", "a", [0, 10], {"/": [0, 0.25]}))
+
+    assert found[2:8] == ["0", "0.05", "0.1", "0.15", "0.2", "0.25"]
+
+
+def test_an_image_has_several_charts_from_top_to_bottom() -> None:
+    charts = [chart.line_chart(title, "about", [0, 10], {"/": [0, 1]}) for title in ("first", "<second>")]
+
+    image = ET.fromstring(to_svg(*charts))  # noqa: S314 - of our own making
+
+    groups = [each for each in image if each.get("transform")]
+    assert [each.get("transform") for each in groups] == ["translate(0 0)", "translate(0 420)"]
+    assert image.get("height") == "840"
+    assert [each[0].text for each in groups] == ["first", "<second>"]
+    assert "at most 1. <second>. /: at most 1." in "".join(image.itertext())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyarrow import parquet
@@ -161,3 +162,34 @@ def test_status_shows_queues_first_and_levels_that_need_attention(here: Here, cl
     first = [line.split()[0] for line in shown if line.strip()]
     assert [each for each in first if each in groups] == ["hits", "likes", "likes.1h"]
     assert any("3 levels without warnings hidden: `cq status --wide` shows all" in line for line in shown)
+
+
+def test_a_series_is_a_chart(here: Here, hits: int) -> None:
+    ended = here("series", "hits", "/a", "/b", "--last", "3h", "--by", "1h", "--chart", "hits.svg", "--json")
+    assert ended.err == "wrote a chart to hits.svg\n"
+    assert len(ended.rows()) in (6, 8)
+    drawn = Path("hits.svg").read_text()
+    assert ">hits by 1h</text>" in drawn
+    assert "/a: at most 5. /b: at most 7." in drawn
+    refused = here("series", "hits", *"abcdef", "--chart", "more.svg")
+    assert (refused.status, Path("more.svg").exists()) == (2, False)
+    assert "a chart has at most 5 lines: give at most 5 keys" in refused.err
+
+
+def test_a_chart_needs_numbers(here: Here) -> None:
+    here("configure", "names", "--value", "str", "--combiner", "last", "--rollup", "1m:2h")
+    here("add", "names", "a=ann")
+    here("worker", "names", "--drain")
+    refused = here("series", "names", "a", "--last", "3m", "--chart", "names.svg")
+    assert (refused.status, refused.out, Path("names.svg").exists()) == (2, "", False)
+    assert "a chart needs numbers from 0 on: a value of queue 'names' is ann" in refused.err
+
+
+def test_a_chart_of_sketches_draws_their_numbers(here: Here) -> None:
+    here("configure", "times", "--combiner", "quantiles", "--rollup", "1m:2h")
+    here("add", "times", "a=0.25", "a=0.75")
+    here("worker", "times", "--drain")
+    assert here("series", "times", "a", "--last", "3m", "--chart", "times.svg").status == 0
+    drawn = Path("times.svg").read_text()
+    assert "p50 a: at most 0.25. p99 a: at most 0.75." in drawn
+    assert ">0.6<" in drawn

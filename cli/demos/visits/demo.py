@@ -58,6 +58,8 @@ from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
 _SKIPPED_SHOWN: Final = 5
+_TRENDING_COMPARED: Final = 20
+"""Pages of each period that are compared at the end, and known to the chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ class VisitDemo(Demo):
         self._late = 0
         self._trends_compared = 0
         self._looks: list[Look] = []
+        self._trending: dict[int, tuple[TrendingPage, ...]] = {}
         self._next_look = 0.0
         self._show_look = stack.enter_context(shown_looks())
 
@@ -301,15 +304,17 @@ class VisitDemo(Demo):
     def _compare_periods(self) -> tuple[TrendingPage, ...]:
         """The trending pages of the last period; raises `DemoDiffers` if those of a period differ from the recount."""
         periods = self._recount.periods
-        trending: tuple[TrendingPage, ...] = ()
         for start in periods.periods:
-            trending = transact(self._db, partial(self._queues.trending, period=start, limit=self.top))
-            periods.check(start, trending, self.top)
-        return trending
+            limit = max(self.top, _TRENDING_COMPARED)
+            trending = transact(self._db, partial(self._queues.trending, period=start, limit=limit))
+            periods.check(start, trending, limit)
+            self._trending[start] = trending
+        return next(reversed(self._trending.values()), ())[: self.top]
 
     def _write_chart(self) -> None:
         if self.chart is not None:
-            self.chart.write_text(to_svg(self._looks, self.window.width / 1000), encoding="utf-8")
+            drawn = to_svg(self._looks, self.window.width / 1000, self._trending)
+            self.chart.write_text(drawn, encoding="utf-8")
 
     def show(self, figures: Mapping[str, Any]) -> None:
         rows = (

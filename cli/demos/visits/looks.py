@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,8 @@ from rich.live import Live
 from cq.cli.demos.visits.queues import SITE, TOOK
 from cq.cli.demos.visits.sketches import ResponseNumbers, VisitorEstimate
 from cq.cli.demos.visits.trends import PERIOD, TrendingPage
-from cq.cli.shared.chart import line_chart
+from cq.cli.shared.chart import MAX_LINES, Chart, line_chart
+from cq.cli.shared.chart import to_svg as image
 from cq.cli.shared.output import as_word, make_table, stderr
 
 _PAGES_DRAWN: Final = 3
@@ -43,8 +44,24 @@ class Look:
     trending: tuple[TrendingPage, ...] = ()
 
 
-def to_svg(looks: Sequence[Look], window: float) -> str:
-    """A chart of the looks at a window of `window` seconds: views, visitors, and views of the most viewed pages."""
+def to_svg(looks: Sequence[Look], window: float, periods: Mapping[int, Sequence[TrendingPage]]) -> str:
+    """The charts of a replay: of the window, of the visitors of all time, and of the trending pages.
+
+    Args:
+        looks: all looks.
+        window: the width of the window, in seconds.
+        periods: {start: trending pages} of each period of the log's time, in seconds since 1970.
+    """
+    charts = [_window_chart(looks, window)]
+    if any(look.unique for look in looks):
+        charts.append(_visitor_chart(looks))
+    if periods:
+        charts.append(_trending_chart(periods))
+    return image(*charts)
+
+
+def _window_chart(looks: Sequence[Look], window: float) -> Chart:
+    """Views, visitors, and views of the most viewed pages."""
     highest: Counter[str] = Counter()
     for look in looks:
         for page, views, _ in look.top:
@@ -59,6 +76,33 @@ def to_svg(looks: Sequence[Look], window: float) -> str:
     title = f"Visits of the last {window / 60:,.3g} minutes"
     about = "at each look as recounted, by the clock of the log"
     return line_chart(title, about, [look.time for look in looks], lines)
+
+
+def _visitor_chart(looks: Sequence[Look]) -> Chart:
+    """Visitors of all time, counted exactly and estimated by sketches: of all pages, and of the page with the most."""
+    found = [{each.page: each for each in look.unique} for look in looks]
+    most = Counter({each.page: each.visitors for look in looks for each in look.unique if each.page != SITE})
+    lines: dict[str, list[int | None]] = {}
+    for page in (SITE, *(page for page, _ in most.most_common(1))):
+        name = "all pages" if page == SITE else page
+        here = [each.get(page) for each in found]
+        lines[name] = [each.visitors if each else None for each in here]
+        lines[f"{name[:13]}, sketch"] = [each.estimate if each else None for each in here]
+    worst = max((abs(each.error_percent) for look in looks for each in look.unique), default=0.0)
+    about = f"counted exactly, and by sketches, whose largest error was {worst:.1f} %"
+    return line_chart("Visitors of all time", about, [look.time for look in looks], lines)
+
+
+def _trending_chart(periods: Mapping[int, Sequence[TrendingPage]]) -> Chart:
+    """Views of the pages that had the most views in a period."""
+    views = {start: {each.page: each.views for each in pages} for start, pages in periods.items()}
+    highest: Counter[str] = Counter()
+    for of_period in views.values():
+        highest |= Counter(of_period)
+    # None, not 0: a page that is not among the first pages of a period may have views.
+    lines = {page: [each.get(page) for each in views.values()] for page, _ in highest.most_common(MAX_LINES)}
+    about = "by the clock of the log, where a page is among the first"
+    return line_chart(f"Trending pages: views in {PERIOD}", about, list(views), lines)
 
 
 @contextmanager
