@@ -1,9 +1,10 @@
 """Missed reports: the last received values of observers, for keys whose stored value is another one.
 
-An observer that raises for a key in its first report, or when a purge deletes the key, misses that report; the values
-and all other keys go on. From then on the stored value is not what the observer last received. So the pass that
-goes on without the report notes, for each observer concerned, what it did receive. The next report of the key to that
-observer starts from there, whether a later update or a retry causes it, and removes the note in its own transaction.
+An observer that raises for a key in its first report, or when a purge or an expiry deletes the key, misses that report;
+the values and all other keys go on. The observer of a roll-up ignores deletions, so it misses none. From then on the
+stored value is not what the observer last received. So the pass that goes on without the report notes, for each
+observer concerned, what it did receive. The next report of the key to that observer starts from there, whether a later
+update or a retry causes it, and removes the note in its own transaction.
 
 A bucket's state says whether the bucket has such notes, so passes over all other buckets read none. In a bucket with
 notes, a pass reads one additional key for each key that it reports and each observer.
