@@ -52,6 +52,17 @@ def test_large_values_count(db: Any, name: str, size: int, number: int) -> None:
         assert max(drained(db, name)) <= MOST
 
 
+@pytest.mark.parametrize(("size", "number"), [(5, 6_000), (300, 2_000), (7_000, 150)])
+def test_passes_over_a_level_of_a_roll_up_write_at_most_a_megabyte(
+    db: Any, name: str, size: int, number: int
+) -> None:
+    """The first report has no earlier one to predict the bytes that the next level takes."""
+    cq.configure(db, name, buckets=1, rollup="1m:1h,1h:forever")
+    fill(db, name, size, number, 1 << 60)
+
+    assert max(drained(db, f"{name}.1m")) <= MOST
+
+
 @pytest.mark.parametrize("is_observed", [False, True])
 @pytest.mark.parametrize(("size", "number"), KEYS)
 def test_a_purge_writes_at_most_a_megabyte(
