@@ -20,6 +20,8 @@ from cq.observers.feeds import observer as feedobserver
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward import observer as forward
 from cq.observers.forward.observer import forward_spec
+from cq.observers.kafka import observer as kafka
+from cq.observers.kafka.observer import kafka_spec
 from cq.observers.scheduling.members import ROLES
 from cq.observers.scheduling.task import Task
 from cq.observers.sql.configured import export_tasks
@@ -34,6 +36,7 @@ _TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverC
     "export": ("export", export_tasks),
     "forward": ("export", forward.forward_tasks),
     webhook.NAME: ("export", webhook.webhook_tasks),
+    kafka.NAME: ("export", kafka.kafka_tasks),
 }
 """{kind: (role, function that makes a worker's tasks)}."""
 
@@ -67,6 +70,7 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     "export": _checked(export.observer, "export", export_spec),
     "forward": _checked(forward.observer, "forward", forward_spec),
     webhook.NAME: _checked(webhook.observer, webhook.NAME, webhook_spec),
+    kafka.NAME: _checked(kafka.observer, kafka.NAME, kafka_spec),
     "feed": _checked(feedobserver.observer, "feed", feed_spec),
     distinct.NAME: _checked(distinct.observer, distinct.NAME, distinct.distinct),
     ROLLUP: rollup.observer,

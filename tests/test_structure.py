@@ -59,10 +59,13 @@ observers/sql/dialects
 observers/sql
 observers/outbox
 observers/forward
+observers/sink
 observers/webhook
+observers/kafka
 observers/feeds
 observers/distinct.py observers/rollup.py
 observers/builtin.py
+observers/sinks.py
 observers/visits.py
 observers/monitoring
 observers/tasks

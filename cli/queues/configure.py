@@ -33,6 +33,8 @@ from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward.observer import DEFAULT_ENV as FORWARD_ENV
 from cq.observers.forward.observer import forward_spec
+from cq.observers.kafka.observer import DEFAULT_ENV as KAFKA_ENV
+from cq.observers.kafka.observer import kafka_spec
 from cq.observers.top.index import DEFAULT_N, LAST_PART
 from cq.observers.top.index import top as top_spec
 from cq.observers.webhook.observer import DEFAULT_SECRET_ENV, webhook_spec
@@ -136,6 +138,16 @@ def configure(
         str, option("NAME", "Environment variable with the secret that signs them, or, with _FILE, its path.")
     ] = DEFAULT_SECRET_ENV,
     no_webhook: Annotated[bool, typer.Option("--no-webhook", help="Stop sending changes to a URL.")] = False,
+    kafka: Annotated[
+        str | None, option("TOPIC", "Append all changes to this topic of Kafka, in order for each key.")
+    ] = None,
+    kafka_env: Annotated[
+        str,
+        option(
+            "NAME", "Environment variable with the brokers' addresses, or, with _CONFIG, a file of settings."
+        ),
+    ] = KAFKA_ENV,
+    no_kafka: Annotated[bool, typer.Option("--no-kafka", help="Stop appending to a topic of Kafka.")] = False,
     audit: Annotated[
         bool | None,
         typer.Option(
@@ -173,7 +185,7 @@ def configure(
         str | None,
         option(
             "OBSERVER",
-            "Report all values to this observer again: top, export, webhook, or an observer of --app.",
+            "Report all values to this observer again: top, export, webhook, kafka, or an observer of --app.",
             autocompletion=completion.observers,
         ),
     ] = None,
@@ -184,10 +196,10 @@ def configure(
     """Create a queue, or change its configuration.
 
     Omitted options keep their values; the defaults are for a new queue. The types, combiner, buckets, window and
-    periods of an existing queue cannot be changed here. A top, an export, a forward, a webhook and a feed can be added
-    to a queue with values: workers first report all values to them. An audit can be added, too: this command then reads
-    the whole queue. Keys that have values when `--expire` is first given count as updated soon after it. A top of a
-    level of a roll-up, such as hits.1h, is kept for each period: `cq top hits --by 1h`.
+    periods of an existing queue cannot be changed here. A top, an export, a forward, a webhook, a topic and a feed can
+    be added to a queue with values: workers first report all values to them. An audit can be added, too: this command
+    then reads the whole queue. Keys that have values when `--expire` is first given count as updated soon after it. A
+    top of a level of a roll-up, such as hits.1h, is kept for each period: `cq top hits --by 1h`.
     """
     observers: dict[str, tuple[Any, bool, Callable[[Any], ObserverSpec]]] = {
         "top": (top, no_top, top_spec),
@@ -195,6 +207,7 @@ def configure(
         "feed": (feed, no_feed, feed_spec),
         "forward": (forward, no_forward, partial(forward_spec, url_env=forward_url_env)),
         "webhook": (webhook, no_webhook, partial(webhook_spec, secret_env=webhook_secret_env)),
+        "kafka": (kafka, no_kafka, partial(kafka_spec, url_env=kafka_env)),
     }
     refused = {name: (given, is_removed) for name, (given, is_removed, _) in observers.items()}
     for name, (given, is_removed) in {**refused, "rollup": (rollup, no_rollup)}.items():

@@ -1,4 +1,4 @@
-"""`cq export`: the exports of queues to SQL tables and webhooks."""
+"""`cq export`: the exports of queues to SQL tables, webhooks and topics of Kafka."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys
 from cq.observers.export.state import entries_aside
 from cq.observers.monitoring.export_status import ExportStatus, export_queues, export_status
+from cq.observers.sink.operate import Sink
+from cq.observers.sinks import has_sink, opened_sink
 from cq.observers.sql.configured import Export, find_export
 from cq.observers.verify.queue import WAIT_SECONDS
-from cq.observers.webhook.operate import Webhook, has_webhook, opened_webhook
 from cq.plain_text import utc_time
 from cq.store import OpenDatabase
 from cq.store.transact import transact
 from cq.verify.verification import Verification
 
-commands = CommandSet("export", "Export the values of queues to SQL tables or webhooks.")
+commands = CommandSet("export", "Export the values of queues to SQL tables, webhooks or topics of Kafka.")
 
 
 @commands.command("list", examples=["cq export list", "cq export list words --json"])
@@ -70,12 +71,12 @@ def init(
 
     These are the table of the queue and two tables of cq. Existing tables are compared with the expected ones; a
     difference is an error that names it. For a webhook, this sends signed requests without changes, to check that the
-    receiver accepts them.
+    receiver accepts them. For Kafka, it checks that the topic exists.
     """
     from cq.observers.sql import check
 
     with _opened(queue, url_env, app_path, store) as (_, found):
-        if isinstance(found, Webhook):
+        if isinstance(found, Sink):
             return answer(json, found.check(), queue=queue, created=[])
         created = check.init(found.reporting, found.definition)
     text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
@@ -95,14 +96,15 @@ def verify(
 
     Both may be in use. Each difference is printed as a line; the exit status is then 4. The command waits for changes
     that are not exported yet: workers must be running. With --json one line per difference, and one line of totals. cq
-    cannot read what the receiver of a webhook keeps.
+    cannot read what the receiver of a webhook keeps, or the consumers of a topic.
     """
     from cq.observers.sql.verify import TableCheck
 
     with _opened(queue, url_env, app_path, store, read_store) as (db, found):
-        if isinstance(found, Webhook):
+        if isinstance(found, Sink):
             raise NotInStore(
-                f"queue {queue!r} is exported to a webhook: cq cannot read what its receiver keeps, compare it there"
+                f"queue {queue!r} has a {found.observer.name} export: cq cannot read what its receiver keeps, compare "
+                "it there"
             )
         table = TableCheck(db, found, wait)
         counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
@@ -124,12 +126,12 @@ def rebuild(
 
     Use it for a table that differs, was emptied or restored, or after a restore of the store. It takes over a table
     that another queue exports to. Workers do it while everything is in use; `cq export list` shows `filling` until it
-    is done. It also lets a stopped webhook continue.
+    is done. It also lets a stopped webhook or topic continue.
     """
     from cq.observers.sql import rebuild as sqlrebuild
 
     with _opened(queue, url_env, app_path, store) as (db, found):
-        generation = found.rebuild() if isinstance(found, Webhook) else sqlrebuild.rebuild(db, found)
+        generation = found.rebuild() if isinstance(found, Sink) else sqlrebuild.rebuild(db, found)
     text = (
         f"workers export all values of queue {queue!r} again: `cq export list {queue}` shows their progress"
     )
@@ -147,13 +149,13 @@ def rebase(
     """Continue an export from the current state of the store.
 
     Use it only if table and store agree, for example after a restore from backups of the same moment. Nothing is
-    exported again: rows that the table lacks stay missing. For a webhook that its receiver has refused, use it once the
-    cause is repaired: the queued changes follow.
+    exported again: rows that the table lacks stay missing. For a webhook or topic whose other side has refused changes,
+    use it once the cause is repaired: the queued changes follow.
     """
     from cq.observers.sql import rebuild as sqlrebuild
 
     with _opened(queue, url_env, app_path, store) as (db, found):
-        epoch = found.rebase() if isinstance(found, Webhook) else sqlrebuild.rebase(db, found)
+        epoch = found.rebase() if isinstance(found, Sink) else sqlrebuild.rebase(db, found)
     text = f"the export of queue {queue!r} continues from the current state"
     answer(json, text, queue=queue, epoch=epoch)
 
@@ -188,13 +190,13 @@ def _opened(
     app_path: str | None,
     store: str | None,
     opener: Callable[[str | None], OpenDatabase] = open_store,
-) -> Iterator[tuple[Any, Export | Webhook]]:
-    """The store and the export of the queue; closes the reporting database, or the webhook's connections, at exit."""
+) -> Iterator[tuple[Any, Export | Sink]]:
+    """The store and the export of the queue; closes the reporting database, or the sink's connections, at exit."""
     load_app(app_path)  # its code declares the columns of the table
     db = opener(store)
-    if transact(db, lambda tr: has_webhook(tr.snapshot, queue)):
-        with opened_webhook(db, queue, url_env=url_env) as webhook:
-            yield db, webhook
+    if transact(db, lambda tr: has_sink(tr.snapshot, queue)):
+        with opened_sink(db, queue, url_env=url_env) as sink:
+            yield db, sink
         return
     found = find_export(db, queue, url_env=url_env)
     try:

@@ -35,7 +35,8 @@ UrlEnv = Annotated[
     str | None,
     option(
         "NAME",
-        "Environment variable with the URL of the table's database, or of the webhook. Default: the configured one.",
+        "Environment variable with the URL of the table's database or of the webhook, or the addresses of Kafka. "
+        "Default: the configured one.",
         "--reporting-url-env",
     ),
 ]

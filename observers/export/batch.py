@@ -129,10 +129,7 @@ class ExportBatch:
 
 
 class KeptExporter(ABC):
-    """An exporter with exactly-once effect: the other database has a fence for each bucket, its progress.
-
-    The progress is the sequence of the last entry applied, compared in the transaction that applies a batch. The
-    exporter skips entries up to it: so applying a batch again, after a crash or by a delayed worker, has no effect.
+    """An exporter for an export queue that an observer of a queue fills; its keeper checks and sweeps for all buckets.
 
     Attributes:
         resumes: whether a stopped export continues by itself once `check` passes; else after a rebuild or rebase only.
@@ -142,11 +139,14 @@ class KeptExporter(ABC):
 
     @abstractmethod
     def __call__(self, batch: ExportBatch) -> None:
-        """Apply a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
+        """Export a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
 
     @abstractmethod
     def check(self, batches: Sequence[ExportBatch]) -> None:
-        """Check the positions of batches of all buckets without applying any; raises as a call does."""
+        """Check the other system, and the positions of batches of all buckets, without exporting any.
+
+        Raises as a call does.
+        """
 
     def sweep(self, queue: str, epoch: int, below: bytes) -> int:
         """Delete the rows of entries with a sequence lower than `below`, if there are any; returns their number."""
@@ -154,7 +154,15 @@ class KeptExporter(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connections to the other database."""
+        """Close the connections to the other system."""
+
+
+class FencedExporter(KeptExporter):
+    """An exporter with exactly-once effect: the other database has a fence for each bucket, its progress.
+
+    The progress is the sequence of the last entry applied, compared in the transaction that applies a batch. The
+    exporter skips entries up to it: so applying a batch again, after a crash or by a delayed worker, has no effect.
+    """
 
     def _may_apply(self, batch: ExportBatch, progress: bytes) -> bool:
         """Whether to apply the entries after `progress`; False if other workers have applied and cleared them all.

@@ -11,7 +11,7 @@ from cq.observer import ObserverSpec
 
 NAME: Final = "export"
 """The observer's name."""
-EXPORTERS: Final = (NAME, "forward", "webhook")
+EXPORTERS: Final = (NAME, "forward", "webhook", "kafka")
 """The observers that fill the export queue with their queue's name; a queue has at most one of them."""
 VERSION: Final = 1
 DEFAULT_ENV: Final = "CQ_REPORTING_URL"

@@ -1,8 +1,8 @@
 """The exporter that applies forwarded updates to the receiving queue, with exactly-once effect.
 
-One transaction of the receiving store reads the fence of a bucket (see `KeptExporter`) with a conflict range, adds the
-updates, and advances the fence. The export stops if either store was set back, and if a new generation begins with all
-present values, which sums would count twice: lost or repeated differences cannot be corrected by later ones.
+One transaction of the receiving store reads the fence of a bucket (see `FencedExporter`) with a conflict range, adds
+the updates, and advances the fence. The export stops if either store was set back, and if a new generation begins with
+all present values, which sums would count twice: lost or repeated differences cannot be corrected by later ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cq.observers.export.batch import (
     ExportBatch,
     ExportFailed,
     ExportStopped,
-    KeptExporter,
+    FencedExporter,
     OutdatedBatch,
 )
 from cq.queue.combine_queue import CombineQueue
@@ -32,7 +32,7 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 
-class ForwardExporter(KeptExporter):
+class ForwardExporter(FencedExporter):
     """An exporter into a queue of another store, for all buckets of an export queue; thread-safe.
 
     Args:

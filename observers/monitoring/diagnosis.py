@@ -23,11 +23,12 @@ from cq.observers.export.batch import ExportFailed
 from cq.observers.export.spec import NAME
 from cq.observers.forward.observer import NAME as FORWARD
 from cq.observers.forward.observer import forward_exporter
+from cq.observers.kafka.observer import NAME as KAFKA
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import EmbeddedStore
+from cq.observers.sinks import opened_sink
 from cq.observers.sql.configured import find_export
 from cq.observers.webhook.observer import NAME as WEBHOOK
-from cq.observers.webhook.operate import opened_webhook
 from cq.store import OpenDatabase, located, space_at
 from cq.store.api import Transaction, error_code
 from cq.store.space import Space
@@ -96,7 +97,8 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
     for queue in queues:
         for name, check in store.of_queue(queue, space).items():
             yield _check(name, check)
-    for observer, check_observer in ((NAME, _export), (FORWARD, _forward), (WEBHOOK, _webhook)):
+    checks = {NAME: _export, FORWARD: _forward, WEBHOOK: _sink, KAFKA: _sink}
+    for observer, check_observer in checks.items():
         for queue in queues:
             if transact(db, partial(_has, queue=queue, observer=observer)):
                 yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
@@ -209,6 +211,6 @@ def _forward(db: OpenDatabase, queue: str) -> str:
         exporter.close()
 
 
-def _webhook(db: OpenDatabase, queue: str) -> str:
-    with opened_webhook(db, queue) as webhook:
-        return webhook.check()
+def _sink(db: OpenDatabase, queue: str) -> str:
+    with opened_sink(db, queue) as sink:
+        return sink.check()

@@ -22,6 +22,7 @@ from cq.observers.export.state import (
     read_view,
 )
 from cq.observers.forward.observer import NAME as FORWARD
+from cq.observers.kafka.observer import NAME as KAFKA
 from cq.observers.webhook.observer import NAME as WEBHOOK
 from cq.store.api import Database, Transaction, seconds_since
 from cq.store.sizes import count_rows
@@ -37,7 +38,8 @@ class ExportStatus:
     Attributes:
         name: of the queue.
         table: the table, for a forward the target queue and the environment variable with the URL of its store, for a
-            webhook the environment variable with its URL; None if the exporter is the application's.
+            webhook the environment variable with its URL, for Kafka the topic and the variable with the brokers'
+            addresses; None if the exporter is the application's.
         waiting_buckets, buckets: number of buckets with entries, and of all.
         rows, bytes: number and size of the packed rows in the queue.
         exact: whether these were counted; else they are estimates, up to a few times off.
@@ -127,7 +129,7 @@ def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
 
 
 def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
-    """The target table, queue or webhook of a combine queue's export, and whether it is still being filled."""
+    """The target table, queue, webhook or topic of a combine queue's export, and whether it is still being filled."""
     try:
         config = read_config(tr.snapshot, name)
     except QueueNotConfigured:
@@ -140,6 +142,8 @@ def _configured(tr: Transaction, name: str) -> tuple[str | None, bool]:
         table = f"{settings.get('into', name)} in ${settings['url_env']}"
     elif observer.name == WEBHOOK:
         table = f"webhook in ${settings['url_env']}"
+    elif observer.name == KAFKA:
+        table = f"topic {settings['topic']} in ${settings['url_env']}"
     else:
         table = ".".join(str(settings[part]) for part in ("schema", "table") if part in settings)
     backfilled = current_generation(tr.snapshot, name, observer.name) == observer.generation

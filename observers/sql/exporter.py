@@ -1,6 +1,6 @@
 """The exporter into a SQL table, with exactly-once effect.
 
-One SQL transaction locks the progress of a bucket (see `KeptExporter`), changes the table's rows, and advances the
+One SQL transaction locks the progress of a bucket (see `FencedExporter`), changes the table's rows, and advances the
 progress. If either database was set back, the export stops, and the operator decides what to do.
 """
 
@@ -19,7 +19,7 @@ from cq.observers.export.batch import (
     ExportBatch,
     ExportFailed,
     ExportStopped,
-    KeptExporter,
+    FencedExporter,
     OutdatedBatch,
 )
 from cq.observers.export.rows import ExportEntry
@@ -31,7 +31,7 @@ from cq.observers.sql.sweep import sweep
 from cq.observers.sql.table import TableDefinition
 
 
-class SqlExporter(KeptExporter):
+class SqlExporter(FencedExporter):
     """An exporter into a table, for all buckets of an export queue; thread-safe.
 
     Args:

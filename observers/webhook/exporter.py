@@ -20,11 +20,12 @@ from cq.observers.export.batch import (
     ExportBatch,
     ExportFailed,
     ExportStopped,
-    KeptExporter,
+    FencedExporter,
     OutdatedBatch,
 )
+from cq.observers.sink.exporter import SentPosition, SinkExporter, advice
 from cq.observers.webhook.client import Answer, Receiver
-from cq.observers.webhook.message import SentPosition, Source, message_id
+from cq.observers.webhook.message import Source, message_id
 from cq.plain_text import printable
 
 _CONFLICT: Final = 409
@@ -39,7 +40,7 @@ LONGEST_RETRY_SECONDS: Final = 600.0
 _SHOWN: Final = 200
 
 
-class WebhookExporter(KeptExporter):
+class WebhookExporter(SinkExporter, FencedExporter):
     """An exporter to a receiver, for all buckets of an export queue; thread-safe.
 
     Args:
@@ -52,8 +53,6 @@ class WebhookExporter(KeptExporter):
     """
 
     signal: Callable[[str], object] = staticmethod(lambda point: None)
-    # A check without entries cannot repeat a refusal of entries: only an operator can say that the cause is repaired.
-    resumes = False
 
     def __init__(self, source: Source, generation: int, receiver: Receiver) -> None:
         self._source = source
@@ -76,7 +75,6 @@ class WebhookExporter(KeptExporter):
                 self._may_follow(batch, stored)
 
     def positions(self, batches: Sequence[ExportBatch]) -> list[SentPosition]:
-        """The receiver's positions that differ from those of these batches."""
         found = map(self._stored, map(self._own, batches))
         return [position for position in found if position is not None]
 
@@ -87,9 +85,8 @@ class WebhookExporter(KeptExporter):
             raise self._refused(answer)
         return 0
 
-    def check_receiver(self) -> str:
-        """Return the receiver's host; raises `ExportFailed` if its URL or secret is missing or malformed."""
-        return self._receiver.check()
+    def check_settings(self) -> str:
+        return f"the receiver at {self._receiver.check()} accepts signed requests"
 
     def close(self) -> None:
         self._receiver.close()
@@ -170,7 +167,7 @@ class WebhookExporter(KeptExporter):
         return found
 
     def _refused(self, answer: Answer) -> ExportStopped:
-        return ExportStopped(f"{self._said(answer)}. {self._advice()}")
+        return ExportStopped(f"{self._said(answer)}. {advice(self._source.queue)}")
 
     def _said(self, answer: Answer) -> str:
         text = printable(" ".join(answer.text.split())[:_SHOWN])
@@ -180,18 +177,11 @@ class WebhookExporter(KeptExporter):
     def _target_was_set_back(self, batch: ExportBatch) -> None:
         raise ExportStopped(
             f"the receiver of the webhook lacks changes that bucket {batch.bucket} of queue {batch.queue!r} has "
-            f"exported: it was set back or emptied, or is not the one exported to before. {self._advice()}"
+            f"exported: it was set back or emptied, or is not the one exported to before. {advice(self._source.queue)}"
         )
 
     def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
         raise ExportStopped(
             f"the receiver of the webhook has changes of bucket {batch.bucket} of queue {batch.queue!r} that this "
-            f"store does not have: the store was set back. {self._advice()}"
-        )
-
-    def _advice(self) -> str:
-        queue = self._source.queue
-        return (
-            f"Repair the cause; then `cq export rebase {queue}` continues from here, "
-            f"and `cq export rebuild {queue}` sends all values again"
+            f"store does not have: the store was set back. {advice(self._source.queue)}"
         )

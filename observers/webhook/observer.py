@@ -7,14 +7,11 @@ from typing import Any, Final
 
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
-from cq.keys.export import ExportKeys
 from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers.export.batch import ExportFailed
-from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.queue import add_changes
 from cq.observers.export.spec import checked_env
-from cq.observers.export.task import ExportTask, kept_tasks
 from cq.observers.scheduling.task import Task
+from cq.observers.sink.tasks import BatchLimits, sink_tasks
 from cq.observers.webhook.client import HttpReceiver
 from cq.observers.webhook.exporter import WebhookExporter
 from cq.observers.webhook.message import Source
@@ -27,8 +24,7 @@ DEFAULT_URL_ENV: Final = "CQ_WEBHOOK_URL"
 """The default environment variable of the receiver's URL."""
 DEFAULT_SECRET_ENV: Final = "CQ_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 """The default environment variable of the secret."""
-BATCH_BYTES: Final = 100_000
-BATCH_ENTRIES: Final = 1_000
+LIMITS: Final = BatchLimits(bytes=100_000, entries=1_000)
 """Limits of a request, whose JSON is larger than the stored entries. Many servers accept a body of 1 MB at most."""
 
 
@@ -56,22 +52,8 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
 
 
 def webhook_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """The tasks of a worker for a queue's webhook: the keeper, and one for each bucket.
-
-    If this process lacks the URL, the secret or the HTTP client, returns no tasks and stores the failure: other workers
-    may have them.
-    """
-    exporter = webhook_exporter(db, config, observer)
-    try:
-        exporter.check_receiver()
-    except ExportFailed as error:
-        FailureNote(db, ExportKeys(config.name), None).give_up(f"export of queue {config.name!r}", error)
-        return []
-    tasks = kept_tasks(db, config, observer, exporter)
-    for task in tasks:
-        if isinstance(task, ExportTask):
-            task.batch_bytes, task.batch_entries = BATCH_BYTES, BATCH_ENTRIES
-    return tasks
+    """The tasks of a worker for a queue's webhook, see `sink_tasks`."""
+    return sink_tasks(db, config, observer, webhook_exporter(db, config, observer), LIMITS)
 
 
 def webhook_exporter(db: Database, config: QueueConfig, observer: ObserverConfig) -> WebhookExporter:

@@ -175,6 +175,7 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
         "howto/fastapi.md",
         "howto/flask.md",
         "howto/jobs.md",
+        "howto/kafka.md",
         "howto/load-files.md",
         "howto/observers.md",
         "howto/once.md",

@@ -106,7 +106,17 @@ def test_each_check_of_the_doctor_is_in_the_table() -> None:
         for checks in (store.before(), store.after(), store.of_queue(queue, Space()))
         for name in checks
     ]
-    of_all = ["python", "cq", "store", "queue", "export of", "forward of", "webhook of", "outbox of"]
+    of_all = [
+        "python",
+        "cq",
+        "store",
+        "queue",
+        "export of",
+        "forward of",
+        "webhook of",
+        "kafka of",
+        "outbox of",
+    ]
     table = PARTS["Checks of cq doctor"]
     listed = [
         name

@@ -1,4 +1,4 @@
-"""The page of exports, forwards, webhooks and outboxes."""
+"""The page of exports, forwards, webhooks, topics and outboxes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEVELS: Final = {"active": Level.GOOD, "filling": Level.NOTE}
 
 
 def exports_page() -> WebPage:
-    """The page of exports, forwards, webhooks and outboxes."""
+    """The page of exports, forwards, webhooks, topics and outboxes."""
     parts = (Part("verdict"), Part("exports"), Part("outboxes"))
     return WebPage("/exports", "Exports, forwards and outboxes", "/exports", (OVERVIEW,), parts, _view)
 

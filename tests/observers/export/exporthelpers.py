@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import cq
 from cq.keys.export import ExportKeys
+from cq.observers.builtin import FACTORIES
 from cq.observers.export import state as exportstate
 from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import BUCKETS, ExportQueue
@@ -14,6 +21,13 @@ from cq.observers.export.task import ExportTask
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
 from tests.helpers import stored
+
+
+class BuiltInApp(cq.App):
+    """An app that has the built-in observers."""
+
+    def code(self, wanted: Any, built_in: Any = None) -> Any:
+        return super().code(wanted, built_in or FACTORIES)
 
 
 class Kept:
@@ -80,3 +94,12 @@ def notified(db: Any, name: str) -> list[int]:
 def entries_aside(db: Any, name: str) -> list[AsideEntry]:
     """What was set aside."""
     return list(exportstate.entries_aside(db, ExportKeys(name)))
+
+
+def run_killed(store: str, point: str) -> None:
+    """Export the queue `words` to its sink in a process that kills itself at this point, or at none."""
+    script = Path(__file__).with_name("sinkworker.py")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, str(script), store, point]
+    ended = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True)
+    assert ended.returncode == (0 if point == "none" else -signal.SIGKILL), ended.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sqlite3
 import ssl
 import subprocess
@@ -35,21 +34,21 @@ from cq.observers.export.task import ExportTask
 from cq.observers.forward.observer import forward_spec
 from cq.observers.monitoring.diagnosis import doctor
 from cq.observers.monitoring.export_status import export_status
+from cq.observers.sink.exporter import SentPosition
+from cq.observers.sinks import opened_sink
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import find_export
 from cq.observers.webhook import client
 from cq.observers.webhook.client import HttpReceiver, retry_seconds
 from cq.observers.webhook.exporter import LONGEST_RETRY_SECONDS
-from cq.observers.webhook.message import SentPosition
 from cq.observers.webhook.observer import webhook_spec, webhook_tasks
-from cq.observers.webhook.operate import opened_webhook
 from cq.observers.webhook.signing import read_secrets, signed_headers
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.cli.conftest import BOTH_STORES, Cli, Here, cli, here
 from tests.helpers import add, combine_all, configured, free_ports, stored
-from tests.observers.export.exporthelpers import run_to_end, waits
+from tests.observers.export.exporthelpers import BuiltInApp, run_killed, run_to_end, waits
 from tests.observers.webhook.webhookhelpers import SECRET, Kept, serving, serving_kept
 
 __all__ = ["cli", "here"]
@@ -88,17 +87,10 @@ def state(db: Any) -> str:
     return f"{found.state}: {found.error}"
 
 
-class _App(cq.App):
-    """An app that has the built-in observers."""
-
-    def code(self, wanted: Any, built_in: Any = None) -> Any:
-        return super().code(wanted, built_in or FACTORIES)
-
-
 def change(db: Any, **updates: int) -> None:
     """Change values, without sending the changes."""
     add(db, QUEUE, updates)
-    combine_all(db, QUEUE, _App())
+    combine_all(db, QUEUE, BuiltInApp())
 
 
 def step(db: Any) -> str:
@@ -154,7 +146,7 @@ class TestRequests:
             received.execute("INSERT INTO word_counts VALUES ('\"stale\"', '1', '00000001')")
             received.execute("UPDATE word_counts SET value = '7'")
             received.commit()
-        with opened_webhook(db, QUEUE) as webhook:
+        with opened_sink(db, QUEUE) as webhook:
             assert webhook.rebuild() > 1
         drain(db, QUEUE)
 
@@ -372,7 +364,7 @@ class TestAnswers:
         if expected.startswith("stopped"):
             assert step(db).startswith("stopped")
             assert kept.values() == {}
-            with opened_webhook(db, QUEUE) as webhook:
+            with opened_sink(db, QUEUE) as webhook:
                 assert webhook.rebase() == 1
         drain(db, QUEUE)
         assert state(db) == "active: "
@@ -460,7 +452,7 @@ class TestSetBack:
 
         assert "lacks changes that bucket" in step(db)
         assert kept.values() == {}
-        with opened_webhook(db, QUEUE) as webhook:
+        with opened_sink(db, QUEUE) as webhook:
             webhook.rebuild()
         drain(db, QUEUE)
         assert kept.values() == {"a": 2, "b": 1}
@@ -471,14 +463,14 @@ class TestSetBack:
         add(db, QUEUE, {"a": 1})
         drain(db, QUEUE)
         before = stored(db, below(b"cq/"))
-        with opened_webhook(db, QUEUE) as webhook:
+        with opened_sink(db, QUEUE) as webhook:
             webhook.rebuild()  # so that the receiver has a later epoch and generation than the restored store
         add(db, QUEUE, {"a": 1, "lost": 1})
         drain(db, QUEUE)
         transact(db, lambda tr: _restore(tr, before))
 
         assert "that this store does not have: the store was set back" in step(db)
-        with opened_webhook(db, QUEUE) as webhook:
+        with opened_sink(db, QUEUE) as webhook:
             webhook.rebuild()
         add(db, QUEUE, {"a": 5})
         drain(db, QUEUE)
@@ -496,7 +488,7 @@ class TestSetBack:
             if isinstance(task, ExportTask):
                 task._clear = lambda tr, read: None  # type: ignore[method-assign]
             task.run()
-        with opened_webhook(db, QUEUE) as webhook:
+        with opened_sink(db, QUEUE) as webhook:
             webhook.rebase()
         change(db, a=1)
         drain(db, QUEUE)
@@ -523,7 +515,7 @@ class TestSetBack:
         kept.receive = lambda *given: (401, {}) if refused else receive(*given)
         cq.remove_observer(db, QUEUE, EXPORT)
         cq.put_observer(db, QUEUE, webhook_spec())
-        combine_all(db, QUEUE, _App())
+        combine_all(db, QUEUE, BuiltInApp())
         assert step(db).startswith("stopped: the receiver of the webhook answered 401")
         refused.clear()
         assert step(db).startswith("stopped: the receiver of the webhook answered 401")  # for the operator
@@ -621,16 +613,12 @@ class TestCommands:
 
 @BOTH_STORES
 def test_a_worker_that_is_killed_at_any_point_changes_nothing(cli: Cli, db: Any, kept: Kept) -> None:
-    script = Path(__file__).with_name("webhookworker.py")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     cq.configure(db, QUEUE, observers=[webhook_spec()])
     expected = []
     for number, point in enumerate(("read", "delivered", "exported", "none"), 1):
         change(db, a=1)
         expected.append(number)
-        command = [sys.executable, str(script), cli.url, point]
-        ended = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True)
-        assert ended.returncode == (0 if point == "none" else -signal.SIGKILL), ended.stderr
+        run_killed(cli.url, point)
 
     assert kept.history() == {"a": expected}
     assert waits(db, QUEUE) == 0

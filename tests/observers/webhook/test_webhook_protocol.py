@@ -21,10 +21,11 @@ from cq.observers.export.keeper import empty_batches
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import read_view
 from cq.observers.export.task import ExportTask
+from cq.observers.sink.exporter import SentPosition
+from cq.observers.sink.operate import _store_epoch
 from cq.observers.webhook.client import Answer
 from cq.observers.webhook.exporter import WebhookExporter
-from cq.observers.webhook.message import SentPosition, Source
-from cq.observers.webhook.operate import _store_epoch
+from cq.observers.webhook.message import Source
 from cq.store.transact import transact
 from tests.observers.export.exporthelpers import add, waits, with_settings
 from tests.observers.webhook.webhookhelpers import Kept

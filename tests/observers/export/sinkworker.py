@@ -1,4 +1,4 @@
-"""A process that exports the queue `words` to its webhook, and kills itself at a point: `STORE POINT`."""
+"""A process that exports the queue `words` to its sink, and kills itself at a point: `STORE POINT`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import cq
 from cq.config.queue import read_config
+from cq.observers.builtin import observer_tasks
 from cq.observers.export.task import ExportTask
+from cq.observers.kafka.exporter import KafkaExporter
 from cq.observers.scheduling.runner import DONE
 from cq.observers.webhook.exporter import WebhookExporter
-from cq.observers.webhook.observer import webhook_tasks
 from cq.store.transact import transact
 
 
@@ -26,8 +27,9 @@ def main(store: str, point: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     WebhookExporter.signal = staticmethod(at)
+    KafkaExporter.signal = staticmethod(at)
     ExportTask.signal = staticmethod(at)
-    keeper, *tasks = webhook_tasks(db, config, config.observers[0])
+    keeper, *tasks = observer_tasks(db, config)["export"]
     keeper.run()
     for task in tasks:
         while (pause := task.run()) != DONE:
