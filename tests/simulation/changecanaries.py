@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from cq.admin import backfill, configure, purge, rebucket
+from cq.admin import backfill, purge, rebucket
 from cq.config import flags
 from cq.config import queue as config
 from cq.queue import adds, limits
@@ -55,7 +55,7 @@ def changes_configurations_by_snapshot() -> Iterator[None]:
         return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
 
     with ExitStack() as stack:
-        for module in (configure, limits, purge, rebucket):
+        for module in (limits, purge, rebucket):
             stack.enter_context(patch.object(module, "read_config", read))
         yield
 
