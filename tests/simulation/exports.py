@@ -25,6 +25,8 @@ import sqlalchemy as sa
 import cq
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
+from cq.observers.export.queue import BUCKETS
+from cq.observers.export.rows import ReadLimits, read_entries
 from cq.observers.export.spec import export_spec
 from cq.observers.sql import rebuild
 from cq.observers.sql.check import init
@@ -221,9 +223,16 @@ class Exports(Scenario):
         ):  # the clock, too: to a time after the backup, when lost versions come again
             self.hub.jumped = max(self.hub.rng.uniform(0, 1), self._saved_clock - self.hub.clock)
         self.sums = self._saved.copy()
-        for key, values in self.table.reported.items():
-            values.append(self._stored().get(key))
+        self._report_restored()
         self.trace("the store is restored")
+
+    def _report_restored(self) -> None:
+        """The table may get the entries that were queued in the backup, and then its values."""
+        stored = self._stored()
+        for key, value in self._queued():
+            self.table.reported[key].append(value)
+        for key, values in self.table.reported.items():
+            values.append(stored.get(key))
 
     def _open_store(self) -> None:
         self.inner = self.inners[STORE] = self.open_store(STORE)
@@ -293,6 +302,13 @@ class Exports(Scenario):
         if stored == table:
             return ""
         return f"the table differs from the values: {sorted(table.items() ^ stored.items())}"
+
+    def _queued(self) -> list[tuple[str, Any]]:
+        """The entries of the export queue, in order for each key."""
+        limits = ReadLimits(read_version=1 << 62, size=1 << 62, entries=1 << 62)
+        tr = self.inner.create_transaction().snapshot
+        found = [read_entries(tr, ExportKeys(SUMS), bucket, limits) for bucket in range(BUCKETS)]
+        return [(entry.key, entry.value) for bucket in found for entry in bucket.entries]
 
     def _stored(self) -> dict[str, Any]:
         return dict(cq.CombineQueue(SUMS).scan(self.inner))

@@ -93,7 +93,6 @@ class Outboxes(Exports):
         super().__init__(plan, folder, trace)
         self.connections: OutboxConnections = OutboxConnections(self)
         self.table: Any = self  # `TableCopy` reports a restored table to it
-        self.reported: dict[str, list[Any]] = {}
         self.due: set[int] = set()
         self.moved: dict[str, list[int]] = defaultdict(list)
         self.drawn: dict[int, tuple[str, int]] = {}
@@ -188,6 +187,9 @@ class Outboxes(Exports):
             self.moved = defaultdict(list, {key: each.copy() for key, each in self._saved_moves.items()})
         elif self._saved is not saved:
             self._saved_moves = {key: each.copy() for key, each in self.moved.items()}
+
+    def _report_restored(self) -> None:
+        """No table holds values of the queue."""
 
     def _export_again(self, process: Process) -> None:
         """Accept what is lost, if the workers have stopped, and continue."""
