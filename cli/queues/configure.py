@@ -256,8 +256,8 @@ def pause(
 
     Adds and reads continue. The name of a level, such as hits.1h, pauses this level alone.
     """
-    db = open_store(store)
     seconds = None if duration is None else seconds_of(duration)
+    db = open_store(store)
     cq.pause(db, queue, reason, seconds=seconds)
     _print_state(db, queue, json, is_paused=True)
 

@@ -28,7 +28,7 @@ from cq.store import OpenDatabase
 from cq.store.transact import transact
 from cq.verify.verification import Verification
 
-commands = CommandSet("export", "Export the values of queues to SQL tables, webhooks or topics of Kafka.")
+commands = CommandSet("export", "Export the values of queues to SQL tables, webhooks or Kafka.")
 
 
 @commands.command("list", examples=["cq export list", "cq export list words --json"])

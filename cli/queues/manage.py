@@ -51,7 +51,7 @@ def rebucket(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Change the number of buckets of a queue and of the levels of its roll-up.
+    """Change the number of buckets of a queue and of its levels.
 
     The queue stays in use, and no update is lost, repeated or reordered. Workers drain the old buckets, and then
     continue with the new ones. Current values do not move.
@@ -66,7 +66,7 @@ def rebucket(
 
 @commands.command("purge", examples=["cq purge words --yes"])
 def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None, json: Json = False) -> None:
-    """Delete all values and queued updates of a queue and of the levels of its roll-up.
+    """Delete all values and queued updates of a queue and of its levels.
 
     Updates added from now on count. Workers do the deletion, and report each deleted key to the observers: a
     top and an exported table follow.
@@ -151,7 +151,7 @@ def drain(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Wait until workers have combined all queued updates of a queue and of the levels of its roll-up.
+    """Wait until no updates of a queue and its levels are queued.
 
     It waits for a moment at which all of these are empty. `cq worker --drain` combines the updates itself.
     """

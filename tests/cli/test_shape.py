@@ -33,7 +33,7 @@ def test_with_workers_they_wait_until_it_is_done(cli: Cli, db: Any, words: Any) 
     db.transact(lambda tr: words.add(tr, {"a": 1}))
     assert cli.run("purge", "words", "--yes").out == "queue 'words' is purged\n"
     assert_values(db, "words", {})
-    assert cli.run("delete", "words", "--yes", "--json").rows() == [{"queue": "words", "done": "deleted"}]
+    assert cli.run("delete", "words", "--yes", "--json").rows() == [{"queue": "words", "done": "deleted", "levels": []}]
     assert cli.run("status", "words").status == 1
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(SECONDS) == 0
@@ -54,7 +54,7 @@ def test_without_workers_what_is_begun_is_left_to_them(here: Here, db: Any) -> N
     assert here("rebucket", "words", "--buckets", "9").out == "queue 'words' has 9 buckets\n"
     assert_values(db, "words", {"a": 2, "b": 1})
     assert here("purge", "words", "--yes", "--no-wait", "--json").rows() == [
-        {"queue": "words", "done": "being purged"}
+        {"queue": "words", "done": "being purged", "levels": []}
     ]
     drain(db)
     assert_values(db, "words", {})
@@ -99,6 +99,7 @@ def test_limits_are_shown_set_and_removed(here: Here, db: Any, words: Any) -> No
         "max_bytes": 10,
         "when_full": "admit",
         "full": "more than 10 bytes are queued",
+        "levels": [],
     }
     here("limit", "words", "--none")
     assert here("limit", "words").out == "queue 'words': no limits\n"

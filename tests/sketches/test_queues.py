@@ -150,8 +150,6 @@ def test_a_value_type_is_implied_and_belongs_to_its_combiner(db: Any, name: str)
     for combiner in ("sum", "last"):
         with pytest.raises(InvalidConfiguration, match="expected a"):
             cq.configure(db, f"{name}s", combiner=combiner, value="distinct")
-    with pytest.raises(InvalidConfiguration):
-        cq.configure(db, f"{name}w", combiner="distinct", window=60)
 
 
 def test_versions_without_sketches_refuse_the_queue(db: Any, name: str) -> None:
