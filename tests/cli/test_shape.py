@@ -33,7 +33,9 @@ def test_with_workers_they_wait_until_it_is_done(cli: Cli, db: Any, words: Any) 
     db.transact(lambda tr: words.add(tr, {"a": 1}))
     assert cli.run("purge", "words", "--yes").out == "queue 'words' is purged\n"
     assert_values(db, "words", {})
-    assert cli.run("delete", "words", "--yes", "--json").rows() == [{"queue": "words", "done": "deleted", "levels": []}]
+    assert cli.run("delete", "words", "--yes", "--json").rows() == [
+        {"queue": "words", "done": "deleted", "levels": []}
+    ]
     assert cli.run("status", "words").status == 1
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(SECONDS) == 0
