@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from cq.cli.operate.status_view import NO_QUEUE
-from cq.cli.shared.output import make_console, print_json, print_table, say
+from cq.cli.operate.status_view import NO_QUEUE, hidden_levels, shown_queues
+from cq.cli.shared.output import make_console, make_table, print_json, print_rich, say
 from cq.cli.shared.sparkline import sparkline
-from cq.config.queue import queue_names, read_config
+from cq.observers.monitoring.store_overview import overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
-from cq.store.api import Database, Transaction
-from cq.store.transact import transact
+from cq.store.api import Database
 
 _COLUMNS: Final = ("queue", "figure", "past hour", "its minutes")
 _COUNTS: Final = {"updates": "updates", "passes": "passes", "conflicts": "conflicts", "set aside": "aside"}
@@ -20,23 +19,25 @@ _WIDE: Final = 110  # columns of a terminal with a block for each minute
 _TOGETHER: Final = 3  # minutes of a block on a narrower one
 
 
-def print_history(db: Database, queue: str | None, *, json: bool) -> None:
-    """Print the past hour of a queue, or of all queues; raises `QueueNotConfigured`."""
+def print_history(db: Database, queue: str | None, *, wide: bool, json: bool) -> None:
+    """Print the past hour of a queue with its levels, or of all queues; raises `QueueNotConfigured`.
 
-    def names(tr: Transaction) -> list[str]:
-        return queue_names(tr.snapshot) if queue is None else [read_config(tr.snapshot, queue).name]
-
-    found = read_history(db, transact(db, names))
+    A terminal shows the levels that `cq status` shows: all with `wide`.
+    """
+    console, found = make_console(), overview(db, queue)
+    shown = shown_queues(found, every=wide or json or not console.is_terminal)
+    history = read_history(db, [each.name for each in shown])
     if json:
-        for name, minutes in found.items():
-            print_json({"name": name, "minutes": [asdict(minute) for minute in minutes]})
+        for each in shown:
+            minutes = [asdict(minute) for minute in history[each.name]]
+            print_json({"name": each.name, "level_of": each.level_of, "minutes": minutes})
         return
-    if not found:
+    if not shown:
         say(NO_QUEUE)
         return
-    console = make_console()
     together = _TOGETHER if console.is_terminal and console.width < _WIDE else 1
-    print_table(_COLUMNS, _rows(found, together, console.options.ascii_only), right=["past hour"])
+    table = make_table(_COLUMNS, _rows(history, together, console.options.ascii_only), right=["past hour"])
+    print_rich(table, *hidden_levels(found, shown))
 
 
 def _rows(

@@ -12,11 +12,18 @@ from rich.console import Console
 from rich.text import Text
 
 from cq.cli.operate.history_view import print_history
-from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, queue_columns, shown_queues, table_of
+from cq.cli.operate.status_view import (
+    NO_QUEUE,
+    WORKER_COLUMNS,
+    hidden_levels,
+    queue_columns,
+    shown_queues,
+    table_of,
+)
 from cq.cli.operate.watch import watch
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, argument, read_store
-from cq.cli.shared.output import is_read, make_console, print_json, print_rich, quantity, say
+from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
 from cq.cli.shared.table import FittedTable
 from cq.observers.monitoring.store_overview import Overview, overview, remarks
 from cq.plain_text import printable
@@ -58,13 +65,14 @@ def show_status(
     For each queue its state, backlog, age and rate; for each worker its state and rate; then a line per warning.
     The levels of a roll-up come after their queue. A terminal shows the columns that fit, and of several queues only
     those levels that need attention; a pipe shows all. With --json one line per queue, then one line with all
-    workers; with --history --json one line per queue with its minutes.
+    workers; with --history --json one line per queue with its minutes. The history lists queues and levels in the same
+    way.
     """
     if history and watched:
         raise typer.BadParameter("expected --history or --watch, got both")
     db, console = read_store(store), make_console()
     if history:
-        print_history(db, queue, json=json)
+        print_history(db, queue, wide=wide, json=json)
         return
     if not watched:
         _print(console, overview(db, queue), wide, json)
@@ -103,10 +111,7 @@ def _shown(found: Overview, width: int | None, *, wide: bool = False) -> Iterabl
     """The queues, the workers, and a line for each remark."""
     queues = shown_queues(found, every=wide or width is None)
     yield table_of(queue_columns(found), queues, width, wide=wide) if queues else Text(NO_QUEUE)
-    if hidden := len(found.queues) - len(queues):
-        yield Text(
-            f"({quantity(hidden, 'level')} without warnings hidden: `cq status --wide` shows all)", "dim"
-        )
+    yield from hidden_levels(found, queues)
     if found.workers:
         yield Text()
         yield table_of(WORKER_COLUMNS, found.workers, width, wide=wide)

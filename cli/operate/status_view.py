@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from rich.text import Text
 
 from cq.admin.queue_status import QueueStatus
-from cq.cli.shared.output import limits
+from cq.cli.shared.output import limits, quantity
 from cq.cli.shared.table import FittedTable
 from cq.observers.monitoring.export_status import ExportStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
@@ -59,6 +59,13 @@ def shown_queues(found: Overview, *, every: bool) -> list[QueueStatus]:
     """The queues for a table: without the levels that need no attention, unless there is one queue only, or `every`."""
     is_one = sum(queue.level_of is None for queue in found.queues) == 1
     return [queue for queue in found.queues if every or is_one or _is_prominent(queue, found)]
+
+
+def hidden_levels(found: Overview, shown: Sequence[QueueStatus]) -> list[Text]:
+    """A line with the number of levels that `shown_queues` left out; no line if it left out none."""
+    hidden = len(found.queues) - len(shown)
+    text = f"({quantity(hidden, 'level')} without warnings hidden: `cq status --wide` shows all)"
+    return [Text(text, "dim")] if hidden else []
 
 
 def _is_prominent(queue: QueueStatus, found: Overview) -> bool:

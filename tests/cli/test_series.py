@@ -153,6 +153,10 @@ def test_status_shows_queues_first_and_levels_that_need_attention(here: Here, cl
     assert (rows[1]["levels"], rows[1]["level_of"]) == ([], "hits")
     assert [line.split()[0] for line in here("status").out.splitlines()[1:7]] == groups
     assert [row["name"] for row in here("status", "likes", "--json").rows()[:-1]] == groups[3:]
+    history = here("status", "--history", "--json").rows()
+    assert [row["name"] for row in history] == groups
+    assert [row["level_of"] for row in history] == [None, "hits", "hits", None, "likes", "likes"]
+    assert [row["name"] for row in here("status", "likes", "--history", "--json").rows()] == groups[3:]
     here("pause", "hits")
     here("pause", "likes.1h")
     lines = here("status").out.splitlines()
@@ -162,6 +166,16 @@ def test_status_shows_queues_first_and_levels_that_need_attention(here: Here, cl
     first = [line.split()[0] for line in shown if line.strip()]
     assert [each for each in first if each in groups] == ["hits", "likes", "likes.1h"]
     assert any("3 levels without warnings hidden: `cq status --wide` shows all" in line for line in shown)
+    with Terminal(cli, "status", "--history", size=(100, 40)) as terminal:
+        shown = plain(terminal.output()).splitlines()
+    first = [line.split()[0] for line in shown if line.strip()]
+    assert [each for each in first if each in groups] == [
+        each for each in ("hits", "likes", "likes.1h") for _ in range(5)
+    ]
+    assert any("3 levels without warnings hidden" in line for line in shown)
+    with Terminal(cli, "status", "--history", "--wide", size=(100, 40)) as terminal:
+        shown = plain(terminal.output()).splitlines()
+    assert {line.split()[0] for line in shown if line.strip()} >= set(groups)
 
 
 def test_a_series_is_a_chart(here: Here, hits: int) -> None:
