@@ -164,6 +164,11 @@ class QueueConfig:
         return self.window is not None and self.rollup is not None
 
     @property
+    def subtracted_window(self) -> WindowSpec | None:
+        """The window if workers subtract the updates that leave it; None for a merged window or no window."""
+        return None if self.merges_window else self.window
+
+    @property
     def features(self) -> list[str]:
         """The features that the queue needs, see `cq.config.features`."""
         needed = {"audit": self.audit is not None, "window": self.window is not None}

@@ -81,7 +81,7 @@ class Intake:
 
     def _size(self, key: Any, update: Any) -> int:
         """The size of an update; raises `InvalidData` or `TooLarge` unless the queue and its window take it."""
-        if self.config.window is not None and not self.config.merges_window:
+        if self.config.subtracted_window is not None:
             check_removable(self.config, key, update)
         return check_update(self.config, key, update)
 

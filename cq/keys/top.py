@@ -1,4 +1,4 @@
-"""The keys of a queue's top and of its published clouds, below the prefixes of observers in `cq.keys.queue`."""
+"""The keys of a queue's top, its published clouds and its former tops, below the prefixes in `cq.keys.queue`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from cq.keys.queue import QueueKeys, below
 _LENGTH: Final = Struct(">H")
 _VERSION: Final = Struct(">Q")
 _PIECE: Final = Struct(">I")
+_TIME: Final = Struct(">Q")
+TIME_BYTES: Final = _TIME.size
 _GROUPS_REMEMBERED: Final = 1_000
 
 
@@ -110,6 +112,28 @@ class CloudKeys:
     def piece(self, group: str | None, version: int, piece: int) -> bytes:
         """The key of one piece of a cloud."""
         return self.pieces(group, version) + _PIECE.pack(piece)
+
+
+class FormerTopKeys:
+    """The keys of former tops, which `trending` reads: `Z` is the prefix of the published data of the queue's top.
+
+    Z "t" time8    the first keys of the top at this time, in milliseconds since 1970, as in a cloud
+    """
+
+    def __init__(self, queue: QueueKeys) -> None:
+        self.prefix = queue.observer_published("top") + b"t"
+
+    def at(self, time: int) -> bytes:
+        """The key of the top at a time."""
+        return self.prefix + _TIME.pack(time)
+
+    def until(self, time: int, length: int) -> tuple[bytes, bytes]:
+        """The range of the tops of the `length` milliseconds that end with a time, which is included."""
+        return self.at(max(0, time - length + 1)), self.at(max(0, time + 1))
+
+    def all(self) -> tuple[bytes, bytes]:
+        """The range of all former tops."""
+        return below(self.prefix)
 
 
 @lru_cache(maxsize=_GROUPS_REMEMBERED)

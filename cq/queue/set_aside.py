@@ -125,7 +125,7 @@ def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
     def drop(tr: Transaction, piece: bytes, value: bytes) -> _Used:
         config = read_config(tr, name)
         updates = updates_aside(keys, piece, value)
-        if config.window is not None and not config.merges_window and updates:
+        if config.subtracted_window is not None and updates:
             raise InvalidData(
                 f"updates of queue {name!r} will be subtracted when they leave its window, so that without them totals "
                 f"would be too small: add them again with `cq aside retry {name}`"

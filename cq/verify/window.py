@@ -69,7 +69,7 @@ def check_totals(verification: Verification) -> Iterator[Difference]:
 
 def _recount(piece: Piece) -> str:
     """Compare the totals of a window with its rows; return why they cannot be compared, empty if they can."""
-    if piece.config.window is None or piece.config.merges_window:
+    if piece.config.subtracted_window is None:
         return ""
     if read_purging(piece.snapshot, piece.config):
         return "the queue is being purged"

@@ -75,9 +75,9 @@ def expire(
 
 def _expire(tr: Transaction, name: str, now: int, limit_bytes: int) -> Expired | None:
     config, window = read_config(tr, name), WindowKeys(name)
-    if config.window is None or config.merges_window:
+    if config.subtracted_window is None:
         return None
-    wait = _seconds_to_next(tr.snapshot, window, config.window.slice, now)
+    wait = _seconds_to_next(tr.snapshot, window, config.subtracted_window.slice, now)
     if wait > 0:
         return Expired(0, 0, wait)
     lock = tr.get(window.lock)  # with a read conflict; started first, so that it costs no extra round trip

@@ -10,23 +10,23 @@ read at one version of the store, so they always belong together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from cq.admin.backfill import parse_generation
-from cq.config.queue import read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotReady
 from cq.keys import QueueKeys
 from cq.keys.top import CloudKeys
 from cq.observers.top.index import MAX_N, NAME
-from cq.observers.top.ranking import check_group, missing, settings_of
+from cq.observers.top.ranking import check_group, entry_of, missing, settings_of
 from cq.observers.top.scores import exact
 from cq.observers.top.weights import LEAST, MOST, weights
-from cq.store.api import Database, Transaction, TransactionRead, Void, snapshot_of
+from cq.store.api import Database, KeyValue, Transaction, TransactionRead, Void, snapshot_of
 from cq.store.watch import wait_until
 
 PIECE_BYTES: Final = 90_000
@@ -197,6 +197,20 @@ class CloudHead:
             found = [tr.get(keys.piece(group, self.version, number)) for number in range(self.pieces)]
             data = b"".join(piece.value or b"" for piece in found)
         return decode_entries(data)
+
+
+def first_entries(
+    config: QueueConfig, rows: Iterable[KeyValue], prefix_length: int, most: int = CLOUD_BYTES
+) -> bytes:
+    """The encoded entries of a cloud from these rows of an index, up to about `most` bytes."""
+    entries, size = [], 0
+    for row in rows:
+        size += len(row.key) - prefix_length + len(row.value)
+        if size > most:
+            break
+        entry = entry_of(config, row.key[prefix_length:], row.value)
+        entries.append((entry.key, entry.score))
+    return encode_entries(entries)
 
 
 def encode_entries(entries: Sequence[tuple[Any, Any]]) -> bytes:

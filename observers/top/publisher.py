@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from cq import runtime
 from cq.admin.backfill import parse_generation
@@ -22,9 +22,9 @@ from cq.keys.top import CloudKeys, TopKeys, group_of
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
-from cq.observers.top.cloud import CLOUD_BYTES, PIECE_BYTES, CloudHead, digest_of, encode_entries
+from cq.observers.top.cloud import PIECE_BYTES, CloudHead, digest_of, first_entries
+from cq.observers.top.former import FormerTopTask
 from cq.observers.top.index import LAST_PART, NAME
-from cq.observers.top.ranking import entry_of
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 
@@ -200,22 +200,14 @@ class Publisher(Task):
         return None
 
 
-def first_entries(config: QueueConfig, rows: Any, prefix_length: int) -> bytes:
-    """The encoded entries of a cloud from these rows of an index, up to about `CLOUD_BYTES`."""
-    entries, size = [], 0
-    for row in rows:
-        size += len(row.key) - prefix_length + len(row.value)
-        if size > CLOUD_BYTES:
-            break
-        entry = entry_of(config, row.key[prefix_length:], row.value)
-        entries.append((entry.key, entry.score))
-    return encode_entries(entries)
-
-
 def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """A worker's tasks for a queue with a top; none for a top by the last part of keys, which has no clouds."""
+    """A worker's tasks for a queue with a top: its clouds, and with a window that subtracts also its former tops.
+
+    A top by the last part of keys has no clouds, and one in groups has no former tops.
+    """
     if observer.settings["group"] == LAST_PART:
         return []
     task = Publisher(db, config, observer)
     transact(db, task.prepare)
-    return [task]
+    keeps_former = config.subtracted_window is not None and not observer.settings["group"]
+    return [task, FormerTopTask(db, config, observer)] if keeps_former else [task]

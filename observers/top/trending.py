@@ -1,14 +1,16 @@
-"""The top of one period of a roll-up, and for each entry its rank in the period before."""
+"""The top of one period of a roll-up or of a window, and for each entry its rank in the period before."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple
 
 from cq import runtime
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUpLevel, duration, seconds_of
-from cq.config.window import checked_time
-from cq.errors import NotInStore
+from cq.config.window import WindowSpec, checked_time, milliseconds
+from cq.errors import InvalidConfiguration, NotInStore
+from cq.observers.top.former import read_former
 from cq.observers.top.ranking import Ranking
 from cq.queue.slots import Span
 from cq.store.api import TransactionRead, snapshot_of
@@ -22,7 +24,8 @@ class TrendingEntry(NamedTuple, Generic[K]):
         key: a key of the queue.
         score: its value in the period.
         rank: 1 plus the number of keys with a strictly higher score in the period.
-        before: its rank in the period before; None if it had no value there.
+        before: its rank in the period before; None if it had no value there. For a window also None if it was not among
+            the first keys of the top, as many as the top's cloud has, or if no worker ran at that time.
     """
 
     key: K
@@ -36,33 +39,61 @@ def trending(
 ) -> list[TrendingEntry[Any]]:
     """The keys with the highest values of a period, the highest first, with their ranks in the period before.
 
-    The level of the period must keep a top by periods: `cq configure hits.1h --top`. All reads see one version of the
-    store. Reads the top, and then for all entries together what `Ranking.ranks` reads.
+    The level of the period must keep a top by periods: `cq configure hits.1h --top`. A period as long as the window of
+    a queue is the window, for one that subtracts and keeps a top: the period before ended one width ago, exact to a
+    60th of the width. All reads see one version of the store. Reads the top, and then for all entries together what
+    `Ranking.ranks` reads, or for a window the copy of the top of that time.
 
     Args:
         tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
         queue: the queue with the roll-up.
-        by: the period, such as `"1h"`.
-        at: a time in the period, in seconds since 1970; default: now.
+        by: the period, such as `"1h"`, or the width of the window.
+        at: a time in the period, in seconds since 1970; default: now. A window has only the present.
         limit: maximum number of keys, at least 1.
 
     Raises:
-        NotInStore: the queue has no level of this period, or the level has no top.
-        InvalidConfiguration: the top of the level is not kept by periods, or keeps no ranks.
+        NotInStore: the queue has neither a level nor a window of this period, or it has no top.
+        InvalidConfiguration: the top of the level is not kept by periods, or keeps no ranks; the top of the window is
+            kept in groups, or a time is given for it.
         NotReady: workers are still building the top.
     """
     config = read_config(snapshot_of(tr), queue)
+    window = config.subtracted_window
+    if window is not None and seconds_of(by) * 1000 == window.width:
+        if at is not None:
+            raise InvalidConfiguration(
+                f"the window of queue {queue!r} has a top of the present only: give no time"
+            )
+        return _of_window(tr, config, window, limit)
     level = level_of_period(config, by)
     time = runtime.time() if at is None else checked_time(at) / 1000
     start = int(time // level.period * level.period)
     ranking: Ranking[Any, Any] = Ranking(level.queue_of(queue))
     page = ranking.page(tr, limit, group=str(start)).entries
     before = ranking.ranks(tr, [(*entry.key[:-1], start - level.period) for entry in page])
+    keys = [entry.key[:-1] if config.key.is_tuple else entry.key[0] for entry in page]
+    return _ranked(keys, [entry.score for entry in page], before)
+
+
+def _of_window(
+    tr: TransactionRead, config: QueueConfig, window: WindowSpec, limit: int
+) -> list[TrendingEntry[Any]]:
+    ranking: Ranking[Any, Any] = Ranking(config.name)
+    page = ranking.page(tr, limit).entries
+    former = read_former(tr, config.name, window, milliseconds(None))
+    keys = [entry.key for entry in page]
+    before = [None if former is None else former.rank(key) for key in keys]
+    return _ranked(keys, [entry.score for entry in page], before)
+
+
+def _ranked(
+    keys: Sequence[Any], scores: Sequence[Any], before: Sequence[int | None]
+) -> list[TrendingEntry[Any]]:
+    """The entries of these keys, whose scores descend."""
     found: list[TrendingEntry[Any]] = []
-    for number, (entry, previous) in enumerate(zip(page, before, strict=True), 1):
-        is_equal = bool(found) and found[-1].score == entry.score
-        key = entry.key[:-1] if config.key.is_tuple else entry.key[0]
-        found.append(TrendingEntry(key, entry.score, found[-1].rank if is_equal else number, previous))
+    for number, (key, score, previous) in enumerate(zip(keys, scores, before, strict=True), 1):
+        is_equal = bool(found) and found[-1].score == score
+        found.append(TrendingEntry(key, score, found[-1].rank if is_equal else number, previous))
     return found
 
 
@@ -73,4 +104,6 @@ def level_of_period(config: QueueConfig, by: Span) -> RollUpLevel:
         if level.period == period:
             return level
     has = f"its roll-up is {config.rollup}" if config.rollup else "it has no roll-up"
+    if config.subtracted_window is not None:
+        has = f"its window is {config.subtracted_window} s"
     raise NotInStore(f"queue {config.name!r} has no level of {duration(period)}: {has}")

@@ -12,10 +12,10 @@ from cq.config.queue import ObserverConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import prefix_end
-from cq.keys.top import CloudKeys, TopKeys, split_group, split_piece
-from cq.observers.top.cloud import CloudHead, digest_of
+from cq.keys.top import TIME_BYTES, CloudKeys, TopKeys, split_group, split_piece
+from cq.observers.top.cloud import CloudHead, digest_of, first_entries
+from cq.observers.top.former import FormerTop
 from cq.observers.top.index import NAME
-from cq.observers.top.publisher import first_entries
 from cq.observers.verify.top import top_of
 from cq.verify.piece import Found, Piece
 
@@ -33,6 +33,8 @@ def check_cloud(piece: Piece, found: Found) -> None:
         _check_head(piece, observer, group, found)
     elif tail[:1] == b"p":
         _check_piece(piece, tail[1:], found)
+    elif tail[:1] == b"t":
+        _check_former(piece, tail[1:], found)
     else:
         raise CorruptData("not a key of a cloud")
 
@@ -88,6 +90,16 @@ def _check_piece(piece: Piece, data: bytes, found: Found) -> None:
             piece.report("cloud-piece", found.key, what, partial(piece.tr.clear, found.key))
 
     piece.defer(check)
+
+
+def _check_former(piece: Piece, time: bytes, found: Found) -> None:
+    """Check that a former top can be read."""
+    if len(time) != TIME_BYTES:
+        raise CorruptData("the key is not one of a former top")
+    try:
+        FormerTop(found.value)
+    except CorruptData as error:
+        piece.report("former-top-unreadable", found.key, str(error), partial(piece.tr.clear, found.key))
 
 
 def _publish_again(piece: Piece, keys: CloudKeys, top: TopKeys, group: str | None) -> None:

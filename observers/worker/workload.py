@@ -305,7 +305,7 @@ class Workload:
     def _timed_jobs(self, config: QueueConfig, *, is_settled: bool) -> list[Job]:
         """The jobs of a queue that run by time; `is_settled`: no observer is in backfill."""
         tasks: dict[str, type[TimedTask]] = {TRIM: TrimTask}
-        if config.window is not None and not config.merges_window:
+        if config.subtracted_window is not None:
             tasks[WINDOW] = WindowTask
         if config.expiry is not None:
             tasks[EXPIRY] = ExpiryTask

@@ -15,7 +15,9 @@ import pytest
 
 import cq
 from cq.config.flags import read_flags
+from cq.config.queue import read_config
 from cq.keys import QueueKeys
+from cq.observers.top.former import FormerTopTask
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
 from tests.clocks import set_clock
@@ -457,6 +459,27 @@ def test_the_top_of_a_slice_shows_the_ranks_in_the_slice_before(here: Here, db: 
         ("a", 4, 1),
         ("c", 3, None),
     ]
+
+
+def test_the_top_of_a_window_shows_the_ranks_of_one_width_ago(here: Here, db: Any) -> None:
+    here("configure", "turnover", "--window", "600/10", "--top")
+    config = transact(db, lambda tr: read_config(tr.snapshot, "turnover"))
+    with set_clock() as clock:
+        here("add", "turnover", "a=9", "b=5")
+        here("worker", "--drain", "turnover")
+        FormerTopTask(db, config, config.observers[0]).run()
+        clock.now += 610
+        here("add", "turnover", "b=7", "c=3")
+        here("worker", "--drain", "turnover")
+        lines = here("top", "turnover", "--by", "10m", "--json").out.splitlines()
+        text = here("top", "turnover", "--by", "10m").out
+
+    assert [json.loads(line) for line in lines] == [
+        {"key": "b", "score": 7, "rank": 1, "before": 2},
+        {"key": "c", "score": 3, "rank": 2, "before": None},
+    ]
+    assert text == "b\t7\t1\t2\nc\t3\t2\t-\n"
+    assert "its window is 600/10 s" in here("top", "turnover", "--by", "1h").err
 
 
 def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Here, cli: Cli) -> None:

@@ -253,7 +253,7 @@ def test_a_change_during_publication_is_published_afterwards(
             told.tell(updates)
         return original(entries)
 
-    monkeypatch.setattr("cq.observers.top.publisher.encode_entries", encode)
+    monkeypatch.setattr("cq.observers.top.cloud.encode_entries", encode)
     task = publisher(told)
     assert publish(task) == DONE
     assert shown(told) == (1, [("a", 1)])
