@@ -21,7 +21,7 @@ from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
 from cq.config.flags import read_flags
-from cq.config.queue import QueueConfig, queue_names, read_config
+from cq.config.queue import QueueConfig, queue_names, read_config, with_levels
 from cq.encoding.codec import DELETE
 from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
@@ -86,7 +86,8 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
 
     Args:
         db: a database of either store.
-        queues: the queues; default: all queues of the store. Use the default if observers add to queues.
+        queues: the queues, which include the levels of their roll-ups; default: all queues of the store. Use the
+            default if observers add to queues.
         app: the application's combiners, observers and exporters.
 
     Raises:
@@ -95,7 +96,7 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
         ManyFailed: the combiner fails for so many keys that a worker would pause the queue.
         AssertionError: observers add to the queues without end.
     """
-    names = [_queue(queue).name for queue in queues]
+    names = _names(db, queues)
     code_of = app or App()
     for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
         _expire(db, name)
@@ -157,10 +158,10 @@ def assert_values(db: Database, queue: str | CombineQueue, expected: Mapping[Any
 def assert_drained(db: Database, *queues: str | CombineQueue) -> None:
     """Assert that the queues (default: all queues) have no updates to combine or to export, and none set aside.
 
-    The message names these updates, with errors.
+    A queue includes the levels of its roll-up. The message names these updates, with errors.
     """
     __tracebackhide__ = True
-    names = [_queue(queue).name for queue in queues] or _all_names(db)
+    names = _names(db, queues) or _all_names(db)
     lines = [f"queue {name!r}: {line}" for name in names for line in _remaining(db, name)]
     if lines:
         raise AssertionError("\n  ".join(["not everything is combined and exported:", *lines]))
@@ -168,6 +169,12 @@ def assert_drained(db: Database, *queues: str | CombineQueue) -> None:
 
 def _queue(queue: str | CombineQueue) -> CombineQueue:
     return queue if isinstance(queue, CombineQueue) else CombineQueue(queue)
+
+
+def _names(db: Database, queues: Sequence[str | CombineQueue]) -> list[str]:
+    """The names of these queues, and of the levels of their roll-ups."""
+    given = [_queue(queue).name for queue in queues]
+    return transact(db, lambda tr: with_levels(tr.snapshot, given)) if given else []
 
 
 # Draining

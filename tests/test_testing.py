@@ -142,6 +142,25 @@ def test_only_the_queues_named_are_combined(db: Any, name: str) -> None:
     ]
 
 
+def test_a_queue_includes_the_levels_of_its_roll_up(db: Any, name: str) -> None:
+    cq.configure(db, name, rollup="1m:2h,1h:2d")
+    cq.configure(db, f"{name}.other")
+    add(db, name, {"a": 1})
+    add(db, f"{name}.other", {"a": 1})
+    assert any(
+        "queued updates" in line and f"'{name}.1m'" in line for line in message(assert_drained, db, name)
+    )
+
+    drain(db, name)
+
+    assert_drained(db, name)
+    (row,) = cq.CombineQueue(f"{name}.1h").scan(db)
+    assert row[1] == 1
+    assert_values(db, name, {"a": 1})
+    with pytest.raises(AssertionError, match="queued updates"):
+        assert_drained(db, f"{name}.other")
+
+
 def test_a_cloud_is_published_each_time_although_workers_would_wait(db: Any, name: str) -> None:
     cq.configure(db, name, observers=[top(2, every=60_000)])
     reader = CloudReader(name)

@@ -6,6 +6,8 @@ an outdated configuration does not commit. `cq.config.flags` has the settings th
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +19,7 @@ from cq.config.rollup import OBSERVER, LevelOf, RollUp
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
-from cq.errors import CorruptData, NotNow, QueueNotConfigured
+from cq.errors import CorruptData, CqError, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.store.api import Transaction, TransactionRead
 
@@ -309,6 +311,16 @@ def queue_names(tr: TransactionRead, limit: int = 0) -> list[str]:
     """The sorted names of all configured queues, or of the first `limit`; skips entries with invalid names."""
     entries = tr.get_range(*keys.below(keys.QUEUES), limit=limit)
     return [name for row in entries if (name := keys.queue_of_entry(row.key)) is not None]
+
+
+def with_levels(tr: TransactionRead, names: Iterable[str]) -> list[str]:
+    """These names, each once, and those of the levels of their roll-ups; a queue that cannot be read has no levels."""
+    found: dict[str, None] = {}
+    for name in names:
+        found[name] = None
+        with suppress(CqError):  # the caller reads the queue itself, too
+            found.update(dict.fromkeys(read_config(tr, name).level_names))
+    return list(found)
 
 
 _cache: Final = ConfigCache(

@@ -11,7 +11,7 @@ from cq.admin.backfill import current_generation, publish_generations
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
 from cq.config.flags import Flags, read_flags
-from cq.config.queue import queue_names, read_config
+from cq.config.queue import queue_names, read_config, with_levels
 from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
 from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
@@ -59,7 +59,7 @@ def _read(
     tr: Transaction, app: App, names: Sequence[str], is_strict: bool
 ) -> tuple[dict[str, QueueCheck], Void]:
     found = {}
-    for name in _with_levels(tr, names) or queue_names(tr.snapshot):
+    for name in with_levels(tr.snapshot, names) or queue_names(tr.snapshot):
         try:
             found[name] = _find(tr, app, name)
         except QueueNotConfigured as error:
@@ -69,15 +69,6 @@ def _read(
                 raise
             found[name] = QueueCheck(None, str(error))
     return found, tr.watch(keys.CHANGED)
-
-
-def _with_levels(tr: Transaction, names: Sequence[str]) -> list[str]:
-    """These names, and those of the levels of their roll-ups."""
-    found = dict.fromkeys(names)
-    for name in names:
-        with suppress(CqError):  # reported by the caller
-            found.update(dict.fromkeys(read_config(tr.snapshot, name).level_names))
-    return list(found)
 
 
 def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
