@@ -31,14 +31,16 @@ from cq.observers.webhook import observer as webhook
 from cq.observers.webhook.observer import webhook_spec
 from cq.store.api import Database, TransactionRead
 
-_TASKS: Final[Mapping[str, tuple[str, Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task]]]]] = {
+_Tasks = Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task] | None]
+_TASKS: Final[Mapping[str, tuple[str, _Tasks]]] = {
     "top": ("publish", publishers),
     "export": ("export", export_tasks),
     "forward": ("export", forward.forward_tasks),
     webhook.NAME: ("export", webhook.webhook_tasks),
     kafka.NAME: ("export", kafka.kafka_tasks),
 }
-"""{kind: (role, function that makes a worker's tasks)}."""
+"""{kind: (role, function that makes a worker's tasks)}: none of them if this process cannot do them, None if the
+observer needs none."""
 
 
 def _checked(make: Factory, kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
@@ -97,10 +99,16 @@ def change_checked(db: Database, name: str, wanted: RequestedSettings) -> QueueC
 def observer_tasks(
     db: Database, config: QueueConfig, roles: Collection[str] = ROLES
 ) -> dict[str, Sequence[Task]]:
-    """Return {role: tasks} that a queue's observers need in addition to its passes, of these roles."""
-    found = {}
+    """Return {role: tasks} that a queue's observers need in addition to its passes, of these roles.
+
+    A role without tasks is one that this process lacks something for: other workers may do its tasks.
+    """
+    found: dict[str, Sequence[Task]] = {}
     for observer in config.observers:
         role, tasks = _TASKS.get(observer.name, ("", None))
-        if tasks is not None and role in roles and observer.is_built_in:
-            found[role] = tasks(db, config, observer)
+        if tasks is None or role not in roles or not observer.is_built_in:
+            continue
+        needed = tasks(db, config, observer)
+        if needed is not None:
+            found[role] = needed
     return found

@@ -200,13 +200,13 @@ class Publisher(Task):
         return None
 
 
-def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
+def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task] | None:
     """A worker's tasks for a queue with a top: its clouds, and with a window that subtracts also its former tops.
 
-    A top by the last part of keys has no clouds, and one in groups has no former tops.
+    None for a top by the last part of keys, which has no clouds. A top in groups has no former tops.
     """
     if observer.settings["group"] == LAST_PART:
-        return []
+        return None
     task = Publisher(db, config, observer)
     transact(db, task.prepare)
     keeps_former = config.subtracted_window is not None and not observer.settings["group"]

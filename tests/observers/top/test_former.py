@@ -51,7 +51,7 @@ def add(db: Any, name: str, **updates: int) -> None:
 
 def task_of(db: Any, name: str) -> FormerTopTask:
     config = transact(db, lambda tr: read_config(tr.snapshot, name))
-    made = publishers(db, config, config.observers[0])
+    made = publishers(db, config, config.observers[0]) or []
     assert [type(each) for each in made] == [Publisher, FormerTopTask]
     task = made[1]
     assert isinstance(task, FormerTopTask)
@@ -180,7 +180,7 @@ def test_other_queues_have_no_former_tops(db: Any, name: str, clock: Clock) -> N
         cq.configure(db, f"{name}{number}", **settings)
         config = transact(db, lambda tr: read_config(tr.snapshot, f"{name}{number}"))  # noqa: B023 - runs at once
         observers = [each for each in config.observers if each.name == "top"]
-        assert [type(task) for each in observers for task in publishers(db, config, each)] in (
+        assert [type(task) for each in observers for task in publishers(db, config, each) or ()] in (
             [],
             [Publisher],
         )

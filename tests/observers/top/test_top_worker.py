@@ -12,13 +12,14 @@ import pytest
 import cq
 from cq.errors import NotReady
 from cq.keys import QueueKeys
+from cq.observers.builtin import observer_tasks
 from cq.observers.top.cloud import CloudReader
-from cq.observers.top.index import top
+from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import aside, nothing_queued
+from tests.helpers import aside, configured, nothing_queued
 from tests.observers.worker.test_worker import running
 
 SECONDS = 60.0
@@ -56,6 +57,12 @@ def test_a_top_is_kept_and_published_without_code(db: Any, name: str) -> None:
         wait_for_cloud(db, name, [("a", 8), ("c", 3), ("d", 2)])
 
     assert order(db, name) == sort_of_values(db, name) == [("a", 8), ("c", 3), ("d", 2)]
+
+
+def test_workers_need_no_tasks_for_a_top_by_the_last_part_of_keys(db: Any, name: str) -> None:
+    """A role without tasks would be one that the worker leaves alone, as `cq status` says."""
+    cq.configure(db, name, key=(str, int), observers=[top(group=LAST_PART)])
+    assert observer_tasks(db, configured(db, name)) == {}
 
 
 def test_several_workers_publish_what_they_combine(db: Any, name: str) -> None:
