@@ -7,13 +7,14 @@ import secrets
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 import cq
+from cq.cli.formats.damaged import DamagedSketches, reading_combiner
 from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
-from cq.cli.shared.exit_status import NO_VALUE, Refused
+from cq.cli.shared.exit_status import NO_VALUE
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     WORDS,
@@ -29,15 +30,11 @@ from cq.cli.shared.options import (
 )
 from cq.cli.shared.output import answer, print_line, progress, quantity
 from cq.config.queue import QueueConfig, read_config
-from cq.encoding.codec import brief
 from cq.encoding.columns import Row
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
-from cq.encoding.sketches import KINDS as SKETCHES
 from cq.errors import InvalidData
 from cq.intake.json_lines import FilePosition, add_jsonl
 from cq.tables.rows import queue_rows
-
-_DAMAGED_SHOWN: Final = 10
 
 commands = CommandSet()
 
@@ -98,24 +95,28 @@ def get(
 
     The exit status is 3 if a key has no value. With --json the lines are `{"key": ..., "value": ...}`. A queue with a
     combiner of your own needs --app for --pending, and for a window whose slices are merged. For a queue with a window,
-    expired updates do not count, even if no worker has removed them yet.
+    expired updates do not count, even if no worker has removed them yet. A damaged sketch is printed as no value; then
+    a line names its key, and the exit status is 1.
     """
     app, db = load_app(app_path), read_store(store)
 
-    def read(tr: Any) -> list[tuple[Any, Any]]:
+    def read(tr: Any) -> tuple[QueueConfig, list[tuple[Any, Any]]]:
         config = read_config(tr.snapshot, queue)
         combines = pending or config.merges_window
-        handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app and combines else None)
+        handle = cq.CombineQueue(queue, combiner=reading_combiner(app if combines else None, config))
         wanted = [key_from_word(config.key, word) for word in keys]
         if config.window is not None:
-            return list(cq.Window(handle).get_many(tr.snapshot, wanted, pending=pending).items())
+            return config, list(cq.Window(handle).get_many(tr.snapshot, wanted, pending=pending).items())
         if pending:
-            return [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
-        return list(handle.get_many(tr.snapshot, wanted).items())
+            return config, [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
+        return config, list(handle.get_many(tr.snapshot, wanted).items())
 
-    values = db.transact(read)
+    config, found = db.transact(read)
+    damaged = DamagedSketches()
+    values = [(key, damaged.sound(key, value)) for key, value in found]
     for key, value in values:
         print_line(json, key=key, value=value)
+    damaged.refuse(_values_in(config))
     if any(value is None for _, value in values):
         raise typer.Exit(NO_VALUE)
 
@@ -148,33 +149,23 @@ def items(
     """
     target, app, db = choose(format_name, output, json), load_app(app_path), read_store(store)
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
-    combines = app is not None and config.merges_window
-    handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app and combines else None)
-    rows = queue_rows(db, handle, limit)
-    damaged: list[Any] = []
-    if str(rows.fields[1].type) in SKETCHES:
+    handle = cq.CombineQueue(queue, combiner=reading_combiner(app if config.merges_window else None, config))
+    rows, damaged = queue_rows(db, handle, limit), DamagedSketches()
+    if config.value.sketch is not None:
         rows = rows._replace(pages=_without_damaged(rows.pages, damaged))
     print_rows(rows, target)
-    if damaged:
-        more = f" and {len(damaged) - _DAMAGED_SHOWN:,} more" if len(damaged) > _DAMAGED_SHOWN else ""
-        raise Refused(
-            f"queue {queue!r} has damaged sketches, whose rows are printed without a value, of the keys "
-            f"{', '.join(map(brief, damaged[:_DAMAGED_SHOWN]))}{more}: see `cq verify {queue}`"
-        )
+    damaged.refuse(_values_in(config))
 
 
-def _without_damaged(pages: Iterable[Sequence[Row]], damaged: list[Any]) -> Iterator[Sequence[Row]]:
-    """The pages with None instead of damaged sketches, whose keys are appended to `damaged`."""
+def _without_damaged(pages: Iterable[Sequence[Row]], damaged: DamagedSketches) -> Iterator[Sequence[Row]]:
+    """The pages with None instead of damaged sketches."""
     for page in pages:
-        made: list[Row] = []
-        for key, value in page:
-            try:
-                value.check()
-            except InvalidData:
-                damaged.append(key)
-                value = None  # noqa: PLW2901
-            made.append((key, value))
-        yield made
+        yield [(key, damaged.sound(key, value)) for key, value in page]
+
+
+def _values_in(config: QueueConfig) -> str:
+    """The name of the queue that has the values which are printed: the level with the slices of a merged window."""
+    return config.level_names[0] if config.merges_window else config.name
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import cq
+from cq.cli.formats.damaged import DamagedSketches, reading_combiner
 from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
 from cq.cli.queues.series_chart import series_chart
 from cq.cli.shared.exit_status import NO_VALUE
@@ -24,7 +24,7 @@ from cq.encoding.codec import ValueType
 from cq.encoding.columns import Field
 from cq.encoding.json_values import key_from_word, value_from_word
 from cq.encoding.sketches.item_count import ItemCount
-from cq.errors import InvalidData
+from cq.queue.slots import plan_slots
 from cq.tables.rows import TableRows
 
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
@@ -76,33 +76,38 @@ def series(
     For a queue with a roll-up, see `cq configure --rollup`. Slots begin at whole minutes, hours or days in UTC; the
     first and the last one may have parts outside of the span. With --json the lines are `{"key": ..., "start": ...,
     "value": ...}`, or with --merged `{"key": ..., "value": ...}`. A queue with a combiner of your own needs --app for
-    slots of several periods, and for --merged. With --merged, the exit status is 3 if a key has no value.
+    slots of several periods, and for --merged. With --merged, the exit status is 3 if a key has no value. A slot with a
+    damaged sketch is printed without a value; then a line names its key, and the exit status is 1.
     """
     if merged and (fill is not None or format_name or output or chart):
         raise typer.BadParameter("give either --merged or --fill, --format, --output and --chart")
     target = choose(format_name, output, json)
     app, db = load_app(app_path), read_store(store)
 
-    def read(tr: Any) -> tuple[QueueConfig, dict[Any, Any]]:
+    def read(tr: Any) -> tuple[QueueConfig, str, dict[Any, Any]]:
         config = read_config(tr.snapshot, queue)
-        handle = cq.CombineQueue(queue, combiner=app.code(config).combiner if app else None)
+        handle = cq.CombineQueue(queue, combiner=reading_combiner(app, config))
         wanted = list(dict.fromkeys(key_from_word(config.key, word) for word in keys))
+        level = plan_slots(config, last, by, None, len(wanted)).queue
         if merged:
-            return config, {key: handle.merged_series(tr.snapshot, key, last=last, by=by) for key in wanted}
+            values = {key: handle.merged_series(tr.snapshot, key, last=last, by=by) for key in wanted}
+            return config, level, values
         filled = _default_fill(config) if fill is None else value_from_word(config.value, fill)
-        return config, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=filled)
+        return config, level, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=filled)
 
-    config, found = db.transact(read)
+    config, level, read_values = db.transact(read)
+    damaged = DamagedSketches()
     if merged:
-        for key, value in found.items():
-            print_line(json, key=key, value=value)
-        if None in found.values():
-            raise typer.Exit(NO_VALUE)
+        _print_merged(
+            {key: damaged.sound(key, value) for key, value in read_values.items()}, damaged, level, json
+        )
         return
-    drawn = (
-        None if chart is None else series_chart(config, last, found)
-    )  # refused before the first line of output
-    if chart is not None and drawn is not None:
+    found = {
+        key: [(start, damaged.sound(key, value)) for start, value in slots]
+        for key, slots in read_values.items()
+    }
+    if chart is not None:
+        drawn = series_chart(config, last, found)  # raises its errors before the first line of output
         chart.write_text(drawn, encoding="utf-8")
         note(f"wrote a chart to {chart}")
     if target.format is None and make_console().is_terminal:
@@ -115,6 +120,15 @@ def series(
         ]
         rows = [(key, _moment(start), value) for key, slots in found.items() for start, value in slots]
         print_rows(TableRows(fields, [rows]), target)
+    damaged.refuse(level)
+
+
+def _print_merged(found: Mapping[Any, Any], damaged: DamagedSketches, level: str, json: bool) -> None:
+    for key, value in found.items():
+        print_line(json, key=key, value=value)
+    damaged.refuse(level)
+    if None in found.values():
+        raise typer.Exit(NO_VALUE)
 
 
 def _default_fill(config: QueueConfig) -> Any:
@@ -141,9 +155,7 @@ def _show(found: dict[Any, list[tuple[int, Any]]]) -> None:
 
 def _shown(value: Any) -> Any:
     """A value on a terminal: the estimate of a sketch that counts items."""
-    with suppress(InvalidData):  # a damaged one must not keep the others from being printed
-        return value.estimate if isinstance(value, ItemCount) else value
-    return value
+    return value.estimate if isinstance(value, ItemCount) else value
 
 
 def _chart(values: Sequence[Any], *, is_ascii: bool) -> str:

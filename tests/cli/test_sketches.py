@@ -23,7 +23,7 @@ from cq.keys import QueueKeys
 from cq.tables import to_arrow
 from cq.testing import drain
 from tests.cli.conftest import BOTH_STORES, Here
-from tests.helpers import add, get, put
+from tests.helpers import add, get, put, stored
 
 
 @pytest.fixture
@@ -177,6 +177,57 @@ def test_a_damaged_sketch_is_named_after_all_other_rows(here: Here, db: Any, for
         (line,) = [each for each in found.splitlines() if "home" in each]
         assert line == ("home\t-" if form is None else '{"key": "home", "value": null}')
         assert '"estimate": 1' in found
+
+
+def test_a_series_with_a_damaged_sketch_has_all_other_periods(here: Here, db: Any) -> None:
+    cq.configure(db, "visitors", combiner="distinct", rollup="1m:2h,1h:2d", buckets=1)
+    add(db, "visitors", {"home": ["ann", "bob"], "help": "ann"})
+    drain(db)
+    for level in ("visitors", "visitors.1m"):
+        for key, value in stored(db, QueueKeys(level).values()):
+            if b"home" in key:
+                put(db, {key: codec.encode(Distinct(codec.decode(value).data[:-1]))})
+
+    def message(level: str) -> str:
+        return (
+            f"cq: queue '{level}' has damaged sketches, whose rows are printed without a value, of the keys 'home': "
+            f"see `cq verify {level}`"
+        )
+
+    for pending in ([], ["--pending"]):
+        ended = here("get", "visitors", "home", "help", "--json", *pending)
+        assert (ended.status, ended.err) == (1, message("visitors") + "\n")
+        found = {row["key"]: row["value"] for row in ended.rows()}
+        assert (found["home"], found["help"]["estimate"]) == (None, 1)
+    for by in ("1m", "2m"):  # one period, and several that are combined
+        words = ("series", "visitors", "home", "help", "--last", "30m", "--by", by)
+        ended = here(*words, "--json", "--chart", "visitors.svg")
+        assert (ended.status, ended.err.splitlines()[-1]) == (1, message("visitors.1m"))
+        assert [row["key"] for row in ended.rows() if row["value"] is None] == ["home"]
+        assert sum(row["value"]["estimate"] for row in ended.rows() if row["value"]) == 1
+        assert Path("visitors.svg").exists()
+        lines = here(*words, "--format", "csv").out.splitlines()
+        assert [line.split(",")[2:] for line in lines if line.endswith(",")] == [["", "", ""]]
+    ended = here("series", "visitors", "home", "help", "--last", "30m", "--merged")
+    assert (ended.status, ended.err) == (1, message("visitors.1m") + "\n")
+    assert ended.out == 'home\t-\nhelp\t{"estimate": 1, "lower": 1, "upper": 1}\n'
+
+
+def test_a_window_with_a_damaged_slice_has_all_other_totals(here: Here, db: Any) -> None:
+    cq.configure(db, "visitors", combiner="distinct", window=(3600, 60), buckets=1)
+    add(db, "visitors", {"home": "ann", "help": "ann"})
+    drain(db)
+    for key, value in stored(db, QueueKeys("visitors.1m").values()):
+        if b"home" in key:
+            put(db, {key: codec.encode(Distinct(codec.decode(value).data[:-1]))})
+
+    for words in (("get", "visitors", "home", "help"), ("items", "visitors")):
+        ended = here(*words)
+        assert (ended.status, sorted(ended.out.splitlines())) == (
+            1,
+            ['help\t{"estimate": 1, "lower": 1, "upper": 1}', "home\t-"],
+        )
+        assert "see `cq verify visitors.1m`" in ended.err
 
 
 @pytest.mark.parametrize("combiner", ["distinct", "theta"])

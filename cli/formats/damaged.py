@@ -1,0 +1,71 @@
+"""Damaged sketches in the values that a command prints: it prints all others, and then names the keys of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from cq.app import App
+from cq.cli.shared.exit_status import Refused
+from cq.combiners import Combiner, built_in_combiner
+from cq.config.queue import QueueConfig
+from cq.encoding.codec import brief
+from cq.encoding.sketches import Sketch
+from cq.errors import InvalidData
+
+_SHOWN: Final = 10
+
+
+class DamagedSketches:
+    """The keys of the damaged sketches that a command has found."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Any, None] = {}
+
+    def sound(self, key: Any, value: Any) -> Any:
+        """The value; None instead of a damaged sketch, whose key is kept for `refuse`."""
+        if not _is_damaged(value):
+            return value
+        self._keys[key] = None
+        return None
+
+    def refuse(self, queue: str) -> None:
+        """Raises `Refused` if any sketch was damaged, with the name of the queue or level that has the sketches."""
+        keys = list(self._keys)
+        if keys:
+            more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
+            raise Refused(
+                f"queue {queue!r} has damaged sketches, whose rows are printed without a value, of the keys "
+                f"{', '.join(map(brief, keys[:_SHOWN]))}{more}: see `cq verify {queue}`"
+            )
+
+
+def reading_combiner(app: App | None, config: QueueConfig) -> Combiner | None:
+    """The queue's combiner for a command that prints values, by which a damaged sketch makes a combination damaged.
+
+    The queue's own combiner raises an error instead, which would hide the sound values. None without `app` for a
+    combiner of the application. Raises the errors of `App.code`.
+    """
+    combiner = app.code(config).combiner if app else built_in_combiner(config.combiner.name)
+    return combiner if combiner is None or config.value.sketch is None else _keeping_damage(combiner)
+
+
+def _keeping_damage(combiner: Combiner) -> Combiner:
+    def combine(key: Any, values: Sequence[Any]) -> Any:
+        damaged = [value for value in values if _is_damaged(value)]
+        return damaged[0] if damaged else combiner.combine(key, values)
+
+    def is_empty(value: Any) -> bool:
+        return not _is_damaged(value) and combiner.is_empty(value)
+
+    return replace(combiner, combine=combine, is_empty=is_empty)
+
+
+def _is_damaged(value: Any) -> bool:
+    try:
+        if isinstance(value, Sketch):
+            value.check()
+    except InvalidData:
+        return True
+    return False
