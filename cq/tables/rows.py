@@ -79,7 +79,7 @@ def trending_rows(db: Database, queue: str, by: Span, at: float | None, limit: i
     ]
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     rank = ValueType("int")
-    score = ValueType("float") if config.value.name == "any" else config.value
+    score = _score_type(config.value)
     fields = [Field("key", config.key), Field("score", score), Field("rank", rank), Field("before", rank)]
     return TableRows(fields, [rows])
 
@@ -87,9 +87,18 @@ def trending_rows(db: Database, queue: str, by: Span, at: float | None, limit: i
 def _entry_fields(tr: TransactionRead, name: str) -> list[Field]:
     config = read_config(tr, name)
     settings, _ = current_settings(tr, config)
-    is_value = bool(settings) and not settings.get("score") and config.value.name != "any"
-    type_ = config.value if is_value else ValueType("float")
-    return [Field("key", config.key), Field("score", type_ if type_.sketch is None else ValueType("int"))]
+    is_value = bool(settings) and not settings.get("score")
+    return [
+        Field("key", config.key),
+        Field("score", _score_type(config.value) if is_value else ValueType("float")),
+    ]
+
+
+def _score_type(value: ValueType) -> ValueType:
+    """The type of the scores of values of this type, without a function for scores."""
+    if value.sketch is not None:
+        return ValueType("int")
+    return ValueType("float") if value.name == "any" else value
 
 
 def _page_rows(limit: int | None) -> int:

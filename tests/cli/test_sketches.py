@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
+import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from cq.encoding import codec
 from cq.encoding.json_values import update_to_json
 from cq.encoding.sketches import Distinct
 from cq.keys import QueueKeys
+from cq.store.transact import transact
 from cq.tables import to_arrow
 from cq.testing import drain
 from tests.cli.conftest import BOTH_STORES, Here
@@ -228,6 +231,26 @@ def test_a_window_with_a_damaged_slice_has_all_other_totals(here: Here, db: Any)
             ['help\t{"estimate": 1, "lower": 1, "upper": 1}', "home\t-"],
         )
         assert "see `cq verify visitors.1m`" in ended.err
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
+def test_a_top_of_a_period_has_estimates(here: Here, db: Any, form: str) -> None:
+    cq.configure(db, "visitors", combiner="distinct", rollup="1h:2d")
+    assert here("configure", "visitors.1h", "--top").status == 0
+    now = time.time()
+    transact(db, lambda tr: cq.Series("visitors").add(tr, {"home": ["ann", "bob"]}, at=now))
+    drain(db)
+
+    words = ("top", "visitors", "--by", "1h", "--at", datetime.fromtimestamp(now, UTC).isoformat())
+    assert here(*words, "--format", form, "--output", f"top.{form}").status == 0
+    if form == "parquet":
+        (row,) = parquet.read_table("top.parquet").to_pylist()
+        assert row == {"key": "home", "score": 2, "rank": 1, "before": None}
+    else:
+        row = '{"key": "home", "score": 2, "rank": 1, "before": null}'
+        assert Path(f"top.{form}").read_text() == (
+            "key,score,rank,before\nhome,2,1,\n" if form == "csv" else f"{row}\n"
+        )
 
 
 @pytest.mark.parametrize("combiner", ["distinct", "theta"])
