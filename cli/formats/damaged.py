@@ -31,7 +31,7 @@ class DamagedSketches:
         return None
 
     def refuse(self, queue: str) -> None:
-        """Raises `Refused` if any sketch was damaged, with the name of the queue or level that has the sketches."""
+        """Raise `Refused` if any sketch was damaged; `queue` is the name of the queue or level with the sketches."""
         keys = list(self._keys)
         if keys:
             more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
@@ -42,10 +42,10 @@ class DamagedSketches:
 
 
 def reading_combiner(app: App | None, config: QueueConfig) -> Combiner | None:
-    """The queue's combiner for a command that prints values, by which a damaged sketch makes a combination damaged.
+    """The queue's combiner for reads of a command: with a damaged sketch among the values, it returns this sketch.
 
-    The queue's own combiner raises an error instead, which would hide the sound values. None without `app` for a
-    combiner of the application. Raises the errors of `App.code`.
+    The queue's own combiner raises an error for a damaged sketch, which would hide all sound values of the read.
+    Returns None for a combiner of the application without `app`. Raises the errors of `App.code`.
     """
     combiner = app.code(config).combiner if app else built_in_combiner(config.combiner.name)
     return combiner if combiner is None or config.value.sketch is None else _keeping_damage(combiner)

@@ -164,7 +164,7 @@ def _without_damaged(pages: Iterable[Sequence[Row]], damaged: DamagedSketches) -
 
 
 def _values_in(config: QueueConfig) -> str:
-    """The name of the queue that has the values which are printed: the level with the slices of a merged window."""
+    """The name of the queue with the printed values: for a merged window, the level with its slices."""
     return config.level_names[0] if config.merges_window else config.name
 
 

@@ -141,7 +141,7 @@ class LevelOf(NamedTuple):
 
     @classmethod
     def from_stored(cls, stored: Any) -> LevelOf | None:
-        """The inverse of storing it in a configuration; raises `ValueError` or `TypeError` if cq did not write it."""
+        """The value in a decoded configuration; raises `ValueError` or `TypeError` if cq did not write it."""
         if stored is None:
             return None
         level = cls(*stored)
@@ -197,10 +197,7 @@ def seconds_of(given: object) -> int:
     """
     seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
     if isinstance(seconds, str):
-        parts = _PART.findall(seconds)
-        is_whole = "".join(number + unit for number, unit in parts) == seconds
-        units = {**_UNITS, "w": 7 * _UNITS["d"]}
-        seconds = sum(int(number) * units[unit] for number, unit in parts) if parts and is_whole else None
+        seconds = _seconds_in(seconds)
     if type(seconds) is float and seconds.is_integer():
         seconds = int(seconds)
     if not _is_seconds(seconds):
@@ -208,6 +205,15 @@ def seconds_of(given: object) -> int:
             f"expected a duration of whole seconds such as 90s, 10m, 24h or 30d, got: {brief(given)}"
         )
     return seconds  # type: ignore[return-value]
+
+
+def _seconds_in(text: str) -> int | None:
+    """The seconds in text such as `"1h30m"`; None if it is no duration."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    units = {**_UNITS, "w": 7 * _UNITS["d"]}
+    return sum(int(number) * units[unit] for number, unit in parts)
 
 
 def _is_seconds(given: object) -> bool:

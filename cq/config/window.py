@@ -56,9 +56,9 @@ class WindowSpec(NamedTuple):
 
     def checked(self, given: object = None) -> WindowSpec:
         """The window itself; raises `InvalidConfiguration` if its width or slice is not valid."""
-        is_one = type(self.width) is int and type(self.slice) is int
+        are_ints = type(self.width) is int and type(self.slice) is int
         if (
-            not is_one
+            not are_ints
             or not MIN_SLICE_MS <= self.slice <= self.width <= MAX_WIDTH_MS
             or self.width % self.slice
         ):

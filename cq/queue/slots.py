@@ -6,7 +6,7 @@ flight together, at one read version. A coarser level follows a finer one by one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -21,9 +21,9 @@ from cq.errors import InvalidData, NotInStore
 from cq.keys import QueueKeys
 from cq.store.api import TransactionRead, Value
 
-MAX_SLOTS: Final = 5_000
-"""Values that one call reads, at most."""
-_FEW_SLOTS: Final = 100  # of the slots that a read without `by` chooses
+MAX_VALUES: Final = 5_000
+"""Maximum number of values that one call reads."""
+_FEW_SLOTS: Final = 100  # maximum number of slots that a read without `by` chooses
 
 Span = float | str | timedelta
 """A duration: seconds, text such as `"24h"`, or a `timedelta`."""
@@ -66,6 +66,7 @@ def plan_slots(
     end = now if until is None else until
     if type(end) not in (int, float) or not abs(end) < 1 << 40:
         raise InvalidData(f"expected a time in seconds since 1970, got: {codec.shown(until)}")
+    # A level that deletes periods must still have the first one of the span.
     kept = [level for level in config.rollup.levels if (level.retention or 1 << 60) >= now - end + seconds]
     wanted = _finest(config.rollup, kept, seconds) if by is None else seconds_of(by)
     fitting = [level for level in kept if wanted % level.period == 0]
@@ -77,15 +78,8 @@ def plan_slots(
         first = max(first, -(int(level.retention - now) // wanted) * wanted)
     starts = range(first, int(-(-end // wanted) * wanted), wanted)
     plan = SlotPlan(level.queue_of(config.name), level.period, wanted, starts)
-    if len(plan.times) * keys > MAX_SLOTS:
-        coarser = next(
-            (each for each in kept if len(starts) * wanted // each.period * keys <= MAX_SLOTS), None
-        )
-        how = f"give by={duration(coarser.period)!r}, or a shorter span" if coarser else "give a shorter span"
-        raise InvalidData(
-            f"{len(plan.times) * keys:,} values of queue {plan.queue!r} are more than the {MAX_SLOTS:,} of one read: "
-            f"{how}{', or fewer keys' if keys > 1 else ''}"
-        )
+    if len(plan.times) * keys > MAX_VALUES:
+        raise _too_many(plan, kept, keys)
     return plan
 
 
@@ -135,6 +129,17 @@ def _finest(rollup: RollUp, kept: list[RollUpLevel], seconds: int) -> int:
     """The shortest period that gives few slots, of the levels that keep the span."""
     few = [level for level in kept if seconds // level.period < _FEW_SLOTS]
     return (few or kept or list(rollup.levels))[0 if few else -1].period
+
+
+def _too_many(plan: SlotPlan, kept: Sequence[RollUpLevel], keys: int) -> InvalidData:
+    """The error about a plan with too many values for a number of keys: it names a level with few enough."""
+    span = len(plan.starts) * plan.by
+    coarser = next((each for each in kept if span // each.period * keys <= MAX_VALUES), None)
+    how = f"give by={duration(coarser.period)!r}, or a shorter span" if coarser else "give a shorter span"
+    return InvalidData(
+        f"{len(plan.times) * keys:,} values of queue {plan.queue!r} are more than the {MAX_VALUES:,} of one read: "
+        f"{how}{', or fewer keys' if keys > 1 else ''}"
+    )
 
 
 def _unfitting(config: QueueConfig, by: int, seconds: int) -> InvalidData:

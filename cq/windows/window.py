@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
-from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner
 from cq.config.queue import QueueConfig, read_config
@@ -269,7 +268,7 @@ def _changed(
         if where > after and (page.continuation is None or where <= page.continuation):
             values[encoded] = values.get(encoded, []) + updates
     items = []
-    for encoded in sorted(values, key=keys.place):
+    for encoded in sorted(values, key=place):
         key = config.key.decode(encoded)
         total = combined(combiner, key, values[encoded])
         if total is not None:
