@@ -13,7 +13,7 @@ from cq.cells.cells import Cells, Move
 from cq.cells.directory import CellStatus
 from cq.cli.web.sampling.snapshot import Reader
 from cq.config.flags import Flags, read_flags
-from cq.config.queue import QueueConfig, queue_names, read_config
+from cq.config.queue import ObserverConfig, QueueConfig, queue_names, read_config
 from cq.errors import CqError
 from cq.feeds.messages import Message, decode_message
 from cq.keys import QueueKeys
@@ -22,8 +22,10 @@ from cq.observers.feeds.tasks import FeedStatus, read_all
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.observers.top.cloud import Cloud, CloudReader
+from cq.observers.top.index import LAST_PART
 from cq.observers.top.index import NAME as TOP
 from cq.observers.top.ranking import RankedEntry, Ranking
+from cq.observers.top.trending import TrendingEntry, trending
 from cq.queue.rows import oldest_by_bucket
 from cq.queue.set_aside import Aside, read_aside
 from cq.store import OpenDatabase
@@ -47,7 +49,9 @@ class QueueDetail:
     Attributes:
         config, flags: the configuration, and the pause, the limits and the priority.
         ages: {bucket: seconds since its oldest queued update} of buckets with queued updates.
-        top: the first entries; None without a top.
+        top: the first entries; None without a top. Those of a window, and of the present period of a level, have
+            ranks in the period before.
+        period: the length of this period in seconds; 0 for another top.
         groups: groups of the top with their numbers of keys, in place of `top`.
         cloud: the published cloud; None if there is none.
         totals: the first keys of a window without a top, with their totals; None for other queues.
@@ -59,7 +63,8 @@ class QueueDetail:
     config: QueueConfig
     flags: Flags
     ages: Mapping[int, float]
-    top: Sequence[RankedEntry[Any, Any]] | None = None
+    top: Sequence[RankedEntry[Any, Any] | TrendingEntry[Any]] | None = None
+    period: int = 0
     groups: Sequence[tuple[str, int]] = ()
     cloud: Cloud | None = None
     totals: Sequence[tuple[Any, int]] | None = None
@@ -115,16 +120,30 @@ def _top(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
     observer = next((each for each in config.observers if each.name == TOP), None)
     if observer is None:
         return {}
-    ranking = Ranking[Any, Any](config.name)
-    found: dict[str, Any] = {"top": []}
+    ranking, (source, period) = Ranking[Any, Any](config.name), _trend_of(config, observer)
+    found: dict[str, Any] = {"top": [], "period": period}
     try:
-        if observer.settings.get("group"):
-            return {"top": [], "groups": ranking.groups(tr, TOP_ENTRIES)}
-        found["top"] = ranking.page(tr, TOP_ENTRIES).entries
-        found["cloud"] = CloudReader(config.name).read(tr)
+        if period:
+            found["top"] = trending(tr, source, by=period, limit=TOP_ENTRIES)
+        elif observer.settings.get("group"):
+            found["groups"] = ranking.groups(tr, TOP_ENTRIES)
+        else:
+            found["top"] = ranking.page(tr, TOP_ENTRIES).entries
+        if not observer.settings.get("group"):
+            found["cloud"] = CloudReader(config.name).read(tr)
     except CqError as error:
         found["missing"] = str(error)
     return found
+
+
+def _trend_of(config: QueueConfig, observer: ObserverConfig) -> tuple[str, int]:
+    """The queue and the period in seconds of `trending` for a queue with a top; a period of 0 if it has no periods."""
+    group, window = observer.settings.get("group"), config.subtracted_window
+    if config.level_of is not None and group == LAST_PART and observer.settings.get("ranks"):
+        return config.level_of
+    if window is not None and not group and window.width % 1000 == 0:
+        return config.name, window.width // 1000
+    return config.name, 0
 
 
 def _totals(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:

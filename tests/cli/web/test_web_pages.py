@@ -18,14 +18,18 @@ from cq.cli.web.pages.series import series_line
 from cq.cli.web.pages.text import NOTHING
 from cq.cli.web.sampling.lookup import KeySeries
 from cq.cli.web.sampling.recent import Sample
+from cq.config.queue import read_config
 from cq.encoding.codec import ValueType
 from cq.encoding.sketches import Frequent
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.telemetry.history import HistoryMinute
 from cq.observers.top import top
+from cq.observers.top.former import FormerTopTask
+from cq.observers.top.index import LAST_PART
 from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, Outline, serving
+from tests.clocks import set_clock
 
 LONG = "long-" * 20
 AWKWARD = {"<script>alert(1)</script>": 9, "hail \N{SNOWFLAKE}": 8, "w" * 200: 7, "red \x1b[31m\u202e": 6}
@@ -103,6 +107,30 @@ def test_the_page_of_a_queue_shows_its_top_cloud_changes_and_settings(db: Any) -
         assert "All keys with a total." in visits
         assert ">Totals of the window</h2>" not in html
         assert "each square stands for 3 buckets" in found.page(f"/queues/{LONG[:100]}")
+
+
+def test_tops_of_windows_and_periods_have_the_ranks_before(db: Any) -> None:
+    cq.configure(db, "recent", window="600/10", observers=[top(n=5)])
+    cq.configure(db, "hits", rollup="10m:1d")
+    cq.put_observer(db, "hits.10m", top(ranks=True, group=LAST_PART))
+    config = cq.transact(db, lambda tr: read_config(tr.snapshot, "recent"))
+    with set_clock() as clock:
+        for updates in ({"a": 9, "b": 5}, {"b": 7, "c": 3}):
+            for name in ("recent", "hits"):
+                cq.CombineQueue[str, int](name).add_now(db, updates)
+            drain(db)
+            FormerTopTask(db, config, config.observers[0]).run()
+            clock.now += 610
+        clock.now -= 610
+        with serving(db) as found:
+            pages = [found.page(f"/queues/{name}") for name in ("recent", "hits.10m")]
+
+    for page in pages:
+        rows = re.findall(
+            r'<td class="num">(.)</td><td class="num">(.)</td><th scope="row".*?<bdi>(.)<', page
+        )
+        assert rows == [("1", "2", "b"), ("2", "–", "c")]  # noqa: RUF001 - the page's dash
+        assert ">10 min before</th>" in page
 
 
 @pytest.mark.usefixtures("store")
