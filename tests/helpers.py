@@ -35,6 +35,17 @@ def code_of(db: Any, name: str, app: App | None = None) -> QueueCode:
     return (app or App()).code(transact(db, lambda tr: read_config(tr, name)))
 
 
+def begun(db: Any, name: str) -> Any:
+    """A transaction that has read the configuration of a queue.
+
+    So the configuration is cached at the transaction's read version. Without this, another test that configures a queue
+    on the same cluster could invalidate the cache between a read and the transaction whose calls a test counts.
+    """
+    tr = db.create_transaction()
+    read_config(tr.snapshot, name)
+    return tr
+
+
 def buckets_of(db: Any, name: str, app: App | None = None, limits: Limits | None = None) -> list[PassRunner]:
     """A `Bucket` for each of the queue's buckets."""
     code = code_of(db, name, app)

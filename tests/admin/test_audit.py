@@ -37,7 +37,7 @@ from tests.faults import (
     WrappedDatabase,
     WrappedTransaction,
 )
-from tests.helpers import STAGING, add, aside, code_of, commits, configured, stored
+from tests.helpers import STAGING, add, aside, begun, code_of, commits, configured, stored
 from tests.test_promises import in_threads
 
 MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
@@ -418,8 +418,7 @@ def test_sums_are_modulo_2_to_the_128_and_shown_modulo_2_to_the_64(pairs: list[t
 def test_an_add_makes_one_atomic_addition_more_for_each_bucket(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1, audit=True)
     words = cq.CombineQueue(name)
-    transact(db, lambda tr: words.add(tr, {"a": 1}))  # the configuration is known from here on
-    tr = Calls(db.create_transaction())
+    tr = Calls(begun(db, name))
 
     words.add(tr, {"a": 1, "b": 2, "c": 0}, once="id")
 
@@ -440,7 +439,7 @@ def test_a_pass_writes_no_more_unless_it_leaves_a_row_out(db: Any, name: str) ->
         cq.configure(db, f"{name}-{audit}", buckets=1, audit=audit)
         for updates, once in (({"a": 1}, None), ({"b": 1}, "id"), ({"b": 1}, "id")):
             add(db, f"{name}-{audit}", updates, once=once)
-            code, tr = code_of(db, f"{name}-{audit}"), Calls(db.create_transaction())
+            code, tr = code_of(db, f"{name}-{audit}"), Calls(begun(db, f"{name}-{audit}"))
             Pass(tr, code, 0).run()
             tr.inner.commit().wait()
             made.append([each for each in tr.made if each not in ("get", "get_read_version")])

@@ -23,6 +23,7 @@ from tests.helpers import (
     STAGING,
     add,
     aside,
+    begun,
     buckets_of,
     code_of,
     combine_all,
@@ -75,8 +76,7 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1}, {"a": 1, "b": 2})
     code = code_of(db, name)
-    transact(db, lambda tr: code_of(db, name))
-    tr = Calls(db.create_transaction())
+    tr = Calls(begun(db, name))
     tr.snapshot  # noqa: B018
     snapshot = Calls(tr.inner.snapshot)
     tr.__dict__["snapshot"] = snapshot
@@ -104,7 +104,7 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
 
 def calls_of(db: Any, code: QueueCode, cache: BucketCache, **plan: Any) -> tuple[list[str], list[str]]:
     """The calls of one committed pass, those of snapshot reads first; what it may remember is taken over."""
-    tr = db.create_transaction()
+    tr = begun(db, code.config.name)
     calls, snapshot = Calls(tr), Calls(tr.snapshot)
     calls.__dict__["snapshot"] = snapshot
     result = Pass(calls, code, 0, PassPlan(**plan), cache).run()
@@ -179,7 +179,7 @@ def test_remembered_values_are_not_read_again(db: Any, name: str) -> None:
     first = one_pass(db, name, cache=cache)
     cache.update(first.token, first.values, first.staged)
     add(db, name, {"a": 1, "c": 1})
-    code, tr = code_of(db, name), db.create_transaction()
+    code, tr = code_of(db, name), begun(db, name)
     snapshot = Calls(tr.snapshot)
     calls = Calls(tr)
     calls.__dict__["snapshot"] = snapshot

@@ -31,7 +31,7 @@ from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
 from cq.store.transact import transact
 from tests.faults import Calls, FailedCalls, FaultyDatabase, WrappedDatabase
-from tests.helpers import add, aside, buckets_of, code_of, get, nothing_queued, put, stored
+from tests.helpers import add, aside, begun, buckets_of, code_of, get, nothing_queued, put, stored
 from tests.passes.test_combine_pass import one_pass
 
 WORDS: Final = [f"{number:0200}" for number in range(2_000)]
@@ -183,7 +183,7 @@ def test_what_is_added_while_runs_are_merged_comes_behind_them(db: Any, name: st
 
 def calls_of(db: Any, bucket: PassRunner) -> tuple[list[str], list[str], PassResult]:
     """The calls of one committed pass over runs, those of snapshot reads first."""
-    tr = db.create_transaction()
+    tr = begun(db, bucket.code.config.name)
     calls, snapshot = Calls(tr), Calls(tr.snapshot)
     calls.__dict__["snapshot"] = snapshot
     attempt: Any = Pass(calls, bucket.code, 0, SORTING, bucket.cache)
@@ -252,7 +252,7 @@ def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
 
 def refuse(db: Any, bucket: PassRunner) -> None:
     """The next pass over runs says that it is none, and has written nothing."""
-    calls: Any = Calls(db.create_transaction())
+    calls: Any = Calls(begun(db, bucket.code.config.name))
     opened = OpenBucket(calls, bucket.code, 0, SORTING, bucket.cache)
     assert MergePass(opened, bucket.cache.runs).run() is None
     assert calls.made == BEGIN

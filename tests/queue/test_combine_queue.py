@@ -25,7 +25,7 @@ from cq.keys import QueueKeys
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from tests.faults import Calls
-from tests.helpers import add, aside, combine_all, get, stored
+from tests.helpers import add, aside, begun, combine_all, get, stored
 
 
 def test_what_is_added_is_combined_and_read(db: Any, name: str) -> None:
@@ -44,8 +44,7 @@ def test_what_is_added_is_combined_and_read(db: Any, name: str) -> None:
 def test_an_add_issues_just_the_writes_it_must(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     words = cq.CombineQueue(name)
-    transact(db, lambda tr: words.add(tr, {"a": 1}))  # the configuration is known from here on
-    tr = Calls(db.create_transaction())
+    tr = Calls(begun(db, name))
     snapshot = tr.__dict__["snapshot"] = Calls(tr.snapshot)
 
     words.add(tr, {"a": 1, "b": 2}, once="id")
@@ -62,8 +61,7 @@ def test_an_add_issues_just_the_writes_it_must(db: Any, name: str) -> None:
 def test_an_add_costs_by_the_buckets_it_touches_and_not_by_its_updates(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=4, audit=True)
     words = cq.CombineQueue(name)
-    transact(db, lambda tr: words.add(tr, {"a": 1}))
-    tr = Calls(db.create_transaction())
+    tr = Calls(begun(db, name))
 
     words.add(tr, {f"k{number}": 1 for number in range(1_000)})
 
