@@ -113,6 +113,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         REPUBLISH,
     ),
     "cloud-piece": ("a piece of a cloud that is not published", "clears it"),
+    "former-top-unreadable": ("a copy of the top for ranks of one width ago is unreadable", "clears it"),
     "export-row": (
         "queued entries of an export are unreadable, from the future, or in a wrong bucket",
         SET_ASIDE,
