@@ -17,6 +17,7 @@ from cq.admin.rollups import refuse_level, with_levels
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
+from cq.keys.top import FormerTopKeys
 from cq.keys.window import WindowKeys
 from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import with_audit, without_audit
@@ -55,6 +56,7 @@ def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
     tr.clear_range(*window.rows())  # the expiry must not subtract updates that the purge drops
     tr.clear_range(*window.operations())
     tr.clear_range(*ExpiryKeys(current.name).all())  # the values that remain for a while need no times
+    tr.clear_range(*FormerTopKeys(queue).all())  # they name keys that the purge deletes
     tr.clear_range(*queue.aside())  # now: an update added again after this commit would survive the purge
     notify_all(tr, current)
     write_config(tr, changed)

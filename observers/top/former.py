@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cq import runtime
 from cq.admin.backfill import current_generation
+from cq.admin.purge import read_purging
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.window import SLICES, WindowSpec
 from cq.errors import CorruptData
@@ -19,13 +20,16 @@ from cq.keys import QueueKeys, below
 from cq.keys.top import FormerTopKeys, TopKeys
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
-from cq.observers.top.cloud import PIECE_BYTES, decode_entries, first_entries
+from cq.observers.top.cloud import decode_entries, first_entries
 from cq.observers.top.index import NAME
 from cq.observers.top.scores import descending
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _LEAST_STEP_MS: Final = 1_000
+_ROW_BYTES: Final = (
+    70_000  # encoded entries are a few bytes larger than rows, and a value has at most 100,000 bytes
+)
 STEPS_LATE: Final = 2
 """How many steps older than a width a copy may be, if workers have made no copy since."""
 
@@ -70,10 +74,12 @@ class FormerTopTask(Task):
         rows = tr.snapshot.get_range(*below(self._entries), limit=self._n)
         if current_generation(tr.snapshot, self._name, NAME) != self._generation or copied.present():
             return step  # in a backfill, the top is not complete
+        if read_purging(tr.snapshot, config):
+            return step  # the top has keys that the purge deletes, and its mark has cleared their copies
         begin, end = self._former.all()
         tr.clear_range(begin, self._former.until(now, window.width + (1 + STEPS_LATE) * step)[0])
         tr.clear_range(here, end)  # those of a clock that was ahead
-        tr.set(here, first_entries(config, rows, len(self._entries), PIECE_BYTES))
+        tr.set(here, first_entries(config, rows, len(self._entries), _ROW_BYTES))
         return step
 
 

@@ -21,7 +21,7 @@ from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Sketch
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.keys.top import FormerTopKeys, TopKeys
+from cq.keys.top import TopKeys
 from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import to_sort_key
@@ -197,7 +197,6 @@ class Index:
         group: GroupFunction | None,
     ) -> None:
         self._key_type = config.key
-        self._former = None if config.subtracted_window is None else FormerTopKeys(QueueKeys(config.name))
         self.keys = keys
         self.ranks = bool(settings["ranks"])
         self.publishes = settings["group"] != LAST_PART
@@ -215,7 +214,6 @@ class Index:
     def __call__(self, tr: Transaction, changes: Sequence[Change]) -> None:
         """Apply the changes to the index, without reads; all changes are validated before the first write."""
         moves = [move for change in changes if (move := self._move(change))]
-        self._clear_former(tr, changes)
         counts: Counter[bytes] = Counter()
         groups: dict[str | None, None] = {}
         for sort_key, old, new, entry in moves:
@@ -237,11 +235,6 @@ class Index:
             tr.set_versionstamped_value(self.keys.mark(group), INCOMPLETE_VERSIONSTAMP)
         if groups:
             tr.set_versionstamped_value(self.keys.notification, INCOMPLETE_VERSIONSTAMP)
-
-    def _clear_former(self, tr: Transaction, changes: Sequence[Change]) -> None:
-        """Clear the former tops of a queue with a window in a purge, which deletes all data of the queue."""
-        if self._former is not None and any(change.cause == "purge" for change in changes):
-            tr.clear_range(*self._former.all())
 
     def _move(self, change: Change) -> tuple[bytes, IndexPlace | None, IndexPlace | None, bytes] | None:
         """Sort key, old and new place of the entry, and its new key; None if the place does not change."""

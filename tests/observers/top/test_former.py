@@ -21,6 +21,7 @@ from cq.observers.top.trending import trending
 from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
+from cq.verify.kinds import KINDS
 from tests.clocks import Clock, set_clock
 from tests.helpers import commits, event_of, stored
 from tests.observers.worker.test_worker import running
@@ -157,6 +158,56 @@ def test_a_purge_and_the_removal_of_the_top_delete_the_copies(
         assert copies(db, window.name) == []
 
 
+def test_a_purge_deletes_copies_of_keys_that_have_left_the_window(
+    db: Any, window: cq.Window, clock: Clock
+) -> None:
+    add(db, window.name, a=1)
+    task_of(db, window.name).run()
+    clock.now += WIDTH + STEP
+    Worker(db, queues=[window.name]).drain()
+    assert (ranks(db, window.name), copies(db, window.name)) == ([], [0])
+
+    cq.purge(db, window.name)
+
+    assert copies(db, window.name) == []
+    add(db, window.name, a=2)
+    assert ranks(db, window.name) == [("a", 2, 1, None)]
+
+
+def test_no_copy_is_made_during_a_purge(db: Any, window: cq.Window, clock: Clock) -> None:
+    add(db, window.name, a=1)
+    task, concurrent = task_of(db, window.name), db.create_transaction()
+    task._copy(concurrent, int(START) * 1000)
+    cq.purge(db, window.name)
+    assert not commits(concurrent)
+    assert (task.run(), copies(db, window.name)) == (STEP, [])
+
+    add(db, window.name, b=1)
+
+    assert (task.run(), copies(db, window.name)) == (STEP, [0])
+    clock.now += WIDTH
+    assert ranks(db, window.name) == [("b", 1, 1, 1)]
+
+
+def test_a_copy_of_many_keys_fits_into_a_value(db: Any, name: str, clock: Clock) -> None:
+    def score(key: Any, value: Any) -> int:
+        return 0
+
+    app = cq.App()
+    app.queue(name, observers=[top(10_000, score=score)])
+    app.configure(db, name, key=bytes, window=(WIDTH, STEP))
+    updates = {number.to_bytes(7): 1 for number in range(10_000)}
+    for part in range(0, len(updates), 2_000):
+        some = dict(list(updates.items())[part : part + 2_000])
+        transact(db, lambda tr: cq.CombineQueue(name).add(tr, some))  # noqa: B023 - runs at once
+    Worker(db, queues=[name], app=app).drain()
+
+    assert task_of(db, name).run() == STEP
+
+    [(_, copy)] = stored(db, FormerTopKeys(QueueKeys(name)).all())
+    assert 70_000 < len(copy) <= 100_000
+
+
 def test_verify_repairs_a_damaged_copy(db: Any, window: cq.Window, clock: Clock) -> None:
     add(db, window.name, a=1)
     task_of(db, window.name).run()
@@ -165,9 +216,10 @@ def test_verify_repairs_a_damaged_copy(db: Any, window: cq.Window, clock: Clock)
     transact(db, lambda tr: tr.set(former.at(int(START) * 1000), b"x"))
     transact(db, lambda tr: tr.set(former.prefix + b"short", b""))
 
-    found = verification(db, window.name, repair=True).run()
+    found = list(verification(db, window.name, repair=True).run())
 
     assert {each.kind for each in found} == {"former-top-unreadable", "cloud-piece"}
+    assert {each.kind for each in found} <= KINDS.keys()
     assert list(verification(db, window.name).run()) == []
     assert copies(db, window.name) == []
 
