@@ -39,8 +39,8 @@ _TASKS: Final[Mapping[str, tuple[str, _Tasks]]] = {
     webhook.NAME: ("export", webhook.webhook_tasks),
     kafka.NAME: ("export", kafka.kafka_tasks),
 }
-"""{kind: (role, function that makes a worker's tasks)}: none of them if this process cannot do them, None if the
-observer needs none."""
+"""{kind: (role, function)}. The function returns a worker's tasks: an empty list if this process cannot do them,
+None if the observer needs no tasks."""
 
 
 def _checked(make: Factory, kind: str, spec: Callable[..., ObserverSpec]) -> Factory:

@@ -27,9 +27,8 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _LEAST_STEP_MS: Final = 1_000
-_ROW_BYTES: Final = (
-    70_000  # encoded entries are a few bytes larger than rows, and a value has at most 100,000 bytes
-)
+_ROW_BYTES: Final = 70_000
+"""Maximum bytes of copied rows: encoded, they are a few bytes larger each, and a value has at most 100,000."""
 STEPS_LATE: Final = 2
 """How many steps older than a width a copy may be, if workers have made no copy since."""
 
@@ -78,7 +77,7 @@ class FormerTopTask(Task):
             return step  # the top has keys that the purge deletes, and its mark has cleared their copies
         begin, end = self._former.all()
         tr.clear_range(begin, self._former.until(now, window.width + (1 + STEPS_LATE) * step)[0])
-        tr.clear_range(here, end)  # those of a clock that was ahead
+        tr.clear_range(here, end)  # copies by a worker whose clock was ahead
         tr.set(here, first_entries(config, rows, len(self._entries), _ROW_BYTES))
         return step
 
