@@ -24,6 +24,9 @@ MAX_MESSAGE_BYTES: Final = 90_000
 """Limit of a message's body: bytes in CBOR."""
 PAGE_BYTES: Final = 1_000_000
 """About the most bytes of messages in a page."""
+_SENT_END: Final = (
+    253_370_764_800_000  # the year 9999: every earlier time is a date of `datetime` in every zone
+)
 
 _DIRECT: Final = b"\x82"  # the head of a CBOR list of two
 _BY_GROUP: Final = b"\x84"
@@ -84,7 +87,7 @@ def member_copy(stored: bytes, group: bytes, origin: bytes) -> bytes:
 def decode_message(row: KeyValue, number: int | None = None) -> Message:
     """Decode the message in a row; raises `CorruptData`."""
     parts = codec.decode(row.value)
-    if not isinstance(parts, list) or len(parts) not in (2, 4) or type(parts[0]) is not int:
+    if not isinstance(parts, list) or len(parts) not in (2, 4) or not _is_time(parts[0]):
         raise CorruptData(f"a message is not one that cq wrote: {row.value[:40]!r}")
     sent, body = parts[0] / 1000, parts[1]
     if len(parts) == 2:
@@ -93,6 +96,10 @@ def decode_message(row: KeyValue, number: int | None = None) -> Message:
     if type(origin) is not bytes or len(origin) != ID_BYTES:
         raise CorruptData(f"a message is not one that cq wrote: {row.value[:40]!r}")
     return Message(id_of(row.key), sent, body, group, origin, number)
+
+
+def _is_time(sent: object) -> bool:
+    return type(sent) is int and 0 <= sent < _SENT_END
 
 
 def put_messages(

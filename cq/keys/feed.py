@@ -250,9 +250,12 @@ def split_mark(data: bytes | None) -> tuple[bytes, int]:
     """The inverse of `mark`; empty bytes and 0 for None. Raises `CorruptData`."""
     if data is None:
         return b"", 0
-    if len(data) != ID_BYTES + _NUMBER.size:
+    number = _NUMBER.unpack_from(data, ID_BYTES)[0] if len(data) == ID_BYTES + _NUMBER.size else None
+    if number is None or not codec.is_int64(
+        number
+    ):  # a greater number would leave no room for those after it
         raise CorruptData(f"a receiver's last message is not one that cq wrote: {data[:40]!r}")
-    return data[:ID_BYTES], _NUMBER.unpack_from(data, ID_BYTES)[0]
+    return data[:ID_BYTES], number
 
 
 def mark(id_: bytes, number: int) -> bytes:
