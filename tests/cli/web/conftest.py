@@ -1,4 +1,4 @@
-"""The stores of the dashboard's tests."""
+"""The stores of the dashboard's tests, and their browser."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 import cq
 from cq.store.embedded import Database
+from tests.cli.web.browsers import ARGUMENTS, CHROMIUM
 from tests.conftest import cluster_url
 
 BOTH_STORES = pytest.mark.parametrize(
@@ -26,3 +28,12 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         return
     with Database(tmp_path / "web.db", power_safe=False) as database:
         yield cq.Space("cq").database(database)
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A browser for one test: Playwright has a running event loop, which other tests of a process must not see."""
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield running
+        running.close()

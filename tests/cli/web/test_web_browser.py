@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -18,43 +17,23 @@ from typing import Any, Final
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 import cq
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from cq.testing import drain
+from tests.cli.web.browsers import NEEDS_CHROMIUM, WIDE, opened, visited
 from tests.cli.web.dashboards import SECONDS, TOKEN, Serving, serving
 from tests.cli.web.shop import shop
 from tests.helpers import free_ports
 
-CHROMIUM: Final = shutil.which("chromium")
-ARGUMENTS: Final = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-WIDE: Final[ViewportSize] = {"width": 1280, "height": 800}
 PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
 PICTURES: Final = Path(__file__).parents[3] / "docs" / "screenshots"
 LEAST_COLOURS: Final = 30
 """An empty page has fewer: letters alone are drawn in many shades."""
 
-expect.set_options(timeout=SECONDS * 1000)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium in $PATH")
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    """A browser for one test: Playwright has a running event loop, which other tests of a process must not see."""
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield running
-        running.close()
+pytestmark = NEEDS_CHROMIUM
 
 
 @pytest.fixture
@@ -62,46 +41,6 @@ def served(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     """The dashboard of a shop."""
     with shop(db, tmp_path, monkeypatch), serving(db, operates=True) as found:
         yield found
-
-
-@contextmanager
-def opened(
-    browser: Browser, served: Serving, scheme: str = "light", *, silent: bool = True
-) -> Iterator[Page]:
-    """A page with the session's cookie; at the end it must have logged nothing, if it is `silent`."""
-    messages: list[str] = []
-
-    def log(message: ConsoleMessage) -> None:
-        messages.append(message.text)
-
-    context = browser.new_context(
-        viewport=WIDE,
-        color_scheme="dark" if scheme == "dark" else "light",
-        reduced_motion="reduce",
-        base_url=served.server.url,
-    )
-    context.set_default_timeout(SECONDS * 1000)
-    page = context.new_page()
-    page.on("console", log)
-    page.on("pageerror", lambda error: messages.append(str(error)))
-    page.goto(f"/?token={TOKEN}")
-    yield page
-    assert messages == [] or not silent
-    context.close()
-
-
-def visited(page: Page) -> Iterator[str]:
-    """Open all pages that links lead to, from the first page on, each form of an action once; yields their paths."""
-    found, left = {"/"}, ["/"]
-    while left:
-        path = left.pop(0)
-        page.goto(path)
-        for link in page.locator("a[href^='/']").all():
-            target = (link.get_attribute("href") or "").partition("#")[0]
-            if target.partition("?")[0] not in found:
-                found.add(target.partition("?")[0])
-                left.append(target)
-        yield path
 
 
 def name_of(path: str) -> str:
