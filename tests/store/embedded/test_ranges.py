@@ -197,3 +197,25 @@ def test_a_conflict_on_a_key_is_that_on_the_range_of_this_key(
             size = error.code
         outcomes.append((reads.keys, reads.ranges, size))
     assert outcomes[0] == outcomes[1]
+
+
+def test_an_exact_range_without_a_limit_is_refused_before_all_else(db: Database) -> None:
+    """As by the binding, which looks at the arguments before it asks the transaction."""
+
+    def code() -> int:
+        with pytest.raises(FDBError) as caught:
+            tr.get_range(b"", b"\xff", streaming_mode=EXACT).to_list()
+        return caught.value.code
+
+    tr = db.create_transaction()
+    tr.cancel()
+    assert code() == 2210
+
+    tr = db.create_transaction()
+    tr.clear_range(b"b", b"a")
+    assert code() == 2210
+
+    tr = db.create_transaction()
+    tr.set(b"a", b"1")
+    tr.commit().wait()
+    assert code() == 2210

@@ -149,3 +149,34 @@ def _outcome(future: Any) -> Any:
         return future.wait()
     except FDBError as error:
         return error.code
+
+
+def _break(tr: Transaction) -> None:
+    tr.set(b"k" * 20_000, b"")
+
+
+def test_a_stamp_of_a_transaction_that_cannot_commit_raises_its_error(db: Database) -> None:
+    """Whether it was asked for before or after the write with the error; a watch as well."""
+    tr = db.create_transaction()
+    before, watch = tr.get_versionstamp(), tr.watch(b"a")
+    _break(tr)
+    futures: list[Any] = [before, watch, tr.get_versionstamp(), tr.commit()]
+
+    assert all(future.is_ready() for future in futures)  # else the waits would not return
+    assert [_outcome(future) for future in futures] == [2102] * 4
+    tr.reset()
+    tr.set(b"a", b"1")
+    stamp = tr.get_versionstamp()
+    tr.commit().wait()
+    assert len(stamp.value) == 10
+
+
+def test_a_wrong_call_after_the_commit_leaves_its_stamp_alone(db: Database) -> None:
+    tr = db.create_transaction()
+    tr.options.set_used_during_commit_protection_disable()
+    tr.set(b"a", b"1")
+    stamp, commit = tr.get_versionstamp(), tr.commit()
+    _break(tr)
+
+    commit.wait()
+    assert len(stamp.value) == 10

@@ -90,7 +90,7 @@ class TransactionRead(ReadOperations):
                 return ready(Value, state.take_snapshot().get(key), state.cancellation)
             return self._value(key)
         except FDBError as error:
-            return failed(Value, state.record_failure(error))
+            return state.failed_read(Value, error)
 
     def _value(self, key: bytes) -> Value:
         state, writes = self._state, None
@@ -131,7 +131,7 @@ class TransactionRead(ReadOperations):
             view, writes = self._view()
             found = view.resolve(*selector)
         except FDBError as error:
-            return failed(Key, state.record_failure(error))
+            return state.failed_read(Key, error)
         if not self._is_snapshot:
             state.reads.add_selector(*selector, found, writes)
         return ready(Key, found, state.cancellation)
@@ -153,14 +153,14 @@ class TransactionRead(ReadOperations):
         """One piece of a range: rows, and whether more may follow."""
         begin, end, limit, reverse, mode, iteration = request
         state = self._state
+        if mode == EXACT and not limit:  # first: the binding checks it before it calls the transaction
+            return failed(FutureRows, FDBError(EXACT_MODE_WITHOUT_LIMITS))
         if refusal := state.refusal():
             return failed(FutureRows, refusal)
         if begin.key > state.read_end or end.key > state.read_end:
             return failed(FutureRows, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
         if limit < 0:
             return failed(FutureRows, FDBError(RANGE_LIMITS_INVALID))
-        if mode == EXACT and not limit:
-            return failed(FutureRows, FDBError(EXACT_MODE_WITHOUT_LIMITS))
         if begin.offset >= end.offset and begin.key >= end.key:
             return ready(FutureRows, ([], False), state.cancellation)
         try:
@@ -168,7 +168,7 @@ class TransactionRead(ReadOperations):
             bounds = _bound(view, begin), _bound(view, end)
             found = view.rows(*bounds, limit or _UNLIMITED_ROWS, piece_bytes(mode, iteration), reverse)
         except FDBError as error:
-            return failed(FutureRows, state.record_failure(error))
+            return state.failed_read(FutureRows, error)
         if not self._is_snapshot:
             self._add_range_read(request, bounds, *found, writes)
         return ready(FutureRows, found, state.cancellation)

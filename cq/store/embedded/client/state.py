@@ -15,6 +15,7 @@ from typing import Any
 
 from cq import runtime
 from cq.store.embedded.binding.backoff import BackoffDelays
+from cq.store.embedded.binding.delayed import delayed
 from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     FUTURE_VERSION,
@@ -26,7 +27,7 @@ from cq.store.embedded.binding.error import (
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import Cancellation, Key
+from cq.store.embedded.binding.future import Cancellation, F, Key, failed
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
 from cq.store.embedded.client.settings import Settings
 from cq.store.embedded.engine.committer import CommitRequest
@@ -37,6 +38,8 @@ from cq.store.embedded.writes.read_set import ReadSet
 from cq.store.embedded.writes.writes import Writes
 
 _FUTURE_VERSIONS = 1_000_000
+_FUTURE_SECONDS = 1.0
+"""How long a cluster lets a read wait for a future version before it fails with 1009."""
 
 
 class TransactionState:
@@ -152,6 +155,8 @@ class TransactionState:
                 call(*arguments)
             except FDBError as error:
                 self.deferred = error.code
+                if not self.committing:  # the transaction can no longer commit, so they would never be ready
+                    self.drop_futures(error.code)
 
     def used_during_commit(self) -> FDBError:
         """The error of a call after `commit`; ends the transaction, unless an option prevents it."""
@@ -170,6 +175,16 @@ class TransactionState:
         if self.failure is None:
             self.failure = error
         return error
+
+    def failed_read(self, kind: type[F], error: FDBError) -> F:
+        """The future of a read that fails; the commit fails with the first such error."""
+        return self.failed_at_version(kind, self.record_failure(error))
+
+    def failed_at_version(self, kind: type[F], error: FDBError) -> F:
+        """A future that fails with an error of its read: at once, or as late as on a cluster with 1009."""
+        if error.code != FUTURE_VERSION:
+            return failed(kind, error)
+        return delayed(kind, _FUTURE_SECONDS, error, self.deadline, self.cancellation)
 
     # Options
 

@@ -6,7 +6,8 @@ from itertools import chain
 from typing import Any
 
 from cq.store import api
-from cq.store.embedded.binding.backoff import BackoffDelays, BackoffFuture
+from cq.store.embedded.binding.backoff import BackoffDelays
+from cq.store.embedded.binding.delayed import delayed
 from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     KEY_OUTSIDE_LEGAL_RANGE,
@@ -58,7 +59,7 @@ class Transaction(TransactionWrites):
         try:
             value = self._value(key).get()
         except FDBError as failure:
-            return failed(FutureVoid, failure)
+            return state.failed_at_version(FutureVoid, failure)
         watch = Watch(state.engine.watches, key, value)
         state.watches.append(watch)
         return watch
@@ -175,7 +176,7 @@ class Transaction(TransactionWrites):
     def get_versionstamp(self) -> Key:
         """A future of the versionstamp. Call this before `commit`, and wait for the result after it."""
         state = self._state
-        if error := state.used_during_commit() if state.committing else state.end_error():
+        if error := state.refusal():
             return failed(Key, error)
         if state.stamp is None:
             state.stamp = Key()
@@ -210,7 +211,7 @@ class Transaction(TransactionWrites):
         deadline = state.deadline
         state.settings = state.settings.for_try(state.defaults)
         state.restart()
-        return BackoffFuture(delay, deadline, state.cancellation)
+        return delayed(FutureVoid, delay, None, deadline, state.cancellation)
 
     def reset(self) -> None:
         """Reset the transaction and its options."""
