@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+import weakref
+from collections import defaultdict
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from errno import ETIMEDOUT
+from http.client import HTTPException
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 from urllib.parse import SplitResult, urlsplit
 
 from cq import runtime
@@ -16,14 +22,15 @@ from cq.observers.export.batch import ExportFailed
 from cq.observers.webhook.signing import read_secrets, signed_headers
 
 if TYPE_CHECKING:
-    import urllib3
+    from urllib3.connection import HTTPConnection
 
 CONNECT_SECONDS: Final = 10.0
-READ_SECONDS: Final = 30.0
-"""Maximum time until the receiver's answer begins, and between two parts of it."""
+"""Maximum time to connect to one address of the receiver."""
+REQUEST_SECONDS: Final = 30.0
+"""Maximum time of a request as a whole, from the connection to the end of the answer, however the receiver sends it."""
 ANSWER_BYTES: Final = 4_096
 """The part of an answer that cq reads: it has a position, or the reason of a refusal."""
-_CONNECTIONS: Final = 8
+_MOST_IDLE: Final = 8  # open connections that no thread uses
 
 
 class Answer(NamedTuple):
@@ -53,10 +60,59 @@ class Receiver(Protocol):
         """Close the connections."""
 
 
+class _Deadline:
+    """A context that ends the connection of a request at its deadline, so that no thread waits for it any longer.
+
+    The timeout of a socket does not do that: it begins again with each byte that the receiver sends.
+
+    Attributes:
+        is_over: whether the deadline has passed.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ended = runtime.event()
+        self._ending = threading.Lock()
+        self._socket: Any = None
+        self.is_over = False
+
+    def __enter__(self) -> Self:
+        runtime.start_thread(self._watch, "cq-webhook-deadline")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._ending:  # the next request may use the socket: it must not be ended from now on
+            self._ended.set()
+
+    def hold(self, connected: object) -> None:
+        """End this socket at the deadline, or now if it has passed."""
+        with self._ending:
+            self._socket = connected
+            if self.is_over:
+                self._shut_down()
+
+    def _watch(self) -> None:
+        if not self._ended.wait(self._seconds):
+            with self._ending:
+                if not self._ended.is_set():
+                    self.is_over = True
+                    self._shut_down()
+
+    def _shut_down(self) -> None:
+        """Wake the thread that waits for the socket: its call fails, or finds the end of the data."""
+        if self._socket is not None:
+            with suppress(OSError):  # it has ended already
+                # Not the method of a socket with TLS, which changes the object that the other thread uses.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
 class HttpReceiver:
     """The receiver at the URL in an environment variable; thread-safe. Keeps connections open.
 
-    Redirects are not followed: the signature would reach another receiver. Certificates are verified.
+    Redirects are not followed: the signature would reach another receiver. Certificates are verified. A request ends
+    after `REQUEST_SECONDS`, even if the receiver goes on sending parts of an answer.
 
     Args:
         url_env: the environment variable with the URL.
@@ -66,47 +122,40 @@ class HttpReceiver:
     def __init__(self, url_env: str, secret_env: str) -> None:
         self._url_env = url_env
         self._secret_env = secret_env
-        self._opening = threading.Lock()
-        self._pool: urllib3.PoolManager | None = None
+        self._taking = threading.Lock()
+        self._idle: dict[str, list[HTTPConnection]] = defaultdict(list)  # by the URL: it can change
+        weakref.finalize(self, _close_all, self._idle)
 
     def check(self) -> str:
-        host = self._located()[1]
+        _, parts = self._located()
         read_secrets(self._secret_env)
-        self._opened()
-        return host
+        _check_installed()
+        return parts.netloc
 
     def post(self, message: str, body: bytes) -> Answer:
-        from urllib3.exceptions import HTTPError
-
-        url, host = self._located()
+        url, parts = self._located()
+        _check_installed()
         headers = signed_headers(read_secrets(self._secret_env), message, int(runtime.time()), body)
         headers |= {"content-type": "application/json", "user-agent": f"cq/{version()}"}
+        connection = self._take(url, parts)
         try:
-            response = self._opened().request(
-                "POST", url, body=body, headers=headers, redirect=False, retries=False, preload_content=False
-            )
-            try:
-                text = response.read(ANSWER_BYTES).decode("utf-8", "replace")
-                with suppress(
-                    HTTPError, OSError
-                ):  # the answer is known; a rest that is too long ends the connection
-                    if response.read(1):
-                        response.close()
-            finally:
-                response.release_conn()
-        except (HTTPError, OSError) as error:
+            answer = _request(connection, url, body, headers)
+        except _errors() as error:
+            connection.close()
             # Not chained, and only the kind of the error: its message may show the URL, which may have a token.
-            raise ExportFailed(f"the receiver at {host} does not answer: {_reason(error)}") from None
-        return Answer(response.status, text, retry_seconds(response.headers.get("retry-after", "")))
+            raise ExportFailed(f"the receiver at {parts.netloc} does not answer: {_reason(error)}") from None
+        except BaseException:
+            connection.close()
+            raise
+        self._give_back(url, connection)
+        return answer
 
     def close(self) -> None:
-        with self._opening:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.clear()
+        with self._taking:
+            _close_all(self._idle)
 
-    def _located(self) -> tuple[str, str]:
-        """The URL, and its host and port for messages."""
+    def _located(self) -> tuple[str, SplitResult]:
+        """The URL, and its parts."""
         url = os.environ.get(self._url_env)
         if not url:
             raise ExportFailed(f"${self._url_env} is not set: give the URL of the webhook there")
@@ -117,20 +166,74 @@ class HttpReceiver:
                 f"the URL in ${self._url_env} is malformed: expected http:// or https:// with a host, "
                 "and without a user, a password or a fragment"
             )
-        return url, parts.netloc
+        return url, parts
 
-    def _opened(self) -> urllib3.PoolManager:
+    def _take(self, url: str, parts: SplitResult) -> HTTPConnection:
+        """A connection for one request, which may have been used before; it is not connected yet, or still open."""
+        from urllib3.connection import HTTPConnection, HTTPSConnection
+
+        with self._taking:
+            if self._idle[url]:
+                return self._idle[url].pop()
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        return kind(parts.hostname or "", parts.port)
+
+    def _give_back(self, url: str, connection: HTTPConnection) -> None:
+        with self._taking:
+            if len(self._idle[url]) < _MOST_IDLE:
+                self._idle[url].append(connection)
+                return
+        connection.close()
+
+
+def _close_all(idle: dict[str, list[HTTPConnection]]) -> None:
+    while idle:
+        for connection in idle.popitem()[1]:
+            connection.close()
+
+
+def _request(connection: HTTPConnection, url: str, body: bytes, headers: dict[str, str]) -> Answer:
+    """Send a request and read its answer; raises one of `_errors` if there is none before the deadline."""
+    from urllib3.util import parse_url
+
+    with _Deadline(REQUEST_SECONDS) as deadline:
         try:
-            import urllib3
-        except ImportError as error:
-            raise ExportFailed(
-                f"webhooks need a package that is not installed: run `{install_command('webhook')}`"
-            ) from error
-        with self._opening:
-            if self._pool is None:
-                timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS)
-                self._pool = urllib3.PoolManager(maxsize=_CONNECTIONS, timeout=timeout)
-            return self._pool
+            if not connection.is_connected:
+                connection.close()
+                connection.timeout = CONNECT_SECONDS
+                connection.connect()
+            deadline.hold(connection.sock)
+            connection.timeout = REQUEST_SECONDS
+            connection.request(
+                "POST", parse_url(url).request_uri, body=body, headers=headers, preload_content=False
+            )
+            response = connection.getresponse()
+            text = response.read(ANSWER_BYTES).decode("utf-8", "replace")
+        except Exception:
+            if not deadline.is_over:
+                raise
+        if deadline.is_over:  # whatever the ended connection looked like to the code that used it
+            raise TimeoutError(ETIMEDOUT, f"no complete answer within {REQUEST_SECONDS:g} s")
+        with suppress(*_errors()):  # the answer is known; a rest that is too long ends the connection
+            if response.read(1):
+                connection.close()
+    return Answer(response.status, text, retry_seconds(response.headers.get("retry-after", "")))
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """The errors of a request whose receiver does not answer."""
+    from urllib3.exceptions import HTTPError
+
+    return HTTPError, HTTPException, OSError
+
+
+def _check_installed() -> None:
+    try:
+        import urllib3  # noqa: F401 - is it installed?
+    except ImportError as error:
+        raise ExportFailed(
+            f"webhooks need a package that is not installed: run `{install_command('webhook')}`"
+        ) from error
 
 
 def retry_seconds(header: str) -> float:

@@ -8,7 +8,6 @@ import sqlite3
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -49,7 +48,7 @@ from cq.testing import drain
 from tests.cli.conftest import BOTH_STORES, Cli, Here, cli, here
 from tests.helpers import add, combine_all, configured, free_ports, stored
 from tests.observers.export.exporthelpers import BuiltInApp, run_killed, run_to_end, waits
-from tests.observers.webhook.webhookhelpers import SECRET, Kept, serving, serving_kept
+from tests.observers.webhook.webhookhelpers import SECRET, Kept, dripping, serving, serving_kept
 
 __all__ = ["cli", "here"]
 
@@ -298,43 +297,75 @@ class TestClient:
             HttpReceiver(URL_ENV, SECRET_ENV).post("msg_1", b"{}")
         assert "hidden" not in str(failed.value)
 
-    def test_an_answer_is_not_awaited_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(client, "READ_SECONDS", 0.2)
-        answered = threading.Event()
-
-        def wait(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
-            answered.wait(60)
-            return 200, b""
-
-        with serving(wait) as url:
+    @pytest.mark.parametrize(
+        "begin",
+        [
+            pytest.param(b"", id="status"),
+            pytest.param(b"HTTP/1.1 200 OK\r\nX-Slow: ", id="headers"),
+            pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n", id="body"),
+            pytest.param(b"HTTP/1.1 200 OK\r\n\r\n", id="body-without-length"),
+        ],
+    )
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_a_request_ends_at_its_deadline_whatever_the_receiver_sends(
+        self, begin: bytes, secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each byte comes well before the timeout of a socket, which begins again with it."""
+        monkeypatch.setattr(client, "REQUEST_SECONDS", 0.4)
+        with dripping(begin, _certified(tmp_path, monkeypatch) if secure else None) as (url, _):
             monkeypatch.setenv(URL_ENV, url)
             receiver = HttpReceiver(URL_ENV, SECRET_ENV)
-            with pytest.raises(ExportFailed, match="does not answer: ReadTimeoutError"):
+            with pytest.raises(ExportFailed, match=r"does not answer: .*no complete answer within 0\.4 s"):
                 receiver.post("msg_1", b"{}")
-            answered.set()
             receiver.close()
 
+    def test_the_end_of_a_late_request_spares_the_next_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A deadline ends the connection of its own request only, though connections are used again."""
+        monkeypatch.setattr(client, "REQUEST_SECONDS", 0.4)
+        ports = set()
+
+        def answer(request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, bytes]:
+            ports.add(request.client_address[1])
+            return 200, b"{}"
+
+        with serving(answer) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            receiver = HttpReceiver(URL_ENV, SECRET_ENV)
+            ends = runtime.monotonic() + 1
+            while runtime.monotonic() < ends:
+                assert receiver.post("msg_1", b"{}").status == 200
+            receiver.close()
+        assert len(ports) == 1
+
     def test_certificates_are_verified(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        program = shutil.which("openssl")
-        if program is None:
-            pytest.skip("no openssl to make a certificate with")
-        key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-        made = "req -x509 -newkey rsa:2048 -nodes -subj /CN=here -addext subjectAltName=IP:127.0.0.1 -days 2"
-        subprocess.run(
-            [program, *made.split(), "-keyout", str(key), "-out", str(certificate)],
-            check=True,
-            capture_output=True,
-        )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
+        context = _certified(tmp_path, monkeypatch)
+        trusted = os.environ.pop("SSL_CERT_FILE")
         with serving(lambda request, body: (200, b"{}"), context) as url:
             monkeypatch.setenv(URL_ENV, url)
             with pytest.raises(ExportFailed, match="CERTIFICATE_VERIFY_FAILED"):
                 HttpReceiver(URL_ENV, SECRET_ENV).post("msg_1", b"{}")
-            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+            monkeypatch.setenv("SSL_CERT_FILE", trusted)
             receiver = HttpReceiver(URL_ENV, SECRET_ENV)
             assert receiver.post("msg_1", b"{}").status == 200
             receiver.close()
+
+
+def _certified(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """The context of a server with a certificate that this process trusts from now on."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("no openssl to make a certificate with")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    made = "req -x509 -newkey rsa:2048 -nodes -subj /CN=here -addext subjectAltName=IP:127.0.0.1 -days 2"
+    subprocess.run(
+        [program, *made.split(), "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
 
 
 class TestAnswers:

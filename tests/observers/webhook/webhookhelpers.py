@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
 from standardwebhooks import Webhook
@@ -105,6 +106,16 @@ class Server(ThreadingHTTPServer):
         """Ignore the error."""
 
 
+class DripServer(ThreadingTCPServer):
+    """As `Server`, without HTTP."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignore the error."""
+
+
 @contextmanager
 def serving(
     answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes]],
@@ -143,6 +154,42 @@ def serving(
     try:
         yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}/words?token=hidden"
     finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def dripping(begin: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, threading.Semaphore]]:
+    """A receiver that answers each request with these bytes, and then for a minute with a byte now and then.
+
+    Yields its URL, and a semaphore that is released for each connection at its first byte.
+    """
+    ended, begun = threading.Event(), threading.Semaphore(0)
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            size = 0
+            while (line := self.rfile.readline()).strip():
+                if line.lower().startswith(b"content-length:"):
+                    size = int(line.split(b":")[1])
+            self.rfile.read(size)
+            self.wfile.write(begin)
+            begun.release()
+            for _ in range(1_200):
+                if ended.wait(0.05):
+                    return
+                self.wfile.write(b"x")
+
+    server = DripServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}/words", begun
+    finally:
+        ended.set()
         server.shutdown()
         thread.join()
         server.server_close()
