@@ -1,18 +1,17 @@
 """Who may use the dashboard: the token, sessions, host names, the origin of forms, and the headers of all answers.
 
 Values are data, so every page needs the token. Its URL is exchanged for a cookie at once, so that the token stays in
-neither the history of the browser nor in links. A session is a random id with an HMAC of the token: the server stores
-none, and a server with the same token accepts it after a restart.
+neither the history of the browser nor in links.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-import secrets
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -20,6 +19,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cq.cli.web.sessions import SESSION_SECONDS, Session, Sessions
 
 MOST_BODY_BYTES: Final = 64_000
 CHANGELOG: Final = "/changelog/"
@@ -37,50 +38,29 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
 }
 """The headers of all answers."""
-_SESSION_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class WebAccess:
-    """The token of a server, and the host names under which browsers may open it.
+    """The token of a server, its sessions, and the host names under which browsers may open it.
 
     Attributes:
         token: the secret.
-        port: of the server; it is part of the cookie's name, as browsers send cookies to all ports of a host.
+        sessions: of the browsers that have sent it.
         hosts: names in addition to localhost, this machine's name, and all IP addresses.
     """
 
     token: str
-    port: int
+    sessions: Sessions
     hosts: frozenset[str] = frozenset()
-
-    @property
-    def cookie(self) -> str:
-        """The name of the cookie with the session."""
-        return f"cq-web-{self.port}"
 
     def is_token(self, given: str) -> bool:
         """Whether this is the token, compared in constant time."""
         return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
 
-    def new_session(self) -> str:
-        """A session for the cookie."""
-        name = secrets.token_hex(_SESSION_BYTES)
-        return f"{name}.{self._signed('session', name)}"
-
-    def session(self, cookie: str) -> str | None:
-        """The id of the session in a cookie; None unless this server's token signed it."""
-        name, _, signature = cookie.partition(".")
-        expected = self._signed("session", name)
-        return name if hmac.compare_digest(signature.encode(errors="replace"), expected.encode()) else None
-
-    def form_token(self, session: str) -> str:
-        """The token that forms of a session send."""
-        return self._signed("form", session)
-
-    def is_form_token(self, session: str, given: str) -> bool:
-        """Whether a form has the token of its session, compared in constant time."""
-        return hmac.compare_digest(given.encode(errors="replace"), self.form_token(session).encode())
+    def session_of(self, request: Request) -> Session | None:
+        """The session of a request's cookie; None without one that has not ended."""
+        return self.sessions.find(request.cookies.get(self.sessions.cookie, ""))
 
     def is_host(self, host: str) -> bool:
         """Whether the server answers under this `Host` header.
@@ -96,10 +76,6 @@ class WebAccess:
         except ValueError:
             return False
         return True
-
-    def _signed(self, purpose: str, name: str) -> str:
-        key = self.token.encode()
-        return hmac.digest(key, f"{purpose}:{name}".encode(errors="replace"), "sha256").hex()
 
 
 def is_foreign(headers: Headers) -> bool:
@@ -129,11 +105,31 @@ async def form_of(request: Request) -> dict[str, str] | None:
     return {name: values[-1] for name, values in fields.items()}
 
 
-class Guard:
-    """Middleware: refuses other hosts, requests without a session and foreign forms, and adds the headers.
+class WithHeaders:
+    """The outermost application: adds the headers to all answers, also to those about errors of the server."""
 
-    It sets `request.state.session`. `/static/` needs no session, and neither does `/login`. A changelog needs a
-    session, or the token as a header, and refuses pages of other sites.
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class Guard:
+    """Middleware: refuses other hosts, requests without a session and foreign forms.
+
+    It sets `request.state.session` and `request.state.is_live`, a function by which streams notice the end of the
+    session. `/static/` needs no session, and neither does `/login`. A changelog needs a session, or the token as a
+    header, and refuses pages of other sites.
     """
 
     def __init__(self, app: ASGIApp, access: WebAccess, sign_in: ASGIApp) -> None:
@@ -144,16 +140,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-            await send(message)
-
         answer = self._answer(Request(scope, receive))
-        await (answer or self._app)(scope, receive, send_with_headers)
+        await (answer or self._app)(scope, receive, send)
 
     def _answer(self, request: Request) -> ASGIApp | None:
         """The answer to a request that the pages must not see; None for the others."""
@@ -171,10 +159,10 @@ class Guard:
         token = request.query_params.get("token")
         if token is not None and request.method == "GET":
             return signed_in(request, access, token) or self._sign_in
-        session = access.session(request.cookies.get(access.cookie, ""))
+        session = access.session_of(request)
         if session is None:
             return self._sign_in
-        request.state.session = session
+        _remember(request, access.sessions, session)
         return None
 
     def _answer_to_program(self, request: Request) -> ASGIApp | None:
@@ -183,10 +171,18 @@ class Guard:
             return _refusal("pages of other sites cannot read a changelog", 403)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._access.is_token(token.strip()):
+            request.state.is_live = lambda: True
             return None
-        if self._access.session(request.cookies.get(self._access.cookie, "")) is not None:
+        session = self._access.session_of(request)
+        if session is not None:
+            _remember(request, self._access.sessions, session)
             return None
         return _refusal("send the token of this server in the header `Authorization: Bearer TOKEN`", 401)
+
+
+def _remember(request: Request, sessions: Sessions, session: Session) -> None:
+    request.state.session = session
+    request.state.is_live = partial(sessions.is_live, session)
 
 
 def signed_in(request: Request, access: WebAccess, token: str) -> Response | None:
@@ -198,7 +194,27 @@ def signed_in(request: Request, access: WebAccess, token: str) -> Response | Non
     # Only the path: the host of a redirection must not come from the request. Without a second slash at its beginning,
     # with which browsers would read it as a host.
     answer = RedirectResponse("/" + path.lstrip("/") + (f"?{rest.query}" if rest.query else ""), 303)
-    answer.set_cookie(access.cookie, access.new_session(), httponly=True, samesite="strict")
+    answer.set_cookie(
+        access.sessions.cookie,
+        access.sessions.begin(),
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="strict",
+        secure=access.sessions.is_secure,
+    )
+    return answer
+
+
+async def signed_out(request: Request, access: WebAccess) -> Response:
+    """End the session of a form with its token: a redirection to the sign-in page, without the cookie."""
+    fields = await form_of(request) or {}
+    if not access.sessions.is_form_token(request.state.session, fields.get("form_token", "")):
+        return _refusal("this form is outdated: open the page again", 403)
+    access.sessions.end(request.state.session)
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(
+        access.sessions.cookie, httponly=True, samesite="strict", secure=access.sessions.is_secure
+    )
     return answer
 
 

@@ -41,17 +41,19 @@ class Actions:
         name, queue = request.path_params["action"], request.query_params.get("queue", "")
         operation = OPERATIONS.get(name)
         if operation is None or valid_name(queue.encode(errors="replace")) is None:
-            return HTMLResponse(self._renderer.render("missing.html", text="There is no such action."), 404)
+            text = "There is no such action."
+            form_token = self._access.sessions.form_token(request.state.session)
+            return HTMLResponse(self._renderer.render("missing.html", text=text, form_token=form_token), 404)
         if request.method != "POST":
             return self._form(request, operation, queue, dict(request.query_params))
         fields = await form_of(request) or {}
-        if not self._access.is_form_token(request.state.session, fields.pop("form_token", "")):
+        if not self._access.sessions.is_form_token(request.state.session, fields.pop("form_token", "")):
             return PlainTextResponse("this form is outdated: open it again", 403)
         done = await run_in_threadpool(partial(perform, self._db, operation, queue, fields))
         given = ", ".join(f"{field} {value!r}" for field, value in fields.items() if value)
         emit(
             "operator_acted" if done.is_done else "operator_failed",
-            session=request.state.session[:_ID_CHARACTERS],
+            session=request.state.session.id[:_ID_CHARACTERS],
             action=name,
             queue=queue,
             given=given or "no fields",
@@ -79,7 +81,7 @@ class Actions:
             queue=queue,
             fields=fields,
             problem=problem,
-            form_token=self._access.form_token(request.state.session),
+            form_token=self._access.sessions.form_token(request.state.session),
         )
         return HTMLResponse(text, 400 if problem else 200)
 

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cq.cli.web.access import CHANGELOG, Guard, WebAccess, form_of, signed_in
+from cq.cli.web.access import CHANGELOG, Guard, WebAccess, WithHeaders, form_of, signed_in, signed_out
 from cq.cli.web.actions import Actions
 from cq.cli.web.changelog.changelogs import Changelogs
 from cq.cli.web.pages.cells import cells_page
@@ -108,14 +108,24 @@ class Dashboard:
         found = await self._found(request, page)
         notice, events = self.actions.result(request), f"/events?path={page.path}"
         line = series_line(found.series) if found and found.series else None
-        more = {"lookup": found, "line": line, "events": events, "notice": notice}
+        more = {
+            "lookup": found,
+            "line": line,
+            "events": events,
+            "notice": notice,
+            "form_token": self._form_token(request),
+        }
         text = self.renderer.page(page, snapshot, source=_source(page, snapshot), **more)
         return HTMLResponse(text)
 
     async def events(self, request: Request) -> Response:
         """The stream of a page."""
         page = page_of(request.query_params.get("path", ""))
-        return PlainTextResponse("no such page", 404) if page is None else self.streams.answer(page)
+        return (
+            PlainTextResponse("no such page", 404)
+            if page is None
+            else self.streams.answer(page, request.state.is_live)
+        )
 
     async def sign_in(self, request: Request) -> Response:
         """The page for requests without a session, and its form with the token."""
@@ -127,6 +137,10 @@ class Dashboard:
                 return answer
         is_wrong = request.method == "POST" or "token" in request.query_params
         return HTMLResponse(self.renderer.render("sign_in.html", is_wrong=is_wrong), 401)
+
+    async def sign_out(self, request: Request) -> Response:
+        """End the session."""
+        return await signed_out(request, self._settings.access)
 
     async def ask_to_sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `sign_in`, as an application."""
@@ -142,7 +156,11 @@ class Dashboard:
             return await run_in_threadpool(partial(look_up, self._db, page.queue, word, by))
 
     def _missing(self, request: Request, text: str) -> Response:
-        return HTMLResponse(self.renderer.render("missing.html", text=text), 404)
+        form_token = self._form_token(request)
+        return HTMLResponse(self.renderer.render("missing.html", text=text, form_token=form_token), 404)
+
+    def _form_token(self, request: Request) -> str:
+        return self._settings.access.sessions.form_token(request.state.session)
 
 
 def page_of(path: str) -> WebPage | None:
@@ -172,8 +190,12 @@ async def _cloud_style(request: Request) -> Response:
     return Response(cloud_style(), media_type="text/css")
 
 
-def make_app(db: OpenDatabase, settings: WebSettings) -> Starlette:
-    """The application on a store; `app.state.dashboard.stop()` ends the open streams."""
+async def _broken(request: Request, error: Exception) -> Response:
+    return PlainTextResponse("the server could not make this page: its log says why", 500)
+
+
+def make_app(db: OpenDatabase, settings: WebSettings) -> tuple[ASGIApp, Dashboard]:
+    """The application on a store, and its pages; their `stop()` ends the open streams."""
     dashboard = Dashboard(db, settings)
 
     @asynccontextmanager
@@ -190,6 +212,7 @@ def make_app(db: OpenDatabase, settings: WebSettings) -> Starlette:
         Route("/events", dashboard.events),
         Route(CHANGELOG + "{queue}", dashboard.changelogs.answer, methods=["GET"]),
         Route("/login", dashboard.sign_in, methods=["GET", "POST"]),
+        Route("/logout", dashboard.sign_out, methods=["POST"]),
         Route("/static/cloud.css", _cloud_style),
         Mount("/static", StaticFiles(directory=STATIC)),
         *(
@@ -200,6 +223,7 @@ def make_app(db: OpenDatabase, settings: WebSettings) -> Starlette:
         Route("/{path:path}", dashboard.page),
     ]
     guard = Middleware(Guard, access=settings.access, sign_in=dashboard.ask_to_sign_in)
-    app = Starlette(routes=routes, middleware=[guard], lifespan=lifespan)
-    app.state.dashboard = dashboard
-    return app
+    app = Starlette(
+        routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={Exception: _broken}
+    )
+    return WithHeaders(app), dashboard

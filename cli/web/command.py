@@ -38,6 +38,13 @@ def web(
         list[str] | None,
         option("NAME", "Another name of this server, such as that of a proxy; may be repeated."),
     ] = None,
+    secure_cookie: Annotated[
+        bool,
+        typer.Option(
+            "--secure-cookie",
+            help="Browsers send the session's cookie over https only: for a server behind a proxy with TLS.",
+        ),
+    ] = False,
     log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
     store: Store = None,
     json: Json = False,
@@ -47,6 +54,7 @@ def web(
     Open the printed URL in a browser. Its token gives access to all values, so keep it secret. The environment variable
     CQ_WEB_TOKEN sets another one than a random one; it is not printed, and the first page asks for it. The pages follow
     the store by themselves, and the store gets a limited number of reads per second, whatever the number of open pages.
+    A session ends after 12 hours, or with the button "Sign out".
     Without --operate they only read. The log on standard error has an event for each action. ^C ends the server.
     """
     serve = _server()
@@ -60,7 +68,8 @@ def web(
             f"cq web: warning: {address.host} can be reached from other machines, and the connection is not encrypted: "
             "use 127.0.0.1 with an SSH tunnel, or a proxy with TLS"
         )
-    running = serve.Server(db, address, token, operates=operate, hosts=host or (), store=store)
+    options = serve.ServerOptions(operate, host or (), secure_cookie, store)
+    running = serve.Server(db, address, token, options)
     # A token from the environment is known to the operator, and logs must not keep it.
     url = running.url if TOKEN_ENV in os.environ else f"{running.url}/?token={token}"
     answer(json, f"cq web: open {url}", url=url, operates=operate)
@@ -91,7 +100,9 @@ def _server() -> Any:
     try:
         return import_module("cq.cli.web.server")
     except ImportError as error:
-        if not (error.name or "").startswith(("starlette", "uvicorn", "jinja2", "markupsafe")):
+        if not (error.name or "").startswith(
+            ("starlette", "uvicorn", "jinja2", "markupsafe", "itsdangerous")
+        ):
             raise
         raise InvalidConfiguration(
             "the dashboard needs packages that are not installed: run `pip install 'combine-queue[web]'`"

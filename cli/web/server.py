@@ -5,16 +5,35 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import uvicorn
 
 from cq.cli.web.access import WebAccess, hosts_of
-from cq.cli.web.app import Dashboard, WebSettings, make_app
+from cq.cli.web.app import WebSettings, make_app
+from cq.cli.web.sessions import Sessions
 from cq.errors import InvalidConfiguration
 from cq.observers.telemetry.metrics import Address
 from cq.store import OpenDatabase
 
 _END_SECONDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What an operator may choose of a server.
+
+    Attributes:
+        operates: whether pages may change the store.
+        hosts: further host names.
+        secure_cookie: whether browsers may send the session's cookie over https only.
+        store: URL of the store, for its checks; None: the default.
+    """
+
+    operates: bool = False
+    hosts: Sequence[str] = ()
+    secure_cookie: bool = False
+    store: str | None = None
 
 
 class Server:
@@ -24,31 +43,21 @@ class Server:
         db: a database of either store.
         address: to listen at; port 0 is a free port.
         token: of all pages.
-        operates: whether pages may change the store.
-        hosts: further host names.
-        store: URL of the store, for its checks; None: the default.
+        options: of the operator.
 
     Attributes:
         url: its address, without a path.
         dashboard: its pages and streams.
     """
 
-    def __init__(
-        self,
-        db: OpenDatabase,
-        address: Address,
-        token: str,
-        *,
-        operates: bool = False,
-        hosts: Sequence[str] = (),
-        store: str | None = None,
-    ) -> None:
+    def __init__(self, db: OpenDatabase, address: Address, token: str, options: ServerOptions) -> None:
         self._socket = _listening(address)
         port = self._socket.getsockname()[1]
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{host}:{port}"
-        access = WebAccess(token, port, hosts_of([*hosts, address.host]))
-        app = make_app(db, WebSettings(access, operates, store))
+        sessions = Sessions(token, port, is_secure=options.secure_cookie)
+        access = WebAccess(token, sessions, hosts_of([*options.hosts, address.host]))
+        app, self.dashboard = make_app(db, WebSettings(access, options.operates, options.store))
         # Without an access log: addresses have keys and, once, the token.
         config = uvicorn.Config(
             app,
@@ -58,7 +67,6 @@ class Server:
             ws="none",
             timeout_graceful_shutdown=_END_SECONDS,
         )
-        self.dashboard: Dashboard = app.state.dashboard
         self._server = _StoppedByCommand(config, self.dashboard.stop)
 
     def run(self) -> None:

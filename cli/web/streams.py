@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -25,13 +25,13 @@ class Streams:
         self._sampler, self._renderer = sampler, renderer
         self.open = 0
 
-    def answer(self, page: WebPage) -> Response:
-        """A stream of the changes of a page, until the page is closed or the sampler is stopped."""
+    def answer(self, page: WebPage, is_live: Callable[[], bool]) -> Response:
+        """A stream of the changes of a page, until the page is closed, its session ends or the sampler is stopped."""
         if self.open >= MOST_STREAMS:
             return PlainTextResponse("too many open pages: close some, or try again later", 503)
-        return StreamingResponse(self._events(page), media_type="text/event-stream")
+        return StreamingResponse(self._events(page, is_live), media_type="text/event-stream")
 
-    async def _events(self, page: WebPage) -> AsyncIterator[str]:
+    async def _events(self, page: WebPage, is_live: Callable[[], bool]) -> AsyncIterator[str]:
         self.open += 1
         try:
             with self._sampler.watching(page.topics):
@@ -39,6 +39,8 @@ class Streams:
                 number, sent = -1, dict[str, str]()
                 while not self._sampler.is_stopped:
                     snapshot = await self._sampler.newer(number, _SILENCE_SECONDS)
+                    if not is_live():
+                        return
                     if snapshot is not None:
                         number = snapshot.number
                     changes = snapshot and self._renderer.changes(page, snapshot, sent)

@@ -109,12 +109,14 @@ class Changelogs:
             if error_code(error) is None:
                 raise
             return PlainTextResponse(printable(f"the store does not answer: {error}"), 503)
-        return StreamingResponse(self._events(queue, position), media_type="text/event-stream")
+        return StreamingResponse(
+            self._events(queue, position, request.state.is_live), media_type="text/event-stream"
+        )
 
-    async def _events(self, queue: str, position: bytes) -> AsyncIterator[str]:
+    async def _events(self, queue: str, position: bytes, is_live: Callable[[], bool]) -> AsyncIterator[str]:
         with self._following(queue) as tail:
             yield _RETRY + start_event(position)
-            while not self._is_stopped and not tail.problem:
+            while not self._is_stopped and not tail.problem and is_live():
                 changed = tail.changed  # before the look: a change after it must wake this task
                 found = _first_part(tail, position) if tail.is_loaded else []
                 if found is None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from cq.cli.web.server import Server
+from cq.cli.web.server import Server, ServerOptions
 from cq.observers.telemetry.metrics import Address
 
 TOKEN = "the-token-of-all-tests"  # noqa: S105
@@ -39,9 +39,14 @@ class Serving(NamedTuple):
 @contextmanager
 def serving(db: Any, *, operates: bool = False, store: str | None = None, port: int = 0) -> Iterator[Serving]:
     """Serve a store, and stop at the end."""
-    server = Server(
-        db, Address("127.0.0.1", port), TOKEN, operates=operates, hosts=["dashboard.test"], store=store
-    )
+    with serving_with(db, ServerOptions(operates, ["dashboard.test"], store=store), port) as found:
+        yield found
+
+
+@contextmanager
+def serving_with(db: Any, options: ServerOptions, port: int = 0) -> Iterator[Serving]:
+    """As `serving`, with options."""
+    server = Server(db, Address("127.0.0.1", port), TOKEN, options)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

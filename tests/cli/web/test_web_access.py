@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 
 import cq
-from cq.cli.web.access import HEADERS, WebAccess
+from cq.cli.web.access import HEADERS
+from cq.cli.web.rendering import Renderer
 from tests.cli.web.dashboards import TOKEN, serving
 
 
@@ -28,7 +30,8 @@ def test_without_the_token_nothing_is_shown(db: Any) -> None:
             assert "secret-name" not in answer.text
             assert not answer.cookies
         assert stranger.post("/", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 401
-        stranger.cookies.set(f"cq-web-{httpx.URL(found.server.url).port}", "0" * 32 + "." + "0" * 64)
+        (cookie,) = found.client.cookies
+        stranger.cookies.set(cookie, "0" * 32 + ".aaaaaa." + "0" * 43)
         assert stranger.get("/").status_code == 401
 
 
@@ -105,15 +108,17 @@ def test_all_answers_have_the_headers(db: Any) -> None:
         assert {name: refused.headers[name] for name in HEADERS} == HEADERS
 
 
-def test_sessions_and_form_tokens_belong_to_one_token() -> None:
-    mine, other = WebAccess("a" * 20, 8080), WebAccess("b" * 20, 8080)
-    cookie = mine.new_session()
-    session = mine.session(cookie)
+def test_an_error_of_the_server_has_the_headers_too(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **more: Any) -> str:
+        raise ZeroDivisionError("a defect")
 
-    assert session is not None
-    assert other.session(cookie) is None
-    assert mine.session(cookie + "0") is None
-    assert mine.is_form_token(session, mine.form_token(session))
-    assert not mine.is_form_token(session, mine.form_token("another"))
-    assert not mine.is_form_token(session, cookie.partition(".")[2])
-    assert mine.session("\udcff.\N{SNOWFLAKE}") is None
+    monkeypatch.setattr(Renderer, "page", fail)
+    monkeypatch.setattr(Renderer, "render", fail)
+    with serving(db) as found, httpx.Client(base_url=found.server.url) as stranger:
+        for client in (found.client, stranger):  # a page, and the sign-in page
+            broken = client.get("/")
+            assert (broken.status_code, broken.text) == (
+                500,
+                "the server could not make this page: its log says why",
+            )
+            assert {name: broken.headers[name] for name in HEADERS} == HEADERS

@@ -128,6 +128,18 @@ def looks_up(page: Page, db: Any) -> None:
     expect(page.locator(".answer strong")).to_have_text(str(get(db, "words", "river")))
 
 
+def signs_out(page: Page, db: Any) -> None:
+    page.goto("/workers")
+    cookies = page.context.cookies()
+    assert len(cookies) == 1
+    button(page, "header form").click()
+    expect(page.locator("h1")).to_have_text("Token needed")
+    assert page.context.cookies() == []
+    page.context.add_cookies(cookies)  # type: ignore[arg-type]  # a copy that somebody kept
+    page.goto("/workers")
+    expect(page.locator("h1")).to_have_text("Token needed")
+
+
 PRESSED: Final[Mapping[str, Callable[[Page, Any], None]]] = {
     "get /queues/{queue}": looks_up,
     "post /actions/pause": pauses,
@@ -136,6 +148,7 @@ PRESSED: Final[Mapping[str, Callable[[Page, Any], None]]] = {
     "post /actions/limit": limits,
     "post /actions/retry": retries,
     "post /actions/drop": drops,
+    "post /logout": signs_out,
 }
 """{form: presses its button, and checks the result}, in this order; without the form that signs in."""
 
@@ -160,7 +173,7 @@ def test_the_form_signs_in_with_the_right_token_only(browser: Browser, served: S
 
 
 def test_each_button_of_each_page_does_what_it_says(browser: Browser, served: Serving, db: Any) -> None:
-    with opened(browser, served) as page:
+    with opened(browser, served, silent=False) as page:  # the browser logs the status 401 after signing out
         forms = {form for _ in visited(page) for form in forms_of(page)}
 
         assert forms == set(PRESSED)
