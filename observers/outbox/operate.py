@@ -25,6 +25,7 @@ from cq.observers.outbox.state import (
 )
 from cq.observers.outbox.table import OutboxBacklog, OutboxFence, OutboxTables
 from cq.observers.outbox.task import OutboxSource, OutboxTask
+from cq.observers.outbox.trigger import OutboxTrigger
 from cq.observers.sql.check import create_missing
 from cq.outbox import check_schema
 from cq.store.api import Database, Transaction
@@ -33,12 +34,24 @@ from cq.store.transact import transact
 _PAGE = 1_000
 
 
-def init(db: Database, queue: str, settings: OutboxSettings) -> list[str]:
+def init(db: Database, queue: str, settings: OutboxSettings, *, trigger: bool | None = None) -> list[str]:
     """Give a queue an outbox: create the missing tables, and have workers move its rows; returns the created tables.
 
-    Repeating it changes nothing. Raises `QueueNotConfigured`; `InvalidConfiguration` for an invalid schema or URL;
-    `ConfigurationConflict` if the queue has an outbox with other settings; and `ExportFailed` if a table differs from
-    its definition, or the outbox was used before and its position is not in this store.
+    Repeating it changes nothing, but replaces an outdated function of the trigger.
+
+    Args:
+        db: a database of either store.
+        queue: the queue's name.
+        settings: where the tables are.
+        trigger: whether the table has a trigger in PostgreSQL, which notifies waiting workers of new rows. None: a new
+            table has one, and an existing table keeps what it has. All queues of the table share it.
+
+    Raises:
+        QueueNotConfigured: the queue does not exist.
+        InvalidConfiguration: the schema or the URL is invalid.
+        ConfigurationConflict: the queue has an outbox with other settings.
+        ExportFailed: a table differs from its definition, the outbox was used before and its position is not in this
+            store, or another role could use the rights of the trigger's owner.
     """
     if settings.schema is not None:
         check_schema(settings.schema)
@@ -48,7 +61,7 @@ def init(db: Database, queue: str, settings: OutboxSettings) -> list[str]:
     try:
         with source.database.transaction() as (conn, dialect):
             tables = OutboxTables.of(dialect, settings.schema)
-            created = _create(conn, tables)
+            created = _create(conn, tables, trigger)
             if current is None:
                 tables.insert_fence(conn, queue, OutboxFence(source.store, new_batch(), False))
             fence = tables.fence(conn, queue)
@@ -63,10 +76,17 @@ def _read_settings(tr: Transaction, queue: str) -> OutboxSettings | None:
     return read_settings(tr.snapshot, queue)
 
 
-def _create(conn: sa.Connection, tables: OutboxTables) -> list[str]:
+def _create(conn: sa.Connection, tables: OutboxTables, trigger: bool | None) -> list[str]:
     created = [table.name for table in create_missing(conn, tables.dialect, (tables.rows, tables.progress))]
-    if tables.rows.name in created:
-        tables.add_trigger(conn)
+    if tables.dialect.name != "postgresql":  # other databases are polled
+        return created
+    found = OutboxTrigger.of(conn, tables.rows.schema)
+    if trigger is None:
+        trigger = tables.rows.name in created or found.exists(conn)
+    if trigger:
+        found.put(conn)
+    else:
+        found.drop(conn)
     return created
 
 

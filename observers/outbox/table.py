@@ -24,31 +24,11 @@ from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, Dialect
 from cq.outbox import TABLE
 
 PROGRESS: Final = "cq_outbox_progress"
-CHANNEL: Final = "cq_outbox"
-"""PostgreSQL's channel of notifications about new rows."""
 BATCH_ROWS: Final = 2_000
 _BATCH_CHARACTERS: Final = 1_000_000
 LONGEST_ROW: Final = 700_000
 """Largest size of a row that is read: JSON escapes take up to six times the bytes of CBOR."""
 _NAME_LENGTH: Final = 130
-
-# SECURITY DEFINER: an application's role needs no right to read `cq_outbox_progress`. NOTIFY takes a lock that makes
-# commits wait for each other, so the trigger notifies only while a worker waits for rows.
-_FUNCTION: Final = """
-CREATE OR REPLACE FUNCTION {schema}cq_outbox_notify() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE waits boolean;
-BEGIN
-  EXECUTE 'SELECT EXISTS (SELECT 1 FROM ' || quote_ident(TG_TABLE_SCHEMA) || '.cq_outbox_progress WHERE waiting)'
-  INTO waits;
-  IF waits THEN PERFORM pg_notify('cq_outbox', ''); END IF;
-  RETURN NULL;
-END $$
-"""
-_TRIGGER: Final = """
-CREATE TRIGGER cq_outbox_notify AFTER INSERT ON {schema}cq_outbox
-FOR EACH STATEMENT EXECUTE FUNCTION {schema}cq_outbox_notify()
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +76,6 @@ class OutboxTables:
     def of(cls, dialect: Dialect, schema: str | None) -> OutboxTables:
         """The tables of a schema; None: the default one."""
         return cls(dialect, *_tables(dialect, schema))
-
-    def add_trigger(self, conn: sa.Connection) -> None:
-        """Have PostgreSQL notify waiting workers of new rows; other databases are polled."""
-        if self.dialect.name == "postgresql":
-            schema = "" if self.rows.schema is None else f"{self.rows.schema}."
-            conn.exec_driver_sql(_FUNCTION.format(schema=schema))
-            conn.exec_driver_sql(_TRIGGER.format(schema=schema))
 
     # The fence
 

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from cq import runtime
 from cq.observers.export.batch import ExportFailed
-from cq.observers.outbox.table import CHANNEL, OutboxTables
+from cq.observers.outbox.table import OutboxTables
+from cq.observers.outbox.trigger import CHANNEL
 from cq.observers.sql.engine import ReportingDatabase
 from cq.plain_text import describe
 from cq.store.api import error_code
