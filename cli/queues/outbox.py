@@ -43,20 +43,29 @@ def init(
             "--schema", metavar="NAME", help="Schema of the tables. Default: that of the connection."
         ),
     ] = None,
+    trigger: Annotated[
+        bool | None,
+        typer.Option(
+            "--trigger/--no-trigger",
+            help="Whether the table has a trigger in PostgreSQL, which notifies waiting workers of new rows. Without "
+            "it they ask once a second, and PREPARE TRANSACTION works. All queues of the table share it. Default: a "
+            "new table has it, and an existing table keeps what it has.",
+        ),
+    ] = None,
     store: Store = None,
     json: Json = False,
 ) -> None:
     """Give a queue an outbox.
 
     It creates the missing tables in the application's database. Workers then add the rows of the table cq_outbox to the
-    queue, each exactly once. `cq.outbox.add` inserts rows within a transaction of the application. Repeating the
-    command changes nothing.
+    queue, each exactly once. `cq.outbox.add` inserts rows within a transaction of the application. Run it as the role
+    that owns the schema. Repeating the command changes nothing, but replaces an outdated function of the trigger.
     """
     from cq.observers.export.spec import checked_env
     from cq.observers.outbox import operate
 
     settings = OutboxSettings(checked_env(url_env, DEFAULT_ENV), schema)
-    created = operate.init(open_store(store), queue, settings)
+    created = operate.init(open_store(store), queue, settings, trigger=trigger)
     text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
     answer(json, text, queue=queue, created=created)
 
@@ -70,13 +79,17 @@ def show_list(
     """List the outboxes with their backlogs and errors.
 
     For each: its waiting rows and the age of the oldest one. States: `active`. `failing`: workers retry. `stopped`: the
-    operator must make a decision; the error describes the options. With --json one line per queue.
+    operator must make a decision; the error describes the options. `no outbox`: rows of another queue in the same
+    table, which no worker moves. With --json one line per queue.
     """
     from cq.observers.outbox.operate import outbox_status
+    from cq.observers.outbox.strays import stray_statuses
 
     db = read_store(store)
     names = [queue] if queue else _names(db)
     statuses = [outbox_status(db, name) for name in names]
+    if queue is None:
+        statuses += stray_statuses(db)
     if json:
         for each in statuses:
             print_json(asdict(each))
@@ -146,8 +159,9 @@ def remove(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json
 
     db = open_store(store)
     with _opened(queue, url_env, db) as found:
-        operate.remove(db, queue, found)
-    answer(json, f"queue {queue!r} has no outbox any more", queue=queue, removed=True)
+        left = operate.remove(db, queue, found)
+    stay = f"; no worker moves the {quantity(left, 'row')} that it leaves in the table" if left else ""
+    answer(json, f"queue {queue!r} has no outbox any more{stay}", queue=queue, removed=True, rows=left)
 
 
 @contextmanager

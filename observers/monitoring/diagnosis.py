@@ -26,6 +26,7 @@ from cq.observers.forward.observer import forward_exporter
 from cq.observers.kafka.observer import NAME as KAFKA
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import EmbeddedStore
+from cq.observers.outbox.state import OutboxSettings
 from cq.observers.sinks import opened_sink
 from cq.observers.sql.configured import find_export
 from cq.observers.webhook.observer import NAME as WEBHOOK
@@ -104,6 +105,7 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
                 yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
     for queue in transact(db, partial(_with_outbox, queues=queues)):
         yield _check(f"outbox of {queue}", partial(_outbox, db, queue))
+    yield from _outbox_tables(db)
 
 
 def _queues(db: OpenDatabase, names: list[str]) -> Iterator[Check]:
@@ -200,6 +202,20 @@ def _outbox(db: OpenDatabase, queue: str) -> str:
         )
     oldest = "" if found.oldest_seconds is None else f", the oldest {found.oldest_seconds:,.1f} s old"
     return f"rows to add: {found.rows:,}{oldest}"
+
+
+def _outbox_tables(db: OpenDatabase) -> Iterator[Check]:
+    """A check of each table that has rows of outboxes."""
+    from cq.observers.outbox.strays import outbox_tables, place_of, table_status  # imports SQLAlchemy
+
+    def check(settings: OutboxSettings, queues: list[str]) -> str:
+        found = table_status(db, settings, queues)
+        if findings := found.findings():
+            raise ExportFailed("; ".join(findings))
+        return "each row is of a queue with an outbox"
+
+    for settings, queues in outbox_tables(db).items():
+        yield _check(f"outbox table in {place_of(settings)}", partial(check, settings, queues))
 
 
 def _forward(db: OpenDatabase, queue: str) -> str:

@@ -150,13 +150,19 @@ def _restart(tr: Transaction, queue: str, before: OutboxState, fresh: OutboxStat
     notify(tr, queue)
 
 
-def remove(db: Database, queue: str, source: OutboxSource) -> None:
-    """Remove a queue's outbox: workers leave its rows alone. The tables stay, as other queues may use them."""
+def remove(db: Database, queue: str, source: OutboxSource) -> int:
+    """Remove a queue's outbox: workers leave its rows alone; returns the number of rows that stay in the table.
+
+    The tables stay, too, as other queues may use them.
+    """
     task = OutboxTask(db, queue, source)
     task.finish()
     with source.database.transaction() as (conn, dialect):
-        OutboxTables.of(dialect, source.schema).delete_fence(conn, queue)
+        tables = OutboxTables.of(dialect, source.schema)
+        tables.delete_fence(conn, queue)
+        left = tables.backlog(conn, queue)
         transact(db, lambda tr: _remove(tr, queue))
+    return left.rows + left.aside
 
 
 def _remove(tr: Transaction, queue: str) -> None:

@@ -29,6 +29,7 @@ _BATCH_CHARACTERS: Final = 1_000_000
 LONGEST_ROW: Final = 700_000
 """Largest size of a row that is read: JSON escapes take up to six times the bytes of CBOR."""
 _NAME_LENGTH: Final = 130
+_MOST_STRAYS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,14 @@ class OutboxBacklog(NamedTuple):
     rows: int
     oldest_seconds: float | None
     aside: int
+
+
+class StrayRows(NamedTuple):
+    """Rows of a queue that no worker moves: the queue, their number, and the age of the oldest one."""
+
+    queue: str
+    rows: int
+    oldest_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +188,19 @@ class OutboxTables:
         aside = sa.select(sa.func.count()).where(table.queue == queue, table.error.is_not(None))
         age = None if oldest is None else seconds_since(_moment(oldest))
         return OutboxBacklog(number, age, conn.execute(aside).scalar_one())
+
+    def strays(self, conn: sa.Connection, queues: Sequence[str], store: bytes) -> list[StrayRows]:
+        """Count the rows of queues without an outbox, by queue, of at most 100 queues.
+
+        `queues` are those of the store that have an outbox in this table. Queues of other stores have a fence.
+        """
+        table, fence = self.rows.c, self.progress.c
+        joined = self.rows.outerjoin(self.progress, table.queue == fence.queue)
+        query = sa.select(table.queue, sa.func.count(), sa.func.min(table.added_at)).select_from(joined)
+        is_ours = sa.or_(fence.queue.is_(None), fence.store == store)
+        of_none = query.where(table.queue.not_in(queues), is_ours).group_by(table.queue)
+        found = conn.execute(of_none.order_by(table.queue).limit(_MOST_STRAYS))
+        return [StrayRows(queue, number, seconds_since(_moment(oldest))) for queue, number, oldest in found]
 
     def _to_move(self, queue: str) -> Any:
         return sa.and_(self.rows.c.queue == queue, self.rows.c.error.is_(None))

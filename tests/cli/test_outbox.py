@@ -11,6 +11,7 @@ import pytest
 
 import cq
 from tests.cli.conftest import Here
+from tests.observers.outbox.outboxhelpers import sql
 
 
 @pytest.fixture
@@ -63,3 +64,56 @@ def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
 
     assert wrong.status == 2
     assert "secret" not in wrong.err
+
+
+def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, shop: sqlite3.Connection) -> None:
+    here("configure", "words")
+    here("outbox", "init", "words", "--no-trigger")  # without effect in SQLite
+    before = here("doctor")
+    with shop:
+        cq.outbox.add(shop, "wrods", {"a": 1, "b": 1})
+    listed = here("outbox", "list")
+    rows = here("outbox", "list", "--json").rows()
+    named = here("outbox", "list", "words", "--json").rows()
+    after = here("doctor")
+    with shop:
+        cq.outbox.add(shop, "words", {"a": 1})
+    removed = here("outbox", "remove", "words")
+
+    assert "OK     outbox table in $CQ_OUTBOX_URL: each row is of a queue with an outbox" in before.out
+    assert before.status == 0, before.out
+    assert "no outbox" in listed.out
+    assert "wrods: no worker moves these rows, in $CQ_OUTBOX_URL" in listed.err
+    assert [(row["name"], row["state"], row["rows"]) for row in rows] == [
+        ("words", "active", 0),
+        ("wrods", "no outbox", 2),
+    ]
+    assert [row["name"] for row in named] == ["words"]
+    assert (
+        "TO DO  outbox table in $CQ_OUTBOX_URL: rows wait for queues that have no outbox: 'wrods' (2)"
+        in after.out
+    )
+    assert after.status == 1
+    assert (
+        removed.out
+        == "queue 'words' has no outbox any more; no worker moves the 1 row that it leaves in the table\n"
+    )
+
+
+def test_doctor_reports_a_trigger_function_that_every_role_may_attach(
+    here: Here, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    monkeypatch.setenv("CQ_OUTBOX_URL", postgres_url)
+    here("configure", "words")
+    here("outbox", "init", "words")
+    before = here("doctor")
+    sql("GRANT EXECUTE ON FUNCTION cq_outbox_notify() TO PUBLIC")
+    after = here("doctor")
+    again = here("outbox", "init", "words")
+    repaired = here("doctor")
+
+    assert before.status == 0, before.out
+    assert after.status == 1
+    assert "every role may attach the trigger function" in after.out
+    assert again.out == "all tables exist, as expected\n"
+    assert repaired.status == 0, repaired.out

@@ -13,6 +13,7 @@ from cq.keys.outbox import OutboxKeys
 from cq.observers.outbox import watch
 from cq.observers.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
 from cq.observers.outbox.state import OutboxSettings
+from cq.observers.outbox.strays import outbox_tables, stray_statuses, table_status
 from cq.observers.outbox.table import OutboxTables
 from cq.observers.outbox.task import FULL_SECONDS, OutboxTask
 from cq.observers.sql.engine import ReportingDatabase
@@ -33,6 +34,7 @@ from tests.observers.outbox.outboxhelpers import (
     values,
 )
 from tests.observers.verify.test_verify import found_in
+from tests.postgres import PostgresServer
 
 
 class Died(Exception):
@@ -464,6 +466,59 @@ def test_no_transaction_notifies_while_no_worker_waits(db: Any, name: str, postg
     database.close()
 
     assert (busy, waiting) == (["end"], [""])
+
+
+def test_prepared_transactions_work_without_the_trigger_while_a_worker_waits(
+    db: Any, name: str, postgres: PostgresServer, postgres_url: str
+) -> None:
+    """PostgreSQL refuses to prepare a transaction that has executed NOTIFY."""
+    engine = sa.create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as conn:
+        conn.exec_driver_sql("ALTER SYSTEM SET max_prepared_transactions = 4")
+    engine.dispose()
+    postgres.restart()
+
+    def prepare() -> None:
+        with engine.connect() as conn:
+            conn.exec_driver_sql("BEGIN")
+            cq.outbox.add(conn, name, {"a": 1})
+            conn.exec_driver_sql(f"PREPARE TRANSACTION '{name}'")
+            conn.exec_driver_sql(f"COMMIT PREPARED '{name}'")
+
+    configure(db, name)
+    move(db, name)  # a worker waits
+    with pytest.raises(sa.exc.NotSupportedError, match="NOTIFY"):
+        prepare()
+    init(db, name, SETTINGS, trigger=False)
+    prepare()
+    engine.dispose()
+    move(db, name)
+
+    assert values(db, name) == {"a": 1}
+
+
+def test_rows_of_queues_without_an_outbox_are_counted(db: Any, name: str, reporting_url: str) -> None:
+    configure(db, name)
+    insert(name, {"a": 1})
+    insert("typo", {"a": 1, "b": 1})
+    insert("elsewhere", {"a": 1})
+    fence = (
+        "INSERT INTO cq_outbox_progress SELECT 'elsewhere', :store, batch, waiting FROM cq_outbox_progress"
+    )
+    sql(fence, store=bytes(16))
+    removed = f"{name}-removed"
+    configure(db, removed)
+    insert(removed, {"a": 1})
+    left = remove(db, removed, source(db, removed))
+    tables = outbox_tables(db)
+    (found,) = [table_status(db, settings, queues) for settings, queues in tables.items()]
+    statuses = [(each.name, each.state, each.rows) for each in stray_statuses(db)]
+
+    assert left == 1
+    assert tables == {SETTINGS: [name]}
+    assert [(each.queue, each.rows) for each in found.strays] == [(removed, 1), ("typo", 2)]
+    assert f"'{removed}' (1), 'typo' (2)" in found.findings()[0]
+    assert statuses == [(removed, "no outbox", 1), ("typo", "no outbox", 2)]
 
 
 @pytest.mark.parametrize("rest", [b"o", b"b", b"k", b"f", b"s", b"other"])
