@@ -70,13 +70,14 @@ FIRST: Final[Mapping[str, int]] = MappingProxyType(
         "aborts_for_changes_of_others": 23,
         "flushes_without_looking": 11,
         "adds_lines_whatever_the_position": 2,
-        "subtracts_what_expires": 9,
-        "expires_periods_early": 9,
+        "subtracts_what_expires": 17,
+        "expires_periods_early": 28,
         "derives_beside_the_pass": 8,
         "derives_whole_values": 8,
         "adds_to_levels_beside": 3,
-        "misses_deletions": 9,
-        "purges_no_levels": 3,
+        "misses_deletions": 3,
+        "loses_a_maximum_of_zero": 21,
+        "purges_no_levels": 18,
     }
 )
 """{canary: first seed}; 0 for the others.

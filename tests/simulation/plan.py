@@ -115,7 +115,15 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "come and go",
     ),
     "sketches": ("once", "sketches", "top", "rebucket"),
-    "rollups": ("once", "other times", "purge", "rebucket", "come and go"),
+    "rollups": (
+        "once",
+        "opposite",  # hits of 0, and negative ones
+        "other times",
+        "purge",
+        "rebucket",
+        "retention",  # of the levels: changed
+        "come and go",
+    ),
     "recent": ("once", "other times", "purge", "rebucket", "width", "come and go"),
 }
 """{system: its kinds of operations}; see `scenario`."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.admin import purge
+from cq.combiners import built_in_combiner
 from cq.config.expiry import ExpirySpec
 from cq.config.queue import ObserverConfig, read_config
 from cq.config.rollup import OBSERVER, level_key
@@ -34,6 +35,19 @@ def subtracts_what_expires() -> Any:
     return _derives(
         lambda derive, tr, changes: derive(tr, [replace(each, cause="updates") for each in changes])
     )
+
+
+def loses_a_maximum_of_zero() -> Any:
+    """A difference of 0 is taken for none."""
+
+    def built_in(name: str) -> Any:
+        combiner = built_in_combiner(name)
+        difference = combiner and combiner.difference
+        if combiner is None or difference is None:
+            return combiner
+        return replace(combiner, difference=lambda new, old: difference(new, old) or None)
+
+    return patch.object(rollup, "built_in_combiner", built_in)
 
 
 def misses_deletions() -> Any:
@@ -83,6 +97,7 @@ def purges_no_levels() -> Any:
 ROLLING: Final[dict[Callable[[], Any], int]] = {
     subtracts_what_expires: 20,
     misses_deletions: 20,
+    loses_a_maximum_of_zero: 20,
     expires_periods_early: 20,
     derives_beside_the_pass: 20,
     derives_whole_values: 10,
