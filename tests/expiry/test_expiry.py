@@ -17,7 +17,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.expiry.due import DueEntries, DueKey, ExpiryStatistics, notify_due
-from cq.expiry.former_values import index_page
+from cq.expiry.former_values import BLOCKED_SECONDS, index_page
 from cq.keys import QueueKeys, place
 from cq.keys.expiry import ExpiryKeys, pack_time
 from cq.observers.telemetry.bus import subscribe
@@ -253,6 +253,40 @@ def test_giving_a_time_conflicts_with_a_pass_over_the_bucket(db: Any, name: str,
     assert not commits(tr)
     combine_all(db, name)
     assert len(index_of(db, name)) == 1
+
+
+def test_no_times_are_given_while_passes_over_buckets_of_the_former_shape_may_write_others(
+    db: Any, name: str, clock: Clock
+) -> None:
+    configured(db, name, buckets=2)
+    add(db, name, {"a": 1, "b": 1})
+    combine_all(db, name)
+    add(db, name, {"a": -1, "b": 1})
+    configured(db, name, expire=PERIOD)
+    cq.rebucket(db, name, 3)
+
+    assert index_page(db, name) == BLOCKED_SECONDS
+    assert index_of(db, name) == {}
+    clock.now = START + SLICE
+    drain(db, name)
+    assert set(index_of(db, name)) == {"b"}
+    assert list(verify(db, name)) == []
+
+
+def test_no_times_are_given_to_values_that_a_purge_deletes(db: Any, name: str, clock: Clock) -> None:
+    view = View()
+    app = view.app(name)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"a": 1, "b": 1})
+    combine_all(db, name, app)
+    cq.purge(db, name)
+    app.configure(db, name, expire=PERIOD)
+
+    assert index_page(db, name) == BLOCKED_SECONDS
+    assert index_of(db, name) == {}
+    drain(db, name, app=app)
+    assert (values(db, name), view.values, index_of(db, name)) == ({}, {}, {})
+    assert list(verify(db, name)) == []
 
 
 def test_expiry_is_switched_off_and_changed(db: Any, name: str, clock: Clock) -> None:

@@ -19,12 +19,12 @@ from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end
 from cq.keys.missed import MissedKeys
 from cq.queue.bucket_state import BucketState
-from cq.queue.missed_reports import renewed
+from cq.queue.missed_reports import _take_notes, forget_missed, renewed, retry_missed
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
-from tests.helpers import add, aside, code_of, combine_all, get, nothing_queued, stored
+from tests.helpers import add, aside, code_of, combine_all, commits, get, nothing_queued, stored
 
 
 class Strict:
@@ -257,6 +257,38 @@ def test_a_renewed_state_of_a_bucket_without_a_pass_says_that_reports_may_be_mis
 
     assert [each.missed for each in renewals] == [True, False]
     assert all(each.token not in (b"", b"a pass") for each in renewals)
+
+
+def test_a_retry_conflicts_with_a_pass_that_reports_the_key(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+    tr = db.create_transaction()
+    assert _take_notes(tr, name, None, retry=True) == (False, 1)
+    add(db, name, {"ann": 1})
+    backfilled.drain()
+    assert missed(db, name) == []
+
+    # Else its row would stay: passes over a bucket without missed reports read no retries.
+    assert not commits(tr)
+    assert retry_missed(db, name) == 0
+    assert missed(db, name) == []
+
+
+def test_forgetting_missed_reports_conflicts_with_a_pass_that_notes_one(backfilled: Backfilled) -> None:
+    db, name = backfilled.db, backfilled.name
+    assert retry_aside(db, name) == 1
+    backfilled.drain()
+    assert missed(db, name) == []
+    config = transact(db, lambda tr: read_config(tr.snapshot, name))
+    tr = db.create_transaction()
+    forget_missed(tr, name, [each.generation for each in config.observers])
+    backfilled.second.refused = {"ann"}
+    purge(db, name)
+    backfilled.drain()
+
+    # Else its note would be cleared, and no operator could see or retry it.
+    assert shown(db, name) == [("ann", [])]
+    assert not commits(tr)
+    assert shown(db, name) == [("ann", [])]
 
 
 def test_a_dropped_note_is_not_listed_and_the_next_report_is_right(backfilled: Backfilled) -> None:

@@ -48,7 +48,7 @@ from tests.simulation.operatorcanaries import (
 from tests.simulation.outboxcanaries import ONLY as ONLY_OUTBOXES
 from tests.simulation.outboxcanaries import OUTBOXES, reads_rows_by_a_position
 from tests.simulation.plan import QUEUES, Plan
-from tests.simulation.recentcanaries import RECENT
+from tests.simulation.recentcanaries import RECENT, keeps_slices_two_too_short
 from tests.simulation.rollingcanaries import ROLLING, loses_a_maximum_of_zero, misses_deletions
 from tests.simulation.run import run
 from tests.simulation.sketchcanaries import SKETCHING
@@ -441,6 +441,7 @@ _WITH: Final[Mapping[Canary, frozenset[str]]] = {
     ends_doubt_by_looking: frozenset(("emitters", "unknown commits", "commits land late", "limit")),
     misses_deletions: frozenset(("observers refuse keys",)),
     loses_a_maximum_of_zero: frozenset(("opposite",)),
+    keeps_slices_two_too_short: frozenset(("clocks differ",)),
     flushes_without_a_conflict: frozenset(("emitters", "unknown commits", "commits land late")),
 }
 """{canary: the kinds that all of its plans have}, for those that are seldom caught without."""

@@ -18,7 +18,6 @@ FIRST: Final[Mapping[str, int]] = MappingProxyType(
         "does_not_wait_for_the_former_shape": 128,
         "runs_other_code": 6,
         "looks_for_no_missed_reports": 24,
-        "reads_without_overdue": 15,
         "forgets_to_tell_new_observers": 3,
         "tells_beyond_the_cursor": 7,
         "forgets_what_observers_missed": 29,

@@ -44,6 +44,11 @@ def keeps_slices_too_short() -> Any:
     return patch.object(configured, "RollUpLevel", lambda step, kept: RollUpLevel(step, step))
 
 
+def keeps_slices_two_too_short() -> Any:
+    """Workers delete a slice when it leaves, by their own clocks."""
+    return patch.object(configured, "RollUpLevel", lambda step, kept: RollUpLevel(step, kept - 2 * step))
+
+
 def adds_to_the_slice_of_now() -> Any:
     """An update with a time of its own counts in the slice of the add."""
 
@@ -57,6 +62,7 @@ RECENT: Final[dict[Callable[[], Any], int]] = {
     rounds_what_leaves: 10,
     merges_one_slice_less: 10,
     keeps_slices_too_short: 10,
+    keeps_slices_two_too_short: 20,
     adds_to_the_slice_of_now: 20,
 }
 """{canary: within how many seeds, from 0 on, it is caught}."""

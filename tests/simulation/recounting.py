@@ -28,7 +28,7 @@ from tests.helpers import values_of, waiting_of
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import MOST_SKEW, Scenario
+from tests.simulation.scenario import Scenario
 from tests.simulation.store import CommitRequest
 
 _LOOK_COMMITS: Final = 8
@@ -142,7 +142,7 @@ class Recount(Scenario):
     @property
     def skew(self) -> float:
         """Seconds by which the clock of a process may be wrong."""
-        return MOST_SKEW if "clocks differ" in self.plan else 0.0
+        return self.most_skew if "clocks differ" in self.plan else 0.0
 
     # Adders
 

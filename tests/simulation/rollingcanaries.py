@@ -8,7 +8,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.admin import purge
-from cq.combiners import built_in_combiner
+from cq.combiners import Combiner, built_in_combiner
 from cq.config.expiry import ExpirySpec
 from cq.config.queue import ObserverConfig, read_config
 from cq.config.rollup import OBSERVER, level_key
@@ -40,11 +40,11 @@ def subtracts_what_expires() -> Any:
 def loses_a_maximum_of_zero() -> Any:
     """A difference of 0 is taken for none."""
 
-    def built_in(name: str) -> Any:
+    def built_in(name: str) -> Combiner | None:
         combiner = built_in_combiner(name)
-        difference = combiner and combiner.difference
-        if combiner is None or difference is None:
+        if combiner is None or combiner.difference is None:
             return combiner
+        difference = combiner.difference
         return replace(combiner, difference=lambda new, old: difference(new, old) or None)
 
     return patch.object(rollup, "built_in_combiner", built_in)

@@ -36,7 +36,7 @@ STORE: Final = "store"
 LANDING: Final = "landing"
 """The name of tasks that commit after the process was given an error."""
 MOST_SKEW: Final = 100.0
-"""Seconds by which the clock of a process is wrong at most, in plans with "clocks differ"."""
+"""The `most_skew` of a system without another one."""
 CONVERGE_SECONDS: Final = 60.0
 LONG_SECONDS: Final = 600.0
 _LOOK_SECONDS: Final = 1.0
@@ -52,11 +52,13 @@ class Scenario(ABC):
         trace: called with each thing worth telling.
 
     Attributes:
+        most_skew: seconds by which the clock of a process is wrong at most, in plans with "clocks differ".
         inner: the store itself, without faults; of the first one, where there are several.
         is_calm: whether nothing goes wrong any more, and nothing new is begun.
         violations: the promises that were seen broken.
     """
 
+    most_skew: ClassVar[float] = MOST_SKEW
     stores: ClassVar[tuple[str, ...]] = (STORE,)
     """The names of its stores."""
     beginners: ClassVar[tuple[str, ...]] = ("add", "change", "restart")
@@ -209,7 +211,7 @@ class Scenario(ABC):
         process = Process(f"{name}-{self._numbers}")
         rng = self.hub.rng
         if "clocks differ" in self.plan:
-            process.skew = rng.uniform(-MOST_SKEW, MOST_SKEW)
+            process.skew = rng.uniform(-self.most_skew, self.most_skew)
         if "deaths" in self.plan and not self.is_calm and rng.random() < 0.8:
             process.dies_in = 1 + int(rng.expovariate(1 / 300))
         if "freezes" in self.plan and not self.is_calm and rng.random() < 0.5:

@@ -85,6 +85,6 @@ VISITING: Final[dict[Callable[[], Any], int]] = {
     purges_no_window: 20,
     counts_visits_for_visitors: 10,
     adds_without_leaving: 10,
-    reads_without_overdue: 60,
+    reads_without_overdue: 10,
 }
 """{canary: within how many seeds, from 0 on, it is caught}."""

@@ -146,6 +146,14 @@ def test_late_and_future_updates_are_counted_and_not_added(db: Any, name: str) -
     assert (found.late, found.future, found.overdue_seconds) == (2, 1, 0)
 
 
+def test_an_update_is_late_as_soon_as_its_period_is_due(db: Any, name: str) -> None:
+    series = configure(db, name, rollup="1m:10m,1h:forever")
+
+    assert add_at(db, series, {"a": 1}, MINUTE, now=MINUTE + 600) == "late"
+    assert add_at(db, series, {"a": 1}, MINUTE + 59.9, now=MINUTE + 600) == "late"
+    assert add_at(db, series, {"a": 1}, MINUTE, now=MINUTE + 599.9) == "taken"
+
+
 @pytest.mark.parametrize("at", ["now", float("nan"), 1e20])
 def test_a_wrong_time_is_refused(db: Any, name: str, at: Any) -> None:
     series = configure(db, name)

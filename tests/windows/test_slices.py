@@ -117,6 +117,15 @@ def test_combined_updates_leave_without_a_worker_and_workers_delete_them(
     assert_drained(db, window.name)
 
 
+def test_an_update_is_late_as_soon_as_it_leaves(db: Any, window: cq.Window, clock: Clock) -> None:
+    clock.now = START + SLICE + WIDTH
+    assert put(db, window, "a", 1, at=START) == "late"
+    assert put(db, window, "a", 1, at=START + SLICE - 0.001) == "late"
+    assert put(db, window, "a", 1, at=START + SLICE) == "taken"
+    clock.now -= 0.001
+    assert put(db, window, "a", 1, at=START) == "taken"
+
+
 def test_late_and_future_updates_are_counted_and_not_added(db: Any, window: cq.Window, clock: Clock) -> None:
     now = clock.now = START + 1_000
     said = [put(db, window, "a", 1, at=now - offset) for offset in (0, 59, 60.1, 70, -5, -5.1)]

@@ -152,6 +152,15 @@ def test_a_queue_without_a_window_has_nothing_to_take_out(db: Any, name: str) ->
     assert expire(db, name) is None
 
 
+def test_an_update_is_late_as_soon_as_it_leaves(db: Any, window: cq.Window, clock: Clock) -> None:
+    clock.now = START + SLICE + WIDTH
+    assert visit(db, window, "a", 1, at=START) == "late"
+    assert visit(db, window, "a", 1, at=START + SLICE - 0.001) == "late"
+    assert visit(db, window, "a", 1, at=START + SLICE) == "taken"
+    clock.now -= 0.001
+    assert visit(db, window, "a", 1, at=START) == "taken"
+
+
 def test_late_and_future_events_are_counted_and_said_and_not_added(
     db: Any, window: cq.Window, clock: Clock
 ) -> None:
