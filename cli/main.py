@@ -73,7 +73,7 @@ def command_line(modules: Iterable[str] = COMMANDS) -> typer.Typer:
         name="cq",
         cls=Commands,
         help=_TEXT,
-        epilog="cq demo words docs\ncq configure words\ncq add words hello=1\ncq worker",
+        epilog="cq demo words docs\ncq configure words --combiner sum\ncq add words hello=1\ncq worker",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # errors are plain lines; the help has its own boxes and colours
     )

@@ -96,21 +96,22 @@ class _NotConfigured(ConfigurationError, LookupError):
 
     def __str__(self) -> str:
         what = f"{self._kind} {self.name!r} is not configured in this store"
+        command = f"`{self._command.format(self.name)}`"
         if self.nearest is None:
-            return f"{what}: run `{self._command} {self.name}` first"
-        return f"{what}: did you mean {self.nearest!r}? If not, run `{self._command} {self.name}` first"
+            return f"{what}: run {command} first"
+        return f"{what}: did you mean {self.nearest!r}? If not, run {command} first"
 
 
 class QueueNotConfigured(_NotConfigured):
     """The store has no queue of this name. `nearest` is the most similar name that it has, or None."""
 
-    _kind, _command = "queue", "cq configure"
+    _kind, _command = "queue", "cq configure {} --key str --value int --combiner sum"
 
 
 class FeedNotConfigured(_NotConfigured):
     """The store has no feed of this name. `nearest` is the most similar name that it has, or None."""
 
-    _kind, _command = "feed", "cq feed configure"
+    _kind, _command = "feed", "cq feed configure {}"
 
 
 class ConfigurationConflict(ConfigurationError):

@@ -141,7 +141,7 @@ def test_an_unknown_queue_or_feed_suggests_the_nearest_name(db: Any, queue: cq.C
         lambda: cq.put_observer(db, "wrods", cq.ObserverSpec("seen", 1)),
     ):
         with pytest.raises(
-            cq.QueueNotConfigured, match=r"did you mean 'words'.* `cq configure wrods`"
+            cq.QueueNotConfigured, match=r"did you mean 'words'.* `cq configure wrods --key"
         ) as refused:
             call()
         assert (refused.value.name, refused.value.nearest) == ("wrods", "words")
@@ -151,7 +151,7 @@ def test_an_unknown_queue_or_feed_suggests_the_nearest_name(db: Any, queue: cq.C
 
 def test_an_unknown_queue_without_a_similar_name_is_to_be_configured(db: Any, queue: cq.CombineQueue) -> None:
     with pytest.raises(
-        cq.QueueNotConfigured, match="is not configured in this store: run `cq configure visits`"
+        cq.QueueNotConfigured, match="is not configured in this store: run `cq configure visits --key"
     ):
         cq.transact(db, lambda tr: cq.CombineQueue("visits").get(tr, "a"))
 

@@ -40,7 +40,7 @@ def words(
     Shows the most frequent words, with their weights in the published cloud. Each file is a document: one transaction
     stores its counts, and adds their difference from the stored ones to the queue `demo_words`. So a second run gives
     exact counts, also after files have changed or vanished, or after the first run was killed. Files that are not UTF-8
-    are skipped with a message.
+    are skipped; one line has their number.
 
     All counts are exported to the table `demo_word_counts` of the SQL database of $CQ_DEMO_REPORTING_URL, by default an
     SQLite file next to the store.

@@ -14,7 +14,7 @@ from cq.cli.shared.table import FittedTable
 from cq.observers.monitoring.export_status import ExportStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 
-NO_QUEUE: Final = "no queue is configured in this store: begin with `cq configure QUEUE`"
+NO_QUEUE: Final = "no queue is configured in this store: begin with `cq configure QUEUE --combiner sum`"
 _NONE: Final = "-"
 _LATE_SECONDS: Final = 10.0
 _CALM: Final = ("active", "alive")

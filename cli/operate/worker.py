@@ -205,7 +205,7 @@ def _run_processes(number: int, grace: float, metrics: Address | None, *, may_en
         os.environ.pop(variable, None)  # only the parent notifies systemd
     environments = [{**os.environ, **place} for place in places]
     # With -P: -m alone would import a `typer.py` in the current folder. --app adds that folder itself.
-    command = [sys.executable, "-P", "-m", "cq.cli", *sys.argv[1:]]
+    command = [sys.executable, "-P", "-m", "cq", *sys.argv[1:]]
     running = Processes(command, environments, grace=grace, may_end=may_end)
     stop_on_signals(running.stop, running.kill)
     status = running.run(notifier.alive)

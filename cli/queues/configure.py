@@ -195,11 +195,12 @@ def configure(
 ) -> None:
     """Create a queue, or change its configuration.
 
-    Omitted options keep their values; the defaults are for a new queue. The types, combiner, buckets, window and
-    periods of an existing queue cannot be changed here. A top, an export, a forward, a webhook, a topic and a feed can
-    be added to a queue with values: workers first report all values to them. An audit can be added, too: this command
-    then reads the whole queue. Keys that have values when `--expire` is first given count as updated soon after it. A
-    top of a level of a roll-up, such as hits.1h, is kept for each period: `cq top hits --by 1h`.
+    Omitted options keep their values; the defaults are for a new queue. Without any option it creates no queue, and
+    shows the settings of an existing one. The types, combiner, buckets, window and periods of an existing queue cannot
+    be changed here. A top, an export, a forward, a webhook, a topic and a feed can be added to a queue with values:
+    workers first report all values to them. An audit can be added, too: this command then reads the whole queue. Keys
+    that have values when `--expire` is first given count as updated soon after it. A top of a level of a roll-up, such
+    as hits.1h, is kept for each period: `cq top hits --by 1h`.
     """
     observers: dict[str, tuple[Any, bool, Callable[[Any], ObserverSpec]]] = {
         "top": (top, no_top, top_spec),
@@ -223,16 +224,20 @@ def configure(
     }
     wanted |= {"window": window, "expire": _expiry(expire, is_removed=no_expire)}
     wanted["rollup"] = "none" if no_rollup else rollup
-    db = make_store(store) if rebuild is None else open_store(store)
+    given = app.settings(queue, {name: setting for name, setting in wanted.items() if setting is not None})
+    put = {name: setting for name, (setting, _, _) in observers.items() if setting is not None}
+    # A name without a setting may be a mistake: it is looked up, and creates nothing.
+    creates = rebuild is None and (bool(put) or priority is not None or any(map(_is_given, given.values())))
+    db = make_store(store) if creates else open_store(store)
     if top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):
         observers["top"] = (top, False, partial(top_spec, ranks=True, group=LAST_PART))
     changes = requested(
-        **app.settings(queue, {name: given for name, given in wanted.items() if given is not None}),
-        put=[spec(given) for given, _, spec in observers.values() if given is not None],
+        **given,
+        put=[observers[name][2](setting) for name, setting in put.items()],
         removed=[name for name, (_, is_removed, _) in observers.items() if is_removed],
         rebuilt=rebuild,
         priority=priority,
-        creates=rebuild is None,
+        creates=creates,
     )
     config = change_checked(db, queue, changes)
     settings = config.settings()
@@ -277,6 +282,11 @@ def _print_state(db: OpenDatabase, queue: str, json: bool, *, is_paused: bool) -
     levels = transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names
     text = with_levels(f"queue {queue!r} is {'paused' if is_paused else 'active'}", levels)
     answer(json, text, queue=queue, paused=is_paused, levels=levels)
+
+
+def _is_given(setting: object) -> bool:
+    """Whether this is a setting of a new queue: not one that only removes something."""
+    return setting is not None and setting is not False and setting not in ("none", ())
 
 
 def _expiry(expire: str | None, *, is_removed: bool) -> float | bool | None:

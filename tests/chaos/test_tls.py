@@ -45,14 +45,14 @@ def test_a_cluster_with_tls_is_used_with_the_certificates_and_not_without(
         cluster.start()
         cli.environment["CQ_STORE"] = cluster.url
 
-        refused = cli.run("configure", "words")
+        refused = cli.run("configure", "words", "--combiner", "sum")
         assert refused.status != 0
         assert (
             "it uses TLS: are FDB_TLS_CERTIFICATE_FILE, FDB_TLS_KEY_FILE, FDB_TLS_CA_FILE set" in refused.err
         )
 
         cli.environment |= certificates
-        for command in ("configure words", "add words fox=2", "worker --drain"):
+        for command in ("configure words --combiner sum", "add words fox=2", "worker --drain"):
             ended = cli.run(*command.split())
             assert ended.status == 0, ended.err
         assert cli.run("get", "words", "fox").out == "fox\t2\n"

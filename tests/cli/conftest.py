@@ -52,7 +52,7 @@ class Cli:
             "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
         }
-        self.program: Sequence[str] = (sys.executable, "-m", "cq.cli")
+        self.program: Sequence[str] = (sys.executable, "-m", "cq")
         self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:

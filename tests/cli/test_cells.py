@@ -80,7 +80,7 @@ def test_what_cannot_be_done_is_said_in_one_line(site: Here) -> None:
 
 def test_the_totals_of_cells_are_forwarded(site: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CQ_FORWARD_URL", "embedded:directory.db")
-    site("configure", "notes", "--store", "embedded:directory.db")
+    site("configure", "notes", "--combiner", "sum", "--store", "embedded:directory.db")
     store = ("--store", "embedded:cell1.db")
     assert site("configure", "notes", "--forward", "notes", *store).status == 0
     site("add", "notes", "saved=3", *store)

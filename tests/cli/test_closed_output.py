@@ -39,7 +39,7 @@ RUNS = {
     "cells rebalance": "cells rebalance",
     "cells resume": "cells resume",
     "cloud": "cloud words",
-    "configure": "configure new",
+    "configure": "configure new --combiner sum",
     "delete": "delete words --yes",
     "doctor": "doctor",
     "drain": "drain words",
@@ -212,7 +212,7 @@ def test_a_command_that_runs_for_long_ends_with_its_output(
 
 
 def test_a_dashboard_without_room_for_its_address_ends(cli: Cli) -> None:
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
     with open("/dev/full", "wb") as full:
         ended = cli.run("web", "--listen", "127.0.0.1:0", stdout=full)
 

@@ -133,7 +133,7 @@ def test_bash_completes_with_the_generated_script(cli: Cli) -> None:
     if bash is None:
         pytest.skip("no bash on this machine")
     program = cli.folder / "cq"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cq.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m cq "$@"\n')
     program.chmod(0o700)
     script = """
         eval "$(_CQ_COMPLETE=source_bash cq)"

@@ -136,7 +136,7 @@ def test_the_app_of_a_worker_can_be_set(here: Here) -> None:
 
     assert "--app 'shop:nothing' cannot be imported" in here("worker", "--drain").err
     assert here("worker", "--drain", "--app", "shop:app").status == 0
-    assert here("configure", "words").status == 0  # the app is the worker's only
+    assert here("configure", "words", "--combiner", "sum").status == 0  # the app is the worker's only
 
 
 def test_another_file_can_be_named(bare: Here, monkeypatch: pytest.MonkeyPatch) -> None:

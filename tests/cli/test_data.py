@@ -49,6 +49,23 @@ def test_configure_shows_what_is_stored_and_does_nothing_twice(here: Here) -> No
     assert again.rows() == [{"queue": "words", **stored}]
 
 
+def test_configure_without_an_option_shows_a_queue_and_creates_none(here: Here, tmp_path: Path) -> None:
+    # With the option `--json`, as a flag of the output is no setting either.
+    assert here("configure", "words", "--json").status == 1
+    assert list(tmp_path.glob("*.db")) == []
+
+    here("configure", "words", "--combiner", "maximum", "--buckets", "3")
+    for wrong in (["wrods"], ["wrods", "--no-top", "--no-expire", "--no-rollup", "--no-audit"]):
+        ended = here("configure", *wrong)
+        assert (ended.status, ended.out) == (1, "")
+        assert "queue 'wrods' is not configured in this store: did you mean 'words'? If not, run" in ended.err
+
+    assert (
+        here("configure", "words").out == "queue 'words': key str, value int, combiner maximum@1, buckets 3\n"
+    )
+    assert [row["name"] for row in here("status", "--json").rows()[:-1]] == ["words"]
+
+
 def test_an_audit_is_turned_on_and_off(here: Here) -> None:
     assert here("configure", "words", "--audit").out.endswith(", buckets 1, audit on\n")
     assert here("configure", "words", "--json").rows()[0]["audit"] is True
@@ -93,7 +110,7 @@ def test_keys_without_updates_are_deleted_by_a_drain(here: Here) -> None:
 
 
 def test_what_is_added_is_read_once_it_is_combined(here: Here) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
 
     assert here("add", "words", "a=1", "b=2", "a=3").out == "added 3 updates to queue 'words'\n"
     assert here("get", "words", "a") == (3, "a\t-\n", "")
@@ -107,7 +124,7 @@ def test_what_is_added_is_read_once_it_is_combined(here: Here) -> None:
 
 
 def test_an_operation_id_counts_once(here: Here) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
 
     for _ in range(2):
         assert here("add", "words", "a=1", "--once", "order 7", "--json").rows() == [
@@ -159,7 +176,7 @@ def test_every_type_can_be_written_and_read(
 
 
 def test_text_that_would_break_its_line_is_shown_as_json(here: Here) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     here("add", "words", "two\nlines=1", "\x1b[31mred=2")
     here("worker", "--drain")
 
@@ -209,7 +226,7 @@ def test_a_queue_with_nothing_set_aside_is_one_line(here: Here) -> None:
 
 
 def test_a_pause_is_shown_and_undone(here: Here) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
 
     assert here("pause", "words", "--reason", "moving house").out == "queue 'words' is paused\n"
     shown = here("status").out
@@ -247,7 +264,7 @@ def items(cli: Cli) -> dict[str, int]:
 
 
 def test_a_file_is_added_once_and_lines_appended_later_too(here: Here, cli: Cli) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     file = cli.folder / "updates.jsonl"
     file.write_bytes(b"".join(lines(5000)[:3000]))
 
@@ -259,7 +276,7 @@ def test_a_file_is_added_once_and_lines_appended_later_too(here: Here, cli: Cli)
 
 
 def test_standard_input_and_pipes_are_not_remembered(cli: Cli) -> None:
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
     for name in ("-", "/dev/stdin"):
         assert cli.run("add", "words", "--jsonl", name, stdin=b"".join(lines(100))).status == 0
 
@@ -267,7 +284,7 @@ def test_standard_input_and_pipes_are_not_remembered(cli: Cli) -> None:
 
 
 def test_a_bad_line_is_named_and_all_before_it_are_added(here: Here, cli: Cli) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     file = cli.folder / "updates.jsonl"
     good = lines(2500)
     file.write_bytes(b"".join(good) + b'{"key": "a"}\n' + good[0])
@@ -285,7 +302,7 @@ def test_a_bad_line_is_named_and_all_before_it_are_added(here: Here, cli: Cli) -
 
 
 def test_a_file_that_has_changed_is_refused(here: Here, cli: Cli) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     file = cli.folder / "updates.jsonl"
     file.write_bytes(b"".join(lines(10)))
     here("add", "words", "--jsonl", "updates.jsonl")
@@ -320,7 +337,7 @@ json_lines._add = add_or_die
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_load_that_dies_at_a_batch_goes_on_there(cli: Cli, batch: int, committed: bool) -> None:
     """Before the batch is committed, and after that, but before anything else is done."""
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
     (cli.folder / "updates.jsonl").write_bytes(b"".join(lines(9000)))
     (cli.folder / "sitecustomize.py").write_text(DIE_AT_BATCH.format(batch=batch, committed=committed))
     usual = cli.environment["PYTHONPATH"]
@@ -362,14 +379,14 @@ def watch_key(db: Any, key: bytes) -> Any:
 
 def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:
     """`cq items --json` is the other side of `cq add --jsonl`, but for the name of the value."""
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     here("add", "words", "a=1", "grün=2", "two\nlines=3")
     here("worker", "--drain")
     rows = here("items", "words", "--json").rows()
     Path(cli.folder / "copy.jsonl").write_text(
         "".join(json.dumps({"key": row["key"], "update": row["value"]}) + "\n" for row in rows)
     )
-    here("configure", "copy")
+    here("configure", "copy", "--combiner", "sum")
     here("add", "copy", "--jsonl", "copy.jsonl")
     here("worker", "--drain")
 
@@ -386,7 +403,11 @@ def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:
     ],
 )
 def test_a_refused_configuration_changes_nothing(here: Here, options: str, said: str) -> None:
-    here("configure", "old", *(["--value", "str", "--combiner", "last"] if "str" in options else []))
+    here(
+        "configure",
+        "old",
+        *(["--value", "str", "--combiner", "last"] if "str" in options else ["--combiner", "sum"]),
+    )
     before = here("status", "old", "--json").rows()[0]["settings"]
 
     for name in ("new", "old"):
@@ -526,7 +547,7 @@ def test_a_refused_drop_fails_because_of_the_store_not_of_its_words(here: Here, 
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        (["add", "wrods", "a=1"], "did you mean 'words'? If not, run `cq configure wrods` first"),
+        (["add", "wrods", "a=1"], "did you mean 'words'? If not, run `cq configure wrods --key"),
         (["status", "wrods"], "did you mean 'words'?"),
         (["feed", "read", "chta", "ann"], "did you mean 'chat'? If not, run `cq feed configure chta` first"),
         (["configure", "visits", "--combiner", "maximun"], "did you mean 'maximum'?"),
@@ -536,11 +557,14 @@ def test_a_refused_drop_fails_because_of_the_store_not_of_its_words(here: Here, 
 def test_a_misspelled_name_gets_the_nearest_one_in_one_line(
     here: Here, command: list[str], hint: str
 ) -> None:
-    assert here("configure", "words").status == 0
+    assert here("configure", "words", "--combiner", "sum").status == 0
     assert here("feed", "configure", "chat").status == 0
 
     found = here(*command)
 
-    assert (found.status, found.out) == (2 if command[0] in ("configure", "worker") else 1, "")
+    assert (found.status, found.out) == (
+        2 if command[0] in ("configure", "worker", "--combiner", "sum") else 1,
+        "",
+    )
     assert hint in found.err
     assert found.err.count("\n") == 1

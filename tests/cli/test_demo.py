@@ -65,8 +65,9 @@ def folder_of_texts(cli: Cli) -> Path:
     return folder
 
 
-def test_it_prints_the_counts_and_names_what_it_skips(cli: Cli, demo_db: Any) -> None:
+def test_it_prints_the_counts_and_one_line_about_what_it_skips(cli: Cli, demo_db: Any) -> None:
     folder = folder_of_texts(cli)
+    (folder / "picture.png").write_bytes(b"\x89PNG")
     documents, total = counted(folder)
 
     shown = cli.run("demo", "words", "texts", "--top", "3", "--json")
@@ -80,7 +81,7 @@ def test_it_prints_the_counts_and_names_what_it_skips(cli: Cli, demo_db: Any) ->
             "top": top_of(total, 3),
         }
     ]
-    assert shown.err == f"skipped, not UTF-8: {folder / 'binary.bin'}\n"
+    assert shown.err == f"skipped, not UTF-8: 2 files, such as {folder / 'binary.bin'}\n"
     assert values(demo_db) == total
 
 
@@ -102,7 +103,11 @@ def test_the_table_has_the_top_words(cli: Cli) -> None:
 def test_it_leaves_the_store_and_the_table_of_the_application_alone(cli: Cli) -> None:
     (cli.folder / "text").write_text("hello hello")
     (cli.folder / "cq.toml").write_text('store = "embedded:own.db"\n')
-    for command in (("configure", "words"), ("add", "words", "hello=1"), ("worker", "--drain")):
+    for command in (
+        ("configure", "words", "--combiner", "sum"),
+        ("add", "words", "hello=1"),
+        ("worker", "--drain"),
+    ):
         assert cli.run(*command).status == 0
     cli.environment["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'own-reporting.db'}"
     before = cli.run("status", "--json").out, cli.run("items", "words").out
@@ -202,7 +207,7 @@ def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, demo_db: Any
 def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here, cli: Cli) -> None:
     (cli.folder / "text").write_text("a")
     queue = ("demo_words", "--store", "embedded:cq-demo.db")
-    here("configure", *queue)
+    here("configure", *queue, "--combiner", "sum")
     here("pause", *queue, "--reason", "for this test")
 
     ended = here("demo", "words", "text")

@@ -8,7 +8,7 @@ from tests.cli.conftest import Cli, Here
 
 
 def test_what_is_in_order_is_ok_and_ends_with_0(here: Here) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
 
     ended = here("doctor")
 

@@ -147,7 +147,7 @@ def test_what_is_missing_is_said_in_one_line(
 ) -> None:
     assert here("export", "list").out.startswith("no queue is exported: begin with `cq configure")
     assert "is not configured" in here("export", "init", "words").err
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     assert "run `cq configure words --export TABLE` first" in here("export", "verify", "words").err
     here("configure", "words", "--export", "word_counts")
     assert "run `cq export init words`" in here("export", "verify", "words").err

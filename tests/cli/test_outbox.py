@@ -24,7 +24,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Co
 
 
 def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Connection) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     assert here("outbox", "list").out == "no queue has an outbox: begin with `cq outbox init QUEUE`\n"
     assert here("outbox", "init", "words").out == "created cq_outbox, cq_outbox_progress\n"
     assert here("outbox", "init", "words").out == "all tables exist, as expected\n"
@@ -59,7 +59,7 @@ def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Conne
 
 
 def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     wrong = here("outbox", "init", "words", "--url-env", "postgresql://me:secret@host/shop")
 
     assert wrong.status == 2

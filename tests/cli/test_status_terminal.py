@@ -64,7 +64,7 @@ def test_it_fits_a_terminal(cli: Cli, db: Any, columns: int, count: int) -> None
     assert terminal.process.returncode == 0
     assert max(map(cell_len, lines)) <= columns
     assert [line.split()[0] for line in lines if line.startswith("orders")] == NAMES[:count]
-    assert ("begin with `cq configure QUEUE`" in "".join(lines)) == (count == 0)
+    assert ("begin with `cq configure QUEUE" in "".join(lines)) == (count == 0)
     if count:
         assert lines[0].split()[:4] == ["queue", "state", "oldest", "rows"]
         assert ("waiting" in lines[0]) == (columns == 200)

@@ -211,7 +211,7 @@ def test_on_a_terminal_the_help_has_boxes_around_all_but_the_examples(cli: Cli) 
     ],
 )
 def test_a_former_name_runs_the_same_command_and_is_not_shown(here: Here, former: str, name: str) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
 
     ended = here(*former.split(), "--json")
 
@@ -324,10 +324,10 @@ def ended_with(here: Here, cli: Cli, args: list[str]) -> Outcome:
     """How a command ends with bad input, which is one line of its own."""
     for file, content in FILES.items():
         (cli.folder / file).write_text(content)
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     here("configure", "tags", "--value", "set", "--combiner", "union")
     here("configure", "pages", "--key", "(str, int)")
-    here("configure", "paused")
+    here("configure", "paused", "--combiner", "sum")
     here("add", "paused", "a=1")
     here("pause", "paused", "--reason", "for this test")
 
@@ -500,7 +500,7 @@ WRONG: dict[tuple[str, ...], list[str]] = {
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_a_wrong_value_ends_every_command_with_2(here: Here, path: tuple[str, ...]) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
 
     ended = here(*path, *WRONG[path])
 
@@ -508,7 +508,7 @@ def test_a_wrong_value_ends_every_command_with_2(here: Here, path: tuple[str, ..
 
 
 def test_bytes_that_are_no_utf8_are_an_error_like_others(cli: Cli) -> None:
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
 
     ended = cli.run(b"add", b"words", b"\xff=1")
 
@@ -518,7 +518,7 @@ def test_bytes_that_are_no_utf8_are_an_error_like_others(cli: Cli) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(cli: Cli) -> None:
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
     lines = b"".join(b'{"key": "word %d", "update": 1}\n' % number for number in range(20_000))
     cli.run("add", "words", "--jsonl", "-", stdin=lines)
     cli.run("worker", "--drain")
@@ -535,7 +535,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(cli: Cli) -> None:
 
 def test_an_encoding_that_lacks_a_character_loses_nothing(cli: Cli) -> None:
     cli.environment["PYTHONIOENCODING"] = "latin-1"
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
     cli.run("add", "words", "λόγος=1")
     cli.run("worker", "--drain")
 
@@ -557,7 +557,7 @@ def test_output_that_cannot_be_written_ends_with_one_line(
     cq.configure(db, "words")
     cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"a": 1}))
     Worker(db).drain()
-    shell = ["sh", "-c", f'"$0" -m cq.cli {command} {target}', sys.executable]
+    shell = ["sh", "-c", f'"$0" -m cq {command} {target}', sys.executable]
 
     ended = subprocess.run(
         shell, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, check=False
@@ -571,7 +571,7 @@ def test_output_that_cannot_be_written_ends_with_one_line(
 
 def test_files_do_not_get_the_numbers_of_closed_streams(cli: Cli, db: Any) -> None:
     cq.configure(db, "words")
-    shell = ["sh", "-c", '"$0" -m cq.cli worker --drain <&- >&- 2>&-', sys.executable]
+    shell = ["sh", "-c", '"$0" -m cq worker --drain <&- >&- 2>&-', sys.executable]
 
     assert subprocess.run(shell, cwd=cli.folder, env=cli.environment, check=False).returncode == 0
     assert cli.run("verify", "words").status == 0
@@ -580,7 +580,7 @@ def test_files_do_not_get_the_numbers_of_closed_streams(cli: Cli, db: Any) -> No
 def test_a_full_disk_is_said(cli: Cli) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
     with open("/dev/full", "wb") as full:
         ended = cli.run("status", stdout=full, stderr=subprocess.PIPE)
 

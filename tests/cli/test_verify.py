@@ -125,7 +125,7 @@ def test_a_reporting_database_that_does_not_answer_is_an_error(
 
 
 def test_it_runs_as_a_command(cli: Cli) -> None:
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
     cli.run("add", "words", "a=1")
 
     ended = cli.run("verify", "words")

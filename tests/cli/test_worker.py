@@ -131,7 +131,7 @@ def test_a_worker_told_twice_ends_at_once(cli: Cli, db: Any) -> None:
 
 def test_drain_ends_when_all_is_combined_and_says_what_it_did(here: Here) -> None:
     here("configure", "words", "--buckets", "2")
-    here("configure", "others")
+    here("configure", "others", "--combiner", "sum")
     here("add", "words", "a=1", "b=1", "c=1", "d=1")
     here("add", "others", "a=1")
 
@@ -165,7 +165,7 @@ def test_code_comes_from_the_app_only_and_a_failing_key_is_set_aside(cli: Cli) -
 
 def test_a_drain_combines_what_it_can_and_fails_only_for_queues_that_were_named(here: Here, cli: Cli) -> None:
     for queue in ("first", "middle", "last"):
-        here("configure", queue)
+        here("configure", queue, "--combiner", "sum")
         here("add", queue, "a=1")
     here("pause", "middle")
 
@@ -183,7 +183,7 @@ def test_a_drain_combines_what_it_can_and_fails_only_for_queues_that_were_named(
 
 def test_a_drain_combines_other_queues_before_it_fails_for_one_that_was_named(here: Here) -> None:
     for queue in ("a", "b"):
-        here("configure", queue)
+        here("configure", queue, "--combiner", "sum")
         here("add", queue, "k=1")
     here("pause", "a")
 

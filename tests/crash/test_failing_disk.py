@@ -151,12 +151,14 @@ def test_a_command_says_in_one_line_that_there_is_no_room(cli: Cli, db: Any) -> 
 
 
 def test_a_store_that_is_opened_without_room_is_not_called_damaged(cli: Cli) -> None:
-    assert cli.run("configure", "words").status == 0
+    assert cli.run("configure", "words", "--combiner", "sum").status == 0
     assert cli.run("add", "words", "a=1").status == 0
 
     assert_one_line(cli.start("status", preexec_fn=limited(1_000)), "cli.db cannot be", "is full")
     assert_one_line(
-        cli.start("configure", "words", "--store", "embedded:new.db", preexec_fn=limited(1_000)),
+        cli.start(
+            "configure", "words", "--combiner", "sum", "--store", "embedded:new.db", preexec_fn=limited(1_000)
+        ),
         "cannot be created",
         "check the directory and the disk",
     )

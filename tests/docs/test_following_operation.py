@@ -205,7 +205,7 @@ def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
     reader.type("cq delete words --yes")  # of an earlier run
 
     assert reader.type(first.replace("fdb:/etc/foundationdb/fdb.cluster", url))[0] == 0
-    assert reader.type("cq configure words")[0] == 0
+    assert reader.type("cq configure words --combiner sum")[0] == 0
     reader.save("save.py", program)
     assert reader.type("python save.py")[0] == 0
     assert reader.type("cq get words texts --pending") == (0, "texts\t1\n")

@@ -230,7 +230,7 @@ def test_a_process_stays_small_and_ends_whatever_is_stored(place: Any) -> None:
         )
         for command in (["status"], ["worker", "other", "--drain"]):
             ended = subprocess.run(
-                [sys.executable, "-m", "cq.cli", *command],
+                [sys.executable, "-m", "cq", *command],
                 env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
                 preexec_fn=limit_address_space,
                 capture_output=True,

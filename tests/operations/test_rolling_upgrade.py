@@ -64,7 +64,7 @@ class Version:
 
     def command(self, *words: str) -> subprocess.Popen[str]:
         """A command of `cq`."""
-        return self._start("-m", "cq.cli", *words)
+        return self._start("-m", "cq", *words)
 
     def worker(self, name: str) -> subprocess.Popen[str]:
         """A worker with this identity, which has started; in place of a dead one it gets its tasks at once."""

@@ -99,11 +99,13 @@ def _weights(db: Any) -> dict[str, int]:
 def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
     """Store every file as a document, and remove those of deleted files; returns numbers of documents and updates."""
     documents = Documents(cq.CombineQueue(QUEUE))
-    loaded, seen = Counter(documents=0, updates=0), set[bytes]()
+    loaded, seen, binary = Counter(documents=0, updates=0), set[bytes](), list[str]()
     with progress() as display, ThreadPoolExecutor(loaders) as pool:
         files = list(files_below(paths, _skip))
         task = display.add_task("files loaded", total=len(files))
-        for path, updates in _run_in_threads(pool, loaders, lambda path: _store(db, documents, path), files):
+        for path, updates in _run_in_threads(
+            pool, loaders, lambda path: _store(db, documents, path, binary), files
+        ):
             display.advance(task)
             if updates is not None:
                 seen.add(os.fsencode(path))
@@ -117,15 +119,17 @@ def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
             pool, loaders, lambda document: documents.remove(db, document), deleted
         ):
             loaded["updates"] += updates
+    if binary:  # one line: a folder of pictures would hide the others
+        note(f"skipped, not UTF-8: {quantity(len(binary), 'file')}, such as {min(binary)}")
     return loaded
 
 
-def _store(db: Any, documents: Documents, path: str) -> int | None:
-    """Store one file; returns the number of updates for it, None if it is skipped."""
+def _store(db: Any, documents: Documents, path: str, binary: list[str]) -> int | None:
+    """Store one file; returns the number of updates for it, None if it is skipped. Appends it to `binary` if it is."""
     try:
         counts = count_words(path)
     except UnicodeDecodeError:
-        note(f"skipped, not UTF-8: {path}")
+        binary.append(path)
     except OSError as error:
         _skip(error, path)
     else:

@@ -35,7 +35,7 @@ class Checks:
 
     def __init__(self, store: str | None) -> None:
         options = [] if store is None else ["--store", store]
-        self._command = [sys.executable, "-P", "-m", "cq.cli", "doctor", "--json", *options]
+        self._command = [sys.executable, "-P", "-m", "cq", "doctor", "--json", *options]
         self._begun: float | None = None
         self._is_running = False
         self._found: list[CheckResult] | None = None

@@ -1,0 +1,5 @@
+"""Run the command `cq` as `python -m cq`."""
+
+from cq.cli.main import main
+
+main()
