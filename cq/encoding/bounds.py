@@ -63,6 +63,13 @@ def _check_collisions(members: Iterable[Any]) -> None:
                 )
 
 
+def set_of(members: Collection[Any]) -> set[Any]:
+    """The set of these members; raises `InvalidData` before too many of them with the same hash are compared."""
+    if set(map(type, members)) != {str}:  # those of strings are seeded
+        _check_collisions(members)
+    return set(members)
+
+
 def check_collection(value: object) -> None:
     """Check a set, or the keys of a dict, as `check_members` does; ignore values of other types."""
     if isinstance(value, Set | Mapping):

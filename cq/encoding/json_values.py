@@ -19,6 +19,7 @@ from functools import partial
 from math import isfinite
 from typing import Any, Final
 
+from cq.encoding.bounds import set_of
 from cq.encoding.codec import DELETE, KeyType, ValueType, brief, shown
 from cq.encoding.sketches import KINDS, Sketch
 from cq.errors import InvalidData
@@ -37,7 +38,7 @@ _FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "decimal": lambda number: Decimal(str(number)),
     "datetime": datetime.fromisoformat,
-    "set": lambda items: {tuple(item) if isinstance(item, list) else item for item in items},
+    "set": lambda items: set_of([tuple(item) if isinstance(item, list) else item for item in items]),
     "float": lambda number: number if isinstance(number, bool) else float(number),
     **{name: partial(_sketch_update, kind) for name, kind in KINDS.items()},
 }

@@ -159,7 +159,7 @@ class WebhookExporter(SinkExporter, FencedExporter):
     def _position(self, answer: Answer) -> SentPosition:
         try:
             content: Any = json.loads(answer.text)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter for deep nesting
             content = None
         found = SentPosition.parse(content.get("position", 0)) if isinstance(content, dict) else None
         if found is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,12 +16,16 @@ import pytest
 
 import cq
 from cq.combiners import counter, union
+from cq.config.queue import Named, QueueConfig
 from cq.encoding import codec
 from cq.encoding.bounds import MAX_COLLISIONS, MAX_INT_BYTES
-from cq.encoding.codec import KeyType
+from cq.encoding.codec import KeyType, ValueType
+from cq.encoding.json_values import value_from_json, value_from_word
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys import QueueKeys
 from cq.observers.distinct import distinct
+from cq.observers.outbox.batch import batch_of
+from cq.observers.outbox.table import OutboxRow
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from tests.helpers import add, aside, combine_all, get
@@ -65,6 +70,23 @@ def test_a_merge_of_members_with_one_hash_ends_soon(kind: str) -> None:
     with pytest.raises(InvalidData, match="have the same hash"):
         counter.combine("k", [{member: 1} for member in members])
     assert time.thread_time() - begun < 5.0  # merging all of them takes minutes
+
+
+@pytest.mark.parametrize("kind", ["ints", "tuples"])
+def test_a_set_in_json_of_members_with_one_hash_ends_soon(kind: str) -> None:
+    text = json.dumps([ALIKE[kind](number) for number in range(100_000)])
+    row = OutboxRow(1, '"a"', text, None, datetime.now(UTC))
+    begun = time.thread_time()
+    for parse in (
+        lambda: value_from_json(ValueType("set"), json.loads(text)),
+        lambda: value_from_word(ValueType("set"), text),
+    ):
+        with pytest.raises(InvalidData, match="have the same hash"):
+            parse()
+    config = QueueConfig("tags", KeyType.parse(str), ValueType("set"), Named("union", 1), (), 1)
+    batch = batch_of(config, [row])
+    assert "have the same hash" in batch.errors[1]
+    assert time.thread_time() - begun < 5.0  # to make one such set takes minutes
 
 
 def test_members_that_occur_often_are_merged() -> None:

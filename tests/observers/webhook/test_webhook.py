@@ -401,6 +401,13 @@ class TestAnswers:
         assert state(db) == "active: "
         assert kept.history() == {"a": [1]}
 
+    def test_an_answer_of_deep_json_stops_the_export(self, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        cq.configure(db, QUEUE, observers=[webhook_spec()])
+        change(db, a=1)
+        with serving(lambda request, body: (409, b"[" * client.ANSWER_BYTES)) as url:
+            monkeypatch.setenv(URL_ENV, url)
+            assert step(db).startswith("stopped: the receiver of the webhook answered 409: [[[")
+
     @pytest.mark.parametrize(
         ("status", "header", "least", "most"),
         [
