@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from cq.cli.formats.csv_lines import csv_parts
+from cq.cli.formats.csv_lines import csv_parts, spreadsheet_parts
 from cq.cli.formats.parquet import parquet_parts
 from cq.cli.formats.whole_file import whole_file
 from cq.cli.shared.options import option
@@ -32,11 +32,17 @@ class Format(StrEnum):
     CSV = "csv"
     JSONL = "jsonl"
     PARQUET = "parquet"
+    SPREADSHEET = "spreadsheet"
 
 
 FormatName = Annotated[
     Format | None,
-    option("FORMAT", "Print csv, jsonl (the lines of --json) or parquet instead of text.", "--format"),
+    option(
+        "FORMAT",
+        "Print csv, jsonl (the lines of --json), parquet, or spreadsheet (csv in which no text runs as a formula) "
+        "instead of text.",
+        "--format",
+    ),
 ]
 OutputFile = Annotated[
     str | None,
@@ -64,7 +70,9 @@ def choose(format_name: Format | None, output: str | None, json: bool) -> Target
     if json and chosen is not Format.JSONL:
         raise typer.BadParameter(f"--json prints lines of JSON: give it, or --format {chosen}")
     if path is not None and chosen is None:
-        raise typer.BadParameter("--output needs the format of the file: add --format csv, jsonl or parquet")
+        raise typer.BadParameter(
+            "--output needs the format of the file: add --format csv, jsonl, parquet or spreadsheet"
+        )
     if chosen is Format.PARQUET:
         if path is None and sys.stdout.isatty():
             raise typer.BadParameter(
@@ -123,4 +131,5 @@ _PARTS: Final[dict[Format, Callable[[TableRows], Iterable[bytes]]]] = {
     Format.CSV: csv_parts,
     Format.JSONL: _jsonl_parts,
     Format.PARQUET: parquet_parts,
+    Format.SPREADSHEET: spreadsheet_parts,
 }

@@ -94,6 +94,36 @@ def test_csv_carries_every_text(here: Here, db: Any, cli: Cli) -> None:
     assert sorted(rows) == sorted([word, "1"] for word in AWKWARD)
 
 
+def test_a_spreadsheet_runs_no_text_as_a_formula(here: Here, db: Any) -> None:
+    texts = ["=1+1", "+1", "-1", "@a", "\t=1", "\r=1", "\n=1", "＝1", "＋1", "－1", "＠1"]  # noqa: RUF001
+    harmless = ["a=1", "a;=1", "", " ", '"=1"', "1"]
+    fill(db, "words", dict.fromkeys([*texts, *harmless], -5))
+
+    printed = here("items", "words", "--format", "spreadsheet").out
+
+    _, *rows = csv.reader(io.StringIO(printed, newline=""))
+    assert sorted(rows) == sorted([text, "-5"] for text in [*(f"'{each}" for each in texts), *harmless])
+    assert '"a;=1",-5\n' in printed
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "cell"),
+    [
+        (float, float("-inf"), "-inf"),
+        (Decimal, Decimal("-1.50"), "-1.50"),
+        (bytes, b"\xfb\xef\xbe", '"\'++++"'),
+        ("any", -5, "-5"),
+        ("any", "=1+1", '"""=1+1"""'),
+        (list, ["=1", -1], '"[""=1"", -1]"'),
+    ],
+)
+def test_a_spreadsheet_gets_numbers_as_they_are_and_json_in_quotes(
+    here: Here, db: Any, type_: Any, value: Any, cell: str
+) -> None:
+    fill(db, "queue", {"a": value}, value=type_, combiner="last")
+    assert here("items", "queue", "--format", "spreadsheet").out == f'key,value\n"a",{cell}\n'
+
+
 def test_rows_are_read_and_written_in_pages(here: Here, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "PAGE_ROWS", 2)
     fill(db, "words", {f"word {number}": number for number in range(1, 6)}, observers=[top()])
@@ -186,7 +216,7 @@ def test_a_terminal_gets_no_parquet_and_printable_csv(cli: Cli, db: Any) -> None
     ("options", "message"),
     [
         (["--json", "--format", "csv"], "--json prints lines of JSON"),
-        (["--output", "rows"], "add --format csv, jsonl or parquet"),
+        (["--output", "rows"], "add --format csv, jsonl, parquet or spreadsheet"),
         (["--format", "xml"], "'xml' is not one of"),
     ],
 )
