@@ -36,7 +36,8 @@ class Space:
         prefix: the prefix as bytes, used as they are; an `fdb.Subspace` or a directory, for its prefix; or a name of
             letters, digits, "_", "." and "-", which stands for the name and a slash. "0x" and hexadecimal digits are
             a prefix in bytes. No two spaces in use may have prefixes of which one begins with the other: names and
-            directories never do. The default is the space of a store that was opened without a prefix.
+            directories never do. The default, `cq/`, is the space of a store that was opened without a prefix; other
+            prefixes that overlap with it are refused.
 
     Raises:
         InvalidConfiguration: it cannot be a prefix.
@@ -80,11 +81,13 @@ def _prefix_bytes(prefix: Any) -> bytes:
         raise InvalidConfiguration(
             f"expected a prefix to be bytes, a name, a subspace or a directory, got: {brief(prefix)}"
         )
-    is_inside = found.startswith(ROOT) and found != ROOT
-    if not found or found.startswith(b"\xff") or is_inside or len(found) > MAX_PREFIX_BYTES:
+    # A part of the default space, or a space with the default space as a part: workers, purges and deletions of one
+    # would change the keys of the other.
+    overlaps = found != ROOT and (found.startswith(ROOT) or ROOT.startswith(found))
+    if overlaps or found.startswith(b"\xff") or len(found) > MAX_PREFIX_BYTES:
         raise InvalidConfiguration(
-            f"the prefix {brief(found)} cannot be used: expected 1 to {MAX_PREFIX_BYTES} bytes, outside of {ROOT!r}, "
-            r"and before the keys from b'\xff' on"
+            f"the prefix {brief(found)} cannot be used: expected 1 to {MAX_PREFIX_BYTES} bytes that neither begin with "
+            rf"{ROOT!r} nor are its beginning, and before the keys from b'\xff' on"
         )
     return found
 

@@ -77,12 +77,10 @@ def test_a_set_in_json_of_members_with_one_hash_ends_soon(kind: str) -> None:
     text = json.dumps([ALIKE[kind](number) for number in range(100_000)])
     row = OutboxRow(1, '"a"', text, None, datetime.now(UTC))
     begun = time.thread_time()
-    for parse in (
-        lambda: value_from_json(ValueType("set"), json.loads(text)),
-        lambda: value_from_word(ValueType("set"), text),
-    ):
-        with pytest.raises(InvalidData, match="have the same hash"):
-            parse()
+    with pytest.raises(InvalidData, match="have the same hash"):
+        value_from_json(ValueType("set"), json.loads(text))
+    with pytest.raises(InvalidData, match="have the same hash"):
+        value_from_word(ValueType("set"), text)
     config = QueueConfig("tags", KeyType.parse(str), ValueType("set"), Named("union", 1), (), 1)
     batch = batch_of(config, [row])
     assert "have the same hash" in batch.errors[1]

@@ -226,6 +226,11 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
         b"\xff",
         b"\xffa",
         b"cq/inside",
+        b"c",  # the default space is a part of this one and the next
+        b"cq",
+        "0x63",
+        "0x6371",
+        "0x63712f61",
         bytes(101),
         7,
         None,
