@@ -177,9 +177,14 @@ class FutureRows(Future[tuple[list[Row], bool]]):
 
 
 class FutureString(Future[T]):
-    """A future that can be used like the bytes of its result; each use waits for it."""
+    """A future that can be used like the bytes of its result; each use waits for it.
+
+    As in the binding, `isinstance(future, bytes)` is true, also for an absent value. FoundationDB's layers need this.
+    """
 
     __slots__ = ()
+
+    __class__ = property(lambda _: bytes)
 
     @property
     def value(self) -> T:

@@ -57,7 +57,8 @@ class TransactionRead(ReadOperations):
     All errors except those of arguments make the commit fail as well.
     """
 
-    __slots__ = ("__weakref__", "_is_snapshot", "_state", "cq_noted", "db")
+    # With a dictionary, as in the binding: FoundationDB's directory layer keeps a state of its own on a transaction.
+    __slots__ = ("__dict__", "__weakref__", "_is_snapshot", "_state", "cq_noted", "db")
 
     def __init__(self, database: api.Database, state: TransactionState, is_snapshot: bool) -> None:
         self.db = database
