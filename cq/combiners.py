@@ -186,6 +186,36 @@ def latest_only(combiner: Combiner) -> Combiner:
 
 COMPARING: Final = frozenset(("minimum", "maximum"))
 """The built-in combiners that accept only comparable values."""
+_ADDABLE: Final = frozenset((int, float, bool, Decimal))
+
+
+def _is_number(value: object) -> bool:
+    """Whether the value can be added to others. False for Decimals without digits: CBOR gives them back as floats."""
+    return type(value) in _ADDABLE and (type(value) is not Decimal or value.is_finite())
+
+
+def _has_counts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_number, value.values()))
+
+
+_TAKEN: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "sum": (_is_number, "a number"),
+    "counter": (_has_counts, "a dict of numbers"),
+    **dict.fromkeys(COMPARING, (is_comparable, "a value that has an order, so neither NaN nor a set")),
+}
+"""{built-in combiner: whether it can combine an update of its value types, and what it expects}."""
+
+
+def check_combinable(name: str, version: int, update: object) -> None:
+    """Raises `InvalidData` if the built-in combiner of this name and version could not combine the update.
+
+    Combiners of applications are not asked: who adds need not have their code.
+    """
+    can_combine, expected = _TAKEN.get(name, (None, ""))
+    if can_combine is not None and BUILT_IN[name].version == version and not can_combine(update):
+        raise InvalidData(f"expected {expected} for the combiner {name!r}, got: {shown(update)}")
+
+
 _NUMBERS: Final = ("int", "decimal", "float", "any")
 _ORDERED: Final = (*_NUMBERS, "str", "bytes", "datetime")
 

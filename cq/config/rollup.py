@@ -12,12 +12,14 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple, NoReturn
 
 from cq.encoding.cbor import array_head, encode_ints
-from cq.encoding.codec import MAX_KEY_BYTES, KeyType, brief, decode
+from cq.encoding.codec import KeyType, brief
 from cq.errors import InvalidConfiguration
 
 OBSERVER: Final = "rollup"
 """The name of the observer of a level that adds its changes to the next level."""
 MAX_LEVELS: Final = 6
+LEVEL_KEY_BYTES: Final = 10
+"""The most bytes that a key of a level has in addition to the queue's key: nine of the start, and one of the head."""
 MAX_SECONDS: Final = 100 * 366 * 86_400
 FOREVER: Final = "forever"
 _UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -159,19 +161,15 @@ def encoded_level_keys(key: KeyType, encoded: Sequence[bytes], starts: Sequence[
     """The encoded `level_key` of encoded keys of the queue, and the start of each key's period, or one for all.
 
     An array in CBOR is a head and its items (RFC 8949, section 3), so no key is decoded or encoded again: that would
-    take most of the time that an add spends on a level. Raises `TooLarge`.
+    take most of the time that an add spends on a level.
     """
     parts = len(key.parts)
     head, skipped = array_head(parts + 1), len(array_head(parts)) if key.is_tuple else 0
     tails = encode_ints(starts)
-    found = [
+    return [
         head + each[skipped:] + tail
         for each, tail in zip(encoded, tails * len(encoded) if len(tails) == 1 else tails, strict=True)
     ]
-    largest = max(found, key=len, default=b"")
-    if len(largest) > MAX_KEY_BYTES:
-        level_key_type(key).encoder()(tuple(decode(largest)))  # raises the error of this key
-    return found
 
 
 def level_key_type(key: KeyType) -> KeyType:

@@ -36,6 +36,8 @@ from cq.errors import (
 )
 from cq.intake.emitter_buffer import EmitterBuffer, EmitterStatistics
 from cq.intake.flush import Also, Flush, Increment, Intake
+from cq.queue.adds import refuse_adds_to_level
+from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue, own_combiner
 from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
@@ -74,7 +76,7 @@ class Emitter(Generic[K, V]):
         timeout: maximum seconds that a call waits for room, and that `flush` and `close` wait.
 
     Raises:
-        InvalidConfiguration: a setting is invalid.
+        InvalidConfiguration: a setting is invalid, or the queue is a level of a roll-up.
         QueueNotConfigured: there is no such queue in the store.
         CodeMismatch: the queue has a combiner of the application, and `queue` lacks it.
         FDBError: the configuration cannot be read.
@@ -102,6 +104,7 @@ class Emitter(Generic[K, V]):
         self._db = db
         self._id = runtime.token_bytes(keys.EMITTER_ID_BYTES)
         config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
+        refuse_adds_to_level(config)
         self._intake = Intake(config, own_combiner(queue, config))
         self._is_durable = mode == "durable"
         self._buffer = EmitterBuffer(self._intake, is_durable=self._is_durable, every=every, at_most=at_most)
@@ -167,6 +170,7 @@ class Emitter(Generic[K, V]):
 
         Args:
             updates: `{key: update}`, or pairs; at most `at_most` of them and about 500 kB at once, else `TooLarge`.
+                Each level that adds write counts, too, and so does a window.
             also: only in `durable` mode: a function of the transaction, for writes that must exist if and only if the
                 updates count, such as the position reached in a log of events. The emitter's thread calls it once for
                 each try. It must be short and write little. If it raises, the flush fails for all its callers, and none
@@ -305,13 +309,15 @@ class Emitter(Generic[K, V]):
     def _commit(self, flush: Flush) -> None:
         """Commit a flush: in `fast` mode retry until it is committed or given up, else only by the store's retries."""
         begun, failures = runtime.monotonic(), 0
-        updates: Any = {}
+        updates: Any = None
         while self._buffer.begin_try(flush):
             try:
-                updates = updates or flush.updates()
+                updates = flush.updates() if updates is None else updates
                 transact_noting(self._db, lambda tr: self._add(tr, flush, updates), flush.doubt)  # noqa: B023 - runs at once
             except Exception as error:  # noqa: BLE001 - callers get any error, or the flush is retried
                 self._buffer.fail_try(flush, error)
+                if isinstance(error, InvalidData) and not self._is_durable:
+                    updates = self._without_refused(flush, updates, error)
             else:
                 self._buffer.commit(flush, len(updates), runtime.monotonic() - begun)
                 return
@@ -333,19 +339,38 @@ class Emitter(Generic[K, V]):
             # The doubt remains: if this try fails, an earlier one may still commit after this read.
         tr.add_read_conflict_key(own)  # before the write: a key already written gets no read conflict
         tr.set_versionstamped_value(own, keys.new_flush(flush.number))
-        self._refuse_other_shape(tr)
+        self._follow_configuration(tr)
         self.queue.add(tr, updates)
         for also in flush.also:
             also(tr)
 
-    def _refuse_other_shape(self, tr: Transaction) -> None:
-        """Raise `CodeMismatch` if the increments were checked and merged for another configuration."""
-        now, then = read_config(tr, self.queue.name), self._intake.config
+    def _follow_configuration(self, tr: Transaction) -> None:
+        """Check later increments for the present configuration.
+
+        Raises `CodeMismatch` if the increments were checked and merged for another key, value or combiner.
+        """
+        now, then = read_config(tr, self.queue.name), self._intake.adds.config
+        if now is then:
+            return
         if (now.key, now.value, now.combiner) != (then.key, then.value, then.combiner):
             raise CodeMismatch(
                 f"queue {self.queue.name!r} was created again with other settings since the emitter was made: "
                 "make another one"
             )
+        self._intake.adds = AddCheck(now)
+
+    def _without_refused(self, flush: Flush, updates: Any, error: InvalidData) -> list[tuple[Any, Any]]:
+        """The updates without those that the queue refuses since its configuration has changed; these are lost.
+
+        No caller waits for them, and they must not hold up all others.
+        """
+        pairs = list(updates.items()) if isinstance(updates, Mapping) else updates
+        refused = self._intake.refused(pairs)
+        kept = [(key, update) for key, update in pairs if key not in refused] if refused else []
+        lost = self._buffer.lose(flush, len(pairs) - len(kept), is_all=not kept)
+        what = f"{lost:,} increments are given up, as the queue refuses them"
+        log.error("%s", self._message(what, next(iter(refused.values()), error)))
+        return kept
 
     def _pause(self, seconds: float) -> None:
         """Wait before the next try; `close` ends the wait, so that it gets a try at once."""

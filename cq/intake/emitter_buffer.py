@@ -30,7 +30,8 @@ class EmitterStatistics:
         committed: increments of committed flushes.
         buffered: increments not committed yet.
         failed: increments whose callers got a `FlushFailed` (`durable`).
-        lost: increments given up when the emitter was closed; some may be committed (`fast`).
+        lost: increments given up when the emitter was closed, some of which may be committed; and those that the queue
+            refuses since its configuration changed, where increments merged into one update count as one (`fast`).
         flushes: committed transactions.
         keys: updates in these, after merging.
         failures: failed tries of flushes, each after the store's own retries.
@@ -225,6 +226,14 @@ class EmitterBuffer:
             self.latest_failure = describe(error)
             if self._is_durable or self._is_given_up:
                 self._finish(flush, error)
+
+    def lose(self, flush: Flush, number: int, *, is_all: bool) -> int:
+        """Count increments of a flush as lost, `number` of them or all; returns how many. The others stay in it."""
+        with self.lock:
+            lost = flush.count if is_all else min(number, flush.count)
+            flush.count -= lost
+            self._totals["lost"] += lost
+            return lost
 
     def commit(self, flush: Flush, keys: int, seconds: float) -> None:
         """Record that a flush with `keys` updates is committed, after `seconds` seconds."""

@@ -17,16 +17,16 @@ from cq.combiners import Combiner, sum_
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import is_int64
-from cq.errors import TooLarge
-from cq.queue.packing import check_update, split_pairs
-from cq.queue.window_rows import check_removable
+from cq.errors import InvalidData, TooLarge
+from cq.queue.checks import AddCheck
+from cq.queue.packing import split_pairs
 from cq.store.api import Transaction
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 FLUSH_BYTES: Final = 500_000
-"""Maximum bytes that a transaction adds; FoundationDB's transactions should stay below 1 MB."""
+"""Maximum bytes that a transaction writes for updates: with all else it should stay below 1 MB."""
 Also = Callable[[Transaction], object]
 """A function of a caller that writes additional keys in the transaction of its increments."""
 _PLAIN_BYTES: Final = 12  # of CBOR for an int, and before a key
@@ -35,7 +35,7 @@ _loop_of: Final = methodcaller("get_loop")
 
 
 class Increment(NamedTuple):
-    """A checked update of a key, and its size in bytes including the key."""
+    """A checked update of a key, and the approximate bytes that an add writes for it."""
 
     key: Any
     update: Any
@@ -46,44 +46,50 @@ class Intake:
     """The checks and merges of an emitter, by the queue's configuration and combiner.
 
     Attributes:
+        adds: the checks of the queue's adds; the emitter replaces it when the configuration has changed.
         plain_key: the type of keys if the queue sums ints and its keys are of one type; then increments of small ints
             need no further checks. Else None.
     """
 
     def __init__(self, config: QueueConfig, combiner: Combiner) -> None:
-        self.config = config
+        self.adds = AddCheck(config)
         self.combiner = combiner
         self.plain_key = config.key.plain if combiner is sum_ and config.value.types == (int,) else None
-        self._encode = config.key.encoder()
 
     def plain_size(self, key: Any) -> int:
         """The approximate size of an increment of a plain key by a small int; raises `InvalidData`, `TooLarge`."""
+        adds = self.adds
         if type(key) is str and len(key) <= _SHORT and key.isascii():
-            return len(key) + _PLAIN_BYTES  # always a valid key, so the encoding can wait
-        return len(self._encode(key)) + _PLAIN_BYTES
+            return adds.written(len(key) + _PLAIN_BYTES)  # always a valid key, so the encoding can wait
+        return adds.written(len(adds.check(key, 1).encoded) + _PLAIN_BYTES)
 
     def increments(self, updates: Any) -> list[Increment]:
         """Check updates, which must fit into one flush; raises `InvalidData`, `TooLarge`."""
         found = [self._increment(key, update) for key, update in zip(*split_pairs(updates), strict=True)]
-        if (size := sum(each.size for each in found)) > FLUSH_BYTES:
+        size = sum(each.size for each in found)
+        if size > FLUSH_BYTES and len(found) > 1:  # what a queue takes in one update, an emitter takes, too
             raise TooLarge(
-                f"{size:,} bytes of updates at once are more than the {FLUSH_BYTES:,} that an emitter takes: "
+                f"updates that write {size:,} bytes at once are more than the {FLUSH_BYTES:,} that an emitter takes: "
                 "emit them in smaller parts, or add them in your own transactions"
             )
         return found
 
     def _increment(self, key: Any, update: Any) -> Increment:
-        encoded = self._encode(key)
-        self._size(key, update)
+        adds = self.adds
+        adds.check(key, update)
         # A copy: the caller may change the object later. And it is decoded from CBOR, as workers receive it.
         own = codec.stored_copy(update)
-        return Increment(key, own, len(encoded) + self._size(key, own))
+        return Increment(key, own, adds.check(key, own).size)
 
-    def _size(self, key: Any, update: Any) -> int:
-        """The size of an update; raises `InvalidData` or `TooLarge` unless the queue and its window take it."""
-        if self.config.subtracted_window is not None:
-            check_removable(self.config, key, update)
-        return check_update(self.config, key, update)
+    def refused(self, updates: Any) -> dict[Any, InvalidData]:
+        """{key: error} of the updates that the queue refuses now."""
+        found = {}
+        for key, update in zip(*split_pairs(updates), strict=True):
+            try:
+                self.adds.check(key, update)
+            except InvalidData as error:
+                found[key] = error
+        return found
 
     def is_summed(self, update: Any) -> bool:
         """Whether an update can be summed at once: for the combiner sum and ints of 64 bits, whose sum stays small."""
@@ -96,7 +102,7 @@ class Intake:
             return [(key, increments[0].update)]
         try:
             value = self.combiner.combine(key, [each.update for each in increments])
-            if self._size(key, value) <= sum(each.size for each in increments):
+            if self.adds.check(key, value).size <= sum(each.size for each in increments):
                 return [(key, value)]
         except Exception:  # noqa: BLE001, S110 - a worker combines increments that cannot be merged, or sets them aside
             pass

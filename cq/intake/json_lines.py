@@ -24,9 +24,10 @@ from cq.encoding.json_values import key_from_json, value_from_json
 from cq.encoding.stored import StoredRecord
 from cq.errors import InvalidData
 from cq.keys import QueueKeys
+from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue
-from cq.queue.packing import check_update
 from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.sizes import PREDICTED_BYTES
 from cq.store.transact import transact
 from cq.windows.series import Series
 
@@ -71,23 +72,28 @@ def add_jsonl(
             since it was partly added, or another process is adding it at the same time.
         QueueNotConfigured: the queue is not configured.
     """
-    config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
     key = None if name is None else QueueKeys(queue.name).load(name)
-    position = FilePosition() if key is None else transact(db, lambda tr: _read_position(tr, key))
+    position = transact(db, lambda tr: _begin(tr, queue.name, key))
     hasher = _skip(stream, position)
     first = position.lines
     for lines in _batches(stream):
-        parsed, good, error = _parsed(config, lines, position.lines)
-        for line in lines[:good]:
-            hasher.update(line)
-        size = sum(map(len, lines[:good]))
-        reached = FilePosition(position.offset + size, position.lines + good, hasher.digest())
-        _add(db, _adder(config, queue, parsed), key, position, reached)
-        position = reached
-        progress(position)
-        if error is not None:
-            raise error
+        left = lines
+        while left:
+            reached, error = _add(db, _NextLines(queue, left, position, hasher), key)
+            done = reached.lines - position.lines
+            for line in left[:done]:
+                hasher.update(line)
+            position, left = reached, left[done:]
+            progress(position)
+            if error is not None:
+                raise error
     return position, position.lines - first
+
+
+def _begin(tr: Transaction, queue: str, key: bytes | None) -> FilePosition:
+    """The stored position; raises `QueueNotConfigured`, also for a stream without lines."""
+    read_config(tr.snapshot, queue)
+    return FilePosition() if key is None else _read_position(tr.snapshot, key)
 
 
 def _skip(stream: BinaryIO, position: FilePosition) -> Any:
@@ -118,25 +124,49 @@ def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _parsed(
-    config: QueueConfig, lines: list[bytes], before: int
-) -> tuple[list[_Line], int, InvalidData | None]:
-    """The updates of the lines before the first bad one, the number of these lines, and the bad line's error."""
-    parsed: list[_Line] = []
-    for number, line in enumerate(lines):
-        try:
-            if line.strip():
-                parsed.append(_line(config, line))
-        except InvalidData as error:
-            done = before + number
-            lines_before = {0: "no line is", 1: "the line before it is"}.get(
-                done, f"the {done:,} lines before it are"
-            )
-            return parsed, number, InvalidData(f"line {done + 1}: {error}; {lines_before} committed")
-    return parsed, len(lines), None
+@dataclass(frozen=True, slots=True)
+class _NextLines:
+    """Lines to add, at least one, the position before them, and the hasher of the bytes before it."""
+
+    queue: CombineQueue
+    lines: list[bytes]
+    position: FilePosition
+    hasher: Any
+
+    def parsed(self, config: QueueConfig) -> tuple[list[_Line], FilePosition, InvalidData | None]:
+        """The first lines that fit into one transaction, up to a bad line; the position after them; its error."""
+        adds, size = AddCheck(config), 0
+        parsed: list[_Line] = []
+        for number, line in enumerate(self.lines):
+            if not line.strip():
+                continue
+            try:
+                found, bytes_written = _line(adds, line)
+            except InvalidData as error:
+                return parsed, self._after(number), self._named(number, error)
+            size += bytes_written
+            if parsed and size > PREDICTED_BYTES:
+                return parsed, self._after(number), None
+            parsed.append(found)
+        return parsed, self._after(len(self.lines)), None
+
+    def _after(self, number: int) -> FilePosition:
+        """The position after this number of lines."""
+        lines, hasher, before = self.lines[:number], self.hasher.copy(), self.position
+        for line in lines:
+            hasher.update(line)
+        return FilePosition(before.offset + sum(map(len, lines)), before.lines + number, hasher.digest())
+
+    def _named(self, number: int, error: InvalidData) -> InvalidData:
+        """The error of the line of this number."""
+        done = self.position.lines + number
+        before = {0: "no line is", 1: "the line before it is"}.get(done, f"the {done:,} lines before it are")
+        return InvalidData(f"line {done + 1}: {error}; {before} committed")
 
 
-def _line(config: QueueConfig, line: bytes) -> _Line:
+def _line(adds: AddCheck, line: bytes) -> tuple[_Line, int]:
+    """The update of a line, and the bytes that an add of it writes; raises `InvalidData`."""
+    config = adds.config
     try:
         # Without this, a float in between would round a decimal.
         content = json.loads(line, parse_float=Decimal if config.value.name == "decimal" else None)
@@ -150,9 +180,8 @@ def _line(config: QueueConfig, line: bytes) -> _Line:
         )
     key = key_from_json(config.key, content["key"])
     update = value_from_json(config.value, content["update"])
-    config.key.encoder()(key)
-    check_update(config, key, update)
-    return key, update, _time(content.get("at"))
+    size = adds.check(key, update).size
+    return (key, update, _time(content.get("at"))), size
 
 
 def _time(given: object) -> float | None:
@@ -183,41 +212,35 @@ def _shown(line: bytes) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
-def _adder(
-    config: QueueConfig, queue: CombineQueue, lines: list[_Line]
-) -> Callable[[Transaction, bytes | None], object]:
-    """A function that adds the updates of lines, with an operation id or None."""
-    if config.rollup is not None:
-        series = Series(queue)
-        return lambda tr, once: series.add_each(tr, lines, once)
-    pairs = [(key, update) for key, update, _ in lines]
-    return lambda tr, once: queue.add(tr, pairs, once=once)
+def _add(db: Database, batch: _NextLines, key: bytes | None) -> tuple[FilePosition, InvalidData | None]:
+    """Add the first lines of a batch in one transaction; returns the position after them, and the next line's error.
 
-
-def _add(
-    db: Database,
-    write: Callable[[Transaction, bytes | None], object],
-    key: bytes | None,
-    position: FilePosition,
-    reached: FilePosition,
-) -> None:
+    The lines are checked for the configuration under which the same transaction adds them.
+    """
     # Without a stored position, an operation id prevents that a retry adds the batch again.
     once = runtime.token_bytes(16) if key is None else None
 
-    def add(tr: Transaction) -> None:
+    def add(tr: Transaction) -> tuple[FilePosition, InvalidData | None]:
+        config = read_config(tr, batch.queue.name)
+        lines, reached, error = batch.parsed(config)
+        if reached == batch.position:
+            return reached, error
         if key is not None:
             stored = _read_position(tr, key)
             if stored == reached:
-                return  # an earlier try has committed
-            if stored != position:
+                return reached, error  # an earlier try has committed
+            if stored != batch.position:
                 raise InvalidData(
                     "another process is adding this file at the same time: run this again when it has finished"
                 )
             tr.set(key, reached.to_bytes())
-        write(tr, once)
+        if config.rollup is not None:
+            Series(batch.queue).add_each(tr, lines, once)
+        else:
+            batch.queue.add(tr, [(key, update) for key, update, _ in lines], once=once)
+        return reached, error
 
-    if reached != position:
-        transact(db, add)
+    return transact(db, add)
 
 
 def _read_position(tr: TransactionRead, key: bytes) -> FilePosition:

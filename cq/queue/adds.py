@@ -15,6 +15,7 @@ from cq.config.rollup import encoded_level_keys
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
+from cq.queue.checks import check_add
 from cq.queue.ledger import count_added
 from cq.queue.limits import refuse_if_full
 from cq.queue.packing import Checked, check, pack, split_pairs
@@ -75,7 +76,9 @@ def write_updates(
     """Write the keys of an add, without levels; `due` is the time when the updates leave the queue's window."""
     refuse_if_full(tr, config)
     operation = _operation(once, updates)
-    _packed(config, check(config, updates), operation, due).write(tr, queue)
+    # Updates that leave no window are cq's own: those of expiries, of levels, and those that were set aside.
+    checked = check(config, updates) if due is None else check_add(config, updates)
+    _packed(config, checked, operation, due).write(tr, queue)
 
 
 def write_with_levels(
@@ -92,7 +95,7 @@ def write_with_levels(
     """
     refuse_if_full(tr, config)
     operation = _operation(once, updates)
-    checked = check(config, updates)
+    checked = check_add(config, updates)
     packed = [_packed(config, checked, operation, None)]
     for level in config.rollup.written if config.rollup else ():
         config_of_level = read_config(tr, level.queue_of(config.name))
@@ -118,7 +121,7 @@ def refuse_adds_to_level(config: QueueConfig) -> None:
 def _packed(config: QueueConfig, updates: Checked, operation: bytes | None, due: int | None) -> _PackedAdd:
     rows = pack(config.buckets, updates, operation)
     pairs = updates.pairs if due is not None or config.audit is not None else []
-    expiring = [] if due is None else pack_expiring(config, pairs, operation)
+    expiring = [] if due is None else pack_expiring(pairs, operation)
     return _PackedAdd(config, rows, operation, pairs, expiring, due)
 
 

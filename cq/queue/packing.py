@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import cbor2
 
 from cq.arguments import repeatable
-from cq.combiners import COMPARING, is_comparable
+from cq.combiners import COMPARING, check_combinable
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.cbor import dumps
@@ -121,13 +121,9 @@ def check_update(config: QueueConfig, key: Any, update: Any) -> int:
             raise InvalidData(f"key {codec.brief(key)}: {error}") from None
     try:
         size = len(codec.encode_value(update, MAX_UPDATE_BYTES))
+        check_combinable(config.combiner.name, config.combiner.version, update)
     except InvalidData as error:
         raise type(error)(f"key {codec.brief(key)}: {error}") from None
-    if config.combiner.name in COMPARING and not is_comparable(update):
-        raise InvalidData(
-            f"key {codec.brief(key)}: expected an update that the combiner {config.combiner.name!r} can compare, "
-            f"got: {codec.shown(update)}; NaN and sets have no order"
-        )
     return size
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from cq.combiners import BUILT_IN, Combiner
 from cq.config.queue import QueueConfig
-from cq.encoding.codec import brief, is_int64, shown
+from cq.encoding.codec import brief, shown
 from cq.errors import BacklogTooDeep, CorruptData, InvalidData
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
@@ -33,16 +33,8 @@ _REMOVABLE: Final = {("sum", "int"), ("sum", "decimal"), ("counter", "dict")}
 """(combiner, value type) of the queues whose updates have an inverse. Sums of float are not exact."""
 
 
-def pack_expiring(
-    config: QueueConfig, pairs: Sequence[tuple[bytes, Any]], operation: bytes | None
-) -> list[bytes]:
-    """The rows of these updates: [operation id or null, encoded key, update, ...], each of at most about 8 kB.
-
-    Raises `InvalidData` or `TooLarge` for an update whose removal would not be a valid update.
-    """
-    for encoded, update in pairs:
-        if type(update) is not int or not is_int64(update):
-            check_removable(config, config.key.decode(encoded), update)
+def pack_expiring(pairs: Sequence[tuple[bytes, Any]], operation: bytes | None) -> list[bytes]:
+    """The rows of these updates: [operation id or null, encoded key, update, ...], each of at most about 8 kB."""
     return split([operation, *chain.from_iterable(pairs)]) if pairs else []
 
 

@@ -15,14 +15,12 @@ from cq.encoding.json_values import key_from_json, value_from_json
 from cq.errors import InvalidData
 from cq.observers.outbox.table import LONGEST_ROW, OutboxRow
 from cq.plain_text import printable
+from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue
-from cq.queue.packing import check_update
 from cq.store.api import Transaction
+from cq.store.sizes import PREDICTED_BYTES
 
-_BATCH_BYTES: Final = 450_000
-_ROW_BYTES: Final = 40
-_OPERATION_BYTES: Final = 700
-"""What a row with an operation id writes in addition: a row of its own, a notification and a marker, with conflicts."""
+_ROW_BYTES: Final = 20  # of a row's id in the state
 
 
 @dataclass(slots=True)
@@ -40,7 +38,7 @@ class OutboxBatch:
     errors: dict[int, str] = field(default_factory=dict)
 
     def add_to(self, tr: Transaction, queue: CombineQueue) -> None:
-        """Add all updates; raises `QueueFull`."""
+        """Add all updates; raises `QueueFull`, and `InvalidData` if the queue refuses one that `batch_of` takes."""
         for updates, operation in self.adds:
             queue.add(tr, updates, once=operation)
 
@@ -48,21 +46,19 @@ class OutboxBatch:
 def batch_of(config: QueueConfig, rows: Sequence[OutboxRow]) -> OutboxBatch:
     """The first rows of these that fit into one transaction; at least one."""
     batch = OutboxBatch()
-    encoder = config.key.encoder()
+    adds = AddCheck(config)
     seen: set[bytes] = set()
     size = 0
     for row in rows:
         try:
             key, update = _parsed(config, row)
-            encoded = encoder(key)
-            # Twice: a window stores each update again.
-            size += 2 * (len(encoded) + check_update(config, key, update)) + _ROW_BYTES
-            operation = None if row.operation is None else _operation(row.operation, encoded)
+            pair = adds.check(key, update)
+            operation = None if row.operation is None else _operation(row.operation, pair.encoded)
         except InvalidData as error:
             batch.errors[row.id] = printable(str(error))
             continue
-        size += 0 if operation is None else _OPERATION_BYTES
-        if batch.ids and size > _BATCH_BYTES:
+        size += pair.size + _ROW_BYTES + (0 if operation is None else adds.operation)
+        if batch.ids and size > PREDICTED_BYTES:
             break
         batch.ids.append(row.id)
         if operation is None:

@@ -48,7 +48,7 @@ def init(db: Database, queue: str, settings: OutboxSettings, *, trigger: bool | 
 
     Raises:
         QueueNotConfigured: the queue does not exist.
-        InvalidConfiguration: the schema or the URL is invalid.
+        InvalidConfiguration: the schema or the URL is invalid, or the queue is a level of a roll-up.
         ConfigurationConflict: the queue has an outbox with other settings.
         ExportFailed: a table differs from its definition, the outbox was used before and its position is not in this
             store, or another role could use the rights of the trigger's owner.
@@ -72,7 +72,9 @@ def init(db: Database, queue: str, settings: OutboxSettings, *, trigger: bool | 
 
 
 def _read_settings(tr: Transaction, queue: str) -> OutboxSettings | None:
-    read_config(tr.snapshot, queue)  # raises if the queue does not exist
+    config = read_config(tr.snapshot, queue)  # raises if the queue does not exist
+    if config.level_of is not None:
+        config.level_of.refuse(queue, "give an outbox to")
     return read_settings(tr.snapshot, queue)
 
 

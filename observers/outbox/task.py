@@ -22,7 +22,7 @@ from typing import Final
 
 from cq import runtime
 from cq.config.queue import read_config
-from cq.errors import QueueFull
+from cq.errors import InvalidData, QueueFull
 from cq.keys.outbox import OutboxKeys
 from cq.observers.export.batch import ExportStopped, OutdatedBatch
 from cq.observers.export.failure_note import NotedTask
@@ -35,6 +35,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import SourceBacklog
 from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.telemetry.bus import emit
+from cq.plain_text import printable
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -111,9 +112,8 @@ class OutboxTask(NotedTask):
             transact(self.db, lambda tr: tr.clear(self.keys.stopped))  # the fence is as expected now
         if not rows:
             return self._idle(read, fence)
-        batch = new_batch(state.batch)
         try:
-            moved, content = transact(self.db, lambda tr: self._move(tr, state, batch, rows))
+            moved, content = self._move_first(state, rows)
         except QueueFull as error:
             self._note.problem = str(error)
             return FULL_SECONDS
@@ -173,6 +173,21 @@ class OutboxTask(NotedTask):
         return fence, rows, is_last
 
     # 4: moving rows
+
+    def _move_first(self, state: OutboxState, rows: Sequence[OutboxRow]) -> tuple[OutboxState, OutboxBatch]:
+        """Move the first rows in one transaction; returns the new state, and the rows moved and set aside.
+
+        `batch_of` finds the rows that the queue refuses. If it ever passes one that the add refuses, ever smaller
+        halves find that row, and it is set aside alone: a row must not stop those after it.
+        """
+        while True:
+            batch = new_batch(state.batch)
+            try:
+                return transact(self.db, lambda tr: self._move(tr, state, batch, rows))  # noqa: B023 - runs at once
+            except InvalidData as error:
+                if len(rows) == 1:
+                    return state, OutboxBatch(errors={rows[0].id: printable(str(error))})
+                rows = rows[: len(rows) // 2]
 
     def _move(
         self, tr: Transaction, before: OutboxState, batch: bytes, rows: Sequence[OutboxRow]

@@ -325,9 +325,10 @@ def add_or_die(*args):
     left[0] -= 1
     if left[0] == 0 and not {committed}:
         os.kill(os.getpid(), signal.SIGKILL)
-    add(*args)
+    found = add(*args)
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
+    return found
 
 json_lines._add = add_or_die
 """

@@ -32,10 +32,13 @@ from tests.faults import (
     WrappedDatabase,
 )
 from tests.helpers import get, stored
+from tests.sized import MOST
 from tests.test_promises import in_threads
 
 MODES = ("durable", "fast")
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))
+SIX_LEVELS = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
+"""As the combiner has no differences, adds write all levels."""
 
 
 def app_of(name: str) -> cq.App:
@@ -192,6 +195,39 @@ def test_long_keys_count_as_much_as_they_take(db: Any, name: str) -> None:
     assert max(queue.sizes) < FLUSH_BYTES * 1.1
 
 
+@pytest.mark.parametrize(
+    ("settings", "number", "size"),
+    [
+        ({}, 1_000, 1),
+        ({}, 40, 20_000),
+        ({"buckets": 2048}, 1_000, 1),
+    ],
+)
+def test_flushes_for_six_levels_write_at_most_a_megabyte(
+    db: Any, name: str, settings: Any, number: int, size: int
+) -> None:
+    cq.configure(db, name, value=str, combiner=CONCATENATE, rollup=SIX_LEVELS, **settings)
+    queue = Gate(name, combiner=CONCATENATE)
+
+    with cq.Emitter(queue, db, mode="fast", timeout=60) as emitter:
+        for each in range(number):
+            emitter.emit(f"k{each}", "x" * size)
+
+    assert emitter.statistics().committed == number
+    assert max(queue.sizes) <= MOST
+
+
+def test_the_largest_update_of_a_queue_with_six_levels_is_taken(db: Any, name: str) -> None:
+    cq.configure(db, name, value=str, combiner=CONCATENATE, rollup=SIX_LEVELS)
+    queue = Gate(name, combiner=CONCATENATE)
+
+    with cq.Emitter(queue, db) as emitter:
+        emitter.emit("k", "x" * 89_990)
+
+    assert max(queue.sizes) <= MOST
+    assert cq.transact(db, lambda tr: queue.get(tr, "k", pending=True)) == "x" * 89_990
+
+
 # What goes with the increments
 
 
@@ -296,6 +332,77 @@ def test_what_a_queue_does_not_take_harms_its_own_caller_only(
 
     assert get(db, name, "k", pending=True) == 2
     assert emitter.statistics().emitted == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_key_that_only_the_levels_refuse_harms_its_own_caller_only(db: Any, name: str, mode: str) -> None:
+    cq.configure(db, name, rollup="1m:2d")
+
+    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
+        emitter.emit("k")
+        with pytest.raises(cq.TooLarge, match="a queue with a roll-up"):
+            emitter.emit("k" * 7_995)
+        emitter.emit("k")
+
+    assert get(db, name, "k", pending=True) == 2
+    assert emitter.statistics().emitted == 2
+
+
+def test_fast_gives_up_what_the_queue_refuses_since_its_configuration_changed(
+    db: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cq.configure(db, name)
+
+    with cq.Emitter(cq.CombineQueue(name), db, mode="fast", every=60) as emitter:
+        emitter.emit_many({"k": 1, "k" * 7_995: 1, "l": 1})
+        cq.configure(db, name, rollup="1m:2d")
+        emitter.flush()
+        with pytest.raises(cq.TooLarge):
+            emitter.emit("k" * 7_995)
+        emitter.emit("k")
+
+    drain(db, name)
+    assert dict(cq.CombineQueue(name).scan(db)) == {"k": 2, "l": 1}
+    statistics = emitter.statistics()
+    assert (statistics.emitted, statistics.committed, statistics.lost) == (4, 3, 1)
+    assert "1 increments are given up, as the queue refuses them: a key of 7,998 bytes" in caplog.text
+
+
+def test_fast_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = Gate(name)
+
+    with cq.Emitter(queue, db, mode="fast", every=60) as emitter:
+        queue.failure = lambda: cq.InvalidData("it is refused")
+        emitter.emit_many({"k": 1, "l": 1})
+        while not emitter.statistics().lost:
+            with suppress(cq.FlushFailed):
+                emitter.flush()
+        queue.failure = None
+        emitter.emit("k")
+
+    assert get(db, name, "k", pending=True) == 1
+    assert emitter.statistics().lost == 2
+
+
+def test_durable_follows_a_new_configuration_after_one_flush(db: Any, name: str) -> None:
+    cq.configure(db, name)
+
+    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        cq.configure(db, name, rollup="1m:2d")
+        with pytest.raises(cq.FlushFailed, match="none of them counts: a key of 7,998 bytes"):
+            emitter.emit("k" * 7_995)
+        with pytest.raises(cq.TooLarge):
+            emitter.emit("k" * 7_995)
+        emitter.emit("k")
+
+    assert get(db, name, "k", pending=True) == 1
+
+
+def test_a_level_has_no_emitter(db: Any, name: str) -> None:
+    cq.configure(db, name, rollup="1m:2d")
+    with pytest.raises(cq.InvalidConfiguration, match="is a level of the roll-up"):
+        cq.Emitter(cq.CombineQueue(f"{name}.1m"), db)
 
 
 def test_more_at_once_than_fits_is_refused(db: Any, name: str) -> None:

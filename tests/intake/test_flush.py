@@ -111,7 +111,7 @@ def test_what_is_too_large_together_is_merged_in_parts() -> None:
 
     assert "".join(found["k"]) == "".join(f"{number}" * part for number in range(6))
     assert 1 < len(found["k"]) < 6
-    assert all(check_update(into.config, "k", update) <= MAX_UPDATE_BYTES for update in found["k"])
+    assert all(check_update(into.adds.config, "k", update) <= MAX_UPDATE_BYTES for update in found["k"])
 
 
 def test_sums_of_large_ints_stay_valid_updates() -> None:
@@ -121,7 +121,7 @@ def test_sums_of_large_ints_stay_valid_updates() -> None:
     found = gathered(into, [("k", largest)] * 3)
 
     assert sum(found["k"]) == 3 * largest
-    assert all(check_update(into.config, "k", update) <= MAX_UPDATE_BYTES for update in found["k"])
+    assert all(check_update(into.adds.config, "k", update) <= MAX_UPDATE_BYTES for update in found["k"])
 
 
 def test_what_a_caller_changes_afterwards_is_not_changed() -> None:

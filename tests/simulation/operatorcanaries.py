@@ -87,9 +87,9 @@ def adds_lines_whatever_the_position() -> Iterator[None]:
     """A file is added from the position that the process remembers."""
     add = json_lines._add
 
-    def forgetful(db: Any, write: Any, key: Any, position: Any, reached: Any) -> None:
-        with patch.object(json_lines, "_read_position", lambda tr, key: position):
-            add(db, write, key, position, reached)
+    def forgetful(db: Any, batch: Any, key: Any) -> Any:
+        with patch.object(json_lines, "_read_position", lambda tr, key: batch.position):
+            return add(db, batch, key)
 
     with patch.object(json_lines, "_add", forgetful):
         yield

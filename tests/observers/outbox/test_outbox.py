@@ -10,15 +10,18 @@ import sqlalchemy as sa
 
 import cq
 from cq.keys.outbox import OutboxKeys
+from cq.observers.export.batch import ExportFailed
 from cq.observers.outbox import watch
 from cq.observers.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
-from cq.observers.outbox.state import OutboxSettings
+from cq.observers.outbox.state import OutboxSettings, new_batch
 from cq.observers.outbox.strays import outbox_tables, stray_statuses, table_status
 from cq.observers.outbox.table import OutboxTables
 from cq.observers.outbox.task import FULL_SECONDS, OutboxTask
 from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
+from cq.queue.checks import AddCheck, CheckedPair
+from cq.queue.packing import check_update
 from cq.store.transact import transact
 from tests.observers.outbox.outboxhelpers import (
     SETTINGS,
@@ -35,6 +38,7 @@ from tests.observers.outbox.outboxhelpers import (
 )
 from tests.observers.verify.test_verify import found_in
 from tests.postgres import PostgresServer
+from tests.sized import MOST, Sized
 
 
 class Died(Exception):
@@ -223,17 +227,109 @@ def test_bad_rows_stay_in_the_table_with_their_errors_and_delay_no_others(
     assert table() == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "bad"),
+    [
+        ({"rollup": "1m:2d,1h:60d"}, ("a" * 7_995, 1)),
+        ({"combiner": "maximum", "window": 600}, ("a" * 7_995, 1)),
+        ({"combiner": "counter", "value": dict, "window": 600}, ("a", {"a": "x"})),
+        ({"combiner": "counter", "value": dict, "window": 600}, ("a", {"a": 0.5})),
+        ({"combiner": "counter", "value": dict}, ("a", {"stats": {"a": 1}})),
+    ],
+)
+def test_a_row_that_a_level_a_window_or_the_combiner_refuses_delays_no_others(
+    db: Any, name: str, sqlite_url: str, settings: Any, bad: Any
+) -> None:
+    configure(db, name, **settings)
+    good: Any = {"n": 1} if settings.get("value") is dict else 1
+    insert(name, [("first", good), bad, ("last", good)])
+    move(db, name)
+
+    assert [row[0] for row in rows_aside(name, source(db, name))] == [2]
+    assert outbox_status(db, name).rows == 0
+    assert values(db, name) == {"first": good, "last": good}
+
+
+@pytest.mark.parametrize("bad", [0, 3, 9])
+def test_a_row_that_only_the_add_refuses_is_found_and_set_aside_alone(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    configure(db, name)
+    add = cq.CombineQueue.add
+
+    def refusing(self: Any, tr: Any, updates: Any, once: Any = None) -> None:
+        add(self, tr, updates, once)  # so that the transaction has writes, which must not be committed
+        if bad in dict(updates).values():
+            raise cq.InvalidData("it is refused")
+
+    monkeypatch.setattr(cq.CombineQueue, "add", refusing)
+    insert(name, [(f"k{number}", number) for number in range(10)])
+    move(db, name)
+
+    assert [(row[1], row[3]) for row in rows_aside(name, source(db, name))] == [
+        (f'"k{bad}"', "it is refused")
+    ]
+    assert values(db, name) == {f"k{number}": number for number in range(1, 10) if number != bad}
+    assert len(table()) == 1
+
+
+def test_an_outbox_that_checks_less_than_the_add_and_does_not_halve_would_stop(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests above would notice: this variant is broken on purpose."""
+
+    def check_types(self: AddCheck, key: Any, update: Any) -> CheckedPair:
+        return CheckedPair(self.config.key.encoder()(key), check_update(self.config, key, update))
+
+    def move_all(self: Any, state: Any, rows: Any) -> Any:
+        return transact(self.db, lambda tr: self._move(tr, state, new_batch(state.batch), rows))
+
+    monkeypatch.setattr(AddCheck, "check", check_types)
+    monkeypatch.setattr(OutboxTask, "_move_first", move_all)
+    configure(db, name, rollup="1m:2d,1h:60d")
+    insert(name, [("first", 1), ("a" * 7_995, 1), ("last", 1)])
+
+    assert "a key of 7,998 bytes" in problem(db, name)
+    assert outbox_status(db, name).rows == 3
+    assert values(db, name) == {}
+
+
+def test_a_level_gets_no_outbox(db: Any, name: str, sqlite_url: str) -> None:
+    cq.configure(db, name, rollup="1m:2d")
+    with pytest.raises(cq.InvalidConfiguration, match="give an outbox to queue"):
+        init(db, f"{name}.1m", SETTINGS)
+    with pytest.raises(ExportFailed, match="no such table"):
+        table()
+
+
 def test_a_batch_is_limited_in_bytes(db: Any, name: str, sqlite_url: str) -> None:
     configure(db, name, key=str, value=str, combiner="last")
-    insert(name, {f"k{number}": "x" * 50_000 for number in range(12)})
+    insert(name, {f"k{number}": "x" * 50_000 for number in range(20)})
     sizes: list[int] = []
     task = outbox_task(db, name, lambda point: sizes.append(len(table())) if point == "deleted" else None)
     for _ in range(4):
         task.run()
     task.end()
 
-    assert sizes == [8, 4, 0]
-    assert len(values(db, name)) == 12
+    assert sizes == [7, 0]
+    assert len(values(db, name)) == 20
+
+
+@pytest.mark.parametrize("once", [None, "operation"])
+@pytest.mark.parametrize("size", [1, 40_000])
+def test_a_batch_for_six_levels_writes_at_most_a_megabyte(
+    db: Any, name: str, sqlite_url: str, size: int, once: str | None
+) -> None:
+    keep = cq.Combiner("keep", 1, lambda key, values: values[0])  # without differences: adds write all levels
+    configure(
+        db, name, value=str, combiner=keep, rollup="1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever", buckets=1024
+    )
+    insert(name, {f"k{number}": "x" * size for number in range(400 if size == 1 else 12)}, once=once)
+    sized = Sized(db)
+    move(sized, name)
+
+    assert table() == []
+    assert max(sized.sizes) <= MOST
 
 
 def test_a_full_queue_slows_the_worker_down_and_nothing_is_lost(
