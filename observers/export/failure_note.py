@@ -118,6 +118,7 @@ class NotedTask(Task):
         bucket: the bucket's number; None for the keeper, and for an outbox.
     """
 
+    is_outside = True
     outdated_seconds = 0.0
     """How soon to run again after another worker, a rebuild or a rebase was faster."""
 

@@ -3,6 +3,9 @@
 The cost of a queue's steps, see `Runner`, is counted as in start-time fair queueing (Goyal, Vin, Cheng 1996): divided
 by the queue's weight, and a queue that was idle starts at the current virtual time. So a flooded queue takes all the
 time that the other queues leave, and at most its share while they have work.
+
+Time is shared only when a thread becomes free, and a step that waits for another system, such as the receiver of a
+webhook, may hold its thread for long. So such steps never hold more than half of the threads.
 """
 
 from __future__ import annotations
@@ -11,11 +14,36 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 _NEW_SECONDS = 0.01  # assumed cost of a queue's step before the first has been measured
+
+
+class Lane(NamedTuple):
+    """A task's place in the order.
+
+    Attributes:
+        queue: the queue's name.
+        weight: the queue's weight: queues share time by it.
+        kind: of the queue's tasks of one kind, at most `width` run at once.
+        width: see `kind`; None: no limit.
+        is_outside: whether steps of this kind wait for another system.
+    """
+
+    queue: str
+    weight: float = 1.0
+    kind: Hashable = None
+    width: int | None = None
+    is_outside: bool = False
+
+
+class _Room(NamedTuple):
+    """How many further steps of a queue may run now, and how many of them may wait for other systems."""
+
+    any: int
+    outside: int
 
 
 @dataclass(slots=True)
@@ -23,6 +51,7 @@ class _TaskKind(Generic[T]):
     """A queue's tasks of one kind; at most `width` of them run at once (None: no limit)."""
 
     width: int | None = None
+    is_outside: bool = False
     waiting: list[tuple[float, int, T]] = field(default_factory=list)
     running: int = 0
 
@@ -41,6 +70,10 @@ class _QueueTasks(Generic[T]):
         return sum(kind.running for kind in self.kinds.values())
 
     @property
+    def outside(self) -> int:
+        return sum(kind.running for kind in self.kinds.values() if kind.is_outside)
+
+    @property
     def is_idle(self) -> bool:
         return not any(kind.waiting or kind.running for kind in self.kinds.values())
 
@@ -49,54 +82,55 @@ class _QueueTasks(Generic[T]):
         """Weighted time used so far, running steps included by their typical cost; the lowest claim runs next."""
         return self.spent + self.running * self.typical / self.weight
 
-    def next(self, most: int) -> _TaskKind[T] | None:
-        """The kind with the longest waiting task that may run, if fewer than `most` tasks of the queue run."""
-        if self.running >= most:
+    def next(self, room: _Room) -> _TaskKind[T] | None:
+        """The kind with the longest waiting task that may run."""
+        if room.any <= 0:
             return None
         ready = [
             kind
             for kind in self.kinds.values()
-            if kind.waiting and (kind.width is None or kind.running < kind.width)
+            if kind.waiting
+            and (kind.width is None or kind.running < kind.width)
+            and (room.outside > 0 or not kind.is_outside)
         ]
         return min(ready, key=lambda kind: kind.waiting[0][:2], default=None)
 
 
 class FairQueue(Generic[T]):
-    """Ready tasks in fair order; not thread-safe."""
+    """Ready tasks in fair order; not thread-safe.
 
-    def __init__(self) -> None:
+    A queue's steps may all hang, for example in a reporting database. So one thread stays free for other queues, and of
+    the threads for steps that wait for other systems, one for other queues. With one thread, nothing can stay free.
+
+    Args:
+        threads: how many tasks run at once.
+
+    Attributes:
+        most_outside: how many tasks that wait for other systems run at once.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.most_outside = max(1, threads // 2)
+        self._most = max(1, threads - 1)  # of one queue
         self._lanes: dict[str, _QueueTasks[T]] = {}
         self._numbers = count()
         self._clock = 0.0
+        self._outside = 0  # running tasks that wait for other systems
 
-    def put(
-        self,
-        task: T,
-        lane: str,
-        weight: float,
-        since: float,
-        kind: Hashable = None,
-        width: int | None = None,
-    ) -> None:
-        """Add a task of the queue `lane` that has waited since `since`; queues share time by weight.
-
-        At most `width` of the queue's tasks of this kind run at once; None: no limit.
-        """
-        queue = self._lanes.setdefault(lane, _QueueTasks())
+    def put(self, task: T, lane: Lane, since: float) -> None:
+        """Add a task that has waited since `since`."""
+        queue = self._lanes.setdefault(lane.queue, _QueueTasks())
         if queue.is_idle:
             # Unused time is not saved up: otherwise a queue would block all others after an idle period.
             queue.spent = max(queue.spent, self._clock)
-        queue.weight = weight
-        of_kind = queue.kinds.setdefault(kind, _TaskKind())
-        of_kind.width = width
+        queue.weight = lane.weight
+        of_kind = queue.kinds.setdefault(lane.kind, _TaskKind())
+        of_kind.width, of_kind.is_outside = lane.width, lane.is_outside
         heappush(of_kind.waiting, (since, next(self._numbers), task))
 
-    def take(self, most: int) -> tuple[str, T] | None:
-        """The next task and its lane, None if no task may run now; report its end by `done`.
-
-        At most `most` tasks of one queue run at once, so that a thread stays free for the other queues.
-        """
-        ready = ((name, lane.next(most)) for name, lane in self._lanes.items())
+    def take(self) -> tuple[str, T] | None:
+        """The next task and its queue, None if no task may run now; report its end by `done`."""
+        ready = ((name, lane.next(self._room(lane))) for name, lane in self._lanes.items())
         name, kind = min(
             ((name, kind) for name, kind in ready if kind is not None),
             key=lambda found: self._lanes[found[0]].claim,
@@ -106,13 +140,20 @@ class FairQueue(Generic[T]):
             return None
         self._clock = max(self._clock, self._lanes[name].spent)
         kind.running += 1
+        self._outside += kind.is_outside
         return name, heappop(kind.waiting)[2]
 
-    def done(self, lane: str, seconds: float, kind: Hashable = None) -> None:
-        """Report that a task of this lane and kind has run, at a cost of `seconds`."""
-        queue = self._lanes[lane]
-        queue.kinds[kind].running -= 1
+    def _room(self, lane: _QueueTasks[T]) -> _Room:
+        own = max(1, self.most_outside - 1) - lane.outside
+        return _Room(self._most - lane.running, min(own, self.most_outside - self._outside))
+
+    def done(self, lane: Lane, seconds: float) -> None:
+        """Report that a task of this lane has run, at a cost of `seconds`."""
+        queue = self._lanes[lane.queue]
+        kind = queue.kinds[lane.kind]
+        kind.running -= 1
+        self._outside -= kind.is_outside
         queue.spent += seconds / queue.weight
         queue.typical = 0.8 * queue.typical + 0.2 * seconds
         if queue.is_idle and queue.spent <= self._clock:
-            del self._lanes[lane]  # a new entry would start at the same virtual time
+            del self._lanes[lane.queue]  # a new entry would start at the same virtual time

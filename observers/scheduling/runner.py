@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 from cq import runtime
-from cq.observers.scheduling.fair_queue import FairQueue
+from cq.observers.scheduling.fair_queue import FairQueue, Lane
 
 T = TypeVar("T", bound=Hashable)
 
@@ -16,17 +16,8 @@ DONE: Final = -1.0
 """Returned by `work`: do not run the task again until it is submitted again."""
 
 
-class Lane(NamedTuple):
-    """A task's place in the order: its queue, the queue's weight, its kind, and the limit of the kind (`FairQueue`)."""
-
-    queue: str
-    weight: float
-    kind: Hashable = None
-    width: int | None = None
-
-
 def _one_lane(task: object) -> Lane:
-    return Lane("", 1.0)
+    return Lane("")
 
 
 class Runner(Generic[T]):
@@ -58,14 +49,13 @@ class Runner(Generic[T]):
         self._work, self._failed, self._after = work, failed, after
         self._lane, self._waited_seconds = lane, waited_seconds
         self._changed = runtime.condition()
-        self._ready: FairQueue[tuple[int, T]] = FairQueue()
+        self._ready: FairQueue[tuple[int, T]] = FairQueue(threads)
         self._later: list[tuple[float, int, T]] = []
         # Heap entries cannot be removed cheaply, so discarded tasks stay: an entry is valid only with this ticket.
         self._tickets: dict[T, int] = {}
         self._waiting: dict[T, float] = {}
         self._running: dict[T, float] = {}
         self._numbers = count()
-        self._latest = runtime.monotonic()
         self.steps = 0
         self._closed = False
         self._threads = threads
@@ -103,13 +93,17 @@ class Runner(Generic[T]):
             return self._changed.wait_for(lambda: not self._tickets and not self._running, seconds)
 
     def stuck(self, seconds: float) -> list[T]:
-        """Tasks running longer than `seconds`; if they block all threads, also the tasks that have waited as long."""
+        """Tasks running longer than `seconds`, and tasks that have waited as long because those block their threads."""
         with self._changed:
             horizon = runtime.monotonic() - seconds
             found = [task for task, since in self._running.items() if since < horizon]
-            if self._latest < horizon and len(found) == self._threads:
-                found += [task for task, since in self._waiting.items() if since < horizon]
-            return found
+            blocks_all = len(found) == self._threads
+            blocks_outside = sum(self._lane(task).is_outside for task in found) == self._ready.most_outside
+            return found + [
+                task
+                for task, since in self._waiting.items()
+                if since < horizon and (blocks_all or (blocks_outside and self._lane(task).is_outside))
+            ]
 
     def close(self, seconds: float | None = None) -> bool:
         """Discard all tasks, and wait up to `seconds` for the running ones; returns whether all have ended."""
@@ -136,7 +130,7 @@ class Runner(Generic[T]):
         lane = self._lane(task)
         self._waiting[task] = now
         since = now - self._waited_seconds(task)
-        self._ready.put((ticket, task), lane.queue, lane.weight, since, lane.kind, lane.width)
+        self._ready.put((ticket, task), lane, since)
 
     def _next(self) -> T | None:
         """Wait for the next task and mark it as running; None once the runner is closed."""
@@ -146,8 +140,7 @@ class Runner(Generic[T]):
                 _, ticket, task = heappop(self._later)
                 if self._tickets.get(task) == ticket:
                     self._queue(ticket, task)
-            # One thread stays free for other queues: a queue's steps may all hang, for example in a reporting database.
-            taken = self._ready.take(max(1, self._threads - 1))
+            taken = self._ready.take()
             if taken is None:
                 self._changed.wait(max(0.0, self._later[0][0] - now) if self._later else None)
                 continue
@@ -162,8 +155,7 @@ class Runner(Generic[T]):
 
     def _charge(self, task: T, seconds: float) -> None:
         """End a taken task's turn, and charge its queue with `seconds`."""
-        lane = self._lane(task)
-        self._ready.done(lane.queue, seconds, lane.kind)
+        self._ready.done(self._lane(task), seconds)
 
     def _cost(self, elapsed: float, used: float) -> float:
         """The cost of a step in seconds of the whole pool: its dominant share (Ghodsi et al. 2011).
@@ -192,8 +184,8 @@ class Runner(Generic[T]):
         used = runtime.thread_seconds() - used
         with self._changed:
             self.steps += 1
-            self._latest = runtime.monotonic()
-            self._charge(task, self._cost(self._latest - self._running.pop(task), used))
+            elapsed = runtime.monotonic() - self._running.pop(task)
+            self._charge(task, self._cost(elapsed, used))
             is_over = task not in self._tickets or seconds < 0.0
             if is_over:
                 self._tickets.pop(task, None)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Final, NamedTuple
 
 from cq import runtime
+from cq.observers.scheduling.fair_queue import Lane
 from cq.observers.scheduling.members import COMBINE, TaskId
 from cq.store.watch import WatchSlot
 
@@ -51,6 +52,7 @@ class Task(ABC):
             at once would fire at once.
         waited_seconds: about how long the oldest work that the latest step left had waited.
         max_parallel: how many of the queue's tasks of this kind the worker runs at once; None: no limit.
+        is_outside: whether a step waits for another system: such steps hold no more than half of a worker's threads.
         problem: the latest error while the task fails, else empty.
         backlog: the rows that it found latest in its source; None: it has none, or has not read it yet.
     """
@@ -62,6 +64,7 @@ class Task(ABC):
     found_work: bool = False
     waited_seconds: float = 0.0
     max_parallel: int | None = None
+    is_outside: bool = False
     problem: str = ""
     backlog: SourceBacklog | None = None
 
@@ -123,6 +126,12 @@ class Job:
         self.task.enter()
         self.failures = 0  # earlier failures do not count: another worker may have recovered the task since
         self.owned = self.is_fresh = True
+
+    @property
+    def lane(self) -> Lane:
+        """Its place in the worker's order of tasks."""
+        task = self.task
+        return Lane(self.task_id.queue, self.weight, type(task), task.max_parallel, task.is_outside)
 
     @property
     def is_bucket(self) -> bool:

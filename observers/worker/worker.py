@@ -25,7 +25,7 @@ from cq.nearest import suggestion
 from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.notifications import find_or_watch
-from cq.observers.scheduling.runner import DONE, Lane, Runner
+from cq.observers.scheduling.runner import DONE, Runner
 from cq.observers.scheduling.takeover import ReleasedTasks, StalledTasks
 from cq.observers.scheduling.task import Job, pause_after
 from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
@@ -129,7 +129,7 @@ class Worker:
             self._failed,
             self._after,
             concurrency,
-            lane=lambda job: Lane(job.task_id.queue, job.weight, type(job.task), job.task.max_parallel),
+            lane=lambda job: job.lane,
             waited_seconds=lambda job: job.task.waited_seconds,
         )
 

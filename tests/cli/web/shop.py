@@ -23,7 +23,7 @@ from cq.observers.top import top
 from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
 from cq.testing import drain
-from tests.observers.worker.test_worker import running
+from tests.observers.worker.workerhelpers import running
 
 WORDS: Final = ["river", "stone", "cloud", "paper", "window", "garden", "silver", "ocean", "bridge", "forest"]
 HOUR: Final = 60

@@ -31,7 +31,7 @@ from cq.passes.pass_result import PassResult
 from tests.clocks import START, set_clock
 from tests.helpers import add
 from tests.observers.outbox import outboxhelpers
-from tests.observers.worker.test_worker import running, told_app
+from tests.observers.worker.workerhelpers import running, told_app
 
 SECONDS = 60.0
 

@@ -7,71 +7,71 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.observers.scheduling.fair_queue import FairQueue
+from cq.observers.scheduling.fair_queue import FairQueue, Lane
 
 
 def run(fair: FairQueue[str], steps: int, again: dict[str, tuple[float, float]]) -> Counter[str]:
     """Take tasks and put them back; {lane: (weight, seconds of a step)}. Returns the time of each lane, in steps."""
     taken: Counter[str] = Counter()
     for _ in range(steps):
-        found = fair.take(8)
+        found = fair.take()
         assert found is not None
         lane, task = found
         weight, seconds = again[lane]
         taken[lane] += 1
-        fair.done(lane, seconds)
-        fair.put(task, lane, weight, 0.0)
+        fair.done(Lane(lane), seconds)
+        fair.put(task, Lane(lane, weight), 0.0)
     return taken
 
 
 def test_within_a_queue_whoever_has_waited_longest_comes_first() -> None:
-    fair: FairQueue[str] = FairQueue()
+    fair: FairQueue[str] = FairQueue(9)
     for since, task in [(3.0, "c"), (1.0, "a"), (2.0, "b")]:
-        fair.put(task, "q", 1, since)
-    assert [fair.take(8) for _ in range(4)] == [("q", "a"), ("q", "b"), ("q", "c"), None]
+        fair.put(task, Lane("q"), since)
+    assert [fair.take() for _ in range(4)] == [("q", "a"), ("q", "b"), ("q", "c"), None]
 
 
 def test_a_queue_leaves_room_for_others() -> None:
-    fair: FairQueue[str] = FairQueue()
+    fair: FairQueue[str] = FairQueue(4)
     for number in range(5):
-        fair.put(f"flood-{number}", "flood", 1, 0.0)
-    assert [fair.take(3) is not None for _ in range(5)] == [True, True, True, False, False]
-    fair.put("small", "small", 1, 0.0)
-    assert fair.take(3) == ("small", "small")
-    fair.done("flood", 0.1)
-    assert fair.take(3) == ("flood", "flood-3")
+        fair.put(f"flood-{number}", Lane("flood"), 0.0)
+    assert [fair.take() is not None for _ in range(5)] == [True, True, True, False, False]
+    fair.put("small", Lane("small"), 0.0)
+    assert fair.take() == ("small", "small")
+    fair.done(Lane("flood"), 0.1)
+    assert fair.take() == ("flood", "flood-3")
 
 
 def test_a_flooded_queue_takes_no_more_than_its_share() -> None:
-    fair: FairQueue[str] = FairQueue()
+    fair: FairQueue[str] = FairQueue(9)
     for number in range(100):
-        fair.put(f"flood-{number}", "flood", 1, 0.0)
-    fair.put("small", "small", 1, 1000.0)
+        fair.put(f"flood-{number}", Lane("flood"), 0.0)
+    fair.put("small", Lane("small"), 1000.0)
     taken = run(fair, 200, {"flood": (1, 0.1), "small": (1, 0.1)})
     assert abs(taken["flood"] - taken["small"]) <= 2
 
 
 def test_time_counts_and_not_steps() -> None:
-    fair: FairQueue[str] = FairQueue()
-    fair.put("slow", "slow", 1, 0.0)
-    fair.put("quick", "quick", 1, 0.0)
+    fair: FairQueue[str] = FairQueue(9)
+    fair.put("slow", Lane("slow"), 0.0)
+    fair.put("quick", Lane("quick"), 0.0)
     taken = run(fair, 1100, {"slow": (1, 1.0), "quick": (1, 0.1)})
     assert 90 <= taken["slow"] <= 110
 
 
 def test_weights_are_shares_of_the_time() -> None:
-    fair: FairQueue[str] = FairQueue()
+    fair: FairQueue[str] = FairQueue(9)
     for lane, weight in {"a": 10, "b": 30}.items():
-        fair.put(lane, lane, weight, 0.0)
+        fair.put(lane, Lane(lane, weight), 0.0)
     taken = run(fair, 400, {"a": (10, 0.1), "b": (30, 0.1)})
     assert 95 <= taken["a"] <= 105
 
 
 def test_a_queue_that_was_idle_has_saved_up_nothing() -> None:
-    fair: FairQueue[str] = FairQueue()
-    fair.put("a", "a", 1, 0.0)
+    fair: FairQueue[str] = FairQueue(9)
+    fair.put("a", Lane("a"), 0.0)
     run(fair, 1000, {"a": (1, 1.0)})
-    fair.put("b", "b", 1, 0.0)
+    fair.put("b", Lane("b"), 0.0)
     taken = run(fair, 20, {"a": (1, 1.0), "b": (1, 1.0)})
     assert 9 <= taken["b"] <= 11
 
@@ -82,9 +82,9 @@ def test_a_queue_that_was_idle_has_saved_up_nothing() -> None:
     )
 )
 def test_no_queue_starves(lanes: dict[str, tuple[float, float]]) -> None:
-    fair: FairQueue[str] = FairQueue()
+    fair: FairQueue[str] = FairQueue(9)
     for lane, (weight, _) in lanes.items():
-        fair.put(lane, lane, weight, 0.0)
+        fair.put(lane, Lane(lane, weight), 0.0)
     spent = {lane: run_time / weight for lane, (weight, run_time) in lanes.items()}
     taken = run(fair, 2000, lanes)
     given_time = {lane: taken[lane] * spent[lane] for lane in lanes}
@@ -93,12 +93,12 @@ def test_no_queue_starves(lanes: dict[str, tuple[float, float]]) -> None:
 
 
 def test_of_one_kind_of_a_queues_tasks_no_more_run_at_once_than_it_says() -> None:
-    fair: FairQueue[str] = FairQueue()
+    fair: FairQueue[str] = FairQueue(7)
+    lanes = {"pass": Lane("q", 1, "pass", 1), "export": Lane("q", 1, "export", 2), "other": Lane("q")}
     for number in range(3):
-        fair.put(f"pass-{number}", "q", 1, number, "pass", 1)
-        fair.put(f"export-{number}", "q", 1, number + 0.5, "export", 2)
-        fair.put(f"other-{number}", "q", 1, number + 0.7)
-    assert [fair.take(8) for _ in range(7)] == [
+        for name, since in {"pass": 0.0, "export": 0.5, "other": 0.7}.items():
+            fair.put(f"{name}-{number}", lanes[name], number + since)
+    assert [fair.take() for _ in range(7)] == [
         ("q", "pass-0"),
         ("q", "export-0"),
         ("q", "other-0"),
@@ -107,10 +107,46 @@ def test_of_one_kind_of_a_queues_tasks_no_more_run_at_once_than_it_says() -> Non
         ("q", "other-2"),
         None,
     ]
-    fair.done("q", 0.1)
-    assert fair.take(8) is None
-    fair.done("q", 0.1, "pass")
-    assert fair.take(6) == ("q", "pass-1")
-    fair.done("q", 0.1, "pass")
-    assert fair.take(4) is None, "two exports and two others still run"
-    assert fair.take(5) == ("q", "pass-2")
+    fair.done(lanes["other"], 0.1)
+    assert fair.take() is None
+    fair.done(lanes["other"], 0.1)
+    fair.done(lanes["pass"], 0.1)
+    assert fair.take() == ("q", "pass-1")
+    assert fair.take() is None, "a pass and two exports run"
+    fair.done(lanes["export"], 0.1)
+    assert fair.take() == ("q", "export-2")
+
+
+def test_steps_that_wait_for_other_systems_leave_half_of_the_threads_free() -> None:
+    fair: FairQueue[str] = FairQueue(8)
+    for queue in ("a", "b", "c"):
+        for number in range(8):
+            fair.put(f"{queue}-send-{number}", Lane(queue, kind="send", is_outside=True), 0.0)
+    sent = [fair.take() for _ in range(5)]
+    assert [each is None for each in sent] == [False] * 4 + [True]
+    for queue in ("a", "b", "c", "d"):
+        fair.put(f"{queue}-pass", Lane(queue, kind="pass"), 9.0)
+    assert {fair.take() for _ in range(5)} == {*((queue, f"{queue}-pass") for queue in "abcd"), None}
+    fair.done(Lane("a", kind="send", is_outside=True), 30.0)
+    assert fair.take() is not None
+    assert fair.take() is None
+
+
+def test_a_queue_that_waits_for_another_system_leaves_room_for_others_that_do() -> None:
+    fair: FairQueue[str] = FairQueue(8)
+    for number in range(8):
+        fair.put(f"slow-{number}", Lane("slow", kind="send", is_outside=True), 0.0)
+    assert [fair.take() is not None for _ in range(4)] == [True, True, True, False]
+    fair.put("quick", Lane("quick", kind="send", is_outside=True), 9.0)
+    assert fair.take() == ("quick", "quick")
+
+
+def test_one_thread_does_everything_in_turn() -> None:
+    fair: FairQueue[str] = FairQueue(1)
+    sends = Lane("a", kind="send", is_outside=True)
+    fair.put("send", sends, 0.0)
+    fair.put("pass", Lane("a"), 1.0)
+    assert fair.take() == ("a", "send")
+    assert fair.take() is None
+    fair.done(sends, 0.1)
+    assert fair.take() == ("a", "pass")

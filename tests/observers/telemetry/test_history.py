@@ -28,7 +28,7 @@ from cq.store.transact import transact
 from tests.clocks import START, Clock, jumping, set_clock
 from tests.faults import TIMED_OUT, FailedCalls, FaultyDatabase, Overtaken
 from tests.helpers import add, event_of, put, stored
-from tests.observers.worker.test_worker import running
+from tests.observers.worker.workerhelpers import running
 from tests.passes.test_round_trips import COMMIT, VERSION, TripsDatabase
 from tests.sized import Sized
 

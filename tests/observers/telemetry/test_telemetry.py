@@ -26,7 +26,7 @@ from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.helpers import add, buckets_of, configured, put_built_in
-from tests.observers.worker.test_worker import running, told_app
+from tests.observers.worker.workerhelpers import running, told_app
 
 SECONDS = 60.0
 ROOT = Path(__file__).parents[3]

@@ -20,7 +20,7 @@ from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import aside, configured, nothing_queued
-from tests.observers.worker.test_worker import running
+from tests.observers.worker.workerhelpers import running
 
 SECONDS = 60.0
 

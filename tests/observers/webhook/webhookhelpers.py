@@ -161,9 +161,9 @@ def serving(
 
 @contextmanager
 def dripping(begin: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[str, threading.Semaphore]]:
-    """A receiver that answers each request with these bytes, and then for a minute with a byte now and then.
+    """A receiver that answers each request with these bytes, and then for minutes with a byte now and then.
 
-    Yields its URL, and a semaphore that is released for each connection at its first byte.
+    Yields its URL, and a semaphore that is released for each request before the first of these bytes.
     """
     ended, begun = threading.Event(), threading.Semaphore(0)
 
@@ -176,7 +176,7 @@ def dripping(begin: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[
             self.rfile.read(size)
             self.wfile.write(begin)
             begun.release()
-            for _ in range(1_200):
+            for _ in range(6_000):
                 if ended.wait(0.05):
                     return
                 self.wfile.write(b"x")

@@ -6,8 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,10 @@ from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
 from cq.observers.scheduling import notifications
+from cq.observers.scheduling.fair_queue import Lane
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
-from cq.observers.scheduling.runner import DONE, Lane, Runner
+from cq.observers.scheduling.runner import DONE, Runner
 from cq.observers.tasks.combine import CombineTask
 from cq.observers.tasks.timed import FinishTask, LimitTask
 from cq.observers.telemetry.bus import Event, subscribe
@@ -40,32 +40,7 @@ from cq.store import is_local
 from cq.store.transact import transact
 from tests.faults import TIMED_OUT, FailedCalls, error_class
 from tests.helpers import add, aside, code_of, nothing_queued
-
-SECONDS = 60.0
-
-
-class Told:
-    """An observer that lets a test wait until a value has been reported."""
-
-    def __init__(self) -> None:
-        self.values: dict[Any, Any] = {}
-        self.changed = threading.Condition()
-
-    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
-        with self.changed:
-            self.values.update((change.key, change.new) for change in changes)
-            self.changed.notify_all()
-
-    def wait_for(self, **values: Any) -> None:
-        with self.changed:
-            found = self.changed.wait_for(lambda: values.items() <= self.values.items(), SECONDS)
-        assert found, f"expected {values}, got: {self.values}"
-
-
-def told_app(name: str) -> tuple[Told, cq.App]:
-    told, app = Told(), cq.App()
-    app.queue(name, observers=[cq.Observer("told", 1, told)])
-    return told, app
+from tests.observers.worker.workerhelpers import SECONDS, Told, running, told_app
 
 
 @pytest.mark.parametrize("buckets", [1, 2])
@@ -169,28 +144,6 @@ def test_a_task_that_finds_work_is_repeated_without_a_watch(
         sum(0 < each < rounds for each in searches) <= 1
     )  # the check of all notifications, every 30 seconds
     assert len(passes) == rounds
-
-
-@contextmanager
-def running(worker: Worker) -> Iterator[Worker]:
-    """The worker in a thread, stopped in the end."""
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            worker.run()
-        except BaseException as error:  # noqa: BLE001 - shown by the test
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield worker
-    finally:
-        worker.stop()
-        thread.join(SECONDS)
-    assert not thread.is_alive()
-    assert failures == []
 
 
 def test_a_worker_combines_what_waits_and_what_comes(db: Any, name: str) -> None:
@@ -842,6 +795,33 @@ class TestRunner:
         assert runner.stuck(0.0) == ["hangs", "behind"]
         assert not runner.close(0.0)
         release.set()
+        assert runner.close(SECONDS)
+
+    def test_what_waits_behind_other_systems_that_hang_is_stuck_with_them(self) -> None:
+        """Another worker may have threads for it. Passes have some here."""
+        hanging, release, passed = threading.Semaphore(0), threading.Event(), threading.Event()
+
+        def work(task: str) -> float:
+            if task == "pass":
+                passed.set()
+            else:
+                hanging.release()
+                release.wait(SECONDS)
+            return DONE
+
+        runner = Runner(
+            work, fail, lambda task: None, threads=4, lane=lambda task: Lane(task, is_outside=task != "pass")
+        )
+        for task in ("send-a", "send-b", "send-c"):
+            runner.submit(task)
+        for _ in range(2):
+            assert hanging.acquire(timeout=SECONDS)
+        runner.submit("pass")
+        assert passed.wait(SECONDS)
+        assert set(runner.stuck(0.0)) - {"pass"} == {"send-a", "send-b", "send-c"}
+        assert runner.stuck(60.0) == []
+        release.set()
+        assert runner.wait_idle(SECONDS)
         assert runner.close(SECONDS)
 
     def test_processor_time_counts_more_than_waiting(self) -> None:
