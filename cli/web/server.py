@@ -11,12 +11,14 @@ import uvicorn
 
 from cq.cli.web.access import WebAccess, hosts_of
 from cq.cli.web.app import WebSettings, make_app
+from cq.cli.web.connections import LimitedProtocol
 from cq.cli.web.sessions import Sessions
 from cq.errors import InvalidConfiguration
 from cq.observers.telemetry.metrics import Address
 from cq.store import OpenDatabase
 
 _END_SECONDS = 3
+_BACKLOG = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,13 @@ class Server:
         # Without an access log: addresses have keys and, once, the token.
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            # One loop on all machines, also with uvloop installed.
+            loop="asyncio",
+            http=LimitedProtocol,
+            # The loop accepts so many connections at once before it can close any.
+            backlog=_BACKLOG,
+            # Without warnings: anybody who reaches the server could fill the log with invalid requests.
+            log_level="error",
             access_log=False,
             server_header=False,
             ws="none",
