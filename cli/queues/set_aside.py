@@ -14,7 +14,9 @@ from cq.cli.shared.output import answer, as_word, print_json, print_table, quant
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word, to_json
 from cq.errors import NotInStore
-from cq.queue.set_aside import ANY, Aside, drop_aside, read_aside, retry_aside
+from cq.failure import KeyFailure
+from cq.plain_text import utc_time
+from cq.queue.set_aside import ANY, Aside, drop_aside, failures_by_key, read_aside, retry_aside
 
 Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
 commands = CommandSet("aside", "Show, retry or drop failed updates and missed reports.")
@@ -24,21 +26,22 @@ commands = CommandSet("aside", "Show, retry or drop failed updates and missed re
 def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
     """List the keys whose updates or reports were set aside.
 
-    For each key: the number of updates and the error. With --json one line per key.
+    For each key: the number of updates, and the error with the number of failed tries and the time of the latest.
+    With --json one line per key.
     """
     db = read_store(store)
-    counts: dict[Any, tuple[str, int]] = {}
-    for each in db.transact(partial(read_aside, name=queue)):
-        counts[each.encoded_key] = each.error, counts.get(each.encoded_key, ("", 0))[1] + len(each.updates)
-    rows = [(_key(db, queue, encoded), count, error) for encoded, (error, count) in counts.items()]
+    found = failures_by_key(db.transact(partial(read_aside, name=queue)))
+    rows = [(_key(db, queue, encoded), count, failure) for encoded, (failure, count) in found.items()]
     if json:
-        for key, count, error in rows:
-            print_json({"key": to_json(key), "updates": count, "error": error})
+        for key, count, failure in rows:
+            print_json({"key": to_json(key), "updates": count, **_facts(failure)})
     elif not rows:
         say(f"nothing is set aside in queue {queue!r}")
     else:
         print_table(
-            ["key", "updates", "error"], [(_shown(key), *rest) for key, *rest in rows], right=["updates"]
+            ["key", "updates", "tries", "latest", "error"],
+            [(_shown(key), count, each.tries, _time(each.last), each.error) for key, count, each in rows],
+            right=["updates", "tries"],
         )
 
 
@@ -46,16 +49,21 @@ def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
 def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
     """Show the updates set aside, with the error.
 
-    They are in commit order. With --json one line per piece: the updates set aside together.
+    They are in commit order, and with the lines of the application's code that were running.
+    With --json one line per piece: the updates set aside together, the failed combiner or
+    observer with its version, the frames of the application's code, times of the first and the latest try in seconds
+    since 1970, the number of tries, and the worker of the latest one.
     """
     db = read_store(store)
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
     for each in pieces:
         decoded, updates = _key(db, queue, each.encoded_key), [to_json(update) for update in each.updates]
         if json:
-            print_json({"key": to_json(decoded), "error": each.error, "updates": updates})
+            print_json({"key": to_json(decoded), **_facts(each.failure), "updates": updates})
         else:
             say(f"{_shown(decoded)}: {each.error}")
+            for line in _about(each.failure):
+                say(f"    {line}")
             for update in updates:
                 say(f"  {as_word(update)}")
 
@@ -114,6 +122,31 @@ def _key(db: Any, queue: str, encoded: bytes) -> Any:
     if not encoded:  # an unreadable row does not reveal its key
         return None
     return db.transact(lambda tr: read_config(tr.snapshot, queue)).key.decode(encoded)
+
+
+def _facts(failure: KeyFailure) -> dict[str, Any]:
+    """The fields of a failure, for programs."""
+    facts = {"error": failure.error, "code": failure.code, "trace": list(failure.trace)}
+    return {
+        **facts,
+        "worker": failure.worker,
+        "first": failure.first,
+        "last": failure.last,
+        "tries": failure.tries,
+    }
+
+
+def _about(failure: KeyFailure) -> list[str]:
+    """The frames of a failure, its code, and its tries, as lines."""
+    times = _time(failure.first)
+    if failure.last != failure.first:
+        times += f" to {_time(failure.last)}"
+    parts = [failure.code, f"{failure.tries:,} failed {'try' if failure.tries == 1 else 'tries'}", times]
+    return [*failure.trace, "; ".join(part for part in [*parts, failure.worker] if part)]
+
+
+def _time(seconds: float) -> str:
+    return utc_time(seconds) if seconds else ""
 
 
 def _shown(key: Any) -> str:

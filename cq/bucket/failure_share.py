@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from threading import Lock
 
+from cq.failure import KeyFailure
+
 
 class FailureShare:
     """Counts the keys of a queue in this process; thread-safe.
@@ -19,10 +21,10 @@ class FailureShare:
         self.is_paused = False
         """Whether this process has paused the queue; the workers of its other buckets then stop, too."""
         self._lock = Lock()
-        self._failed: dict[bytes, str] = {}
+        self._failed: dict[bytes, KeyFailure] = {}
         self._reported = 0
 
-    def report(self, reported: int, failed: dict[bytes, str]) -> None:
+    def report(self, reported: int, failed: dict[bytes, KeyFailure]) -> None:
         """Count the keys of a committed pass."""
         with self._lock:
             self._reported += reported
@@ -38,8 +40,15 @@ class FailureShare:
             failed = len(self._failed)
             return failed >= self.MIN_FAILED and failed > self.SHARE * (failed + self._reported)
 
+    @property
+    def latest(self) -> KeyFailure:
+        """The latest failure."""
+        with self._lock:
+            return next(reversed(self._failed.values()), KeyFailure(""))
+
     def describe(self) -> str:
         """Return the reason for a pause, with the latest error."""
+        latest = self.latest
         with self._lock:
-            failed, latest = len(self._failed), next(reversed(self._failed.values()), "")
+            failed = len(self._failed)
             return f"{failed} of the last {failed + self._reported} keys failed, the latest with: {latest}"

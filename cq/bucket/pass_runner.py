@@ -16,6 +16,7 @@ from cq.bucket.attempt_notes import Attempts, PoisonKey
 from cq.bucket.expiry_turns import ExpiryTurns
 from cq.bucket.pass_size import HIGH_RATE, LOW_RATE, PassSize
 from cq.bucket.quarantine import Quarantine
+from cq.failure import KeyFailure
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import PassResult
@@ -192,6 +193,7 @@ class PassRunner:
     def _shrink(self, attempt: Pass, error: Exception) -> None:
         """Make the next pass smaller than the failed one, or let it set the only key aside; else raise the error."""
         self.cache.invalidate()
+        self.quarantine.count_tries(attempt.blamed)
         if attempt.is_merging:
             self._may_sort = False  # the usual way finds the key at fault
         elif not self.size.halve_keys(attempt, is_too_large=error_code(error) == TRANSACTION_TOO_LARGE):
@@ -208,8 +210,9 @@ class PassRunner:
 
     def _reject_key(self, attempt: Pass, encoded: bytes, error: Exception) -> None:
         """Let the next pass set the key aside, in the same kind of step."""
+        failure = error.failure if isinstance(error, ReportFailed) else KeyFailure.of(error, text=str(error))
         in_backfill = attempt.backfill is not None
-        self.quarantine.reject(encoded, error, in_backfill=in_backfill, in_expiry=attempt.is_expiring)
+        self.quarantine.reject(encoded, failure, in_backfill=in_backfill, in_expiry=attempt.is_expiring)
 
     # When it has succeeded
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
+from cq import runtime
+from cq.failure import KeyFailure
 from cq.passes.pass_result import PassResult
 
 _MAX_SUSPECTS: Final = 1_000
 _TRY_SUSPECT_EVERY: Final = 8
+_MAX_TRIED: Final = 20_000
 _PATIENCE: Final = 5  # transient errors at one key, after which the key counts as failed
 
 
@@ -17,31 +21,45 @@ class Quarantine:
 
     Attributes:
         suspects: encoded keys set aside before: each is reported alone, so that it does not delay the others.
-        rejected: {encoded key: error} of the key to set aside next.
+        rejected: {encoded key: failure} of the key to set aside next.
         rejected_in_backfill: the same for a key whose value an observer cannot receive.
         rejected_in_expiry: the same for a due key whose deletion an observer cannot receive.
     """
 
     def __init__(self) -> None:
         self.suspects: dict[bytes, None] = {}
-        self.rejected: dict[bytes, str] = {}
-        self.rejected_in_backfill: dict[bytes, str] = {}
-        self.rejected_in_expiry: dict[bytes, str] = {}
+        self.rejected: dict[bytes, KeyFailure] = {}
+        self.rejected_in_backfill: dict[bytes, KeyFailure] = {}
+        self.rejected_in_expiry: dict[bytes, KeyFailure] = {}
         self._errors: Counter[bytes] = Counter()
+        self._tried: dict[bytes, tuple[float, int]] = {}  # time of the first failed try, and number of tries
 
     @property
     def rejects(self) -> bool:
         """Whether the next pass sets a key aside, so that it calls no observer."""
         return bool(self.rejected or self.rejected_in_backfill or self.rejected_in_expiry)
 
-    def reject(self, encoded: bytes, error: Exception, *, in_backfill: bool, in_expiry: bool = False) -> None:
+    def count_tries(self, encoded_keys: Sequence[bytes]) -> None:
+        """Count a failed pass for each key that it has reported."""
+        now = runtime.time()
+        for encoded in encoded_keys:
+            first, tries = self._tried.get(encoded, (now, 0))
+            self._tried[encoded] = first, tries + 1
+        while len(self._tried) > _MAX_TRIED:
+            del self._tried[next(iter(self._tried))]
+
+    def reject(
+        self, encoded: bytes, failure: KeyFailure, *, in_backfill: bool, in_expiry: bool = False
+    ) -> None:
         """Set a key aside in the next pass."""
+        if encoded in self._tried:
+            failure = failure.after(*self._tried[encoded])
         if in_backfill:
-            self.rejected_in_backfill = {encoded: str(error)}
+            self.rejected_in_backfill = {encoded: failure}
         elif in_expiry:
-            self.rejected_in_expiry = {encoded: str(error)}
+            self.rejected_in_expiry = {encoded: failure}
         else:
-            self.rejected = {encoded: str(error)}
+            self.rejected = {encoded: failure}
 
     def is_failed(self, encoded: bytes) -> bool:
         """Count a transient error at a key; return whether there were too many in a row."""
@@ -55,6 +73,8 @@ class Quarantine:
     def committed(self, result: PassResult) -> None:
         """Add the keys that the committed pass has set aside, and remove those that it has reported."""
         self._errors.clear()
+        for encoded in self._tried.keys() & (result.values.keys() | result.aside.keys()):
+            del self._tried[encoded]
         self.rejected, self.rejected_in_backfill, self.rejected_in_expiry = {}, {}, {}
         for encoded in self.suspects.keys() & result.values.keys():
             del self.suspects[encoded]

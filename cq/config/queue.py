@@ -67,9 +67,14 @@ class ObserverConfig:
         """
         return self.is_built_in and self.name == OBSERVER
 
+    @property
+    def named(self) -> Named:
+        """Its name and version."""
+        return Named(self.name, self.version)
+
     def __str__(self) -> str:
         settings = ", ".join(f"{what}={codec.brief(value)}" for what, value in sorted(self.settings.items()))
-        return f"{self.name}@{self.version}" + (f"({settings})" if settings else "")
+        return str(self.named) + (f"({settings})" if settings else "")
 
 
 class Shape(NamedTuple):

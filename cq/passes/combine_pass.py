@@ -104,6 +104,11 @@ class Pass:
         self.expiry: BucketExpiry | None = None
 
     @property
+    def _combiner(self) -> str:
+        """The combiner, as a failure of it names it."""
+        return f"combiner {self.config.combiner}"
+
+    @property
     def blamed(self) -> list[bytes]:
         """The encoded keys reported to the observers; one of them may have caused the failure."""
         return self.report + (self.backfill.keys if self.backfill else [])
@@ -198,7 +203,8 @@ class Pass:
         """Write the new value of each key to report, and collect the changes."""
         self.changes: list[tuple[bytes, Change]] = []
         self.done: set[bytes] = set()
-        apply_or_isolate(self.report, partial(self._write_some, batch, current), self.result.aside)
+        write = partial(self._write_some, batch, current)
+        apply_or_isolate(self.report, write, self.result.aside, self._combiner)
         self.result.reported = len(self.done)
 
     def _write_some(self, batch: Batch, current: dict[bytes, bytes | None], report: list[bytes]) -> None:
@@ -239,7 +245,7 @@ class Pass:
         left = [encoded for encoded in batch.updates if encoded not in seen]
         folded: dict[bytes, bytes] = {}
         self._can_repack = batch.decision.step is Step.FOLD
-        apply_or_isolate(left, partial(self._fold_some, batch, folded), self.result.aside)
+        apply_or_isolate(left, partial(self._fold_some, batch, folded), self.result.aside, self._combiner)
         self.result.folded = len(folded)
         self.repacked: dict[bytes, bytes] = {}
         if folded and self._can_repack:
@@ -268,15 +274,15 @@ class Pass:
 
     def _set_aside(self, batch: Batch) -> None:
         """Set aside the updates of keys that cannot be combined or reported; their current values stay unchanged."""
-        for encoded, error in self.plan.rejected.items():
+        for encoded, failure in self.plan.rejected.items():
             if batch.has_work(encoded):
-                self.result.aside[encoded] = error
-        for encoded, error in self.result.aside.items():
+                self.result.aside[encoded] = failure
+        for encoded, failure in self.result.aside.items():
             try:
                 (waiting,) = pending(batch.updates, batch.staged, [encoded])
             except CqError:  # unreadable staged updates are kept as bytes
                 waiting = [batch.staged.get(encoded), *batch.updates.get(encoded, [])]
-            set_aside(self.tr, self.keys, encoded, error, waiting)
+            set_aside(self.tr, self.keys, encoded, failure, waiting)
         self._clear_staged(batch, self.result.aside)
         broken = [each for each in batch.backlog.broken if batch.is_taken(each.key)]
         if broken:

@@ -17,6 +17,7 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.expiry.due import DueEntries, DueKey
 from cq.expiry.index import ExpiryIndex, IndexMove
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys, place
 from cq.keys.expiry import pack_count, pack_time
 from cq.observer import EXPIRY, PURGE, Change
@@ -42,29 +43,31 @@ class Deleted:
         state: the new state of the bucket, except for its token.
         keys: encoded keys to report.
         changes: their changes, each with the key's position in hash order.
-        unreported: {encoded key: (encoded value, error)} of keys that observers rejected.
+        unreported: {encoded key: (encoded value, failure)} of keys that observers rejected.
     """
 
     cause: str
     state: BucketState
     keys: list[bytes] = field(default_factory=list)
     changes: list[tuple[bytes, Change]] = field(default_factory=list)
-    unreported: dict[bytes, tuple[bytes, str]] = field(default_factory=dict)
+    unreported: dict[bytes, tuple[bytes, KeyFailure]] = field(default_factory=dict)
 
     @property
     def all_keys(self) -> list[bytes]:
         """The encoded keys of all deleted values."""
         return [*self.keys, *self.unreported]
 
-    def note_missed(self, missed: MissedReports, positions: Mapping[int, bytes | None]) -> dict[bytes, str]:
-        """Write the missed reports of rejected keys, and clear those of all others; return {rejected key: error}."""
+    def note_missed(
+        self, missed: MissedReports, positions: Mapping[int, bytes | None]
+    ) -> dict[bytes, KeyFailure]:
+        """Write the missed reports of rejected keys, and clear those of all others; return {rejected key: failure}."""
         missed.read_all(self.all_keys)
         missed.check(self.keys)
         missed.clear(self.keys)
-        for encoded, (value, error) in self.unreported.items():
+        for encoded, (value, failure) in self.unreported.items():
             generations = receiving_generations(positions, place(encoded))
-            missed.note(encoded, error, dict.fromkeys(generations, value))
-        return {encoded: error for encoded, (_, error) in self.unreported.items()}
+            missed.note(encoded, failure, dict.fromkeys(generations, value))
+        return {encoded: failure for encoded, (_, failure) in self.unreported.items()}
 
 
 def purge_some(batch: Batch, limit: int, limit_bytes: int) -> Deleted:

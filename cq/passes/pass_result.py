@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cq.errors import CqError
+from cq.failure import KeyFailure
 from cq.passes.runs import NO_RUNS, Runs
 
 
@@ -24,7 +25,7 @@ class PassResult:
         purged: number of values deleted by a purge.
         expired: number of values deleted as they were due.
         repeated: number of rows dropped because an earlier transaction has added their operation.
-        aside: {encoded key: error} of keys set aside (an empty key stands for unreadable rows).
+        aside: {encoded key: failure} of keys set aside (an empty key stands for unreadable rows).
         age: seconds since the last row taken was queued, if more rows remain.
         cut_at: bytes of rows taken, if these are not all rows read; else None.
         more: whether the bucket has more work, so that the caller must run another pass.
@@ -50,7 +51,7 @@ class PassResult:
     purged: int = 0
     expired: int = 0
     repeated: int = 0
-    aside: dict[bytes, str] = field(default_factory=dict)
+    aside: dict[bytes, KeyFailure] = field(default_factory=dict)
     age: float = 0.0
     cut_at: int | None = None
     more: bool = False
@@ -77,9 +78,14 @@ class PassResult:
 class ManyFailed(CqError):
     """Too many keys of one pass cannot be combined: the code is broken, not the data. Do not commit the pass."""
 
-    def __init__(self, errors: Mapping[bytes, str]) -> None:
-        super().__init__(errors)
-        self.errors = dict(errors)
+    def __init__(self, failures: Mapping[bytes, KeyFailure]) -> None:
+        super().__init__(failures)
+        self.failures = dict(failures)
+
+    @property
+    def first(self) -> KeyFailure:
+        """The failure of one of the keys."""
+        return next(iter(self.failures.values()))
 
     def __str__(self) -> str:
-        return f"{len(self.errors)} keys of one pass failed, one with: {next(iter(self.errors.values()))}"
+        return f"{len(self.failures)} keys of one pass failed, one with: {self.first}"

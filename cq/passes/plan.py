@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from cq.failure import KeyFailure
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -69,7 +71,7 @@ class PassPlan:
         max_take: number of different keys of the rows to touch, at most; None: no limit.
         suspects: encoded keys to report only when no other key has work, and then one alone.
         try_suspect: whether to report one of the suspects, alone, if any has work.
-        rejected: {encoded key: error} of keys to set aside; the pass then reports no key and calls no observer.
+        rejected: {encoded key: failure} of keys to set aside; the pass then reports no key and calls no observer.
         rejected_in_backfill: the same for keys whose values an observer cannot receive.
         rejected_in_expiry: the same for keys that are due, and whose deletion an observer cannot receive.
         checks_due: whether to look for due keys in a queue with an expiry, although rows are queued.
@@ -83,9 +85,9 @@ class PassPlan:
     max_take: int | None = None
     suspects: Collection[bytes] = ()
     try_suspect: bool = False
-    rejected: Mapping[bytes, str] = field(default_factory=dict)
-    rejected_in_backfill: Mapping[bytes, str] = field(default_factory=dict)
-    rejected_in_expiry: Mapping[bytes, str] = field(default_factory=dict)
+    rejected: Mapping[bytes, KeyFailure] = field(default_factory=dict)
+    rejected_in_backfill: Mapping[bytes, KeyFailure] = field(default_factory=dict)
+    rejected_in_expiry: Mapping[bytes, KeyFailure] = field(default_factory=dict)
     checks_due: bool = True
     expires_first: bool = True
     may_sort: bool = False

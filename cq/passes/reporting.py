@@ -16,6 +16,7 @@ from cq.app import QueueCode
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys, places
 from cq.observer import Change
 from cq.plain_text import describe
@@ -27,7 +28,15 @@ from cq.store.api import Transaction, error_code
 
 
 class ReportFailed(CqError):
-    """An observer has raised. Discard the transaction, which holds the observer's earlier writes."""
+    """An observer has raised. Discard the transaction, which holds the observer's earlier writes.
+
+    Attributes:
+        failure: the error, and where in the observer's code it was raised.
+    """
+
+    def __init__(self, failure: KeyFailure) -> None:
+        super().__init__(failure.error)
+        self.failure = failure
 
 
 @dataclass(slots=True)
@@ -44,8 +53,8 @@ class BackfillPiece:
     news: dict[int, list[Change]] = field(default_factory=dict)
     reached: dict[int, bytes | None] = field(default_factory=dict)
 
-    def reject(self, rejected: Mapping[bytes, str], missed: MissedReports) -> dict[bytes, str]:
-        """Drop the report of the only key, which must be in `rejected`, and record it as missed; return its error.
+    def reject(self, rejected: Mapping[bytes, KeyFailure], missed: MissedReports) -> dict[bytes, KeyFailure]:
+        """Drop the report of the only key, which must be in `rejected`, and record it as missed; return its failure.
 
         A new observer has received no value of it.
         """
@@ -114,9 +123,8 @@ class BackfillReader:
                 self.missed.check([encoded])
                 value = None if stored is None else codec.decode(stored)
             except CorruptData as error:
-                self.missed.note(
-                    encoded, str(error), {}
-                )  # an unreadable value cannot be reported: it stays missed
+                # An unreadable value cannot be reported: it stays missed.
+                self.missed.note(encoded, KeyFailure.of(error, text=str(error)), {})
                 continue
             keys.append(encoded)
             change = self._change(encoded, value, value)
@@ -179,30 +187,35 @@ def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Cha
             # This includes SystemExit and CancelledError: an observer must not end its worker.
             if error_code(error) is not None:
                 raise
-            raise ReportFailed(f"observer {observer.name!r}: {describe(error)}") from error
+            text = f"observer {observer.name!r}: {describe(error)}"
+            raise ReportFailed(KeyFailure.of(error, f"observer {observer.named}", text=text)) from error
     return reported
 
 
 def apply_or_isolate(
-    encoded_keys: list[bytes], act: Callable[[list[bytes]], None], failed: dict[bytes, str]
+    encoded_keys: list[bytes], act: Callable[[list[bytes]], None], failed: dict[bytes, KeyFailure], code: str
 ) -> None:
     """Call `act` with all keys; if it raises, call it with each key alone, and add those that fail to `failed`.
 
-    Errors of the store are raised, as no key causes them.
+    Errors of the store are raised, as no key causes them. `code` names the combiner for the failures.
     """
     try:
         act(encoded_keys)
     except Exception as error:
         if error_code(error) is not None:
             raise
-        for encoded in encoded_keys:
-            _isolate(encoded, act, failed)
+    else:
+        return
+    for encoded in encoded_keys:  # not in the handler above: its error is no cause of theirs
+        _isolate(encoded, act, failed, code)
 
 
-def _isolate(encoded: bytes, act: Callable[[list[bytes]], None], failed: dict[bytes, str]) -> None:
+def _isolate(
+    encoded: bytes, act: Callable[[list[bytes]], None], failed: dict[bytes, KeyFailure], code: str
+) -> None:
     try:
         act([encoded])
     except Exception as error:
         if error_code(error) is not None:
             raise
-        failed[encoded] = describe(error)
+        failed[encoded] = KeyFailure.of(error, code)

@@ -21,10 +21,10 @@ from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData
+from cq.failure import KeyFailure
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
 from cq.keys.missed import MissedKeys
 from cq.observer import Change
-from cq.plain_text import printable
 from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
@@ -132,7 +132,7 @@ class MissedReports:
             for generation in generations:
                 self._tr.clear(self._keys.received(generation, where))
 
-    def note(self, encoded_key: bytes, error: str, received: Mapping[int, bytes]) -> None:
+    def note(self, encoded_key: bytes, failure: KeyFailure, received: Mapping[int, bytes]) -> None:
         """Note that some observers miss a report of a key; `received` has the encoded value each received last.
 
         A note of an earlier missed report stays valid: the observer has received no later value. An observer that never
@@ -149,7 +149,7 @@ class MissedReports:
             elif stored == NOTHING:
                 self._tr.clear(self._keys.received(generation, where))
         self._tr.clear(self._keys.retry(where))
-        self._tr.set(self._keys.note(where), codec.encode(printable(error)))
+        self._tr.set(self._keys.note(where), codec.encode(failure.to_stored()))
         self.may_exist = True
 
     def next_retries(self, limit: int) -> list[bytes]:
@@ -207,15 +207,17 @@ def _is_same(left: Any, right: Any) -> bool:
 # Commands of operators
 
 
-def read_missed(tr: TransactionRead, name: str, encoded: bytes | None = None, *, limit: int = 0) -> list[Any]:
-    """The keys with missed reports, as [(encoded key, error)], in hash order; of one key or of all keys."""
+def read_missed(
+    tr: TransactionRead, name: str, encoded: bytes | None = None, *, limit: int = 0
+) -> list[tuple[bytes, KeyFailure]]:
+    """The keys with missed reports, as [(encoded key, failure)], in hash order; of one key or of all keys."""
     keys = MissedKeys(name)
     if encoded is None:
         rows = [(row.key, row.value) for row in tr.get_range(*keys.notes(), limit=limit)]
     else:
         key = keys.note(place(encoded))
         rows = [(key, value)] if (value := tr.get(key).value) is not None else []
-    return [(keys.place_of_note(key)[_HASH_BYTES:], _error(value)) for key, value in rows]
+    return [(keys.place_of_note(key)[_HASH_BYTES:], _failure(value)) for key, value in rows]
 
 
 def retry_missed(db: Database, name: str, encoded: bytes | None = None) -> int:
@@ -299,9 +301,8 @@ def forget_missed(tr: Transaction, name: str, kept: Collection[int]) -> None:
         tr.clear_range(*keys.retries())
 
 
-def _error(value: bytes) -> str:
+def _failure(value: bytes) -> KeyFailure:
     try:
-        error = codec.decode(value)
-    except CorruptData as corrupt:
-        return str(corrupt)
-    return error if type(error) is str else f"a note that cq did not write: {value[:40]!r}"
+        return KeyFailure.from_stored(codec.decode(value))
+    except CorruptData as error:
+        return KeyFailure(f"{error}: {value[:40]!r}")

@@ -1,6 +1,6 @@
 """Updates set aside, because they cannot be combined or reported; and the list of missed reports.
 
-An entry is [error, update, update, ...] under the key and the versionstamp of the transaction that moved it there, in
+An entry is [failure, update, update, ...] under the key and the versionstamp of the transaction that moved it there, in
 pieces that fit into a value. Operators can list them, add them again or drop them; updates added again get a new place
 in the commit order. A missed report (see `cq.queue.missed_reports`) is listed as an entry without updates, and retried
 as a report.
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidData
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys, after
 from cq.plain_text import printable
 from cq.queue.adds import write_updates
@@ -34,37 +35,48 @@ ANY: Final = object()
 
 
 class Aside(NamedTuple):
-    """A piece of updates set aside: the encoded key (empty for unreadable rows), the error, and the updates.
+    """A piece of updates set aside: the encoded key (empty for unreadable rows), the failure, and the updates.
 
     A piece without updates is a missed report.
     """
 
     encoded_key: bytes
-    error: str
+    failure: KeyFailure
     updates: list[Any]
+
+    @property
+    def error(self) -> str:
+        """Type and message of the error, in one printable line."""
+        return self.failure.error
 
 
 def set_aside(
-    tr: Transaction, keys: QueueKeys, encoded_key: bytes, error: str, updates: list[Any], piece: int = 0
+    tr: Transaction,
+    keys: QueueKeys,
+    encoded_key: bytes,
+    failure: KeyFailure,
+    updates: list[Any],
+    piece: int = 0,
 ) -> int:
-    """Write a key's updates and the error to the queue's set-aside range, as pieces numbered from `piece`.
+    """Write a key's updates and the failure to the queue's set-aside range, as pieces numbered from `piece`.
 
     Returns the number of the next piece.
     """
-    message = printable(error)
+    noted = failure.to_stored()
     for part in _pieces(updates):
-        tr.set_versionstamped_key(keys.new_aside(encoded_key, piece), codec.encode([message, *part]))
+        tr.set_versionstamped_key(keys.new_aside(encoded_key, piece), codec.encode([noted, *part]))
         piece += 1
     return piece
 
 
-def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[UnreadableRow]) -> str:
-    """Write unreadable rows to the queue's set-aside range, unchanged; returns the last one's error."""
-    piece, error = 0, ""
+def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[UnreadableRow]) -> KeyFailure:
+    """Write unreadable rows to the queue's set-aside range, unchanged; returns the last one's failure."""
+    piece, failure = 0, KeyFailure("")
     for row in rows:
         raw = [row.value[start : start + _RAW_BYTES] for start in range(0, len(row.value), _RAW_BYTES)]
-        piece, error = set_aside(tr, keys, b"", row.error, raw or [b""], piece), row.error
-    return error
+        failure = KeyFailure.of(CorruptData(row.error), text=row.error)
+        piece = set_aside(tr, keys, b"", failure, raw or [b""], piece)
+    return failure
 
 
 def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0) -> list[Aside]:
@@ -79,7 +91,7 @@ def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0
         return found
     left = limit and limit - len(found)
     missed = read_missed(tr, name, _encoded(tr, name, key), limit=left)
-    return found + [Aside(encoded, error, []) for encoded, error in missed]
+    return found + [Aside(encoded, failure, []) for encoded, failure in missed]
 
 
 def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
@@ -107,7 +119,7 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         count_added(tr, config, [(found.encoded_key, update) for update in some], again=True)
         # Without a row in the window: the original add wrote one, so these updates have expired or will.
         write_updates(tr, queue, config, [(decoded, update) for update in some], None, due=None)
-        return _Used(len(some), codec.encode([found.error, *left]) if left else None)
+        return _Used(len(some), codec.encode([found.failure.to_stored(), *left]) if left else None)
 
     retried = retry_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))
     return retried + sum(_each_piece(db, name, key, add))
@@ -146,6 +158,15 @@ def updates_aside(keys: QueueKeys, piece: bytes, value: bytes) -> list[tuple[byt
     except CorruptData:
         return []
     return [(encoded, update) for update in content[1:]] if encoded and isinstance(content, list) else []
+
+
+def failures_by_key(pieces: Iterable[Aside]) -> dict[bytes, tuple[KeyFailure, int]]:
+    """{encoded key: (failure, number of updates)}: the latest failure of each key, with the times and tries of all."""
+    found: dict[bytes, tuple[KeyFailure, int]] = {}
+    for each in pieces:
+        earlier, number = found.get(each.encoded_key, (None, 0))
+        found[each.encoded_key] = each.failure.merged(earlier), number + len(each.updates)
+    return found
 
 
 class _Used(NamedTuple):
@@ -202,13 +223,14 @@ def _parse(keys: QueueKeys, key: bytes, value: bytes) -> Aside:
     encoded_key, versionstamp, piece = keys.parse_aside(key)
     try:
         content = codec.decode(value)
-        if not isinstance(content, list) or not content or type(content[0]) is not str:
+        if not isinstance(content, list) or not content:
             raise CorruptData("an entry that was set aside is not one that cq wrote")
+        failure = KeyFailure.from_stored(content[0])
         if key != keys.aside(encoded_key)[0] + versionstamp + piece.to_bytes(4, "big"):
             raise CorruptData("the key of an entry that was set aside is not one that cq wrote")
     except CorruptData as error:
-        return Aside(b"", str(error), [value])
-    return Aside(encoded_key, content[0], content[1:])
+        return Aside(b"", KeyFailure(printable(str(error))), [value])
+    return Aside(encoded_key, failure, content[1:])
 
 
 def _pieces(updates: list[Any]) -> Iterator[list[Any]]:

@@ -9,6 +9,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding.codec import DELETE
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData
+from cq.failure import KeyFailure
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
 from cq.keys.foreign import later_than
 from cq.queue.rows import Row, decode_row, encode_row
@@ -135,14 +136,14 @@ def _set_row_aside(piece: Piece, at: RowPlace, row: Row, error: str) -> None:
 def _set_update_aside(piece: Piece, config: QueueConfig, update: tuple[bytes, Any], error: str) -> None:
     encoded, value = update
     if shown_key(config, encoded) is None:
-        set_updates_aside(piece, b"", error, [encoded, value])
+        set_updates_aside(piece, b"", KeyFailure(error), [encoded, value])
     else:
-        set_updates_aside(piece, encoded, error, [value])
+        set_updates_aside(piece, encoded, KeyFailure(error), [value])
 
 
 def set_unreadable_aside(piece: Piece, found: Found) -> None:
     """Set the bytes of an unreadable row aside."""
-    set_bytes_aside(piece, "a queued row that cannot be read", found.value)
+    set_bytes_aside(piece, KeyFailure("a queued row that cannot be read"), found.value)
     try:
         generation, bucket = parse_bucket(found.rest[:8])
     except CorruptData:  # the key has no bucket either

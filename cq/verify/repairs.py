@@ -14,6 +14,7 @@ from typing import Any, Final
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, overlapping
 from cq.errors import CorruptData, InvalidData
+from cq.failure import KeyFailure
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import renewed
 from cq.queue.set_aside import set_aside
@@ -57,34 +58,34 @@ def notify(piece: Piece, generation: int, bucket: int) -> None:
     piece.stamp(piece.keys.notification(generation, bucket))
 
 
-def set_updates_aside(piece: Piece, encoded: bytes, error: str, updates: Sequence[Any]) -> None:
+def set_updates_aside(piece: Piece, encoded: bytes, failure: KeyFailure, updates: Sequence[Any]) -> None:
     """Set updates of a key aside; as bytes without a key if they cannot be encoded as updates."""
     with suppress(InvalidData):  # the decoder accepts some values that the encoder refuses
         if all(len(codec.encode(update)) <= codec.MAX_UPDATE_BYTES for update in updates):
-            _set_aside(piece, encoded, error, list(updates))
+            _set_aside(piece, encoded, failure, list(updates))
             return
-    set_bytes_aside(piece, error, b"".join(_raw(encoded, update) for update in updates))
+    set_bytes_aside(piece, failure, b"".join(_raw(encoded, update) for update in updates))
 
 
-def set_bytes_aside(piece: Piece, error: str, data: bytes) -> None:
+def set_bytes_aside(piece: Piece, failure: KeyFailure, data: bytes) -> None:
     """Set bytes aside that are not updates."""
     pieces = [data[start : start + _RAW_BYTES] for start in range(0, len(data), _RAW_BYTES)]
-    _set_aside(piece, b"", error, pieces)
+    _set_aside(piece, b"", failure, pieces)
 
 
 def set_row_aside(error: str) -> Callable[[Piece, Found], None]:
     """Return the repair that sets the bytes of a row aside."""
 
     def repair(piece: Piece, found: Found) -> None:
-        set_bytes_aside(piece, error, found.value or b"\x00")
+        set_bytes_aside(piece, KeyFailure(error), found.value or b"\x00")
         piece.tr.clear(found.key)
 
     return repair
 
 
-def _set_aside(piece: Piece, encoded: bytes, error: str, updates: list[Any]) -> None:
+def _set_aside(piece: Piece, encoded: bytes, failure: KeyFailure, updates: list[Any]) -> None:
     number = piece.set_aside[encoded]
-    piece.set_aside[encoded] = set_aside(piece.tr, piece.keys, encoded, error, updates, number)
+    piece.set_aside[encoded] = set_aside(piece.tr, piece.keys, encoded, failure, updates, number)
 
 
 def _raw(encoded: bytes, update: Any) -> bytes:

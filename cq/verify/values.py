@@ -10,6 +10,7 @@ from cq.config.queue import Named, QueueConfig
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
+from cq.failure import KeyFailure
 from cq.verify.expiry import check_value_expires
 from cq.verify.layout import parse_aside, parse_value
 from cq.verify.piece import Found, Piece
@@ -73,14 +74,15 @@ def check_staged(piece: Piece, found: Found) -> None:
 
 
 def check_aside(piece: Piece, found: Found) -> None:
-    """Check that a piece set aside is an error and updates, under the key's hash."""
+    """Check that a piece set aside is a failure and updates, under the key's hash."""
     hashed, encoded = parse_aside(found.rest)
     content = codec.decode(found.value)
-    if not isinstance(content, list) or not content or not isinstance(content[0], str):
-        raise CorruptData("it is not an error and updates")
+    if not isinstance(content, list) or not content:
+        raise CorruptData("it is not a failure and updates")
+    failure = KeyFailure.from_stored(content[0])
     if hashed != key_hash(encoded):
         key = shown_key(piece.config, encoded)
-        fix = partial(_move_to_hash, piece, found, encoded, content)
+        fix = partial(_move_to_hash, piece, found, encoded, failure, content[1:])
         piece.report("aside-astray", found.key, _ASTRAY, fix, key=key)
 
 
@@ -111,14 +113,15 @@ def _move_aside(piece: Piece, found: Found, error: str) -> None:
         updates = [codec.decode(found.value)]
     except CorruptData:
         updates = [found.value]
-    set_updates_aside(piece, encoded, error, updates)
+    set_updates_aside(piece, encoded, KeyFailure(error), updates)
     piece.tr.clear(found.key)
     renew_states(piece, hashed, key_hash(encoded))
 
 
 def set_key_aside(piece: Piece, found: Found) -> None:
     """Set a row aside whose key is not one of the queue: as bytes."""
-    set_updates_aside(piece, b"", "of a key of another type than the queue's", [found.key, found.value])
+    failure = KeyFailure("of a key of another type than the queue's")
+    set_updates_aside(piece, b"", failure, [found.key, found.value])
     piece.tr.clear(found.key)
     renew_states(piece, int.from_bytes(found.rest[:4].ljust(4, b"\x00"), "big"))
 
@@ -128,7 +131,9 @@ def _mark_staged(piece: Piece, config: QueueConfig, bucket: int) -> None:
     notify(piece, config.generation, bucket)
 
 
-def _move_to_hash(piece: Piece, found: Found, encoded: bytes, content: list[Any]) -> None:
+def _move_to_hash(
+    piece: Piece, found: Found, encoded: bytes, failure: KeyFailure, updates: list[Any]
+) -> None:
     """Set a piece aside again, under its key's hash."""
-    set_updates_aside(piece, encoded, content[0], content[1:])
+    set_updates_aside(piece, encoded, failure, updates)
     piece.tr.clear(found.key)

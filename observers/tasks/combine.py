@@ -13,6 +13,7 @@ from cq.app import QueueCode
 from cq.bucket.failure_share import FailureShare
 from cq.bucket.pass_runner import PassRunner
 from cq.errors import CorruptData, CqError
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
@@ -84,7 +85,7 @@ class CombineTask(Task):
             # Stops retrying when the worker releases the task.
             result = self.bucket.combine(lambda: self._is_left)
         except ManyFailed as error:
-            self._pause(str(error))
+            self._pause(str(error), error.first)
         self.waited_seconds = result.age
         self.found_work = result.has_worked
         if result.has_worked:
@@ -92,7 +93,7 @@ class CombineTask(Task):
             self._emit(result, runtime.monotonic() - begun)
         self._failures.report(_done(result), result.aside)
         if self._failures.is_broken:
-            self._pause(self._failures.describe())
+            self._pause(self._failures.describe(), self._failures.latest)
         if result.completed:
             # This was the last part of the bucket's backfill; the other buckets may be done, too.
             publish_generations(self.bucket.db, self.bucket.code.config.name)
@@ -136,8 +137,9 @@ class CombineTask(Task):
         )
         if result.expired:
             emit("keys_expired", queue=queue, bucket=bucket, expired=result.expired)
-        for encoded, error in result.aside.items():
-            emit("key_set_aside", queue=queue, bucket=bucket, key=self._shown(encoded), error=error)
+        for encoded, failure in result.aside.items():
+            about = {"error": failure.error, "code": failure.code, "trace": list(failure.trace)}
+            emit("key_set_aside", queue=queue, bucket=bucket, key=self._shown(encoded), **about)
 
     def _shown(self, encoded: bytes) -> str:
         if not encoded:
@@ -147,12 +149,12 @@ class CombineTask(Task):
         except (CorruptData, ValueError):
             return ascii(encoded)
 
-    def _pause(self, reason: str) -> NoReturn:
+    def _pause(self, reason: str, latest: KeyFailure) -> NoReturn:
         """Pause the queue: so many keys fail that the deployment is broken, not the data."""
         name = self.bucket.code.config.name
         self._failures.is_paused = True  # stops the other buckets at once, before they read the configuration
         pause_failing(self.bucket.db, name, reason)
-        emit("queue_broken", queue=name, reason=reason)
+        emit("queue_broken", queue=name, reason=reason, code=latest.code, trace=list(latest.trace))
         raise Paused
 
 

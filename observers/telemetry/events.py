@@ -22,6 +22,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "aside": ("keys", "set aside, with their updates"),
     "bucket": ("", "the bucket's number"),
     "buckets": ("", "buckets to combine that this worker owns"),
+    "code": ("", "name and version of the combiner or observer that raised the error; empty for others"),
     "conflicts": ("transactions", "discarded because another one had changed data that they had read"),
     "entries": ("", "entries exported"),
     "error": ("", "type and message of the error"),
@@ -61,6 +62,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "task": ("", "a bucket to combine or to export, a cloud to publish ..."),
     "tasks": ("", "tasks of all kinds that this worker owns"),
     "told": ("keys", "backfilled to an observer new to the queue"),
+    "trace": ("", "the frames of the application's code in which the error was raised, as a list of lines"),
     "updates": ("updates", "combined"),
     "version": ("", "of the cloud"),
     "waiting_buckets": ("buckets", "with work"),
@@ -202,6 +204,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         ERROR,
         "queue {queue!r} is paused: {reason}",
         "This worker has paused the queue because too many of its keys fail.",
+        others=("code", "trace"),
         metrics=(Metric("cq_broken", "counter", 1.0, "pauses of the queue because too many keys failed"),),
     ),
     "queue_full": EventKind(
@@ -266,6 +269,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         WARNING,
         "bucket {bucket} of queue {queue!r}: set aside {key}: {error}",
         "Updates of a key cannot be combined or reported, and are kept with the error.",
+        others=("code", "trace"),
     ),
     "export_done": EventKind(
         DEBUG,

@@ -21,7 +21,7 @@ MOST_LINES: Final = 1_000
 class TextFormatter(logging.Formatter):
     """Formats a record as a printable line of text: time, level and message.
 
-    The lines of a traceback are indented, so that they cannot be mistaken for records.
+    The lines of a traceback, and of the field `trace` of an event, are indented: they cannot be mistaken for records.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -29,6 +29,9 @@ class TextFormatter(logging.Formatter):
         lines = [
             f"{self.formatTime(record)} {record.levelname} {printable(record.getMessage())}{_repeats(record)}"
         ]
+        event = getattr(record, "event", None)
+        if isinstance(event, Event) and not hasattr(record, "repeats"):
+            lines += [f"    {printable(str(line))}" for line in event.fields.get("trace") or ()]
         # Not `record.exc_text`, which another formatter may have cached with control characters.
         for more in (record.exc_info and self.formatException(record.exc_info), record.stack_info):
             lines += [f"    {printable(line)}" for line in (more or "").splitlines()]

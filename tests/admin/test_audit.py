@@ -20,6 +20,7 @@ from cq.admin.rebucket import finish_rebucket
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import key_hash
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.observers.worker.worker import Worker
@@ -79,7 +80,7 @@ class Story:
 
     def begin_pass(self) -> None:
         shape = self.random.choice(code_of(self.db, self.name).shapes)
-        bad = {codec.encode(key): "for this test" for key in self.random.sample("abcdefgh", 4)}
+        bad = {codec.encode(key): KeyFailure("for this test") for key in self.random.sample("abcdefgh", 4)}
         tr = self.db.create_transaction()
         result = Pass(
             tr,
@@ -254,15 +255,30 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
         db, lambda tr: Pass(tr, code, 0, PassPlan(STAGING, max_report=1, suspects=[codec.encode("a")])).run()
     )
     assert total(db, name) == [621, 20, 301, 0, 0, 300]
-    transact(db, lambda tr: Pass(tr, code, 0, PassPlan(rejected={codec.encode("a"): "for this test"})).run())
+    transact(
+        db,
+        lambda tr: Pass(
+            tr, code, 0, PassPlan(rejected={codec.encode("a"): KeyFailure("for this test")})
+        ).run(),
+    )
     assert total(db, name) == [621, 20, 0, 0, 301, 300]
     retry_aside(db, name)
     assert total(db, name) == [621, 20, 0, 301, 0, 300]
-    transact(db, lambda tr: Pass(tr, code, 0, PassPlan(rejected={codec.encode("a"): "for this test"})).run())
+    transact(
+        db,
+        lambda tr: Pass(
+            tr, code, 0, PassPlan(rejected={codec.encode("a"): KeyFailure("for this test")})
+        ).run(),
+    )
     drop_aside(db, name)
     assert total(db, name) == [621, 20, 0, 0, 0, 601]
     add(db, name, {"a": 5})
-    transact(db, lambda tr: Pass(tr, code, 0, PassPlan(rejected={codec.encode("a"): "for this test"})).run())
+    transact(
+        db,
+        lambda tr: Pass(
+            tr, code, 0, PassPlan(rejected={codec.encode("a"): KeyFailure("for this test")})
+        ).run(),
+    )
     add(db, name, {"a": 5})
     cq.purge(db, name)
     add(db, name, {"a": 7})
@@ -296,7 +312,9 @@ def busy(db: Any, name: str) -> QueueKeys:
     bad = codec.encode("k0")
     transact(
         db,
-        lambda tr: Pass(tr, code_of(db, name), 0, PassPlan(STAGING, rejected={bad: "for this test"})).run(),
+        lambda tr: Pass(
+            tr, code_of(db, name), 0, PassPlan(STAGING, rejected={bad: KeyFailure("for this test")})
+        ).run(),
     )
     add(db, name, {"k1": 100, "k2": 100})
     add(db, name, {"k1": 1000}, {"k1": 1000}, once="id")

@@ -17,6 +17,7 @@ from cq.admin.rebucket import finish_rebucket
 from cq.config.queue import Shape, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
+from cq.failure import KeyFailure
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
@@ -315,7 +316,7 @@ class TestPurge:
     def test_what_was_set_aside_goes_too(self, db: Any, name: str) -> None:
         cq.configure(db, name)
         encoded = config_of(db, name).key.encoder()("bad")
-        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, "broken", [1]))
+        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, KeyFailure("broken"), [1]))
         cq.purge(db, name)
         assert aside(db, name) == []  # at once: workers may be long in coming
         drain(db, name)
@@ -324,10 +325,10 @@ class TestPurge:
     def test_what_was_set_aside_before_is_not_added_again(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=1)
         encoded = config_of(db, name).key.encoder()("bad")
-        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, "broken", [5]))
+        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, KeyFailure("broken"), [5]))
         cq.purge(db, name)
         assert retry_aside(db, name) == 0
-        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, "broken", [1]))
+        transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, KeyFailure("broken"), [1]))
         assert retry_aside(db, name) == 1
         drain(db, name)
         assert_values(db, name, {"bad": 1})

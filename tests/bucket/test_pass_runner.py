@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import cq
 from cq.bucket.failure_share import FailureShare
 from cq.bucket.pass_runner import PassRunner
 from cq.encoding import codec
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import ManyFailed
@@ -52,6 +54,46 @@ def test_an_observer_that_raises_for_one_key_sets_aside_just_that_key(db: Any, n
     assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 3 for number in range(100) if number != 13}
     assert transact(db, lambda tr: tr.get(b"test/" + name.encode()).value) is None
     assert nothing_queued(db, name)
+
+
+def test_a_failure_has_the_code_the_frames_and_the_number_of_failed_passes(db: Any, name: str) -> None:
+    tries = 0
+
+    def refuse(tr: Any, changes: list[cq.Change]) -> None:
+        nonlocal tries
+        if any(change.key == "bad" for change in changes):
+            tries += 1
+            raise ValueError("not this one")
+
+    app = app_with(name, refuse)
+    app.configure(db, name, buckets=1)
+    add(db, name, {"bad": 1, **{f"k{number}": 1 for number in range(30)}})
+
+    combine_all(db, name, app)
+
+    (piece,) = aside(db, name)
+    assert piece.failure.tries == tries > 1
+    assert piece.failure.code == "observer test@1"
+    assert piece.failure.trace[-1].endswith('in refuse: raise ValueError("not this one")')
+    assert 0 < piece.failure.first <= piece.failure.last
+
+
+def test_a_combiner_that_fails_is_named_with_its_frames(db: Any, name: str) -> None:
+    def half(key: str, values: Sequence[int]) -> int:
+        return sum(values) // (0 if key == "bad" else 1)
+
+    app = cq.App()
+    app.queue(name, combiner=cq.Combiner("half", 3, half))
+    app.configure(db, name, buckets=1)
+    add(db, name, {"bad": 1, "good": 2})
+
+    combine_all(db, name, app)
+
+    (piece,) = aside(db, name)
+    assert piece.failure.code == "combiner half@3"
+    assert [line.split(" in ")[1] for line in piece.failure.trace] == [
+        'half: return sum(values) // (0 if key == "bad" else 1)'
+    ]
 
 
 def test_a_key_that_has_failed_costs_the_others_no_further_retries(db: Any, name: str) -> None:
@@ -421,26 +463,26 @@ class TestFailureShare:
 
     def test_a_few_failed_keys_break_nothing(self) -> None:
         share = FailureShare()
-        share.report(0, {b"%d" % number: "x" for number in range(FailureShare.MIN_FAILED - 1)})
+        share.report(0, {b"%d" % number: KeyFailure("x") for number in range(FailureShare.MIN_FAILED - 1)})
 
         assert not share.is_broken
 
     def test_many_failed_keys_break_it(self) -> None:
         share = FailureShare()
-        share.report(30, {b"%d" % number: f"error {number}" for number in range(10)})
+        share.report(30, {b"%d" % number: KeyFailure(f"error {number}") for number in range(10)})
 
         assert share.is_broken
         assert share.describe() == "10 of the last 40 keys failed, the latest with: error 9"
 
     def test_many_among_far_more_do_not(self) -> None:
         share = FailureShare()
-        share.report(1000, {b"%d" % number: "x" for number in range(10)})
+        share.report(1000, {b"%d" % number: KeyFailure("x") for number in range(10)})
 
         assert not share.is_broken
 
     def test_one_key_that_fails_again_and_again_counts_once(self) -> None:
         share = FailureShare()
         for _ in range(100):
-            share.report(0, {b"bad": "x"})
+            share.report(0, {b"bad": KeyFailure("x")})
 
         assert not share.is_broken

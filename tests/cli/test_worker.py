@@ -163,6 +163,30 @@ def test_code_comes_from_the_app_only_and_a_failing_key_is_set_aside(cli: Cli) -
     assert cli.run("get", "words", "bad").status == 3
 
 
+def test_a_key_set_aside_is_shown_with_the_frames_of_the_applications_code(cli: Cli) -> None:
+    (cli.folder / "shop.py").write_text(APP)
+    cli.run("configure", "lengths", "--key", "int")
+    cli.run("configure", "words", "--app", "shop:app")
+    cli.run("add", "words", "bad=1")
+    drained = cli.run("worker", "--drain", "--app", "shop:app")
+    cli.run("add", "words", "bad=2")
+    cli.run("worker", "--drain", "--app", "shop:app")
+
+    shown = cli.run("aside", "show", "words", "bad")
+    first, second = cli.run("aside", "show", "words", "bad", "--json").rows()
+    (listed,) = cli.run("aside", "list", "words", "--json").rows()
+
+    frame = 'shop.py:13 in refuse: raise ValueError("not this one")'
+    assert frame in drained.err
+    assert frame in shown.out
+    assert "observer refuse@1; 1 failed try" in shown.out
+    assert (first["code"], first["tries"], first["first"] <= first["last"]) == ("observer refuse@1", 1, True)
+    assert first["trace"][-1].endswith(frame)
+    assert f"process {listed['worker'].split()[1]} on " in listed["worker"]
+    assert (listed["updates"], listed["tries"]) == (2, 2)
+    assert (listed["first"], listed["last"]) == (first["first"], second["last"])
+
+
 def test_a_drain_combines_what_it_can_and_fails_only_for_queues_that_were_named(here: Here, cli: Cli) -> None:
     for queue in ("first", "middle", "last"):
         here("configure", queue, "--combiner", "sum")

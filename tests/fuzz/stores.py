@@ -19,6 +19,7 @@ from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import CqError
+from cq.failure import KeyFailure
 from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
@@ -122,8 +123,8 @@ def _put_under_way(db: Database) -> None:
     def write(tr: Any) -> None:
         tr.set(words.staged(b"aa"), b"\x05")
         tr.set(words.full, codec.encode(["admit", "why"]))
-        set_aside(tr, words, b"ab", "an error", [1, 2])
-        set_aside(tr, words, b"", "a row", [b"raw"])
+        set_aside(tr, words, b"ab", KeyFailure("an error"), [1, 2])
+        set_aside(tr, words, b"", KeyFailure("a row"), [b"raw"])
         tr.set(exports.failure(1), ExportFailure("an error", 5.0, 2).to_bytes())
         set_entry_aside(tr, exports, AsideEntry(1, bytes(22), "an error", b"aa", 5))
 

@@ -16,6 +16,7 @@ import pytest
 import cq
 from cq.encoding import codec
 from cq.errors import CorruptData
+from cq.failure import KeyFailure
 from cq.keys import VERSIONSTAMP_BYTES, QueueKeys
 from cq.observers.scheduling.members import read_members
 from cq.queue.set_aside import set_aside
@@ -108,6 +109,13 @@ def test_text_in_any_field_is_printed_safely(place: Any, monkeypatch: pytest.Mon
             assert_printable(said, *command)
 
 
+def _made_hostile(stored: Any) -> Any:
+    """The stored lists with hostile text in place of errors and states."""
+    if isinstance(stored, list):
+        return [_made_hostile(part) for part in stored]
+    return HOSTILE if stored in ("an error", "stopped") else stored
+
+
 class TestFields:
     """The fields of which it is known that they came through."""
 
@@ -118,7 +126,8 @@ class TestFields:
 
     def test_what_was_set_aside(self, place: Any, words: str) -> None:
         encoded = codec.encode(HOSTILE)
-        transact(place, lambda tr: set_aside(tr, QueueKeys(words), encoded, HOSTILE, [HOSTILE]))
+        hostile = KeyFailure(HOSTILE, HOSTILE, (HOSTILE,), HOSTILE, 1e9, 2e9)
+        transact(place, lambda tr: set_aside(tr, QueueKeys(words), encoded, hostile, [HOSTILE]))
 
         for command in (["aside", "list", words], ["aside", "show", words]):
             status, said = run(*command)
@@ -134,9 +143,7 @@ class TestFields:
         monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:///reporting.db")
         rows = stores.contents(place)
         changed = {
-            key: codec.encode(
-                [HOSTILE if part in ("an error", "stopped") else part for part in codec.decode(value)]
-            )
+            key: codec.encode(_made_hostile(codec.decode(value)))
             for key, value in rows.items()
             if b"an error" in value or b"gstopped" in value
         }

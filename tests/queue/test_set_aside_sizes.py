@@ -10,6 +10,7 @@ import pytest
 import cq
 from cq.admin.audit import audit_findings
 from cq.encoding import codec
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.set_aside import drop_aside, retry_aside, set_aside
@@ -22,7 +23,9 @@ LARGE: Final = "k" * 7_900
 
 
 def put_aside(db: Any, name: str, updates: list[Any]) -> None:
-    transact(db, lambda tr: set_aside(tr, QueueKeys(name), codec.encode(LARGE), "an error", updates))
+    transact(
+        db, lambda tr: set_aside(tr, QueueKeys(name), codec.encode(LARGE), KeyFailure("an error"), updates)
+    )
 
 
 @pytest.mark.parametrize("is_failing", [False, True])

@@ -11,6 +11,7 @@ import pytest
 import cq
 from cq.admin.rebucket import rebucket
 from cq.encoding import codec
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys, place
 from cq.keys.missed import MissedKeys
 from cq.store.transact import transact
@@ -49,7 +50,10 @@ def unreadable_rows(name: str) -> Rows:
 
 
 def notes_of_other_keys(name: str) -> Rows:
-    return ((MissedKeys(name).note(astray(key)), codec.encode("an error")) for key in LARGE)
+    return (
+        (MissedKeys(name).note(astray(key)), codec.encode(KeyFailure("an error").to_stored()))
+        for key in LARGE
+    )
 
 
 DAMAGE: list[Callable[[str], Rows]] = [

@@ -16,6 +16,7 @@ from cq import keys
 from cq.config.queue import read_config
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.keys import membership as workerkeys
 from cq.keys import queue as key_layout
@@ -250,7 +251,9 @@ DAMAGES = {
         aside=[(None, b"\xff")],
     ),
     "a piece set aside under another hash": Damage(
-        "aside-astray", lambda q, key: {aside_astray(q): encoded(["an error", 7])}, aside=[(NEW, 7)]
+        "aside-astray",
+        lambda q, key: {aside_astray(q): encoded([KeyFailure("an error").to_stored(), 7])},
+        aside=[(NEW, 7)],
     ),
     "a document of no number of parts": Damage("document", lambda q, key: {q.document(b"d"): encoded("one")}),
     "counts of no document": Damage(

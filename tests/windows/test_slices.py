@@ -20,6 +20,7 @@ from cq.app import App
 from cq.combiners import BUILT_IN, Combiner
 from cq.config.queue import queue_names, read_config
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, InvalidData
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers.top.index import top
 from cq.queue.set_aside import drop_aside, set_aside
@@ -256,10 +257,10 @@ def test_changes_of_a_merged_window(db: Any, window: cq.Window, clock: Clock) ->
 
 def test_updates_set_aside_can_be_dropped(db: Any, window: cq.Window) -> None:
     level = QueueKeys(f"{window.name}.5s")
-    transact(db, lambda tr: set_aside(tr, level, b"\x82aa\x00", "for this test", [1]))
+    transact(db, lambda tr: set_aside(tr, level, b"\x82aa\x00", KeyFailure("for this test"), [1]))
     assert drop_aside(db, f"{window.name}.5s") == 1
     keys = window.keys
-    transact(db, lambda tr: set_aside(tr, keys, b"aa", "for this test", [1]))
+    transact(db, lambda tr: set_aside(tr, keys, b"aa", KeyFailure("for this test"), [1]))
     assert drop_aside(db, window.name) == 1
 
 

@@ -27,6 +27,7 @@ from cq.errors import (
     PendingUnreadable,
     QueueFull,
 )
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.keys.window import WindowKeys
 from cq.observers.tasks.timed import WindowTask
@@ -453,7 +454,7 @@ def test_what_is_set_aside_and_added_again_leaves_once(db: Any, window: cq.Windo
         """As a pass does whose observer fails."""
         for bounds in (queue.all_rows(), queue.notifications()):
             tr.clear_range(*bounds)
-        set_aside(tr, queue, b"aa", "failed", [3])
+        set_aside(tr, queue, b"aa", KeyFailure("failed"), [3])
 
     transact(db, move)
     assert differences(db, window.name) == []

@@ -10,6 +10,8 @@ from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.reads import MOST_ASIDE, AsideOfQueue
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot, Topic
+from cq.failure import KeyFailure
+from cq.queue.set_aside import failures_by_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +20,12 @@ class AsideKey:
 
     Attributes:
         key: None for an unreadable row.
-        error: of its last piece.
+        failure: of its last piece, with the times and tries of all.
         updates: their number; 0 for a missed report.
     """
 
     key: Any
-    error: str
+    failure: KeyFailure
     updates: int
 
 
@@ -54,9 +56,7 @@ def _view(snapshot: StoreSnapshot, name: str) -> Mapping[str, Any]:
 
 
 def _table(found: AsideOfQueue) -> AsideTable:
-    by_key: dict[bytes, AsideKey] = {}
-    for key, piece in found.pieces:
-        before = by_key.get(piece.encoded_key)
-        number = len(piece.updates) + (before.updates if before else 0)
-        by_key[piece.encoded_key] = AsideKey(key, piece.error, number)
-    return AsideTable(found.name, list(by_key.values()), len(found.pieces) == MOST_ASIDE, found.problem)
+    keys = {piece.encoded_key: key for key, piece in found.pieces}
+    failures = failures_by_key(piece for _, piece in found.pieces)
+    rows = [AsideKey(keys[encoded], failure, number) for encoded, (failure, number) in failures.items()]
+    return AsideTable(found.name, rows, len(found.pieces) == MOST_ASIDE, found.problem)

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
-from cq.plain_text import escaped
+from cq.plain_text import escaped, utc_time
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
@@ -109,4 +109,5 @@ FILTERS: Final = {
     "clock": clock,
     "ticks": ticks,
     "plain": escaped,
+    "utc": utc_time,
 }

@@ -17,6 +17,7 @@ import cq
 from cq.cli.web.operate import OPERATIONS
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import read_config
+from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.queue.set_aside import set_aside
 from tests.cli.web.browsers import NEEDS_CHROMIUM, new_page, opened, visited
@@ -112,7 +113,10 @@ def retries(page: Page, db: Any) -> None:
 def drops(page: Page, db: Any) -> None:
     config = cq.transact(db, lambda tr: read_config(tr.snapshot, "orders"))
     cq.transact(
-        db, lambda tr: set_aside(tr, QueueKeys("orders"), config.key.encoder()("late"), "an error", [5, 6])
+        db,
+        lambda tr: set_aside(
+            tr, QueueKeys("orders"), config.key.encoder()("late"), KeyFailure("an error"), [5, 6]
+        ),
     )
     page.goto("/actions/drop?queue=orders")
     page.get_by_label("Key").fill("late")

@@ -301,6 +301,8 @@ def test_keys_that_were_set_aside_are_shown_with_their_errors(db: Any) -> None:
 
         assert "&lt;b&gt;bad&lt;/b&gt;" in html
         assert "ValueError: no &lt;b&gt;bad&lt;/b&gt;" in html
+        assert "in check: raise ValueError(f&#34;no {change.key}&#34;)</code>" in html
+        assert "of observer check@1</summary>" in html
         assert "good" not in html
         assert "1 piece set aside" in found.page("/aside/picky")
 
