@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final, Generic
 
+from cq import runtime
 from cq.arguments import repeatable
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
@@ -47,6 +48,7 @@ from cq.store.api import (
     error_code,
     snapshot_of,
 )
+from cq.store.own_writes import hides_writes, makes_unreadable, recorded
 from cq.store.transact import transact
 from cq.store.watch import wait_until
 from cq.type_variables import M
@@ -55,6 +57,7 @@ __all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "FeedPage", "Message"]
 
 LIMIT: Final = 100
 """Default limit of messages in a page."""
+_UNUSED_BYTES: Final = 16
 
 
 class Feed(Generic[M]):
@@ -322,6 +325,7 @@ class Feed(Generic[M]):
 
     def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> FeedPage[M]:
         _check_limit(limit)
+        self._refuse_after_append(tr, receiver)
         mark = tr.get(self.keys.removed(receiver))  # a future: both reads are under way at once
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
         try:
@@ -329,13 +333,29 @@ class Feed(Generic[M]):
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
                 raise
-            raise PendingUnreadable(
-                f"messages of feed {self.name!r} cannot be read after an append for their receiver in the same "
-                "transaction, as the new message has no id before the commit: read first, or in another transaction"
-            ) from error
+            raise self._unreadable() from error
         messages = tuple(map(decode_message, rows))
         position = messages[-1].id if messages else after
         return FeedPage(messages, position, more, after < split_mark(mark.value)[0])
+
+    def _refuse_after_append(self, tr: TransactionRead, receiver: bytes) -> None:
+        """Raise `PendingUnreadable` before the read that would fail: the transaction can still commit.
+
+        With `bypass_unreadable` only the read itself shows it.
+        """
+        appended = self.keys.messages(receiver)[0]
+        if appended not in recorded(tr):
+            return
+        unused = self.keys.latest(runtime.token_bytes(_UNUSED_BYTES))
+        is_hidden = hides_writes(tr, appended, unused)
+        if not is_hidden and makes_unreadable(tr, appended, self.keys.after_messages(receiver)):
+            raise self._unreadable()
+
+    def _unreadable(self) -> PendingUnreadable:
+        return PendingUnreadable(
+            f"messages of feed {self.name!r} cannot be read after an append for their receiver in the same "
+            "transaction, as the new message has no id before the commit: read first, or in another transaction"
+        )
 
     def _read_or_watch(
         self, tr: Transaction, receiver: bytes, after: bytes, limit: int

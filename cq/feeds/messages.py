@@ -18,6 +18,7 @@ from cq.feeds.config import FeedConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.feed import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
 from cq.store.api import KeyValue, Transaction
+from cq.store.own_writes import note_writes
 from cq.type_variables import M
 
 MAX_MESSAGE_BYTES: Final = 90_000
@@ -113,6 +114,7 @@ def put_messages(
         counters.append(counter.to_bytes(8, "big"))
     if not counters:
         return []
+    note_writes(tr, keys.messages(receiver)[0])
     # The value changes with each commit: it wakes watches of waiting readers.
     tr.set_versionstamped_value(keys.latest(receiver), INCOMPLETE_VERSIONSTAMP)
     if config.numbers:

@@ -98,6 +98,10 @@ class FeedKeys:
         prefix = self.prefix + b"m" + receiver
         return prefix, _after(prefix, until)
 
+    def after_messages(self, receiver: bytes) -> bytes:
+        """A key after a receiver's messages, in the range that an append makes unreadable; no transaction writes it."""
+        return self.prefix + b"m" + receiver + b"\xff" * VERSIONSTAMP_BYTES
+
     def message(self, receiver: bytes, id_: bytes) -> bytes:
         """The key of a message."""
         return self.prefix + b"m" + receiver + id_

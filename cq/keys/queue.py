@@ -199,6 +199,10 @@ class QueueKeys:
         prefix = self._rows + _BUCKET.pack(generation, bucket)
         return prefix, prefix + b"\xff" * (VERSIONSTAMP_BYTES + _COUNTER.size + 1)
 
+    def after_rows(self, generation: int, bucket: int) -> bytes:
+        """A key after all rows of a bucket, in the range that an add makes unreadable; no transaction writes it."""
+        return self._rows + _BUCKET.pack(generation, bucket) + b"\xff" * VERSIONSTAMP_BYTES
+
     def new_row(self, generation: int, bucket: int, counter: int) -> bytes:
         """The key argument of `set_versionstamped_key` for a row; `counter` orders the rows of one transaction."""
         return stamped(self._rows + _BUCKET.pack(generation, bucket), _COUNTER.pack(counter))

@@ -8,7 +8,7 @@ from typing import Any
 from cq.config.queue import QueueConfig
 from cq.encoding import codec, hashing
 from cq.keys import QueueKeys
-from cq.queue.pending import PENDING_BYTES, before_adds, read_pending, refuse_if_hidden, too_deep
+from cq.queue.pending import PENDING_BYTES, before_adds, read_pending, refuse_after_adds, too_deep
 from cq.queue.rows import Updates, notified
 from cq.queue.window_rows import read_overdue, removals, updates_that_count
 from cq.store.api import WANT_ALL, TransactionRead
@@ -42,7 +42,7 @@ def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes
     queue = QueueKeys(config.name)
     staged = _staged(snapshot, queue, config, wanted)
     if wanted is None:
-        refuse_if_hidden(snapshot, queue, config.name, config.name)
+        refuse_after_adds(snapshot, queue, config.name)
         buckets = set(notified(snapshot.get_range(*queue.notifications()), queue))
     else:
         buckets = _buckets_of(config, wanted)
