@@ -22,7 +22,7 @@ from types import NoneType
 from typing import Any, Final
 
 from cq.encoding.bounds import check_merged
-from cq.encoding.codec import DELETE, ValueType, shown
+from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, ValueType, encode, shown
 from cq.encoding.sketches import KINDS, ItemCount, Sketch
 from cq.encoding.sketches.loader import library
 from cq.errors import InvalidConfiguration, InvalidData
@@ -169,6 +169,29 @@ def _subtracted_counts(new: Mapping[Any, Any] | None, old: Mapping[Any, Any] | N
     with _exactly():  # unary minus rounds a Decimal, too
         negated = {item: -count for item, count in (old or {}).items()}
     return _counter(None, [new or {}, negated]) or None
+
+
+def updates_between(combiner: Combiner, new: Any, old: Any) -> list[Any]:
+    """The updates that change `old` into `new`, see `Combiner.difference`; none if no update is needed.
+
+    A value may be larger than an update, and the difference of two values as large as both together. So a large
+    difference of the built-in combiners of sets and dicts comes in parts, whose combination it is.
+    """
+    if combiner.difference is None:
+        raise TypeError(f"the combiner {combiner.name!r} has no differences")
+    update = combiner.difference(new, old)
+    if update is None:
+        return []
+    return _parts(update) if combiner.difference in (_added_items, _subtracted_counts) else [update]
+
+
+def _parts(update: Any) -> list[Any]:
+    """A set or a dict as parts that each have the size of an update; a single item stays as it is."""
+    if len(update) < 2 or len(encode(update)) <= MAX_UPDATE_BYTES:
+        return [update]
+    items = list(update.items() if isinstance(update, Mapping) else update)
+    kind, middle = dict if isinstance(update, Mapping) else set, len(items) // 2
+    return [part for half in (items[:middle], items[middle:]) for part in _parts(kind(half))]
 
 
 def _is_empty(value: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cq.combiners import built_in_combiner
+from cq.combiners import built_in_combiner, updates_between
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import level_key
 from cq.errors import InvalidConfiguration
@@ -24,10 +24,10 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
     """Return the observer's function; raises `InvalidConfiguration` unless the queue is a level to derive from."""
     into, period = settings.get("into"), settings.get("period")
     combiner = built_in_combiner(config.combiner.name)
-    difference = None if combiner is None else combiner.difference
     if (
         config.level_of is None
-        or difference is None
+        or combiner is None
+        or combiner.difference is None
         or settings.keys() != {"into", "period"}
         or type(into) is not str
         or type(period) is not int
@@ -42,11 +42,9 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
         for change in changes:
             if change.cause != UPDATES:
                 continue
-            update = difference(change.new, change.old)
-            if update is not None:
-                *parts, start = change.key
-                key = tuple(parts)
-                updates.append((level_key(key, start // period * period), update))
+            *parts, start = change.key
+            key = level_key(tuple(parts), start // period * period)
+            updates += [(key, update) for update in updates_between(combiner, change.new, change.old)]
         if updates:
             write_updates(tr, QueueKeys(into), read_config(tr, into), updates, None, due=None)
 

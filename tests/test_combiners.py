@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cq
 from cq import combiners
 from cq.combiners import BUILT_IN, counter, sum_
-from cq.encoding.codec import DELETE
+from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, encode
 from cq.encoding.sketches import Sketch
 from cq.errors import InvalidConfiguration, InvalidData
 
@@ -133,6 +133,29 @@ def test_a_difference_changes_old_into_new_wherever_old_is_included(name: str, d
     expected = [*others, *([] if new is None else [new])]
     combined = [final(name, combiner.combine("k", each)) if each else None for each in (parts, expected)]
     assert combined[0] == combined[1]
+
+
+@pytest.mark.parametrize("name", ["union", "counter"])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_difference_comes_in_parts_that_a_queue_takes(name: str, large: bool) -> None:
+    """Also if it is as large as two values: of one that replaces all items of another."""
+    number = 2_400 if large else 2
+    items = [[f"{kind}{item:034}" for item in range(number)] for kind in "ab"]
+    values: list[Any] = [set(each) if name == "union" else dict.fromkeys(each, 1) for each in items]
+    combiner, (old, new) = BUILT_IN[name], values
+
+    parts = combiners.updates_between(combiner, new, old)
+
+    assert len(parts) > 1 if large and name == "counter" else len(parts) == 1
+    assert all(len(encode(part)) <= MAX_UPDATE_BYTES for part in parts)
+    assert combiner.combine("k", [old, *parts]) == (old | new if name == "union" else new)
+    assert combiners.updates_between(combiner, new, new) == []
+    assert combiners.updates_between(combiner, new, None) == [new]
+
+
+def test_one_item_is_not_divided() -> None:
+    item = {"x" * 95_000}
+    assert combiners.updates_between(BUILT_IN["union"], item, None) == [item]
 
 
 def test_a_difference_of_decimals_is_exact() -> None:

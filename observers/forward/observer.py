@@ -8,10 +8,10 @@ see `cq.observers.forward.exporter`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from cq.combiners import BUILT_IN, Combiner, built_in_combiner
+from cq.combiners import BUILT_IN, Combiner, built_in_combiner, updates_between
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
@@ -50,16 +50,13 @@ def forward_spec(into: str | None = None, *, url_env: str = DEFAULT_ENV) -> Obse
     return ObserverSpec(NAME, VERSION, settings)
 
 
-def _latest(new: Any, old: Any) -> Any:
-    return new
+def _can_forward(combiner: Combiner) -> bool:
+    return combiner.takes_delete or combiner.difference is not None
 
 
-def _update_of(combiner: Combiner) -> Callable[[Any, Any], Any] | None:
-    """`update(new, old)`, the update for a change; None: the combiner has none.
-
-    It returns None for no update, and also for `DELETE` of a combiner that takes it.
-    """
-    return _latest if combiner.takes_delete else combiner.difference
+def _updates(combiner: Combiner, change: Change) -> list[Any]:
+    """The updates for a change; None among them is the `DELETE` of a combiner that takes it."""
+    return [change.new] if combiner.takes_delete else updates_between(combiner, change.new, change.old)
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
@@ -70,17 +67,16 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
     check_alone(config, NAME)
     combiner = config.combiner
     built_in = built_in_combiner(combiner.name)
-    update = None if built_in is None else _update_of(built_in)
-    if update is None or built_in is None or Named(built_in.name, built_in.version) != combiner:
+    if built_in is None or not _can_forward(built_in) or Named(built_in.name, built_in.version) != combiner:
         raise InvalidConfiguration(
             f"queue {config.name!r} combines by {combiner}, whose changes cannot be forwarded: expected one of "
-            f"{', '.join(name for name, each in BUILT_IN.items() if _update_of(each) is not None)}"
+            f"{', '.join(name for name, each in BUILT_IN.items() if _can_forward(each))}"
         )
     queue = ExportQueue(config.name, generation=generation)
 
     def forward(tr: Transaction, changes: list[Change]) -> None:
-        updates = [(change.key, update(change.new, change.old)) for change in changes]
-        queue.add_many(tr, [each for each in updates if config.takes_delete or each[1] is not None])
+        pairs = [(change.key, update) for change in changes for update in _updates(built_in, change)]
+        queue.add_many(tr, pairs)
 
     return forward
 

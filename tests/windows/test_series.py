@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import combiners
 from cq.app import App
 from cq.combiners import BUILT_IN
 from cq.encoding import codec
@@ -23,6 +24,7 @@ from cq.intake.json_lines import add_jsonl
 from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
 from cq.queue.limits import Full
+from cq.queue.set_aside import read_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.clocks import START, Clock, set_clock
@@ -54,6 +56,50 @@ def add_at(db: Any, series: cq.Series, updates: Any, at: float | None, **given: 
 
 def read(db: Any, name: str, key: Any = "a", **given: Any) -> list[tuple[int, Any]]:
     return transact(db, lambda tr: cq.CombineQueue(name).series(tr.snapshot, key, **given))
+
+
+LARGE: dict[str, list[Any]] = {
+    "union": [{f"{kind}{number:06}" for number in range(6_000)} for kind in "ab"],
+    "counter": [{f"{kind}{number:05}": 1 for number in range(5_900)} for kind in "ab"],
+}
+"""Two updates of 48 kB, whose combination is larger than an update may be, and fits into a value."""
+
+
+@pytest.mark.parametrize("combiner", LARGE)
+@pytest.mark.parametrize("is_drained_between", [False, True])
+@pytest.mark.usefixtures("clock")
+def test_a_difference_larger_than_an_update_reaches_all_levels(
+    db: Any, name: str, combiner: str, is_drained_between: bool
+) -> None:
+    series = configure(db, name, combiner=combiner, value="set" if combiner == "union" else "dict")
+    for update in LARGE[combiner]:
+        add_at(db, series, {"a": update}, NOW)
+        if is_drained_between:
+            drain(db)
+    drain(db)
+
+    value = BUILT_IN[combiner].combine("a", LARGE[combiner])
+    assert values(db, name) == {"a": value}
+    for level, start in (("1m", MINUTE), ("1h", HOUR), ("1d", DAY)):
+        assert values(db, f"{name}.{level}") == {("a", start): value}
+        assert transact(db, lambda tr: read_aside(tr, f"{name}.{level}")) == []  # noqa: B023 - runs at once
+
+
+@pytest.mark.usefixtures("clock")
+def test_derived_differences_as_large_as_two_values_would_be_set_aside_undivided(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test above would notice: this variant is broken on purpose."""
+    monkeypatch.setattr(combiners, "_parts", lambda update: [update])
+    series = configure(db, name, combiner="union", value="set")
+    for update in LARGE["union"]:
+        add_at(db, series, {"a": update}, NOW)
+    drain(db)
+
+    assert values(db, f"{name}.1h") == {}
+    assert transact(db, lambda tr: read_aside(tr, f"{name}.1m"))[0].error.endswith(
+        "exceeds the limit of 90,000"
+    )
 
 
 UPDATES: dict[str, tuple[str, list[Any]]] = {

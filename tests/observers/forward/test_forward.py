@@ -186,6 +186,19 @@ def test_a_forward_that_is_enabled_later_begins_with_all_values(stores: Stores) 
     assert values(stores.central) == {"home": 8}
 
 
+@pytest.mark.parametrize("combiner", ["union", "counter"])
+def test_a_change_as_large_as_a_value_is_forwarded_in_parts(stores: Stores, combiner: str) -> None:
+    value = "set" if combiner == "union" else "dict"
+    cq.configure(stores.central, QUEUE, value=value, combiner=combiner)
+    db = stores.cell("cell", value=value, combiner=combiner)
+    large = [{f"{kind}{number:05}" for number in range(5_900)} for kind in "ab"]
+    updates: list[Any] = large if combiner == "union" else [dict.fromkeys(each, 1) for each in large]
+    add(db, QUEUE, *({"home": update} for update in updates))
+
+    assert problem(db) == "active: "
+    assert values(stores.central) == {"home": resolve(combiner).combine("home", updates)}
+
+
 @pytest.mark.parametrize("combiner", ["distinct", "theta(lg_k=6)"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_items_of_many_stores_count_once(stores: Stores, combiner: str, seed: int) -> None:
@@ -298,15 +311,12 @@ def test_a_queue_is_not_forwarded_into_itself(stores: Stores) -> None:
 
 
 def test_an_update_that_is_refused_is_set_aside(stores: Stores) -> None:
-    settings: Any = {"combiner": "union", "value": set}
-    cq.configure(stores.central, QUEUE, **settings)
-    db = stores.cell("cell", **settings)
-    for part in (b"a", b"b"):
-        add(db, QUEUE, {"large": {part * 48_000}})  # together more than an update may have
-    add(db, QUEUE, {"small": {b"c"}})
+    cq.configure(stores.central, QUEUE, rollup="1m:2d")  # whose keys are shorter
+    db = stores.cell("cell")
+    add(db, QUEUE, {"a": 1, "a" * 7_995: 1, "b": 1})
     drain(db)
 
-    assert values(stores.central) == {"small": {b"c"}}
+    assert values(stores.central) == {"a": 1, "b": 1}
     (found,) = entries_aside(db, QUEUE)
     assert "exceeds the limit" in found.error
 
