@@ -101,7 +101,7 @@ def test_an_application_uses_the_installed_wheel(installed: Path, tmp_path: Path
     program = "import cq, cq.observers.worker; print(cq.__file__, cq.observers.worker.__file__, sep='\\n')"
 
     assert of(installed, [cq, "--version"], tmp_path) == f"cq {project()['project']['version']}\n"
-    of(installed, [cq, "configure", "words"], tmp_path)
+    of(installed, [cq, "configure", "words", "--combiner", "sum"], tmp_path)
     of(installed, [cq, "add", "words", "a=1"], tmp_path)
     of(installed, [cq, "worker", "--drain"], tmp_path)
     assert of(installed, [cq, "get", "words", "a"], tmp_path) == "a\t1\n"
