@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cq import keys, runtime
 from cq.admin.backfill import backfill_progress
@@ -19,16 +19,19 @@ from cq.keys import QueueKeys
 from cq.keys.missed import MissedKeys
 from cq.queue.limits import read_full
 from cq.queue.rows import oldest_by_bucket
+from cq.store import is_local
 from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
 from cq.store.sizes import COUNTED_BYTES, count_rows
 from cq.store.transact import transact, transact_versioned
 from cq.store.watch import wait_until
 from cq.windows.window import WindowStatistics, read_statistics
 
+T = TypeVar("T")
+
 _OUTSTANDING_SECONDS: Final = 10.0
 _OUTSTANDING_TIMES: Final = 5.0  # times the median age of all buckets
 _MOST_OUTSTANDING: Final = 5
-CLOCK: Final = keys.ROOT + b"clock"
+_CLOCK: Final = keys.ROOT + b"clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,8 @@ class QueueStatus:
 def status(db: Database, name: str | None = None) -> list[QueueStatus]:
     """The status of one queue or of all queues, each followed by its levels; raises `QueueNotConfigured`.
 
-    Reads up to 1 MB of rows for each queue, and one row for each bucket with work. Commits an empty transaction to get
-    the store's present version: ages are differences of versions, not of machines' clocks.
+    Reads up to 1 MB of rows for each queue, and one row for each bucket with work. On a cluster it commits an empty
+    transaction to get the present version: ages are differences of versions, not of machines' clocks.
     """
     if name is None:
         names = transact(db, lambda tr: queue_names(tr.snapshot))
@@ -123,8 +126,25 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
 
 def current_version(db: Database) -> int:
     """A version at or after every commit so far; versions grow by about a million a second, also in an idle store."""
-    # A transaction without writes would not commit: the conflict key makes it one that does.
-    return transact_versioned(db, lambda tr: tr.add_write_conflict_key(CLOCK))[1]
+    return read_at_present(db, lambda tr: None)[1]
+
+
+def read_at_present(db: Database, read: Callable[[Transaction], T]) -> tuple[T, int]:
+    """The result of `read(tr)` in a transaction, and `current_version`."""
+
+    def read_local(tr: Transaction) -> tuple[T, int]:
+        return read(tr), tr.get_read_version().wait()
+
+    def read_remote(tr: Transaction) -> T:
+        # A transaction without writes would not commit: the conflict key makes it one that does.
+        tr.add_write_conflict_key(_CLOCK)
+        return read(tr)
+
+    if not is_local(db):
+        return transact_versioned(db, read_remote)
+    # A local store gives versions by this machine's clock. A commit would need room on its disk, and the commit lock.
+    found, version = transact(db, read_local)
+    return found, max(version, runtime.time_ns() // 1000)
 
 
 def _read_or_report(db: Database, name: str) -> tuple[QueueStatus, dict[int, int]]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from cq.errors import InvalidConfiguration, InvalidUrl
+from cq.errors import InvalidConfiguration, InvalidUrl, NotAStore, StoreError
 from cq.keys import ROOT
 from cq.store.api import Database, Transaction
 from cq.store.space import Space
@@ -64,8 +65,8 @@ def open(
     Args:
         url: URL of the store, or path of an embedded store as an `os.PathLike`.
         create: whether to create the file of an embedded store if it does not exist.
-        read_only: for a program that only reads. The file is not created, and read permission suffices. Without write
-            permission, commits with writes raise `StoreError`.
+        read_only: for a program that only reads. The file is not created; read permission suffices, also on a full
+            disk. Without write permission, or if the disk has no room, commits with writes raise `StoreError`.
         prefix: prefix of cq's keys in the store, as `cq.Space` takes it; by default that of the URL, else
             `$CQ_PREFIX`, else `cq/`. Queues of other prefixes cannot be seen.
 
@@ -111,7 +112,17 @@ def _open_whole(parsed: _StoreUrl, *, create: bool, read_only: bool) -> Any:
     if read_only and not is_writable(Path(parsed.path).resolve()):
         return ReadOnlyDatabase(parsed.path)
     mode = PRIVATE if parsed.mode is None else parsed.mode
-    return Embedded(parsed.path, mode=mode, create=create and not read_only)
+    try:
+        return Embedded(parsed.path, mode=mode, create=create and not read_only)
+    except NotAStore:
+        raise
+    except StoreError:
+        if not read_only:
+            raise
+        # A full disk has no room for the files that SQLite makes beside the store of the first process that opens it.
+        with suppress(StoreError):
+            return ReadOnlyDatabase(parsed.path)
+        raise
 
 
 def close(db: Database) -> None:

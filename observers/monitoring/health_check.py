@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from cq import runtime
-from cq.admin.queue_status import CLOCK
+from cq.admin.queue_status import read_at_present
 from cq.config.flags import read_flags
 from cq.config.queue import queue_names, read_config
 from cq.errors import CorruptData, CqError
@@ -15,7 +15,6 @@ from cq.keys import QueueKeys
 from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, error_code
-from cq.store.transact import transact_versioned
 from cq.windows.window import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
@@ -36,7 +35,7 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
     advances versions by a minute or two, so all workers seem dead until their next beats.
     """
     try:
-        found, now = transact_versioned(db, _read)
+        found, now = read_at_present(db, _read)
     except Exception as error:
         if error_code(error) is None:
             raise
@@ -68,7 +67,6 @@ class _HealthReading(NamedTuple):
 
 def _read(tr: Transaction) -> _HealthReading:
     tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
-    tr.add_write_conflict_key(CLOCK)  # makes it a real commit, whose version is the store's present time
     found = _HealthReading(read_members(tr.snapshot), {}, {}, {}, [])
     for name in queue_names(tr.snapshot):
         try:

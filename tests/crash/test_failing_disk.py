@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
+import shutil
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -150,11 +153,75 @@ def test_a_command_says_in_one_line_that_there_is_no_room(cli: Cli, db: Any) -> 
     assert cli.run("get", "words", "a").out == "a\ty\n"
 
 
+READING = ("status", "health", "export list", "get words a", "items words", "aside list words", "limit words")
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
+def test_commands_that_only_read_need_no_room(cli: Cli, is_open: bool) -> None:
+    """Neither for files that SQLite makes beside a store that no process has open, nor for a commit."""
+    assert cli.run("configure", "words", "--export", "counts").status == 0
+    assert cli.run("add", "words", "a=1").status == 0
+    assert cli.run("configure", "others", "--combiner", "sum").status == 0
+    if is_open:
+        running(cli, "others")
+
+    for command in READING:
+        process = cli.start(*command.split(), preexec_fn=limited(1_000))
+        out, err = process.communicate(timeout=SECONDS)
+        # 1: no worker combines the queue; 3: the key has no value yet
+        expected = {"health": 1, "get words a": 3}.get(command, 0)
+        assert (process.returncode, err) == (expected, b""), command
+        assert b"does not answer" not in out
+
+
+def test_commands_that_only_read_work_on_a_full_file_system(tmp_path: Path) -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], check=False).returncode:
+        pytest.skip("this user may not mount a file system: unshare --user --mount")
+    (tmp_path / "disk").mkdir()
+    script = f"""
+        mount -t tmpfs -o size=1m tmpfs disk && cd disk || exit 77
+        cq() {{ "{sys.executable}" -m cq "$@"; }}
+        cq configure words --export counts >&2
+        cq add words a=1 >&2
+        cat /dev/zero >full 2>/dev/null
+        for command in {" ".join(f"'{each}'" for each in READING)} 'add words a=1'; do
+            cq $command >&2; echo "$command: $?"
+        done
+        rm cq.db-lock; cat /dev/zero >fuller 2>/dev/null; cq status >&2; echo "without a lock file: $?"
+        rm full fuller; cq add words a=1 >&2; echo "with room: $?"
+    """
+    ended = subprocess.run(
+        [*alone, "sh", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    if ended.returncode == 77:
+        pytest.skip("this user may not mount a file system of its own")
+
+    statuses = dict(line.split(": ") for line in ended.stdout.splitlines())
+    assert statuses == {
+        **dict.fromkeys(READING, "0"),
+        "health": "1",  # no worker is alive
+        "get words a": "3",
+        "add words a=1": "1",
+        "without a lock file": "0",
+        "with room": "0",
+    }
+    assert "Traceback" not in ended.stderr
+
+
 def test_a_store_that_is_opened_without_room_is_not_called_damaged(cli: Cli) -> None:
     assert cli.run("configure", "words", "--combiner", "sum").status == 0
     assert cli.run("add", "words", "a=1").status == 0
 
-    assert_one_line(cli.start("status", preexec_fn=limited(1_000)), "cli.db cannot be", "is full")
+    assert_one_line(
+        cli.start("add", "words", "a=1", preexec_fn=limited(1_000)), "cli.db cannot be", "is full"
+    )
     assert_one_line(
         cli.start(
             "configure", "words", "--combiner", "sum", "--store", "embedded:new.db", preexec_fn=limited(1_000)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from cq.admin.queue_status import CLOCK
+from cq.admin.queue_status import read_at_present
 from cq.cells.cells import Cells, Move
 from cq.cells.directory import CellStatus
 from cq.cli.web.sampling.snapshot import Reader
@@ -30,7 +30,7 @@ from cq.queue.rows import oldest_by_bucket
 from cq.queue.set_aside import Aside, read_aside
 from cq.store import OpenDatabase
 from cq.store.api import Transaction, TransactionRead, seconds_since
-from cq.store.transact import transact, transact_versioned
+from cq.store.transact import transact
 from cq.windows.window import Window
 
 TOP_ENTRIES: Final = 10
@@ -100,14 +100,13 @@ def read_queue(db: OpenDatabase, name: str) -> QueueDetail:
     """The details of a queue, in one transaction; raises `QueueNotConfigured`."""
 
     def read(tr: Transaction) -> tuple[QueueDetail, dict[tuple[int, int], int | None]]:
-        tr.add_write_conflict_key(CLOCK)  # makes it a real commit, whose version is the store's present time
         snapshot = tr.snapshot
         config, flags = read_config(snapshot, name), read_flags(snapshot, name)
         oldest = oldest_by_bucket(snapshot, QueueKeys(name))
         more = _top(snapshot, config) or _totals(snapshot, config)
         return QueueDetail(config, flags, {}, **more, changes=_changes(snapshot, config)), oldest
 
-    (detail, oldest), now = transact_versioned(db, read)
+    (detail, oldest), now = read_at_present(db, read)
     ages: dict[int, float] = {}
     for (_, number), version in oldest.items():
         if version is not None:

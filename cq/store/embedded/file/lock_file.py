@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from cq.errors import NotAStore
+from cq.errors import NotAStore, StoreError
 from cq.store.embedded.file.access import Access
 from cq.store.embedded.file.file_lock import FileLock
 
@@ -53,7 +53,7 @@ class LockFile(FileLock):
             self._content = mmap.mmap(descriptor, _LENGTH, prot=mmap.PROT_READ)
         except OSError as error:
             os.close(descriptor)
-            raise NotAStore(f"{self.path} cannot be made ({error.strerror}): check its disk") from None
+            raise StoreError(f"{self.path} cannot be made ({error.strerror}): check its disk") from None
         super().__init__(descriptor)
 
     def acquire(self, seconds: float) -> bool:
