@@ -10,12 +10,12 @@ from cq.observers.worker import Worker
 folder = tempfile.mkdtemp()
 central = cq.open(f"embedded:{folder}/central.db")  # the directory, and the totals
 notes = cq.configure(central, "notes")  # the cells have queues of the same name and types
-os.environ["TOTALS_URL"] = f"embedded:{folder}/central.db"
+os.environ["CQ_TOTALS_URL"] = f"embedded:{folder}/central.db"
 
 cells = cq.Cells(central)
 for name in ("north", "south"):
     cells.add_cell(name, f"embedded:{folder}/{name}.db")
-    cq.configure(cells.store(name), "notes", observers=[forward_spec(url_env="TOTALS_URL")])
+    cq.configure(cells.store(name), "notes", observers=[forward_spec(url_env="CQ_TOTALS_URL")])
 
 
 def save(data):

@@ -27,6 +27,7 @@ from cq.observers.export.batch import (
     FencedExporter,
     OutdatedBatch,
 )
+from cq.observers.export.environment import read_variable
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -156,7 +157,7 @@ class ForwardExporter(FencedExporter):
 
     def check_url(self) -> tuple[str, str, str]:
         """Return the receiving store's URL, scheme and path; raises `ExportFailed` if the URL is missing or wrong."""
-        url = os.environ.get(self._url_env)
+        url = read_variable(self._url_env)
         if not url:
             raise ExportFailed(f"${self._url_env} is not set: give the URL of the receiving store there")
         try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from cq.observers.export.batch import ExportFailed
+from cq.observers.export.environment import read_variable
 
 FIXED: Final[Mapping[str, Any]] = {
     # A message is in the topic once all in-sync replicas have it; the client's retries neither repeat nor reorder.
@@ -35,7 +35,7 @@ def read_addresses(env: str) -> str:
 
     Raises `ExportFailed`, without the text, if there are none or one is malformed.
     """
-    text = os.environ.get(env)
+    text = read_variable(env)
     if not text:
         raise ExportFailed(
             f"${env} is not set: give the addresses of Kafka's brokers there, such as host:9092"
@@ -52,7 +52,7 @@ def read_settings(env: str) -> dict[str, Any]:
 
     Raises `ExportFailed`, which shows no value of a setting, if one is missing or malformed.
     """
-    addresses, path = read_addresses(env), os.environ.get(f"{env}_CONFIG")
+    addresses, path = read_addresses(env), read_variable(env, "_CONFIG")
     found = {} if not path else _read_file(path, f"${env}_CONFIG")
     return {**found, "bootstrap.servers": addresses, **FIXED}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from sqlalchemy import event, exc
 from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration, MissingDriver
 from cq.observers.export.batch import CannotExport, ExportFailed
+from cq.observers.export.environment import read_variable
 from cq.observers.export.spec import DEFAULT_ENV
 from cq.observers.sql.dialects.dialect import Dialect
 from cq.observers.sql.dialects.mysql import Mysql
@@ -158,7 +158,7 @@ class ReportingDatabase:
         return engine
 
     def _url(self) -> sa.URL:
-        text = self._given or os.environ.get(self._env)
+        text = self._given or read_variable(self._env)
         if not text:
             raise InvalidConfiguration(
                 f"${self._env} is not set: give the URL of the {self._noun} there, "

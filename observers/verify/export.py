@@ -6,7 +6,6 @@ entries. `cq.observers.sql.verify` compares the table; it waits for pending chan
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from cq.errors import CorruptData, CqError
 from cq.keys import version_of
 from cq.keys.export import SEQUENCE_BYTES, ExportKeys, sequence_at, versionstamp_of
 from cq.observers.export.batch import ExportFailed
+from cq.observers.export.environment import read_variable
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import QueuedEntries, is_piece, is_whole, unpack
 from cq.observers.export.spec import NAME
@@ -193,7 +193,7 @@ def check_table(verification: Verification, wait_seconds: float, url_env: str | 
     if observer is None or not observer.is_built_in:
         return
     variable = url_env or str(observer.settings["url_env"])
-    if not os.environ.get(variable):
+    if not read_variable(variable):
         verification.note(f"the table was not compared with the values: ${variable} is not set")
         return
     # SQLAlchemy is an extra: import its users only where a table is exported.

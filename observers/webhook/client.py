@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import weakref
@@ -19,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 from cq import runtime
 from cq.distribution import install_command, version
 from cq.observers.export.batch import ExportFailed
+from cq.observers.export.environment import read_variable
 from cq.observers.webhook.signing import read_secrets, signed_headers
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class HttpReceiver:
 
     def _located(self) -> tuple[str, SplitResult]:
         """The URL, and its parts."""
-        url = os.environ.get(self._url_env)
+        url = read_variable(self._url_env)
         if not url:
             raise ExportFailed(f"${self._url_env} is not set: give the URL of the webhook there")
         parts = _split(url)

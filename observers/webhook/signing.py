@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import os
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from cq.observers.export.batch import ExportFailed
+from cq.observers.export.environment import read_variable
 
 PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = range(24, 65)
@@ -29,7 +29,7 @@ def read_secrets(env: str) -> list[bytes]:
 
     Raises `ExportFailed`, without the secret, if there is none or one is malformed.
     """
-    text, file = os.environ.get(env), os.environ.get(f"{env}_FILE")
+    text, file = read_variable(env), read_variable(env, "_FILE")
     if not text and not file:
         raise ExportFailed(
             f"neither ${env} nor ${env}_FILE is set: give the secret of the webhook, or the path of a file with it"

@@ -155,9 +155,9 @@ def test_what_is_missing_is_said_in_one_line(
     outcome = here("export", "init", "words")
     assert outcome.err.startswith("cq: $CQ_REPORTING_URL is not set: give the URL")
     assert outcome.status == 2
-    monkeypatch.setenv("REPORTS", f"sqlite:///{report}")
-    assert here("export", "init", "words", "--reporting-url-env", "REPORTS").status == 0
-    assert here("export", "init", "words", "--reporting-url-env", "REPORTS").out.startswith(
+    monkeypatch.setenv("CQ_REPORTS", f"sqlite:///{report}")
+    assert here("export", "init", "words", "--reporting-url-env", "CQ_REPORTS").status == 0
+    assert here("export", "init", "words", "--reporting-url-env", "CQ_REPORTS").out.startswith(
         "all tables exist"
     )
 

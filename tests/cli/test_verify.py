@@ -117,9 +117,9 @@ def test_a_reporting_database_that_does_not_answer_is_an_error(
 ) -> None:
     here("configure", "words", "--export", "counts")
     drain(words, "words")
-    monkeypatch.setenv("NOWHERE", "sqlite:////nowhere/at/all.db")
+    monkeypatch.setenv("CQ_NOWHERE", "sqlite:////nowhere/at/all.db")
 
-    ended = here("verify", "words", "--reporting-url-env", "NOWHERE")
+    ended = here("verify", "words", "--reporting-url-env", "CQ_NOWHERE")
 
     assert (ended.status, ended.err.count("\n"), ended.err[:4]) == (1, 1, "cq: ")
 

@@ -384,10 +384,10 @@ def test_tables_that_are_missing_or_different_are_said(db: Any, url: str) -> Non
 def test_a_reporting_database_without_a_url_is_said(
     db: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("REPORTS", raising=False)
-    cq.configure(db, "words", observers=[export_spec("words", url_env="REPORTS")])
+    monkeypatch.delenv("CQ_REPORTS", raising=False)
+    cq.configure(db, "words", observers=[export_spec("words", url_env="CQ_REPORTS")])
 
-    assert wrong(url)["export of words"].startswith("$REPORTS is not set: give the URL")
+    assert wrong(url)["export of words"].startswith("$CQ_REPORTS is not set: give the URL")
 
 
 def test_a_reporting_database_that_is_down_is_said_without_its_password(

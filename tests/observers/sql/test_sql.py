@@ -568,10 +568,13 @@ class TestSecrets:
     def test_parameters_that_a_driver_refuses_are_named_without_their_values(
         self, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("REPORTS", url)
-        reporting = ReportingDatabase(env="REPORTS")
+        monkeypatch.setenv("CQ_REPORTS", url)
+        reporting = ReportingDatabase(env="CQ_REPORTS")
         for use in (reporting.transaction, reporting.reading):
-            with pytest.raises(cq.InvalidConfiguration, match=r"in \$REPORTS refuses the URL") as told, use():
+            with (
+                pytest.raises(cq.InvalidConfiguration, match=r"in \$CQ_REPORTS refuses the URL") as told,
+                use(),
+            ):
                 pass
             assert "hunter2" not in str(told.value)
             assert f"({sa.make_url(url).query and next(iter(sa.make_url(url).query))})" in str(told.value)
@@ -580,9 +583,9 @@ class TestSecrets:
         "url", ["postgres//u:hunter2@h/d", "hunter2", "://u:hunter2@h", "oracle://u:hunter2@h/d"]
     )
     def test_a_url_that_is_none_is_not_shown(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("REPORTS", url)
+        monkeypatch.setenv("CQ_REPORTS", url)
         with pytest.raises(cq.InvalidConfiguration, match=r"REPORTS|oracle") as told:
-            _ = ReportingDatabase(env="REPORTS").engine
+            _ = ReportingDatabase(env="CQ_REPORTS").engine
         assert "hunter2" not in str(told.value)
 
     def test_a_url_that_is_missing_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:

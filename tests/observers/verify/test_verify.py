@@ -440,12 +440,12 @@ def test_a_table_that_differs_is_named_and_exported_anew(
         ("export-table", "k7", True, False),
         ("export-table", "k8", True, False),
     ]
-    monkeypatch.setenv("ANOTHER", sqlite_url)
+    monkeypatch.setenv("CQ_ANOTHER", sqlite_url)
     monkeypatch.delenv("CQ_REPORTING_URL")
     without = verification(db, name)
     assert list(without.run()) == []
     assert without.notes == ["the table was not compared with the values: $CQ_REPORTING_URL is not set"]
-    assert len(list(verification(db, name, url_env="ANOTHER").run())) == 2
+    assert len(list(verification(db, name, url_env="CQ_ANOTHER").run())) == 2
     monkeypatch.setenv("CQ_REPORTING_URL", sqlite_url)
     assert all(each.repaired for each in verification(db, name, repair=True).run())
     filling = verification(db, name)

@@ -1,0 +1,31 @@
+"""Environment variables that the settings of a queue name: the URLs, addresses and secrets of other systems.
+
+The names come from the store, and whoever can write there could have a worker send another program's credentials, or
+sign with them. So only names that are meant for cq are read.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from cq.encoding.codec import brief
+from cq.observers.export.batch import ExportFailed
+
+PREFIX: Final = "CQ_"
+LISTED_ENV: Final = "CQ_ENV_NAMES"
+"""The environment variable with other names that settings in the store may use, separated by commas."""
+RULE: Final = f"begin its name with {PREFIX}, or list it in ${LISTED_ENV}"
+
+
+def is_for_cq(name: object) -> bool:
+    """Whether settings in the store may name this variable: one of `CQ_...`, or one that `$CQ_ENV_NAMES` lists."""
+    listed = map(str.strip, os.environ.get(LISTED_ENV, "").split(","))
+    return isinstance(name, str) and (name.startswith(PREFIX) or name in filter(None, listed))
+
+
+def read_variable(name: str, suffix: str = "") -> str:
+    """The variable of a name from the store, with a suffix; empty if it is not set. Raises `ExportFailed`."""
+    if not is_for_cq(name):
+        raise ExportFailed(f"the environment variable {brief(name)} is not read for settings in a store: {RULE}")
+    return os.environ.get(name + suffix, "")

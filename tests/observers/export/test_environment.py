@@ -1,0 +1,99 @@
+"""Which environment variables the settings in a store may name: a store must not choose another program's secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cq
+from cq.config.queue import Named, QueueConfig
+from cq.encoding.codec import KeyType, ValueType
+from cq.observers.export.batch import ExportFailed
+from cq.observers.export.environment import is_for_cq
+from cq.observers.forward.exporter import ForwardExporter
+from cq.observers.kafka.settings import read_settings
+from cq.observers.monitoring.export_status import export_status
+from cq.observers.sql.engine import ReportingDatabase
+from cq.observers.webhook.client import HttpReceiver
+from cq.observers.webhook.observer import webhook_spec
+from cq.observers.webhook.signing import read_secrets
+from cq.observers.worker.worker import Worker
+from cq.testing import assert_values
+from tests.cli.conftest import Here, cli, here
+from tests.helpers import add
+
+__all__ = ["cli", "here"]
+
+FOREIGN = "SHOP_DATABASE_URL"
+SECRET = "whsec_" + "QUJD" * 8
+CONFIG = QueueConfig("words", KeyType.parse(str), ValueType("int"), Named("sum", 1), (), 1)
+READERS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "a SQL table": ("sqlite:///x.db", lambda name: ReportingDatabase(env=name).check_url()),
+    "a webhook": ("https://example.org/", lambda name: HttpReceiver(name, "CQ_WEBHOOK_SECRET").check()),
+    "a secret": (SECRET, read_secrets),
+    "another store": (
+        "embedded:other.db",
+        lambda name: ForwardExporter(CONFIG, store=b"", generation=1, into="words", url_env=name).check_url(),
+    ),
+    "a topic": ("host:9092", read_settings),
+}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CQ_ENV_NAMES", raising=False)
+    monkeypatch.setenv("CQ_WEBHOOK_SECRET", SECRET)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_variable_that_is_not_for_cq_is_not_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, read = READERS[kind]
+    for name in (FOREIGN, "CQ_TEST_VARIABLE"):
+        monkeypatch.setenv(name, text)
+    read("CQ_TEST_VARIABLE")
+    with pytest.raises(
+        ExportFailed, match=r"'SHOP_DATABASE_URL' is not read .* or list it in \$CQ_ENV_NAMES"
+    ):
+        read(FOREIGN)
+    monkeypatch.setenv("CQ_ENV_NAMES", f"OTHER, {FOREIGN}")
+    read(FOREIGN)
+
+
+@pytest.mark.parametrize("suffix", ["_FILE", "_CONFIG"])
+def test_a_file_that_another_variable_names_is_not_read(
+    suffix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv(f"SHOP{suffix}", str(tmp_path / "none"))
+    with pytest.raises(ExportFailed, match="'SHOP' is not read"):
+        read_secrets("SHOP") if suffix == "_FILE" else read_settings("SHOP")
+
+
+@pytest.mark.parametrize("name", ["SHOP", "cq_url", "", "XCQ_URL", None, 7, b"CQ_URL"])
+def test_other_names_are_not_for_cq(name: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CQ_ENV_NAMES", "OTHER,, ")
+    assert not is_for_cq(name)
+
+
+def test_passes_go_on_though_a_worker_may_not_read_the_variable(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOREIGN, "http://127.0.0.1:1/")
+    cq.configure(db, "words", observers=[webhook_spec(FOREIGN)])
+    add(db, "words", {"a": 1})
+    Worker(db).drain()
+    assert_values(db, "words", {"a": 1})
+    (status,) = export_status(db)
+    assert "'SHOP_DATABASE_URL' is not read" in status.error
+
+
+def test_a_command_says_what_to_do(here: Here, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOREIGN, "sqlite:///shop.db")
+    monkeypatch.setenv("CQ_ENV_NAMES", FOREIGN)
+    assert here("configure", "words", "--export", "words", "--reporting-url-env", FOREIGN).status == 0
+    assert here("export", "init", "words").status == 0
+    monkeypatch.delenv("CQ_ENV_NAMES")
+    assert "is not read for settings in a store" in here("export", "verify", "words").err
+    assert "is not read for settings in a store" in here("verify", "words").err
+    assert "is not read for settings in a store" in here("doctor").out
