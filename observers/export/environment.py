@@ -27,5 +27,7 @@ def is_for_cq(name: object) -> bool:
 def read_variable(name: str, suffix: str = "") -> str:
     """The variable of a name from the store, with a suffix; empty if it is not set. Raises `ExportFailed`."""
     if not is_for_cq(name):
-        raise ExportFailed(f"the environment variable {brief(name)} is not read for settings in a store: {RULE}")
+        raise ExportFailed(
+            f"the environment variable {brief(name)} is not read for settings in a store: {RULE}"
+        )
     return os.environ.get(name + suffix, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import weakref
@@ -11,6 +12,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from errno import ETIMEDOUT
 from http.client import HTTPException
+from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 from urllib.parse import SplitResult, urlsplit
@@ -23,6 +25,8 @@ from cq.observers.webhook.signing import read_secrets, signed_headers
 
 if TYPE_CHECKING:
     from urllib3.connection import HTTPConnection
+
+log = logging.getLogger("cq.worker")
 
 CONNECT_SECONDS: Final = 10.0
 """Maximum time to connect to one address of the receiver."""
@@ -51,7 +55,10 @@ class Receiver(Protocol):
     """The receiver of a webhook."""
 
     def check(self) -> str:
-        """Return the receiver's host; raises `ExportFailed` if the URL or the secret is missing or malformed."""
+        """Return the receiver's host, with a warning if requests to it are not encrypted.
+
+        Raises `ExportFailed` if the URL or the secret is missing or malformed.
+        """
 
     def post(self, message: str, body: bytes) -> Answer:
         """Send a signed request with this id; raises `ExportFailed` if there is no answer."""
@@ -130,6 +137,10 @@ class HttpReceiver:
         _, parts = self._located()
         read_secrets(self._secret_env)
         _check_installed()
+        if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
+            warning = f"changes and answers are not encrypted on their way to {parts.netloc}: use https"
+            log.warning("the URL in $%s begins with http://: %s", self._url_env, warning)
+            return f"{parts.netloc} (http: {warning})"
         return parts.netloc
 
     def post(self, message: str, body: bytes) -> Answer:
@@ -260,6 +271,15 @@ def _split(url: str) -> SplitResult | None:
         return None
     fits = parts.scheme in ("http", "https") and "@" not in parts.netloc and not parts.fragment
     return parts if fits and is_complete and url.isascii() and url.isprintable() and " " not in url else None
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _reason(error: Exception) -> str:

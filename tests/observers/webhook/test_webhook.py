@@ -259,6 +259,29 @@ class TestClient:
             HttpReceiver(URL_ENV, SECRET_ENV).check()
         assert "hunter2" not in str(failed.value)
 
+    @pytest.mark.parametrize(
+        ("url", "warns"),
+        [
+            ("http://receiver.example/x", True),
+            ("http://10.0.0.7:8000/", True),
+            ("http://localhost.example/", True),
+            ("http://[2001:db8::1]/", True),
+            ("https://receiver.example/x", False),
+            ("http://localhost:8000/", False),
+            ("http://here.localhost/", False),
+            ("http://127.1.2.3/", False),
+            ("http://[::1]:8000/", False),
+        ],
+    )
+    def test_requests_to_other_machines_without_encryption_are_warned_of(
+        self, url: str, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv(URL_ENV, url)
+        said = HttpReceiver(URL_ENV, SECRET_ENV).check()
+        assert said.split()[0] == url.split("/")[2]
+        assert ("use https" in said) is warns
+        assert [each.levelname for each in caplog.records] == ["WARNING"] * warns
+
     def test_a_missing_url_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(URL_ENV, raising=False)
         with pytest.raises(ExportFailed, match="\\$CQ_WEBHOOK_URL is not set"):
