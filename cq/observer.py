@@ -93,12 +93,15 @@ class ObserverSpec:
         version: increment it with every change of the result of `factory`, including the code of the functions.
         settings: stored in CBOR; must not contain secrets.
         factory: `factory(config, settings, generation)` returns the function; None for a built-in kind.
+        check: `check(tr, config)` raises an error if the observer does not suit the queue. It is called with snapshot
+            reads and the new configuration before this is stored, for whoever configures the queue.
     """
 
     name: str
     version: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     factory: Callable[[Any, Mapping[str, Any], int], ObserverFunction] | None = None
+    check: Callable[[Any, Any], object] | None = field(default=None, compare=False)
 
 
 def check_spec(spec: ObserverSpec) -> ObserverSpec:

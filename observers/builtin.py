@@ -6,12 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from cq.admin.configure import RequestedSettings, change
 from cq.app import Factory
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.config.rollup import OBSERVER as ROLLUP
 from cq.errors import InvalidConfiguration
-from cq.feeds.config import read_feed_config
 from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers import distinct, rollup
 from cq.observers.export import queue as export
@@ -29,7 +27,7 @@ from cq.observers.top import index
 from cq.observers.top.publisher import publishers
 from cq.observers.webhook import observer as webhook
 from cq.observers.webhook.observer import webhook_spec
-from cq.store.api import Database, TransactionRead
+from cq.store.api import Database
 
 _Tasks = Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task] | None]
 _TASKS: Final[Mapping[str, tuple[str, _Tasks]]] = {
@@ -78,22 +76,6 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     ROLLUP: rollup.observer,
 }
 """{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
-
-
-def change_checked(db: Database, name: str, wanted: RequestedSettings) -> QueueConfig:
-    """Make all requested changes or none, after a check that the built-in observers `wanted.put` suit the queue.
-
-    Raises `InvalidConfiguration` for a top of values other than numbers, `FeedNotConfigured` for a feed that is not
-    configured, and the errors of `cq.configure`.
-    """
-
-    def check(tr: TransactionRead, config: QueueConfig) -> None:
-        for observer in wanted.put:
-            FACTORIES[observer.name](config, observer.settings, 0)  # raises if it does not suit the queue
-            if observer.name == feedobserver.NAME:
-                read_feed_config(tr, observer.settings["feed"])
-
-    return change(db, name, wanted, check)
 
 
 def observer_tasks(

@@ -45,7 +45,8 @@ def distinct(into: str, *, parts: int = 1) -> ObserverSpec:
         raise InvalidConfiguration(
             f"expected parts to be the number of a key's parts to count by, at least 1, got: {brief(parts)}"
         )
-    return ObserverSpec(NAME, VERSION, {"into": check_name(into), "parts": parts})
+    settings = {"into": check_name(into), "parts": parts}
+    return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: observer(config, settings, 0))
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:

@@ -20,10 +20,9 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
-from cq.admin.configure import requested
+from cq.admin.configure import change, requested
 from cq.arguments import repeatable
 from cq.config.window import milliseconds
-from cq.observers.builtin import change_checked
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
 from cq.windows.refused import TAKEN
@@ -81,10 +80,10 @@ class Visits:
                 cq.configure(db, counted.name, key=str, value=int, combiner="sum", buckets=buckets)
         cq.configure(db, self.views.name, key=str, window=window, buckets=buckets)
         counts = [distinct(self.visitors.name)]
-        change_checked(db, self.seen.name, requested(key=_PAIR, window=window, buckets=buckets, put=counts))
+        change(db, self.seen.name, requested(key=_PAIR, window=window, buckets=buckets, put=counts))
         if self.readers is not None:
             counts = [distinct(self.readers.name)]
-            change_checked(db, self.read.name, requested(key=_PAIR, buckets=buckets, put=counts))
+            change(db, self.read.name, requested(key=_PAIR, buckets=buckets, put=counts))
 
     def count(
         self,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import cq
-from cq.admin.configure import requested
+from cq.admin.configure import change, requested
 from cq.admin.rollups import is_level
 from cq.app import App
 from cq.cli.shared import completion
@@ -28,7 +28,6 @@ from cq.cli.shared.options import (
 from cq.cli.shared.output import answer, with_levels
 from cq.config.queue import read_config
 from cq.observer import ObserverSpec
-from cq.observers.builtin import change_checked
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward.observer import DEFAULT_ENV as FORWARD_ENV
@@ -239,7 +238,7 @@ def configure(
         priority=priority,
         creates=creates,
     )
-    config = change_checked(db, queue, changes)
+    config = change(db, queue, changes)
     settings = config.settings()
     answer(json, f"queue {queue!r}: {_described(settings)}", queue=queue, **settings)
 

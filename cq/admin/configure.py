@@ -148,6 +148,12 @@ class RequestedSettings:
             )
         return shape
 
+    def check_observers(self, tr: TransactionRead, config: QueueConfig) -> None:
+        """Raises an error if a requested observer does not suit the queue of this new configuration."""
+        for spec in (*(self.observers or ()), *self.put):
+            if spec.check is not None:
+                spec.check(tr, config)
+
     def specs(self, current: QueueConfig) -> list[ObserverSpec]:
         """The requested observers of a queue, in their order."""
         stored = {each.name: _spec(each) for each in current.observers}
@@ -218,16 +224,8 @@ _NEW: Final = QueueConfig(
 """Defaults of a new queue on a cluster."""
 
 
-def change(
-    db: Database,
-    name: str,
-    wanted: RequestedSettings,
-    check: Callable[[TransactionRead, QueueConfig], object] = lambda tr, config: None,
-) -> QueueConfig:
-    """Make all requested changes of a queue in one transaction, or none of them; `cq.configure` documents the errors.
-
-    `check` is called with snapshot reads and the new configuration; the error that it raises refuses the change.
-    """
+def change(db: Database, name: str, wanted: RequestedSettings) -> QueueConfig:
+    """Make all requested changes of a queue in one transaction, or none; `cq.configure` documents the errors."""
     keys.check_name(name)
     new = replace(_NEW, name=name, buckets=LOCAL_BUCKETS if is_local(db) else DEFAULT_BUCKETS)
 
@@ -237,7 +235,7 @@ def change(
             raise QueueNotConfigured(name, nearest(name, queue_names(tr.snapshot, MAX_SUGGESTED)))
         before = None if stored is None else QueueConfig.from_bytes(name, stored)
         after = _created(new, wanted) if before is None else _changed(tr, before, wanted)
-        check(tr.snapshot, after)  # before any write: it may read cached configurations
+        wanted.check_observers(tr.snapshot, after)  # before any write: it may read cached configurations
         if before is not None:
             refuse_level_change(before, after)
         levels, removed = levels_after(tr, before, after), removed_levels(tr, before, after)

@@ -42,7 +42,7 @@ def export_spec(
         settings["schema"] = check_identifier(schema)
     if columns is not None:
         settings["columns"] = columns
-    return ObserverSpec(NAME, VERSION, settings)
+    return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: check_alone(config, NAME))
 
 
 def check_alone(config: QueueConfig, name: str) -> None:

@@ -27,7 +27,8 @@ def feed_spec(feed: str, receiver: str | None = None) -> ObserverSpec:
     before. All messages have one receiver, so a service needs one position.
 
     Args:
-        feed: name of the feed. Until it is configured, workers do not combine the queue.
+        feed: name of a configured feed; configuring the queue raises `FeedNotConfigured` if there is none. While it is
+            deleted, workers do not combine the queue.
         receiver: name of the receiver; None: the queue's name.
 
     Raises:
@@ -36,7 +37,7 @@ def feed_spec(feed: str, receiver: str | None = None) -> ObserverSpec:
     settings = {"feed": check_feed_name(feed)}
     if receiver is not None:
         settings["receiver"] = check_name(receiver)
-    return ObserverSpec(NAME, VERSION, settings)
+    return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: read_feed_config(tr, feed))
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:

@@ -47,7 +47,7 @@ def forward_spec(into: str | None = None, *, url_env: str = DEFAULT_ENV) -> Obse
     settings: dict[str, Any] = {"url_env": checked_env(url_env, DEFAULT_ENV)}
     if into is not None:
         settings["into"] = check_name(into)
-    return ObserverSpec(NAME, VERSION, settings)
+    return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: observer(config, settings, 0))
 
 
 def _can_forward(combiner: Combiner) -> bool:

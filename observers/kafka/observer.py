@@ -12,7 +12,7 @@ from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers.export.queue import add_changes
-from cq.observers.export.spec import checked_env
+from cq.observers.export.spec import check_alone, checked_env
 from cq.observers.kafka.client import KafkaTopic
 from cq.observers.kafka.exporter import KafkaExporter
 from cq.observers.scheduling.task import Task
@@ -46,7 +46,8 @@ def kafka_spec(topic: str, *, url_env: str = DEFAULT_ENV) -> ObserverSpec:
             "expected the name of a topic, 1 to 249 letters, digits, dots, hyphens and underscores, got: "
             f"{brief(topic)}"
         )
-    return ObserverSpec(NAME, VERSION, {"topic": topic, "url_env": checked_env(url_env, DEFAULT_ENV)})
+    settings = {"topic": topic, "url_env": checked_env(url_env, DEFAULT_ENV)}
+    return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: check_alone(config, NAME))
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:

@@ -84,9 +84,9 @@ def top(
     function = None if isinstance(group, str) else group
     by = group if isinstance(group, str) else group is not None
     settings = {"n": n, "every": every, "ranks": ranks, "score": score is not None, "group": by}
-    own = score is not None or function is not None
-    factory = partial(observer, score=score, group=function) if own else None
-    return ObserverSpec(NAME, version, settings, factory)
+    make = partial(observer, score=score, group=function)
+    factory = make if score is not None or function is not None else None
+    return ObserverSpec(NAME, version, settings, factory, check=lambda tr, config: make(config, settings, 0))
 
 
 def observer(

@@ -9,7 +9,7 @@ from cq.config.queue import ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers.export.queue import add_changes
-from cq.observers.export.spec import checked_env
+from cq.observers.export.spec import check_alone, checked_env
 from cq.observers.scheduling.task import Task
 from cq.observers.sink.tasks import BatchLimits, sink_tasks
 from cq.observers.webhook.client import HttpReceiver
@@ -43,7 +43,7 @@ def webhook_spec(url_env: str = DEFAULT_URL_ENV, *, secret_env: str = DEFAULT_SE
         "url_env": checked_env(url_env, DEFAULT_URL_ENV),
         "secret_env": checked_env(secret_env, DEFAULT_SECRET_ENV),
     }
-    return ObserverSpec(NAME, VERSION, settings)
+    return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: check_alone(config, NAME))
 
 
 def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:

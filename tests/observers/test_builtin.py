@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cq.config.queue import QueueConfig
+import cq
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding.codec import ValueType
 from cq.errors import CodeMismatch, InvalidConfiguration
 from cq.observers.builtin import FACTORIES
+from cq.observers.distinct import distinct
 from cq.observers.export.spec import export_spec
-from cq.observers.top.index import top
+from cq.observers.forward.observer import forward_spec
+from cq.observers.top.index import LAST_PART, top
+from cq.observers.webhook.observer import webhook_spec
 from cq.store.embedded import Database
+from cq.store.transact import transact
 from tests.helpers import configured
 
 TOP = dict(top(5).settings)
@@ -65,3 +71,42 @@ def test_values_without_scores_have_no_top(config: QueueConfig) -> None:
 
     with pytest.raises(InvalidConfiguration, match="of type str, which has no scores"):
         FACTORIES["top"](texts, TOP, 1)
+
+
+def _by_app(db: Any, name: str, spec: cq.ObserverSpec) -> object:
+    app = cq.App()
+    app.queue(name, observers=[spec])
+    return app.configure(db, name)
+
+
+CONFIGURED: dict[str, Callable[[Any, str, cq.ObserverSpec], object]] = {
+    "put_observer": cq.put_observer,
+    "configure": lambda db, name, spec: cq.configure(db, name, observers=[spec]),
+    "App.configure": _by_app,
+}
+
+
+@pytest.mark.parametrize("configure", CONFIGURED.values(), ids=CONFIGURED)
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (top(), "of type str, which has no scores"),
+        (top(group=LAST_PART), "expected keys of several parts"),
+        (distinct("pages"), "expected keys of more than 1 parts"),
+        (forward_spec(), "whose changes cannot be forwarded"),
+        (webhook_spec(), "both fill its export queue"),
+    ],
+    ids=["top", "top of periods", "distinct", "forward", "webhook"],
+)
+def test_an_observer_that_does_not_suit_the_queue_is_refused_whoever_configures_it(
+    db: Any, name: str, configure: Callable[..., object], spec: cq.ObserverSpec, said: str
+) -> None:
+    cq.configure(db, name, key=str, value=str, combiner=cq.Combiner("own", 1, lambda key, values: values[0]))
+    if spec.name == "webhook":
+        cq.put_observer(db, name, export_spec("table"))
+    before = transact(db, lambda tr: read_config(tr, name))
+
+    with pytest.raises(InvalidConfiguration, match=said):
+        configure(db, name, spec)
+
+    assert transact(db, lambda tr: read_config(tr, name)) == before

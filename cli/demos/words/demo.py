@@ -13,7 +13,7 @@ from itertools import count, islice
 from typing import Any, Final, TypeVar
 
 import cq
-from cq.admin.configure import requested
+from cq.admin.configure import change, requested
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness.crew import run_role
 from cq.cli.demos.harness.worker import run_worker
@@ -25,7 +25,6 @@ from cq.config.flags import read_flags
 from cq.config.queue import read_config
 from cq.errors import ConfigurationError, NotReady, TooLarge
 from cq.intake.documents import Documents
-from cq.observers.builtin import change_checked
 from cq.observers.export.spec import export_spec
 from cq.observers.sql.configured import find_export
 from cq.observers.top.cloud import CloudReader
@@ -76,7 +75,7 @@ def _observe(db: Any, store: str) -> None:
     config = db.transact(lambda tr: read_config(tr.snapshot, QUEUE))
     enabled = {observer.name for observer in config.observers}
     specs = (top_spec(), export_spec(TABLE, url_env=REPORTING_ENV))
-    change_checked(db, QUEUE, requested(put=[spec for spec in specs if spec.name not in enabled]))
+    change(db, QUEUE, requested(put=[spec for spec in specs if spec.name not in enabled]))
     export = find_export(db, QUEUE)
     init(export.reporting, export.definition)
 

@@ -69,7 +69,11 @@ def test_a_queue_whose_feed_is_not_there_waits_for_it(db: Any, name: str) -> Non
     config = configured(db, name)
     with pytest.raises(cq.FeedNotConfigured):
         put_built_in(db, config, feed_spec(feed.name))
+    with pytest.raises(cq.FeedNotConfigured):
+        cq.configure(db, name, observers=[feed_spec(feed.name)])
+    feed.configure(db)
     cq.configure(db, name, observers=[feed_spec(feed.name)])
+    feed.delete(db)
     add(db, name, a=1)
     with pytest.raises(cq.ConfigurationError, match="cq feed configure"):
         Worker(db, queues=[name]).drain()
