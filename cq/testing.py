@@ -27,7 +27,7 @@ from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, observer_tasks
 from cq.observers.export.task import exporter_tasks
-from cq.observers.monitoring.export_status import export_status
+from cq.observers.monitoring.export_status import export_queues, read_export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.tasks.timed import ExpiryTask
@@ -51,6 +51,7 @@ ROUNDS: Final = 1_000
 _ROWS: Final = 100  # read for a message, of each kind
 _SHOWN: Final = 10  # lines of each kind in a message
 _CHARACTERS: Final = 200  # of each key and value in a message
+_TRIES: Final = 5
 
 
 @pytest.fixture
@@ -151,18 +152,20 @@ def assert_values(db: Database, queue: str | CombineQueue, expected: Mapping[Any
         for line in _first_lines(lines)
     ]
     if lines:
-        lines += _remaining(db, handle.name)
+        lines += transact(db, lambda tr: _remaining(tr, handle.name))
         raise AssertionError("\n  ".join([f"queue {handle.name!r} has other values than expected:", *lines]))
 
 
 def assert_drained(db: Database, *queues: str | CombineQueue) -> None:
     """Assert that the queues (default: all queues) have no updates to combine or to export, and none set aside.
 
-    A queue includes the levels of its roll-up. The message names these updates, with errors.
+    A queue includes the levels of its roll-up. The message names these updates, with errors. All queues are read in one
+    transaction, so workers may run: a change that they move from one queue to another one is always seen in one of
+    them. A transaction lives five seconds: name the queues if a cluster has thousands.
     """
     __tracebackhide__ = True
-    names = _names(db, queues) or _all_names(db)
-    lines = [f"queue {name!r}: {line}" for name in names for line in _remaining(db, name)]
+    names = _names(db, queues)
+    lines = transact(db, lambda tr: _remaining_in(tr, names or _all_names(tr)))
     if lines:
         raise AssertionError("\n  ".join(["not everything is combined and exported:", *lines]))
 
@@ -257,16 +260,21 @@ def _run(task: Task) -> float:
 # Remaining work
 
 
-def _all_names(db: Database) -> list[str]:
-    return sorted(
-        {*transact(db, lambda tr: queue_names(tr.snapshot)), *(each.name for each in export_status(db))}
-    )
+def _all_names(tr: Transaction) -> list[str]:
+    return sorted({*queue_names(tr.snapshot), *export_queues(tr)})
 
 
-def _remaining(db: Database, name: str) -> list[str]:
+def _remaining_in(tr: Transaction, names: Sequence[str]) -> list[str]:
+    """Lines about the remaining work of these queues, each with the name of its queue."""
+    tr.options.set_retry_limit(_TRIES)  # a transaction that gets too old each time would be retried for ever
+    return [f"queue {name!r}: {line}" for name in names for line in _remaining(tr, name)]
+
+
+def _remaining(tr: Transaction, name: str) -> list[str]:
     """Lines about queued updates of a queue, rows to export, and updates set aside."""
-    lines = transact(db, lambda tr: _remaining_in_queue(tr, name) if name in queue_names(tr.snapshot) else [])
-    for each in export_status(db, name):
+    lines = _remaining_in_queue(tr, name) if name in queue_names(tr.snapshot) else []
+    now = tr.get_read_version().wait()
+    for each in (read_export_status(tr, each, now) for each in export_queues(tr, name)):
         if each.rows or each.state != "active":
             error = f": {each.error}" if each.error else ""
             lines.append(f"rows to export: {each.rows:,}; the export is {each.state}{error}")

@@ -345,3 +345,37 @@ def test_messages_stay_short(db: Any, name: str) -> None:
     assert ", 'k0' DELETE, " in line
     assert line.endswith("'k8' DELETE, ... and 11 more")
     assert len(line) < 500
+
+
+def test_a_change_that_moves_to_a_queue_already_read_is_seen(
+    cq_db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker moves it while the assertion reads: all queues are read at one version."""
+    app, total = cq.App(), cq.CombineQueue("a_total")
+
+    def count(tr: Any, changes: list[cq.Change]) -> None:
+        total.add(tr, {"all": len(changes)})
+
+    app.queue("words", observers=[count])
+    cq.configure(cq_db, "a_total")
+    app.configure(cq_db, "words")
+    drain(cq_db, app=app)
+    add(cq_db, "words", {"hello": 1})
+    remaining = testing._remaining
+    read: list[str] = []
+
+    def read_before_a_worker_moves(source: Any, name: str) -> list[str]:
+        found = remaining(source, name)
+        read.append(name)
+        if len(read) == 1:
+            drain(cq_db, "words", app=app)
+        return found
+
+    monkeypatch.setattr(testing, "_remaining", read_before_a_worker_moves)
+    assert message(assert_drained, cq_db)[1:] == [
+        "  queue 'words': queued updates, in commit order by bucket: 'hello' 1"
+    ]
+    assert read == ["a_total", "words"]
+    monkeypatch.undo()
+    drain(cq_db, app=app)
+    assert_drained(cq_db)

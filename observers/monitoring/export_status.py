@@ -74,7 +74,7 @@ def export_status(db: Database, name: str | None = None) -> list[ExportStatus]:
     found = []
     for each in names:
         try:
-            found.append(transact(db, partial(_read, name=each, now=now)))
+            found.append(transact(db, partial(read_export_status, name=each, now=now)))
         except CqError as error:
             if name is not None:
                 raise
@@ -102,7 +102,8 @@ def export_queues(tr: Transaction, name: str | None = None) -> list[str]:
     return sorted(names)
 
 
-def _read(tr: Transaction, name: str, now: int) -> ExportStatus:
+def read_export_status(tr: Transaction, name: str, now: int) -> ExportStatus:
+    """The status of one export queue, of which `export_queues` gives the names, at the version `now`."""
     snapshot, keys = tr.snapshot, ExportKeys(name)
     oldest = oldest_versions(snapshot, keys)
     rows, size, exact = count_rows(snapshot, *keys.all_rows())
