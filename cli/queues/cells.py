@@ -75,8 +75,8 @@ def add(
 ) -> None:
     """Add a cell, or change the URL or weight of a cell.
 
-    From then on the store at the URL belongs to this cell of this directory only. The directory stores absolute paths:
-    they must be valid on every machine that uses the directory.
+    From then on the store at the URL belongs to this cell of this directory only. The store of a new cell is created if
+    it does not exist. The directory stores absolute paths: they must be valid on every machine that uses the directory.
     """
     with _open_cells(directory, store, make_store) as opened:
         opened.add_cell(cell, url, weight=weight)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from cq import runtime, store
@@ -104,8 +105,8 @@ class AsyncCells(AsyncHandle):
         await run(self.sync.move, user, cell)
 
 
-def _open(url: str) -> Any:
+def _open(url: str, *, create: bool) -> Any:
     """Open a store, without blocking the event loop of a task, such that tasks may wait for it."""
-    in_task = runtime.is_task()
-    opened = result_of(asyncio.to_thread(store.open_exactly, url)) if in_task else store.open_exactly(url)
+    opening = partial(store.open_exactly, url, create=create)
+    opened = result_of(asyncio.to_thread(opening)) if runtime.is_task() else opening()
     return AsyncDatabase(opened).sync

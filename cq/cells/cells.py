@@ -21,7 +21,7 @@ from cq.backoff import delay_after
 from cq.cells.directory import CellStatus, Directory, checked_cell, emptiest
 from cq.cells.move import UserMove
 from cq.cells.records import DRAINING, HERE, Fence, Record
-from cq.cells.stores import CellStores
+from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
 from cq.errors import CellMismatch, CellNotKnown, UserMoving
 from cq.keys import cell as keys
@@ -62,12 +62,12 @@ class Cells:
 
     Args:
         directory: the database of the directory.
-        opener: opens the store of a cell's URL; by default as `cq.open`, without `$CQ_PREFIX`.
+        opener: opens the store of a cell's URL; by default as `cq.open`, without `$CQ_PREFIX`. It is called as
+            `opener(url, create=False)`, and by `add_cell` with `create=True` for a new cell: only then it may create
+            the store.
     """
 
-    def __init__(
-        self, directory: Database, *, opener: Callable[[str], Database] = store.open_exactly
-    ) -> None:
+    def __init__(self, directory: Database, *, opener: Opener = store.open_exactly) -> None:
         self.directory = Directory(directory)
         self._stores = CellStores(self.directory, opener)
         self._cache: dict[bytes, Location] = {}  # by users in CBOR: in a dict 1 and 1.0 are one key
@@ -87,13 +87,14 @@ class Cells:
     # Cells
 
     def add_cell(self, name: str, url: str, *, weight: int = 1) -> None:
-        """Add a cell, or change the URL or weight of an existing one.
+        """Add a cell, or change the URL or weight of an existing one. The store of a new cell is created if needed.
 
         The store records the cell and the directory that it belongs to; it cannot become another cell.
 
         Args:
             name: 1 to 100 letters, digits, `_`, `.` or `-`.
-            url: a URL of `cq.open`, the same for all processes; paths are stored in full.
+            url: a URL of `cq.open`, the same for all processes; paths are stored in full. Its `?mode=` is for a store
+                that is created now, and is not stored.
             weight: capacity compared with other cells, 1 to 1,000,000.
 
         Raises:
@@ -108,7 +109,7 @@ class Cells:
             is_new = False
         except CellNotKnown:
             is_new = True
-        self._stores.claim(name, cell.url, is_new=is_new)
+        self._stores.claim(name, url, is_new=is_new)
         self.directory.put_cell(name, cell, is_new=is_new)
 
     def drain_cell(self, name: str, *, draining: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from cq import store
 from cq.cells.directory import Directory
@@ -15,15 +16,24 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 
+class Opener(Protocol):
+    """Opens the store of a URL, as `cq.open`; creates it only if `create` is true."""
+
+    def __call__(self, url: str, /, *, create: bool) -> Database: ...
+
+
 class CellStores:
     """The stores of a directory's cells, by the cells' names; for any thread.
+
+    Only `claim` creates a store, for the operator who names its URL. The URLs in the directory may come from another
+    user: to read them must not create files with the rights of the reader.
 
     Args:
         directory: the directory of the cells.
         opener: opens the store of a URL.
     """
 
-    def __init__(self, directory: Directory, opener: Callable[[str], Database]) -> None:
+    def __init__(self, directory: Directory, opener: Opener) -> None:
         self._directory = directory
         self._opener = opener
         self._lock = threading.Lock()
@@ -38,6 +48,8 @@ class CellStores:
     def claim(self, name: str, url: str, *, is_new: bool) -> None:
         """Write the identity of a new cell to a store, or check the identity of an existing one.
 
+        A new cell's store is created if it does not exist.
+
         Raises `CellMismatch` if the store is another cell, or, unless the cell is new, no cell.
         """
         wanted = Identity(name, self.directory_id())
@@ -48,7 +60,7 @@ class CellStores:
                 tr.set(keys.IDENTITY, wanted.to_bytes())
             check_identity(tr, wanted)
 
-        db = self._verified(url, claim)
+        db = self._verified(url, claim, create=is_new)
         with self._lock:
             self._open[name] = db
 
@@ -70,16 +82,16 @@ class CellStores:
         return self._id
 
     def _opened(self, name: str, url: str) -> Database:
-        db = self._verified(url, lambda tr: self.check(tr.snapshot, name))
+        db = self._verified(url, lambda tr: self.check(tr.snapshot, name), create=False)
         with self._lock:
             kept = self._open.setdefault(name, db)
         if kept is not db:  # another thread has opened the store first
             store.close(db)
         return kept
 
-    def _verified(self, url: str, verify: Callable[[Transaction], object]) -> Database:
+    def _verified(self, url: str, verify: Callable[[Transaction], object], *, create: bool) -> Database:
         """Open the store of a URL; closes it again if `verify` raises `CellMismatch`."""
-        db = self._opener(url)
+        db = self._opener(url, create=create)
         try:
             transact(db, verify)
         except CellMismatch:

@@ -96,9 +96,9 @@ def _space_of(parsed: _StoreUrl) -> Space:
     return Space(parsed.prefix or os.environ.get("CQ_PREFIX") or ROOT)
 
 
-def open_exactly(url: str) -> OpenDatabase:
+def open_exactly(url: str, *, create: bool = True) -> OpenDatabase:
     """Open the store of a URL that another process may have written: `$CQ_PREFIX` does not apply to it."""
-    return open(url, prefix=_parsed(url).prefix or ROOT)
+    return open(url, create=create, prefix=_parsed(url).prefix or ROOT)
 
 
 def _open_whole(parsed: _StoreUrl, *, create: bool, read_only: bool) -> Any:
@@ -152,13 +152,13 @@ def located(url: str | None = None) -> tuple[str, str]:
 
 
 def absolute(url: str) -> str:
-    """The URL with an absolute path, valid in every folder; raises `InvalidUrl`."""
+    """The URL of an existing store, with an absolute path: valid in every folder. Raises `InvalidUrl`.
+
+    It has no `mode`, which only a new store takes.
+    """
     parsed = _parsed(url)
     path = os.path.abspath(parsed.path) if parsed.path else ""
-    mode = "" if parsed.mode is None else f"mode={parsed.mode:04o}"
-    prefix = parsed.prefix and f"prefix={parsed.prefix}"
-    options = "&".join(filter(None, (mode, prefix)))
-    return f"{parsed.scheme}:{path}" + (options and f"?{options}")
+    return f"{parsed.scheme}:{path}" + (parsed.prefix and f"?prefix={parsed.prefix}")
 
 
 class _StoreUrl(NamedTuple):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from cq.cells import move
 from cq.cells.cells import Cells
 from cq.cells.records import GONE, HERE, LEAVING, Fence, Identity, Record
 from cq.config.store_id import ensure_store_id
-from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, UserMoving, UserNotPlaced
+from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, NotAStore, UserMoving, UserNotPlaced
 from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
 from cq.store.transact import transact
@@ -69,7 +71,7 @@ class Site:
 
     def process(self, wrap: Callable[[Any], Any] = lambda db: db) -> Cells:
         """The cells as a process of its own sees them, through databases wrapped so."""
-        return Cells(wrap(self.directory), opener=lambda url: wrap(self.open(url)))
+        return Cells(wrap(self.directory), opener=lambda url, *, create: wrap(self.open(url)))
 
     def fences(self, user: Any = USER) -> dict[str, Fence]:
         """A user's fences, by cells."""
@@ -508,3 +510,21 @@ def test_transactions_of_a_users_data_use_queues_of_the_cell(site: Site) -> None
     pending = partial(queue.get, key="all", pending=True)
     assert transact(site.own.store("cell0"), pending) == 1
     assert list(verify(site.own.store("cell0"), "notes")) == []
+
+
+def test_only_a_new_cell_creates_a_store(tmp_path: Path) -> None:
+    """Another user may have written the URLs of the directory: a reader must not create files that they name."""
+    url, missing = f"embedded:{tmp_path / 'cell.db'}?mode=0660", tmp_path / "missing.db"
+    with Database(tmp_path / "directory.db") as directory, Cells(directory) as cells:
+        cells.add_cell("eu", url)
+        assert stat.S_IMODE((tmp_path / "cell.db").stat().st_mode) == 0o660
+        (cell,) = cells.cells()
+        assert cell.url == f"embedded:{tmp_path / 'cell.db'}"
+
+        with pytest.raises(NotAStore, match="does not exist"):
+            cells.add_cell("eu", f"embedded:{missing}")
+        forged = replace(cells.directory.cell("eu"), url=f"embedded:{missing}?mode=0666")
+        transact(directory, lambda tr: tr.set(cellkeys.cell("us"), forged.to_bytes()))
+        with pytest.raises(NotAStore, match="does not exist"):
+            cells.store("us")
+        assert [path.name for path in tmp_path.iterdir() if path.name.startswith("missing")] == []

@@ -83,7 +83,7 @@ class CellsWorld(Scenario):
     def begin(self) -> None:
         """Make the cells and the queues, and start everybody."""
         os.environ[URL_ENV] = f"embedded:{self.folder / DIRECTORY}.db"
-        cells = cq.Cells(self.inner, opener=lambda url: self.inners[Path(url).name])
+        cells = cq.Cells(self.inner, opener=lambda url, *, create: self.inners[Path(url).name])
         for name in CELLS:
             cells.add_cell(name, f"embedded:{self.folder / name}")
             observers = [forward_spec(url_env=URL_ENV)] if "forward" in self.plan else []
@@ -98,7 +98,7 @@ class CellsWorld(Scenario):
 
     def cells(self, process: Process) -> cq.Cells:
         """The cells as a process sees them."""
-        return cq.Cells(self.db(process), opener=lambda url: self.db(process, Path(url).name))
+        return cq.Cells(self.db(process), opener=lambda url, *, create: self.db(process, Path(url).name))
 
     def _start(self, name: str, task: str, act: Callable[[cq.Cells], object]) -> None:
         """A process that does something again and again."""
