@@ -11,12 +11,13 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from cq import store
 from cq.combiners import resolve
 from cq.config.queue import QueueConfig, read_config
 from cq.config.store_id import store_id
-from cq.encoding.codec import DELETE
+from cq.encoding.codec import DELETE, encode
 from cq.errors import CorruptData, InvalidData, InvalidUrl, QueueFull
 from cq.keys.export import SEQUENCE_BYTES, generation_of, received
 from cq.observers.export.batch import (
@@ -28,8 +29,11 @@ from cq.observers.export.batch import (
     OutdatedBatch,
 )
 from cq.observers.export.environment import read_variable
+from cq.observers.export.rows import ExportEntry
+from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.sizes import PREDICTED_BYTES
 from cq.store.transact import transact
 
 
@@ -57,9 +61,12 @@ class ForwardExporter(FencedExporter):
 
     def __call__(self, batch: ExportBatch) -> None:
         try:
-            transact(self._database(), lambda tr: self._apply(tr, self._own(batch)))
+            is_applied = transact(self._database(), lambda tr: self._apply(tr, self._own(batch)))
         except QueueFull as error:
             raise ExportFailed(str(error)) from error
+        if not is_applied:
+            for half in batch.halves():
+                self(half)
 
     def check(self, batches: Sequence[ExportBatch]) -> None:
         for batch in batches:
@@ -77,24 +84,28 @@ class ForwardExporter(FencedExporter):
         if receiving is not None:
             store.close(receiving)
 
-    def _apply(self, tr: Transaction, batch: ExportBatch) -> None:
-        self._check_queue(tr)
+    def _apply(self, tr: Transaction, batch: ExportBatch) -> bool:
+        """Add the updates of a batch; returns False, and writes nothing, if they are too large for one transaction."""
+        config = self._check_queue(tr)
         progress = self._progress(tr, batch.bucket)
         if not self._may_apply(batch, progress):
             raise OutdatedBatch
         if progress >= batch.last or generation_of(batch.last) < self._generation:
-            return
-        updates = [
-            (entry.key, DELETE if entry.value is None else entry.value)
+            return True
+        entries = [
+            entry
             for entry in batch.ordered
             if entry.sequence > progress and generation_of(entry.sequence) == self._generation
         ]
-        if updates:
+        if len(entries) > 1 and _written(config, entries) > PREDICTED_BYTES:
+            return False
+        if entries:
             try:
-                self._into.add(tr, updates)
+                self._into.add(tr, list(map(_update, entries)))
             except InvalidData as error:
                 raise CannotExport(str(error)) from error
         tr.set(self._fence(batch.bucket), batch.last)
+        return True
 
     # The fence
 
@@ -181,9 +192,10 @@ class ForwardExporter(FencedExporter):
             )
         return db
 
-    def _check_queue(self, tr: Transaction) -> None:
-        """Raise `ExportFailed` unless the receiving queue has the types and combiner of the forwarded queue."""
-        found, own = read_config(tr, self._into.name).settings(), self._config.settings()
+    def _check_queue(self, tr: Transaction) -> QueueConfig:
+        """The receiving queue; raises `ExportFailed` unless it has the types and combiner of the forwarded queue."""
+        config = read_config(tr, self._into.name)
+        found, own = config.settings(), self._config.settings()
         wrong = [
             f"{what} {found[what]} instead of {own[what]}"
             for what in ("key", "value", "combiner")
@@ -193,3 +205,17 @@ class ForwardExporter(FencedExporter):
             raise ExportFailed(
                 f"the receiving queue {self._into.name!r} has {', '.join(wrong)}: forward into a queue of the same kind"
             )
+        return config
+
+
+def _update(entry: ExportEntry) -> tuple[Any, Any]:
+    """The key and the update of an entry."""
+    return entry.key, DELETE if entry.value is None else entry.value
+
+
+def _written(config: QueueConfig, entries: Sequence[ExportEntry]) -> int:
+    """The approximate bytes that adding these entries to a queue writes; 0 if a batch is small enough in any case."""
+    adds = AddCheck(config)
+    if adds.copies == 1 and not adds.each:
+        return 0
+    return sum(adds.written(len(entry.encoded_key) + len(encode(_update(entry)[1]))) for entry in entries)

@@ -28,6 +28,7 @@ from cq.verify.queue import verify
 from tests.faults import FaultyDatabase
 from tests.helpers import add, combine_all, configured, put_built_in, stored
 from tests.observers.export.exporthelpers import entries_aside, run_to_end, waits, with_settings
+from tests.sized import MOST, Sized
 
 QUEUE = "visits"
 
@@ -319,6 +320,24 @@ def test_an_update_that_is_refused_is_set_aside(stores: Stores) -> None:
     assert values(stores.central) == {"a": 1, "b": 1}
     (found,) = entries_aside(db, QUEUE)
     assert "exceeds the limit" in found.error
+
+
+def test_a_receiver_of_six_levels_gets_batches_of_at_most_a_megabyte(stores: Stores) -> None:
+    settings: Any = {"combiner": "last", "value": str}  # without differences: adds write all levels
+    cq.configure(stores.central, QUEUE, rollup="1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever", **settings)
+    db = stores.cell("cell", **settings)
+    updates = [(f"key-{number}", "x" * 40_000) for number in range(60)]
+    for pair in updates:
+        add(db, QUEUE, [pair])
+    combine(db)
+    exporter, generation = exporter_of(db)
+    exporter._receiving = sized = Sized(stores.central)
+    for task in tasks_of(db, exporter, generation, lambda point: None):
+        run_to_end(task)
+
+    assert 0 < max(sized.sizes) <= MOST
+    combine(stores.central)
+    assert dict(cq.CombineQueue(QUEUE).scan(stores.central)) == dict(updates)
 
 
 # Exactly once
