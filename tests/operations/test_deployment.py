@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import kubernetes_validate
 import pytest
 import typer
 import yaml
+from packaging.requirements import Requirement
 
 from cq.cli.main import command_line
 from cq.observers.worker.worker import GRACE_SECONDS
@@ -84,6 +86,44 @@ def test_hadolint_has_no_complaint_about_the_dockerfile() -> None:
     assert run(TOOLS / "hadolint", "--failure-threshold", "style", FILES / "Dockerfile") == ""
 
 
+def requirements(file: str) -> dict[str, str]:
+    """{package: its version} of a file, in which each package has hashes."""
+    text = (FILES / file).read_text().replace("\\\n", "")
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    assert [line for line in lines if not re.search(r" --hash=sha256:[0-9a-f]{64}( |$)", line)] == []
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", "\n".join(lines), re.MULTILINE))
+
+
+def test_the_image_gets_packages_and_images_by_their_hashes_only() -> None:
+    dockerfile = (FILES / "Dockerfile").read_text().replace("\\\n", "")
+    installs = re.findall(r"pip install .*?(?=&&|$)", dockerfile, re.MULTILINE)
+
+    for install in installs:
+        assert "--no-deps" in install
+        assert "--require-hashes" in install or ("--no-index" in install and "./wheels/" in install), install
+    assert requirements("build-requirements.txt").keys() == {"setuptools"}
+    assert re.findall(r"^FROM \S+?@(\S+)$", dockerfile, re.MULTILINE) == ["${PYTHON_DIGEST}"]
+    for service in COMPOSE["services"].values():
+        assert service["image"] == "shop:1" or re.search(r"@\$\{\w+_DIGEST:\?", service["image"])
+
+
+def test_the_requirements_are_those_of_cq_with_the_client_of_the_cluster() -> None:
+    project = tomllib.loads((FILES.parents[1] / "pyproject.toml").read_text())["project"]
+    header, found = (FILES / "requirements.txt").read_text(), requirements("requirements.txt")
+    extras = set(re.findall(r"--extra (\w+)", header))
+    wanted = [
+        *project["dependencies"],
+        *(each for extra in extras for each in project["optional-dependencies"][extra]),
+    ]
+    version = re.search(r"ARG FDB_VERSION=(\S+)", (FILES / "Dockerfile").read_text())
+
+    assert extras == {"fdb", "metrics", "postgresql", "web"}
+    for requirement in map(Requirement, wanted):
+        assert requirement.specifier.contains(found[requirement.name]), requirement
+    assert version is not None
+    assert found["foundationdb"] == version[1]
+
+
 def test_the_compose_file_is_one() -> None:
     run(TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILES / "compose.yaml")
 
@@ -104,6 +144,22 @@ def test_services_of_the_compose_file_are_checked_restarted_and_published_to_thi
         mounts = [mount.split(":")[0] for mount in service.get("volumes", [])]
         assert set(mounts) <= COMPOSE["volumes"].keys()
     assert re.search(r"PASSWORD: (?!\$\{POSTGRES_PASSWORD:\?)", (FILES / "compose.yaml").read_text()) is None
+
+
+def test_workers_and_the_dashboard_do_not_get_each_other_s_secrets() -> None:
+    services = COMPOSE["services"]
+
+    assert services["worker"]["environment"].keys() == {"CQ_STORE", "CQ_REPORTING_URL"}
+    assert services["dashboard"]["environment"].keys() == {"CQ_STORE", "CQ_WEB_TOKEN"}
+    files = [re.findall(r"^EnvironmentFile=(.*)$", unit.read_text(), re.MULTILINE) for unit in UNITS]
+    assert files == [["/etc/cq/%i-web.env"], ["/etc/cq/%i-worker.env"]]
+
+
+def test_no_service_takes_all_memory_of_the_machine() -> None:
+    for unit in UNITS:
+        assert re.search(r"^MemoryMax=\d+G$", unit.read_text(), re.MULTILINE), unit
+    for name in ("configure", "worker", "dashboard"):
+        assert COMPOSE["services"][name]["mem_limit"] == "1g"
 
 
 @pytest.mark.parametrize("document", KUBERNETES, ids=lambda document: str(document["kind"]))
@@ -131,6 +187,23 @@ def test_containers_of_the_manifests_run_without_privileges_and_within_limits() 
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
     labels = KUBERNETES[1]["spec"]["template"]["metadata"]["labels"]
     assert KUBERNETES[2]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_the_network_policy_is_about_all_pods_and_opens_the_metrics_only() -> None:
+    policy = KUBERNETES[4]["spec"]
+    (selected,) = policy["podSelector"]["matchExpressions"]
+    deployment = KUBERNETES[1]["spec"]["template"]
+    pods = [deployment, KUBERNETES[3]["spec"]["jobTemplate"]["spec"]["template"]]
+    ports = [port["containerPort"] for port in deployment["spec"]["containers"][0]["ports"]]
+
+    assert {pod["metadata"]["labels"][selected["key"]] for pod in pods} == set(selected["values"])
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    (ingress,) = policy["ingress"]
+    assert ingress["from"]
+    assert [port["port"] for port in ingress["ports"]] == ports == [9100]
+    for rule in policy["egress"]:
+        assert rule["to"]
+        assert rule["ports"]
 
 
 @pytest.fixture(params=UNITS, ids=lambda unit: str(unit.name))
