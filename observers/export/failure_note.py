@@ -7,12 +7,13 @@ from abc import abstractmethod
 from contextlib import suppress
 from typing import Final
 
+from cq import runtime
 from cq.backoff import delay_after
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.export import name_of
 from cq.keys.notes import NoteKeys
 from cq.observers.export.batch import ExportFailed, ExportStopped, OutdatedBatch
-from cq.observers.export.state import ExportFailure, read_failures, stop
+from cq.observers.export.state import ExportFailure, ExportStop, read_failures, stop
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.plain_text import describe
@@ -30,6 +31,10 @@ STOPPED_SECONDS: Final = 5.0
 class FailureNote:
     """The consecutive failures of a bucket's export, or of its keeper (bucket None).
 
+    Attributes:
+        problem: the latest error, or the reason of a stop; empty if the latest step has succeeded.
+        is_waiting: whether no worker can do anything about the problem, see `wait`.
+
     Storing a failure notifies the task that owns the work: if the failing worker had lost that task to another worker,
     the new owner succeeds and clears the note.
     """
@@ -42,6 +47,7 @@ class FailureNote:
         self._tries = 0  # in a row, of this worker: a new worker starts with short pauses
         self._is_known = False  # whether the note of an earlier worker was read
         self.problem = ""
+        self.is_waiting = False
 
     def failed(self, what: object, error: Exception) -> float:
         """Note an error; returns after how many seconds to try again."""
@@ -57,15 +63,24 @@ class FailureNote:
     def stop(self, what: object, epoch: int, generation: int, error: ExportStopped) -> float:
         """Stop the export of all buckets; returns after how many seconds to check whether it may continue.
 
+        Reports the stop by an event, if it is in effect: of all workers that find the cause, one reports it.
         `generation` is the observer's, 0 without an observer.
         """
         text = str(error)
-        if self.problem != text:
-            emit("export_stopped", queue=name_of(self._queue.prefix), task=str(what), error=text)
-        self.problem = text
+        self.wait(text)
+        wanted = ExportStop(epoch, text, generation, runtime.time())
         with suppress(Exception):  # the store may be the cause; the next run stops the export again
-            transact(self._db, lambda tr: stop(tr, self._queue, epoch, text, generation))
+            if transact(self._db, lambda tr: stop(tr, self._queue, wanted, is_reviewed=self._bucket is None)):
+                emit("export_stopped", queue=name_of(self._queue.prefix), task=str(what), error=text)
         return STOPPED_SECONDS
+
+    def wait(self, reason: str) -> None:
+        """Note that the task waits until an operator has made a decision, or until a full queue has room.
+
+        This is no failure: another worker could not do more.
+        """
+        self.problem, self.is_waiting = reason, True
+        self._tries = 0
 
     def give_up(self, what: str, error: Exception) -> None:
         """Note an error that this process cannot recover from; it leaves the export or outbox to other workers."""
@@ -76,7 +91,7 @@ class FailureNote:
         """Clear the note, if there is one: the export works."""
         self._load()
         self._tries = 0
-        self.problem = ""
+        self.problem, self.is_waiting = "", False
         if self._failure is not None:
             transact(self._db, lambda tr: tr.clear(self._queue.failure(self._bucket)))
             self._failure = None
@@ -84,7 +99,7 @@ class FailureNote:
     def _note(self, text: str) -> None:
         self._load()
         self._failure = failure = (self._failure or ExportFailure()).again(text)
-        self.problem = failure.error
+        self.problem, self.is_waiting = failure.error, False
         try:
             transact(self._db, lambda tr: self._write(tr, failure))
         except Exception as lost:  # noqa: BLE001 - the store may be the cause
@@ -135,6 +150,11 @@ class NotedTask(Task):
     def problem(self) -> str:  # type: ignore[override]
         """The latest error while the task fails or is stopped, else empty."""
         return self._note.problem
+
+    @property
+    def is_waiting(self) -> bool:  # type: ignore[override]
+        """Whether the task is stopped, or waits for room in a full queue."""
+        return self._note.is_waiting
 
     def run(self) -> float:
         """Run a step; returns the seconds to wait before the next one, as `Task.run`. Never raises an `Exception`."""

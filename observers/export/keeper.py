@@ -65,7 +65,7 @@ class Keeper(NotedTask):
         self._epoch = found.control.epoch
         is_own_stop = found.stop.generation >= self._generation
         if found.stopped is not None and is_own_stop and not self._exporter.resumes:
-            self._note.problem = found.stopped
+            self._note.wait(found.stopped)
             return STOPPED_SECONDS
         self._exporter.check(empty_batches(self.db, self.queue, found))
         if found.stopped is not None:  # and the checks above have passed now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -72,14 +72,15 @@ class ExportStop(StoredRecord):
         epoch: the epoch.
         message: the reason.
         generation: the generation of the observer whose target it concerns; 0: unknown, or no observer.
+        since: the time of the stop, in seconds since 1970 by the worker's clock; it tells two stops apart.
     """
 
     NOUN = "the reason why an export is stopped"
-    OPTIONAL = 1  # earlier versions stored no generation
 
     epoch: int = -1
     message: str = ""
     generation: int = 0
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +123,27 @@ def read_view(tr: TransactionRead, queue: ExportKeys, buckets: Iterable[int]) ->
 # Stopping, until the epoch changes
 
 
-def stop(tr: Transaction, queue: NoteKeys, epoch: int, message: str, generation: int = 0) -> None:
-    """Stop the export of all buckets, unless the epoch has changed, and notify the keeper.
+def stop(tr: Transaction, queue: NoteKeys, wanted: ExportStop, *, is_reviewed: bool) -> bool:
+    """Stop the export of all buckets, unless the epoch has changed; returns whether this stop is in effect.
 
-    The keeper checks regularly whether the export may continue. A stop by an observer of a later generation stays.
+    All workers that export a bucket find the same cause: the first stop stays. It is replaced by one with another
+    message only if `is_reviewed`, which means that the caller has checked the whole export after the stop. A stop by an
+    observer of a later generation always stays. Notifies the keeper, which checks regularly whether the export may
+    continue.
     """
-    wanted = ExportStop(epoch, printable(message), generation)
+    wanted = replace(wanted, message=printable(wanted.message))
     found = ExportStop.from_bytes(tr.get(queue.stopped).value)
-    is_later = found.epoch == epoch and found.generation > generation
-    if read_control(tr, queue).epoch == epoch and found != wanted and not is_later:
-        tr.set(queue.stopped, wanted.to_bytes())
-        tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
+    if read_control(tr, queue).epoch != wanted.epoch:
+        return False
+    if found == wanted:
+        return True  # a retry after a commit with unknown result
+    if found.epoch == wanted.epoch and found.generation >= wanted.generation:
+        is_same = not is_reviewed or found.message == wanted.message
+        if is_same or found.generation > wanted.generation:
+            return False
+    tr.set(queue.stopped, wanted.to_bytes())
+    tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
+    return True
 
 
 def read_stopped(tr: TransactionRead, queue: NoteKeys, epoch: int = 0) -> str | None:

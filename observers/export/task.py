@@ -45,7 +45,7 @@ from cq.observers.export.state import (
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import during, emit
-from cq.store.api import Database, Transaction
+from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.sizes import fitting
 from cq.store.transact import transact
 
@@ -109,6 +109,10 @@ class ExportTask(NotedTask):
         self._isolator = PoisonEntryIsolator(exporter, self._set_aside)
         self._generation = generation
 
+    def waits(self, tr: TransactionRead) -> bool:
+        """Whether the export is stopped."""
+        return read_view(tr, self.keys, ())().stopped is not None
+
     def __str__(self) -> str:
         return f"export of bucket {self.bucket} of queue {self.queue!r}"
 
@@ -117,7 +121,7 @@ class ExportTask(NotedTask):
         read = transact(self.db, self._read)
         self._epoch = read.export.control.epoch
         if read.export.stopped is not None:
-            self._note.problem = read.export.stopped
+            self._note.wait(read.export.stopped)
             return STOPPED_SECONDS
         self.signal("read")
         begun = runtime.monotonic()

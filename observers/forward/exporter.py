@@ -139,13 +139,13 @@ class ForwardExporter(FencedExporter):
 
     def _target_was_set_back(self, batch: ExportBatch) -> None:
         raise ExportStopped(
-            f"the store in ${self._url_env} lacks updates that bucket {batch.bucket} of queue {batch.queue!r} has "
+            f"the store in ${self._url_env} lacks updates that queue {batch.queue!r} has "
             f"forwarded: it was set back or emptied, or is not the one forwarded to before. {self._advice()}"
         )
 
     def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
         raise ExportStopped(
-            f"the store in ${self._url_env} has updates of bucket {batch.bucket} of queue {batch.queue!r} that this "
+            f"the store in ${self._url_env} has updates of queue {batch.queue!r} that this "
             f"store does not have: this store was set back. {self._advice()}"
         )
 

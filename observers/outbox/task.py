@@ -37,7 +37,8 @@ from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.telemetry.bus import emit
 from cq.plain_text import printable
 from cq.queue.combine_queue import CombineQueue
-from cq.store.api import Database, Transaction
+from cq.queue.limits import read_full
+from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 FULL_SECONDS: Final = 1.0
@@ -91,6 +92,11 @@ class OutboxTask(NotedTask):
     def __str__(self) -> str:
         return f"outbox of queue {self.queue!r}"
 
+    def waits(self, tr: TransactionRead) -> bool:
+        """Whether the outbox is stopped, or its queue refuses updates because it is full."""
+        full = read_full(tr, self.queue)
+        return read_stopped(tr, self.keys) is not None or (full is not None and full.mode == "raise")
+
     def end(self) -> None:
         """Close the connections to the application's database: the worker leaves the outbox."""
         self._watch.stop()
@@ -115,7 +121,7 @@ class OutboxTask(NotedTask):
         try:
             moved, content = self._move_first(state, rows)
         except QueueFull as error:
-            self._note.problem = str(error)
+            self._note.wait(str(error))
             return FULL_SECONDS
         self.signal("moved")
         self._finish(moved, content.errors, is_last=is_last)

@@ -52,9 +52,11 @@ class StalledTasks:
 
 
 def _read_progress(tr: Transaction, jobs: Iterable[Job]) -> dict[Job, bytes | None]:
-    """{notified and monitored job: the value of its progress key}."""
+    """{notified and monitored job that does not wait by design: the value of its progress key}."""
     notified = find_notified(tr.snapshot, jobs)
     values = [
-        (job, tr.snapshot.get(job.task.progress_key)) for job in notified if job.task.progress_key is not None
+        (job, tr.snapshot.get(job.task.progress_key))
+        for job in notified
+        if job.task.progress_key is not None and not job.task.waits(tr.snapshot)
     ]
     return {job: value.value for job, value in values}

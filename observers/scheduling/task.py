@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from cq import runtime
 from cq.observers.scheduling.fair_queue import Lane
 from cq.observers.scheduling.members import COMBINE, TaskId
+from cq.store.api import TransactionRead
 from cq.store.watch import WatchSlot
 
 _PAUSE_SHARE: Final = 0.5
@@ -53,7 +54,9 @@ class Task(ABC):
         waited_seconds: about how long the oldest work that the latest step left had waited.
         max_parallel: how many of the queue's tasks of this kind the worker runs at once; None: no limit.
         is_outside: whether a step waits for another system: such steps hold no more than half of a worker's threads.
-        problem: the latest error while the task fails, else empty.
+        problem: the latest error while the task fails, or the reason while it waits by design, else empty.
+        is_waiting: whether no worker can do anything about the problem: an operator must make a decision, or a full
+            queue needs room. Then the worker does not release the task to others, and does not report it as stuck.
         backlog: the rows that it found latest in its source; None: it has none, or has not read it yet.
     """
 
@@ -66,6 +69,7 @@ class Task(ABC):
     max_parallel: int | None = None
     is_outside: bool = False
     problem: str = ""
+    is_waiting: bool = False
     backlog: SourceBacklog | None = None
 
     @abstractmethod
@@ -76,6 +80,10 @@ class Task(ABC):
         `DONE` removes the notification by `compare_and_clear` with the value read, so that a notification written by
         a concurrent transaction stays.
         """
+
+    def waits(self, tr: TransactionRead) -> bool:
+        """Whether the task's work waits by design, as the store says, so that no progress is no fault of its worker."""
+        return False
 
     def enter(self) -> None:  # noqa: B027 - most need nothing
         """Prepare for steps: the worker has acquired the task."""

@@ -100,6 +100,8 @@ class SqlExporter(FencedExporter):
         progress = own.locked(conn, feeder, batch.epoch, batch.bucket)
         self.signal("locked")
         if progress is None:
+            if batch.cleared:
+                self._target_was_set_back(batch)
             raise ExportFailed("the progress row of the bucket was deleted")
         if not self._may_apply(batch, progress):
             raise OutdatedBatch
@@ -172,7 +174,7 @@ class SqlExporter(FencedExporter):
 
     def _target_was_set_back(self, batch: ExportBatch) -> None:
         raise ExportStopped(
-            f"the reporting database ({self.reporting}) lacks changes that bucket {batch.bucket} of queue "
+            f"the reporting database ({self.reporting}) lacks changes that queue "
             f"{batch.queue!r} has exported: it was set back or emptied, or is not the one exported to before. "
             f"{_advice(batch.queue)}"
         )
@@ -184,7 +186,7 @@ class SqlExporter(FencedExporter):
                 f"has no record of. {_advice(batch.queue)}"
             )
         raise ExportStopped(
-            f"the reporting database ({self.reporting}) has changes of bucket {batch.bucket} of queue {batch.queue!r} "
+            f"the reporting database ({self.reporting}) has changes of queue {batch.queue!r} "
             f"that this store does not have: the store was set back. {_advice(batch.queue)}"
         )
 

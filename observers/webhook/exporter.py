@@ -176,12 +176,12 @@ class WebhookExporter(SinkExporter, FencedExporter):
 
     def _target_was_set_back(self, batch: ExportBatch) -> None:
         raise ExportStopped(
-            f"the receiver of the webhook lacks changes that bucket {batch.bucket} of queue {batch.queue!r} has "
+            f"the receiver of the webhook lacks changes that queue {batch.queue!r} has "
             f"exported: it was set back or emptied, or is not the one exported to before. {advice(self._source.queue)}"
         )
 
     def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
         raise ExportStopped(
-            f"the receiver of the webhook has changes of bucket {batch.bucket} of queue {batch.queue!r} that this "
+            f"the receiver of the webhook has changes of queue {batch.queue!r} that this "
             f"store does not have: the store was set back. {advice(self._source.queue)}"
         )

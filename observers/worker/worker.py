@@ -382,10 +382,10 @@ class Worker:
         except Paused:
             self._outdated()
             return DONE if self._draining else _REST_SECONDS
-        job.failures = job.failures + 1 if job.task.problem else 0
+        job.failures = job.failures + 1 if job.task.problem and not job.task.is_waiting else 0
         if seconds == DONE and job.owned and job.task.found_work and not self._draining:
             return pause_after(runtime.monotonic() - job.begun)
-        return DONE if job.failures and not job.owned else seconds  # the owner retries a borrowed task
+        return DONE if job.task.problem and not job.owned else seconds  # the owner retries a borrowed task
 
     def _failed(self, job: Job, error: BaseException) -> float:
         job.failures += 1

@@ -29,6 +29,7 @@ from cq.observers.export.spec import export_spec
 from cq.observers.export.state import (
     AsideEntry,
     ExportFailure,
+    ExportStop,
     entries_aside,
     set_entry_aside,
     stop,
@@ -129,7 +130,7 @@ def _put_under_way(db: Database) -> None:
         set_entry_aside(tr, exports, AsideEntry(1, bytes(22), "an error", b"aa", 5))
 
     transact(db, write)
-    transact(db, lambda tr: stop(tr, exports, 0, "stopped"))
+    transact(db, lambda tr: stop(tr, exports, ExportStop(0, "stopped"), is_reviewed=True))
     for bucket in buckets(db, "watched"):
         bucket.attempts.begin(0)
         bucket.attempts.cautious = True

@@ -29,7 +29,14 @@ from cq.observers.export.batch import (
 from cq.observers.export.failure_note import LONGEST_PAUSE
 from cq.observers.export.queue import BUCKETS, ExportQueue
 from cq.observers.export.rows import ExportEntry, ReadLimits, encoded_key, pack, read_entries
-from cq.observers.export.state import ExportFailure, export_names, read_failures
+from cq.observers.export.state import (
+    ExportFailure,
+    ExportStop,
+    export_names,
+    read_failures,
+    read_view,
+    stop,
+)
 from cq.observers.export.task import ExportTask
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
@@ -525,6 +532,30 @@ def test_rows_are_packed_up_to_a_size(db: Any) -> None:
     assert all(len(row) < 9_000 for _, row in rows)
     counters = [counter for counter, _ in rows]
     assert counters == sorted(counters)
+
+
+def test_of_stops_for_one_cause_the_first_is_in_effect(db: Any, name: str) -> None:
+    """All workers find the cause, each in its bucket, but one of them reports it."""
+    keys = ExportKeys(name)
+
+    def stopped(wanted: ExportStop, *, is_reviewed: bool) -> bool:
+        return transact(db, lambda tr: stop(tr, keys, wanted, is_reviewed=is_reviewed))
+
+    def message() -> str | None:
+        return transact(db, lambda tr: read_view(tr.snapshot, keys, ())().stopped)
+
+    first = ExportStop(0, "refused, request 1", 2, since=1.0)
+    assert stopped(first, is_reviewed=False)
+    assert stopped(first, is_reviewed=False), "a retry after a commit with unknown result"
+    assert not stopped(ExportStop(0, "refused, request 2", 2, since=2.0), is_reviewed=False)
+    assert not stopped(ExportStop(0, "refused, request 1", 2, since=3.0), is_reviewed=True)
+    assert not stopped(ExportStop(0, "by an outdated worker", 1, since=4.0), is_reviewed=True)
+    assert not stopped(ExportStop(1, "of another epoch", 2, since=5.0), is_reviewed=True)
+    assert message() == "refused, request 1"
+    assert stopped(ExportStop(0, "another cause", 2, since=6.0), is_reviewed=True)
+    assert message() == "another cause"
+    assert stopped(ExportStop(0, "of another target", 3, since=7.0), is_reviewed=False)
+    assert message() == "of another target"
 
 
 def test_the_names_of_export_queues_are_found(db: Any, name: str) -> None:

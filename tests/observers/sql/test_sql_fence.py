@@ -286,7 +286,7 @@ class TestSetBack:
         export.reporting.close()
         shutil.copy(tmp_path / "report.backup", tmp_path / "report.db")
 
-        self.expect(db, name, "lacks changes that bucket")
+        self.expect(db, name, "lacks changes that queue")
         assert table_of(export) == [(KEY, 1)]
         rebuild(db, find_export(db, name))
         combine(db, name)
@@ -312,7 +312,7 @@ class TestSetBack:
     def test_the_progress_was_emptied(self, db: Any, name: str, export: Export) -> None:
         sql(export, "DELETE FROM cq_progress")
         sql(export, "DELETE FROM report")
-        self.expect(db, name, "lacks changes that bucket")
+        self.expect(db, name, "lacks changes that queue")
 
         rebuild(db, find_export(db, name))
         combine(db, name)
@@ -322,7 +322,7 @@ class TestSetBack:
     def test_a_rebase_goes_on_from_here(self, db: Any, name: str, export: Export) -> None:
         sql(export, "DELETE FROM cq_progress")
         sql(export, "DELETE FROM report")
-        self.expect(db, name, "lacks changes that bucket")
+        self.expect(db, name, "lacks changes that queue")
 
         rebase(db, find_export(db, name))
         work(db, name)

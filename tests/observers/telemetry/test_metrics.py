@@ -17,7 +17,7 @@ import cq.observers.telemetry.metrics
 from cq.keys.export import ExportKeys
 from cq.keys.outbox import OutboxKeys
 from cq.observers.export.queue import ExportQueue
-from cq.observers.export.state import Control, stop
+from cq.observers.export.state import Control, ExportStop, stop
 from cq.observers.tasks.measure import (
     IDLE_SECONDS,
     MEASURE_SECONDS,
@@ -131,7 +131,7 @@ class TestMeasuring:
     ) -> None:
         cq.configure(db, name)
         keys = ExportKeys(name)
-        transact(db, lambda tr: stop(tr, keys, 0, "set back"))
+        transact(db, lambda tr: stop(tr, keys, ExportStop(0, "set back"), is_reviewed=True))
         without = transact(db, lambda tr: measure(tr, name))
         transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
         with_entries = transact(db, lambda tr: measure(tr, name))
@@ -145,7 +145,7 @@ class TestMeasuring:
 
     def test_a_stopped_outbox_is_found(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        transact(db, lambda tr: stop(tr, OutboxKeys(name), 0, "set back"))
+        transact(db, lambda tr: stop(tr, OutboxKeys(name), ExportStop(0, "set back"), is_reviewed=True))
         assert transact(db, lambda tr: measure(tr, name)) == Measurement(0, 0, 0.0, 0, 0.0, is_stopped=True)
 
     def test_an_idle_queue_costs_four_requests(self, db: Any, name: str) -> None:

@@ -28,7 +28,7 @@ from cq.observers.export.batch import ExportFailed
 from cq.observers.export.keeper import Keeper
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.export.spec import NAME as EXPORT
-from cq.observers.export.state import stop
+from cq.observers.export.state import ExportStop, stop
 from cq.observers.export.task import ExportTask
 from cq.observers.forward.observer import forward_spec
 from cq.observers.monitoring.diagnosis import doctor
@@ -511,7 +511,7 @@ class TestSetBack:
             received.executescript("DELETE FROM positions; DELETE FROM word_counts;")
         change(db, a=1)
 
-        assert "lacks changes that bucket" in step(db)
+        assert "lacks changes that queue" in step(db)
         assert kept.values() == {}
         with opened_sink(db, QUEUE) as webhook:
             webhook.rebuild()
@@ -581,7 +581,9 @@ class TestSetBack:
         refused.clear()
         assert step(db).startswith("stopped: the receiver of the webhook answered 401")  # for the operator
 
-        transact(db, lambda tr: stop(tr, ExportKeys(QUEUE), 0, "by a late worker", generation=1))
+        transact(
+            db, lambda tr: stop(tr, ExportKeys(QUEUE), ExportStop(0, "by a late worker", 1), is_reviewed=True)
+        )
         assert state(db).startswith("stopped: the receiver of the webhook answered 401")
         monkeypatch.setenv("CQ_OTHER_URL", os.environ[URL_ENV])
         cq.put_observer(db, QUEUE, webhook_spec("CQ_OTHER_URL"))
