@@ -15,9 +15,11 @@ from typing import Any, Final
 
 from cq import runtime
 from cq.combiners import changes
+from cq.config.queue import read_config
 from cq.encoding import codec, hashing
 from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
 from cq.keys import QueueKeys
+from cq.queue.checks import check_add
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.own_writes import hides_writes, note_writes
@@ -87,11 +89,13 @@ class Documents:
 
         Costs a transaction for every 20,000 items or 1 MB of them. Items are keys of the queue's type; a count of 0
         means no item. Raises `InvalidData` if the id does not have 1 to 8,000 bytes or a count is not an int, and the
-        errors of `CombineQueue.add`.
+        errors of `CombineQueue.add`; no part is stored if the queue does not take an item.
         """
         self._check(document)
         wanted = _without_zeros(counts)
         parts = _parts_for(wanted)
+        if parts > 1:  # else the only part is refused as a whole
+            transact(db, lambda tr: check_add(read_config(tr.snapshot, self.queue.name), wanted))
         split = _split(wanted, parts)
         updates = 0
         while True:

@@ -10,6 +10,8 @@ import pytest
 
 import cq
 from cq.config.queue import read_config
+from cq.encoding.codec import encode
+from cq.encoding.hashing import bucket_of
 from cq.errors import InvalidData, TooLarge
 from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
@@ -97,6 +99,20 @@ def test_a_document_with_a_bad_item_is_refused(db: Any, name: str) -> None:
         transact(db, lambda tr: documents.set(tr, b"page", {"a": 1, "a" * (LONGEST + 1): 1}))
 
     assert list(documents.ids(db)) == []
+
+
+def test_a_document_of_several_parts_with_a_bad_item_is_refused_as_a_whole(db: Any, name: str) -> None:
+    cq.configure(db, name, rollup=ROLLUP)
+    documents = Documents(cq.CombineQueue(name))
+    long = [letter * (LONGEST + 1) for letter in "abcdefgh"]
+    bad = next(item for item in long if bucket_of(encode(item), 2) == 1)  # in the last of two parts
+
+    with pytest.raises(TooLarge, match="a queue with a roll-up"):
+        documents.put(db, b"page", {**{f"k{number}": 1 for number in range(20_000)}, bad: 1})
+
+    assert list(documents.ids(db)) == []
+    drain(db, name)
+    assert dict(cq.CombineQueue(name).scan(db)) == {}
 
 
 def test_a_line_that_a_level_does_not_take_is_named_and_those_before_it_are_added(db: Any, name: str) -> None:
