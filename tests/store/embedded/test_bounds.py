@@ -30,6 +30,20 @@ def test_the_write_ahead_log_starts_anew(db: Database, path: Path, monkeypatch: 
     assert log_bytes(path) < 200 * 20_000 / 4
 
 
+def test_the_write_ahead_log_is_bounded_if_each_writer_writes_little(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another process keeps the store open, the end of a writer is no checkpoint."""
+    monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 50)
+    db[b"a"] = b"1"
+    for _ in range(20):
+        with Database(path, power_safe=False) as writer:
+            for number in range(4):
+                writer[b"%d" % number] = bytes(20_000)
+
+    assert log_bytes(path) < 20 * 80_000 / 4
+
+
 def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,9 @@ checkpoint copies the rest while they wait for the lock.
 If readers overlap all the time, the log never restarts by itself. Then commits wait for the readers of the old log:
 50 ms first, and longer after each failure. If the log still grows, every process closes snapshots older than one
 second, and their transactions fail with 1007.
+
+A process counts the pages that it writes, and begins with those that it finds in the log: of many processes that each
+write little, and end while another one keeps the store open, none would write enough for a checkpoint.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from cq.store.embedded.snapshots.snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES
+_FRAME_BYTES = PAGE_BYTES + 24  # of a page in the log
 _STEP_PAGES = 32_000_000 // PAGE_BYTES
 LONG_LOG_BYTES = 192_000_000
 _LOCK_SECONDS = 1.0
@@ -29,10 +33,19 @@ _LAST_WAIT_MS = int((LIFETIME_SECONDS + 2) * 1000)
 
 def is_log_long(path: Path) -> bool:
     """Whether the log at `path` is too long to keep old snapshots open."""
+    return _size(path) > LONG_LOG_BYTES
+
+
+def log_of(store: Path) -> Path:
+    """The log of the store at a path."""
+    return store.with_name(f"{store.name}-wal")
+
+
+def _size(path: Path) -> int:
     try:
-        return path.stat().st_size > LONG_LOG_BYTES
+        return path.stat().st_size
     except OSError:
-        return False
+        return 0
 
 
 class Checkpointer:
@@ -41,7 +54,9 @@ class Checkpointer:
     def __init__(self, connection: sqlite3.Connection, lock: LockFile) -> None:
         self._connection = connection
         self._lock = lock
-        self._pages = 0
+        self._pages = (
+            _size(log_of(lock.store)) // _FRAME_BYTES
+        )  # or fewer: SQLite keeps the file of an emptied log
         self._limit = LIMIT_PAGES
         self._wait_ms = _FIRST_WAIT_MS
 
