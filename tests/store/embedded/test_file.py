@@ -512,3 +512,48 @@ def test_a_file_damaged_later_raises_the_stores_error(path: Path) -> None:
 def check_protocol(db: Database, transaction: Transaction) -> tuple[api.Database, api.Transaction]:
     """What the rest of cq relies on; for the type checker."""
     return db, transaction
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys
+from cq.errors import StoreError
+from cq.store.embedded import Database, FDBError
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+for left in range(9):
+    held = []
+    try:
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        for _ in range(left):
+            os.close(held.pop())
+    try:
+        with Database(sys.argv[1]) as db:
+            first, second = db.create_transaction(), db.create_transaction()
+            first.get(b"a").wait(), second.get(b"a").wait()
+            print("read")
+    except (StoreError, FDBError) as error:
+        print(error)
+    first = second = None
+    for descriptor in held:
+        os.close(descriptor)
+"""
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_shortage_of_descriptors_is_no_fault_of_the_disk(path: Path, is_new: bool) -> None:
+    """At each number that is left: the file, its lock, its log and each further connection fail in turn."""
+    if not is_new:
+        Database(path).close()
+    command = [sys.executable, "-c", FEW_DESCRIPTORS, str(path)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    lines = found.splitlines()
+    assert len(lines) == 9
+    assert all(
+        line.endswith("64 file descriptors of this process are in use: raise `ulimit -n`, or close files")
+        for line in lines
+        if line != "read"
+    ), found
+    assert lines[0] != "read"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from cq.store.embedded.binding.descriptors import shortage
+
 TRANSACTION_TOO_OLD = 1007
 FUTURE_VERSION = 1009
 NOT_COMMITTED = 1020
@@ -152,6 +154,8 @@ def explain(error: sqlite3.Error, path: Path) -> str:
         return f"there is no room for {path} ({error}): free space on its disk"
     if is_damaged(error):
         return f"{path} is damaged ({error}): restore it from a backup"
+    if lacking := shortage():
+        return f"{path} cannot be opened ({error}): {lacking}"
     return f"{path} cannot be read or written ({error}): check whether its disk is full or fails"
 
 

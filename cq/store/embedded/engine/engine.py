@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cq.errors import StoreError
 from cq.store.embedded.engine.committer import WAIT_SECONDS, Committer
-from cq.store.embedded.engine.wal import is_log_long, log_of
+from cq.store.embedded.engine.wal import is_log_long
 from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import access, file, handles
 from cq.store.embedded.file.access import Access
@@ -44,7 +44,7 @@ def open_file(path: Path, *, power_safe: bool, mode: int, create: bool) -> OpenF
         lock.close()
         raise
     latest = LatestVersion(lock)
-    pool = SnapshotPool(connect, functools.partial(is_log_long, log_of(path)), path, latest)
+    pool = SnapshotPool(connect, functools.partial(is_log_long, file.log_of(path)), path, latest)
     return OpenFile(file_id, pool, Committer(connection, lock, latest), Watches(connect, lock.path))
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from cq.store.embedded.file.file import BUSY_SECONDS, PAGE_BYTES
+from cq.store.embedded.file.file import BUSY_SECONDS, PAGE_BYTES, log_of
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots.snapshots import LIFETIME_SECONDS
 
@@ -34,11 +34,6 @@ _LAST_WAIT_MS = int((LIFETIME_SECONDS + 2) * 1000)
 def is_log_long(path: Path) -> bool:
     """Whether the log at `path` is too long to keep old snapshots open."""
     return _size(path) > LONG_LOG_BYTES
-
-
-def log_of(store: Path) -> Path:
-    """The log of the store at a path."""
-    return store.with_name(f"{store.name}-wal")
 
 
 def _size(path: Path) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cq.errors import NotAStore, StoreError
+from cq.store.embedded.binding.descriptors import shortage
 from cq.store.embedded.binding.error import explain, is_damaged
 from cq.store.embedded.file import access, handles
 from cq.store.embedded.file.access import Access
@@ -99,7 +100,8 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
     except IsADirectoryError:
         raise NotAStore(f"{path} is a directory: name a file in it, such as {path / 'store.db'}") from None
     except OSError as error:
-        raise NotAStore(f"{path} cannot be read ({error.strerror}): check its permissions") from None
+        remedy = shortage(error) or "check its permissions"
+        raise NotAStore(f"{path} cannot be read ({error.strerror}): {remedy}") from None
     if not header:
         if not creates:
             raise NotAStore(
@@ -124,7 +126,7 @@ def create(path: Path, access: Access) -> None:
     if has_log(path):
         # SQLite would replay it into the new store.
         raise NotAStore(
-            f"{_log(path)} is there and its store is not: put {path.name} back beside it, or remove it for an empty "
+            f"{log_of(path)} is there and its store is not: put {path.name} back beside it, or remove it for an empty "
             "store"
         )
     draft = path.with_name(f"{path.name}-new")
@@ -139,9 +141,8 @@ def create(path: Path, access: Access) -> None:
         _sync_directory(path.parent)
     except (OSError, sqlite3.Error) as error:
         draft.unlink(missing_ok=True)
-        raise NotAStore(
-            f"the store {path} cannot be created ({error}): check the directory and the disk"
-        ) from error
+        remedy = shortage(error) or "check the directory and the disk"
+        raise NotAStore(f"the store {path} cannot be created ({error}): {remedy}") from error
 
 
 def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sqlite3.Connection:
@@ -232,19 +233,20 @@ def _schema_rows(tables: dict[str, str]) -> set[tuple[bytes, ...]]:
     }
 
 
-def _log(path: Path) -> Path:
+def log_of(path: Path) -> Path:
+    """The log of the store at a path."""
     return path.with_name(f"{path.name}-wal")
 
 
 def has_log(path: Path) -> bool:
     """Whether the store has a log with content, which may be newer than the file."""
-    log = _log(path)
+    log = log_of(path)
     return log.exists() and log.stat().st_size > 0
 
 
 def _is_log_valid(path: Path) -> bool:
     try:
-        with _log(path).open("rb") as log:
+        with log_of(path).open("rb") as log:
             return log.read(len(_LOG_MAGICS[0])) in _LOG_MAGICS
     except OSError:
         return False

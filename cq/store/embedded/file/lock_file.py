@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cq.errors import NotAStore, StoreError
+from cq.store.embedded.binding.descriptors import shortage
 from cq.store.embedded.file.access import Access
 from cq.store.embedded.file.file_lock import FileLock
 
@@ -45,15 +46,15 @@ class LockFile(FileLock):
         try:
             descriptor = _open(self.path, access)
         except OSError as error:
-            raise NotAStore(
-                f"{self.path} cannot be opened ({error.strerror}): check its permissions"
-            ) from None
+            remedy = shortage(error) or "check its permissions"
+            raise NotAStore(f"{self.path} cannot be opened ({error.strerror}): {remedy}") from None
         try:
             _prepare(descriptor)
             self._content = mmap.mmap(descriptor, _LENGTH, prot=mmap.PROT_READ)
         except OSError as error:
             os.close(descriptor)
-            raise StoreError(f"{self.path} cannot be made ({error.strerror}): check its disk") from None
+            remedy = shortage(error) or "check its disk"
+            raise StoreError(f"{self.path} cannot be made ({error.strerror}): {remedy}") from None
         super().__init__(descriptor)
 
     def acquire(self, seconds: float) -> bool:
