@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cq import runtime
 from cq.observers.telemetry.bus import Event
+from cq.observers.telemetry.events import FIELDS
 from cq.plain_text import printable
 
 REPEAT_SECONDS: Final = 60.0
@@ -72,20 +73,26 @@ def _repeats(record: logging.LogRecord) -> str:
 
 
 class _Counted:
-    """A warning that was logged, and how often it has been repeated since."""
+    """A warning that was logged, how often it has been repeated since, and its latest repetition."""
 
-    def __init__(self, record: logging.LogRecord) -> None:
-        self.record = copy.copy(record)
-        self.record.exc_info = self.record.stack_info = None  # the first line has shown them
+    def __init__(self) -> None:
+        self.record: logging.LogRecord | None = None
         self.begun = runtime.monotonic()
         self.count = 0
+
+    def repeat(self, record: logging.LogRecord) -> None:
+        """Count a repetition."""
+        self.count += 1
+        self.record = copy.copy(record)
+        self.record.exc_info = self.record.stack_info = None  # the first line has shown them
 
 
 class RepeatHandler(logging.StreamHandler[Any]):
     """Writes lines to standard error, and counts repeated warnings instead of writing them.
 
-    The first warning is written at once. Equal ones of the next `REPEAT_SECONDS` are counted, and after this time one
-    line has their number. Warnings are equal if event and fields, or logger and message, are equal, and the exception.
+    The first warning is written at once. Equal ones of the next `REPEAT_SECONDS` are counted, and after this time the
+    latest of them is written with their number. Warnings are equal if event and fields, or logger and message, are
+    equal, and the exception. Fields in seconds do not count: the pause until the next try grows with each warning.
     """
 
     def __init__(self) -> None:
@@ -103,11 +110,11 @@ class RepeatHandler(logging.StreamHandler[Any]):
         key = _content(record)
         counted = self._counted.get(key)
         if counted is not None:
-            counted.count += 1
+            counted.repeat(record)
             self._start_thread()
             return
         if len(self._counted) < MOST_LINES:
-            self._counted[key] = _Counted(record)
+            self._counted[key] = _Counted()
         super().emit(record)
 
     def write_due(self) -> float | None:
@@ -138,7 +145,7 @@ class RepeatHandler(logging.StreamHandler[Any]):
             if now - each.begun < least_seconds:
                 return
             del self._counted[key]
-            if each.count:
+            if each.record is not None:
                 each.record.repeats = (each.count, now - each.begun)
                 each.record.created = runtime.time()
                 each.record.msecs = each.record.created % 1 * 1_000
@@ -160,11 +167,13 @@ class RepeatHandler(logging.StreamHandler[Any]):
 
 
 def _content(record: logging.LogRecord) -> tuple[str, ...]:
-    """The content of a record without its time, to compare records."""
+    """The content of a record without times, to compare records."""
     event = getattr(record, "event", None)
-    content = repr(sorted(event.fields.items())) if isinstance(event, Event) else record.getMessage()
     error = repr(record.exc_info[1]) if record.exc_info else ""
-    return (event.name if isinstance(event, Event) else record.name, record.levelname, content, error)
+    if not isinstance(event, Event):
+        return record.name, record.levelname, record.getMessage(), error
+    fields = sorted((name, value) for name, value in event.fields.items() if FIELDS[name][0] != "s")
+    return event.name, record.levelname, repr(fields), error
 
 
 def log_to_stderr(*, as_json: bool = False, verbose: bool = False) -> None:

@@ -87,6 +87,21 @@ def test_a_repeated_warning_is_one_line_and_its_count_another(clock: Clock, logg
     assert len(logged.lines()) == 3, "after the minute, it is logged at once again"
 
 
+def test_pauses_that_grow_make_no_other_warning(clock: Clock, logged: Log) -> None:
+    for pause in (0.1, 0.7, 2.5):
+        emit("task_failed", queue="words", task="bucket 0", error="E: wrong", pause=pause, seconds=pause)
+        emit("store_failed", error="E: wrong", pause=pause)
+        clock.now += pause
+    clock.now += 60.0
+    logged.handler.write_due()
+    assert [line.partition("WARNING ")[2] for line in logged.lines()] == [
+        "bucket 0: failed, again in 0.1 s: E: wrong",
+        "the store cannot be read, again in 0.1 s: E: wrong",
+        "bucket 0: failed, again in 2.5 s: E: wrong (2 times more in the last 63 s)",
+        "the store cannot be read, again in 2.5 s: E: wrong (2 times more in the last 63 s)",
+    ]
+
+
 def test_the_next_warning_writes_a_count_that_is_due(clock: Clock, logged: Log) -> None:
     fail()
     fail()
