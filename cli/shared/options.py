@@ -125,7 +125,7 @@ def load_app(path: str | None) -> App | None:
     # SystemExit: sys.exit(0) in the module must not end this command with status 0.
     except (Exception, SystemExit) as error:
         raise InvalidConfiguration(
-            f"--app {brief(path)} cannot be imported: {type(error).__name__}: {error}"
+            f"--app {brief(path)} cannot be imported: {type(error).__name__}: {error}; `cq settings` shows who names it"
         ) from error
     if not isinstance(app, App):
         raise InvalidConfiguration(f"expected --app {brief(path)} to be a cq.App, got: {type(app).__name__}")

@@ -40,14 +40,16 @@ class Setting:
 
     Attributes:
         name: `worker.app` is the option `--app` of `cq worker`, `$CQ_WORKER_APP`, and `app` in the table `worker` of
-            the file. A name without a dot is the option of all commands that have it.
+            the file.
         type: the type of the value in the file; the option's own checks follow.
         default: shown by `cq settings` if the option itself has no default.
+        is_shared: whether it is the option of all commands that have one of this name.
     """
 
     name: str
     type: type | UnionType
     default: object = None
+    is_shared: bool = False
 
     @property
     def variable(self) -> str:
@@ -56,7 +58,7 @@ class Setting:
 
     @property
     def command(self) -> str:
-        """The command of the option; empty for all commands."""
+        """The command of the option; empty if no command of this name has it."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -66,8 +68,9 @@ class Setting:
 
 
 SETTINGS: Final = (
-    Setting("store", str, default=DEFAULT_URL),
-    Setting("worker.app", str),
+    Setting("store", str, default=DEFAULT_URL, is_shared=True),
+    # Commands that read, configure or verify a queue need the code that its workers have.
+    Setting("worker.app", str, is_shared=True),
     Setting("worker.processes", int),
     Setting("worker.concurrency", int),
     Setting("worker.grace", _DURATION),
@@ -128,7 +131,7 @@ def options_of(
     if hasattr(command, "commands"):
         for name, each in command.commands.items():
             yield from options_of(setting, each, (*path, name))
-    elif (not setting.command and path[0] not in _WITHOUT_SETTINGS) or setting.command == ".".join(path):
+    elif path[0] not in _WITHOUT_SETTINGS if setting.is_shared else setting.command == ".".join(path):
         yield from ((path, option) for option in command.params if setting.flag in option.opts)
 
 

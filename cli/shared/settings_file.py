@@ -1,6 +1,6 @@
 """The settings file: read only if no user except its reader and root could have written it.
 
-Settings name code that `cq worker` imports, and the store of every command. So a file that another user has put into
+Settings name code that commands import, and the store of every command. So a file that another user has put into
 the current folder, for example a shared one, must not be read. A file that `$CQ_CONFIG` names is the choice of the
 caller: its owner is not checked.
 """

@@ -17,6 +17,11 @@ from cq.observers.worker.worker import Worker
 from tests.cli.conftest import Cli, Here
 
 APP = "import cq\napp = cq.App()\n"
+LONGEST = """
+import cq
+app = cq.App()
+app.queue("words", combiner=cq.Combiner("longest", 1, lambda key, values: max(values, key=len)))
+"""
 OPTIONS = {
     setting.name: dict(options_of(setting, typer.main.get_command(command_line()))) for setting in SETTINGS
 }
@@ -42,6 +47,10 @@ def test_each_setting_is_an_option() -> None:
     """Of one command, or of all."""
     assert [name for name, options in OPTIONS.items() if not options] == []
     assert list(OPTIONS["worker.concurrency"]) == [("worker",)]
+    assert {("worker",), ("configure",), ("get",), ("verify",), ("export", "init")} < OPTIONS[
+        "worker.app"
+    ].keys()
+    assert ("demo", "words") not in OPTIONS["store"]
     assert ("export", "init") in OPTIONS["store"]
 
 
@@ -130,13 +139,32 @@ def test_the_options_of_a_worker_are_found_in_the_same_order(
         assert shown(here)["worker.concurrency"] == (used, source)
 
 
-def test_the_app_of_a_worker_can_be_set(here: Here) -> None:
-    Path("cq.toml").write_text('[worker]\napp = "shop:nothing"')
-    Path("shop.py").write_text(APP)
+@pytest.mark.parametrize("is_file", [False, True])
+def test_the_app_is_a_setting_of_all_commands_that_need_its_code(
+    here: Here, monkeypatch: pytest.MonkeyPatch, is_file: bool
+) -> None:
+    def set_app(value: str) -> None:
+        if is_file:
+            Path("cq.toml").write_text(f'[worker]\napp = "{value}"')
+        else:
+            monkeypatch.setenv("CQ_WORKER_APP", value)
 
-    assert "--app 'shop:nothing' cannot be imported" in here("worker", "--drain").err
-    assert here("worker", "--drain", "--app", "shop:app").status == 0
-    assert here("configure", "words", "--combiner", "sum").status == 0  # the app is the worker's only
+    Path("longest_app.py").write_text(LONGEST)
+    set_app("longest_app:app")
+    assert "longest@1" in here("configure", "words", "--value", "str").out
+    assert here("add", "words", "a=x", "a=xyz").status == 0
+    assert here("get", "words", "a", "--pending").out == "a\txyz\n"
+    assert here("worker", "--drain").status == 0
+    assert here("verify", "words").status == 0
+    assert here("doctor").status in (0, 1)
+
+    set_app("longest_app:nothing")
+    for command in (["worker", "--drain"], ["get", "words", "a"], ["verify", "words"], ["doctor"]):
+        ended = here(*command)
+        assert ended.status == 2
+        assert "--app 'longest_app:nothing' cannot be imported" in ended.err
+    assert here("get", "words", "a", "--pending", "--app", "longest_app:app").status == 0
+    assert here("status").status == 0
 
 
 def test_another_file_can_be_named(bare: Here, monkeypatch: pytest.MonkeyPatch) -> None:
