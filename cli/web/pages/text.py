@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
@@ -18,6 +19,7 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _TICKS: Final = re.compile(r"`([^`]+)`")
 _MOST_CHARACTERS: Final = 2_000
+_MOST_NAMES: Final = 20
 NOTHING: Final = "\N{EN DASH}"
 """Stands for an unknown number."""
 
@@ -86,6 +88,16 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
 
 
+def names(found: Sequence[str]) -> str:
+    """The first 20 names in printable characters, and the number of the others.
+
+    >>> names(["a", "b"]), names(["a"] * 22)[-21:]
+    ('a, b', 'a, a, a, a and 2 more')
+    """
+    text = escaped(", ".join(found[:_MOST_NAMES]))
+    return text if len(found) <= _MOST_NAMES else f"{text} and {len(found) - _MOST_NAMES:,} more"
+
+
 def ticks(text: str) -> Markup:
     """Text with the commands between its backticks as `<code>`; all else is escaped.
 
@@ -107,6 +119,7 @@ FILTERS: Final = {
     "plural": plural,
     "shown": shown,
     "clock": clock,
+    "names": names,
     "ticks": ticks,
     "plain": escaped,
     "utc": utc_time,

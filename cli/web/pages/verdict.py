@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from cq.admin.queue_status import QueueStatus
+from cq.cli.web.pages.bounded import first_of
 from cq.cli.web.pages.text import age, plural
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.store_overview import Finding, Overview, Remark, find_remarks
@@ -43,11 +44,12 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The sentence at the top, and the findings behind it, the most important first."""
+    """The sentence at the top, the findings behind it, the most important first, and the number of further ones."""
 
     level: Level
     sentence: str
     advice: Sequence[Advice] = ()
+    more: int = 0
 
 
 _TODO: Final[dict[Finding, tuple[Level, str, str]]] = {
@@ -99,6 +101,7 @@ _SECTIONS: Final = {
     Finding.LEFT_ALONE: "/workers",
     Finding.WORKER: "/workers",
 }
+_MOST_ADVICE: Final = 20
 _ORDER: Final = list(reversed(Level))
 
 
@@ -117,9 +120,9 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
     number = sum(each.level_of is None for each in queues)
     facts = f"{plural(number, 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
     if not urgent:
-        return Verdict(Level.GOOD, f"All is well. {facts}", found)
+        return Verdict(Level.GOOD, f"All is well. {facts}", *first_of(found, _MOST_ADVICE))
     things = plural(len(urgent), "thing needs", "things need")
-    return Verdict(urgent[0].level, f"{things} your attention. {facts}", found)
+    return Verdict(urgent[0].level, f"{things} your attention. {facts}", *first_of(found, _MOST_ADVICE))
 
 
 def _unreadable() -> Advice:
