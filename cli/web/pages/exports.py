@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cq.cli.web.pages.bounded import first_of
-from cq.cli.web.pages.verdict import Level, verdict
+from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
+from cq.observers.monitoring.findings import Level
 from cq.observers.monitoring.store_overview import OutboxLag, Overview
 
 _LEVELS: Final = {"active": Level.GOOD, "filling": Level.NOTE}

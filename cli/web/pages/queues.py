@@ -10,11 +10,12 @@ from cq.admin.queue_status import QueueStatus
 from cq.cli.web.pages.added import added_minutes
 from cq.cli.web.pages.charts import Line
 from cq.cli.web.pages.text import age, count
-from cq.cli.web.pages.verdict import Level, verdict
+from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.recent import Sample
 from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.export_status import ExportStatus
+from cq.observers.monitoring.findings import Level
 from cq.observers.monitoring.store_overview import Activity, Overview
 from cq.observers.telemetry.history import MINUTE_SECONDS, HistoryMinute
 

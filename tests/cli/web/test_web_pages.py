@@ -304,7 +304,7 @@ def test_keys_that_were_set_aside_are_shown_with_their_errors(db: Any) -> None:
         assert "in check: raise ValueError(f&#34;no {change.key}&#34;)</code>" in html
         assert "of observer check@1</summary>" in html
         assert "good" not in html
-        assert "1 piece set aside" in html
+        assert "pieces set aside, as their updates fail: 1" in html
         assert '<a href="/aside/picky">picky</a></th><td class="num">1</td>' in found.page("/aside")
 
 
@@ -329,7 +329,8 @@ def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
 
             assert "<span>in order</span>" in html
             assert "<span>failed</span>" in html
-            assert "paused (for &lt;b&gt;this&lt;/b&gt; test): run <code>cq resume words</code>" in html
+            assert "for &lt;b&gt;this&lt;/b&gt; test. Its updates stay queued." in html
+            assert "Resume it when the reason is gone: <code>cq resume words</code>" in html
 
 
 def test_added_rows_are_estimated_for_minutes_with_samples_only() -> None:
