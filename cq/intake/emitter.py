@@ -368,8 +368,9 @@ class Emitter(Generic[K, V]):
         refused = self._intake.refused(pairs)
         kept = [(key, update) for key, update in pairs if key not in refused] if refused else []
         lost = self._buffer.lose(flush, len(pairs) - len(kept), is_all=not kept)
-        what = f"{lost:,} increments are given up, as the queue refuses them"
-        log.error("%s", self._message(what, next(iter(refused.values()), error)))
+        if lost:
+            what = f"{lost:,} increments are given up, as the queue refuses them"
+            log.error("%s", self._message(what, next(iter(refused.values()), error)))
         return kept
 
     def _pause(self, seconds: float) -> None:

@@ -228,8 +228,13 @@ class EmitterBuffer:
                 self._finish(flush, error)
 
     def lose(self, flush: Flush, number: int, *, is_all: bool) -> int:
-        """Count increments of a flush as lost, `number` of them or all; returns how many. The others stay in it."""
+        """Count increments of a flush as lost, `number` of them or all; returns how many. The others stay in it.
+
+        A flush that was given up meanwhile has lost all of them already.
+        """
         with self.lock:
+            if flush.done.is_set():
+                return 0
             lost = flush.count if is_all else min(number, flush.count)
             flush.count -= lost
             self._totals["lost"] += lost
