@@ -110,6 +110,10 @@ def worker(
         str | None,
         option("ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."),
     ] = None,
+    metrics_host: Annotated[
+        list[str] | None,
+        option("NAME", "Another host name under which metrics are served; may be repeated."),
+    ] = None,
     otel: Annotated[
         bool,
         typer.Option(
@@ -166,7 +170,7 @@ def worker(
         report(f"cq worker: {processes} processes, ^C stops")
         raise typer.Exit(_run_processes(processes, grace, address, may_end=drain))
     if address is not None:
-        opened.callback(serve(address))
+        opened.callback(serve(address, metrics_host or ()))
     telemetry = opened.enter_context(ExitStack())
     if otel:
         telemetry.callback(start())

@@ -7,9 +7,7 @@ neither the history of the browser nor in links.
 from __future__ import annotations
 
 import hmac
-import ipaddress
-import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -21,6 +19,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cq.cli.web.sessions import SESSION_SECONDS, Session, Sessions
+from cq.observers.telemetry.hosts import is_host
 
 MOST_BODY_BYTES: Final = 64_000
 CHANGELOG: Final = "/changelog/"
@@ -61,21 +60,6 @@ class WebAccess:
     def session_of(self, request: Request) -> Session | None:
         """The session of a request's cookie; None without one that has not ended."""
         return self.sessions.find(request.cookies.get(self.sessions.cookie, ""))
-
-    def is_host(self, host: str) -> bool:
-        """Whether the server answers under this `Host` header.
-
-        DNS rebinding, a name of another site that resolves to this machine, needs a name: so all IP addresses are safe.
-        """
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        name = name.strip("[]").lower()
-        if name in {"localhost", socket.gethostname().lower(), *self.hosts}:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
 
 def is_foreign(headers: Headers) -> bool:
@@ -146,7 +130,7 @@ class Guard:
     def _answer(self, request: Request) -> ASGIApp | None:
         """The answer to a request that the pages must not see; None for the others."""
         headers, access = request.headers, self._access
-        if not access.is_host(headers.get("host", "")):
+        if not is_host(headers.get("host", ""), access.hosts):
             return _refusal(
                 "this server does not answer under that host name; `cq web --host NAME` adds one", 421
             )
@@ -220,8 +204,3 @@ async def signed_out(request: Request, access: WebAccess) -> Response:
 
 def _refusal(text: str, status: int) -> Response:
     return PlainTextResponse(text, status)
-
-
-def hosts_of(names: Iterable[str]) -> frozenset[str]:
-    """The host names that an operator gave, in lower case."""
-    return frozenset(name.lower() for name in names)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import uvicorn
 
-from cq.cli.web.access import WebAccess, hosts_of
+from cq.cli.web.access import WebAccess
 from cq.cli.web.app import WebSettings, make_app
 from cq.cli.web.connections import LimitedProtocol
 from cq.cli.web.sessions import Sessions
 from cq.errors import InvalidConfiguration
+from cq.observers.telemetry.hosts import hosts_of
 from cq.observers.telemetry.metrics import Address
 from cq.store import OpenDatabase
 

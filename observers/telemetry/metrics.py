@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,8 +18,11 @@ from cq.errors import CqError, InvalidConfiguration
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.event_kind import EventKind, Metric
 from cq.observers.telemetry.events import EVENTS
+from cq.observers.telemetry.hosts import hosts_of, is_host
 
 if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from prometheus_client import CollectorRegistry
 
 LOOPBACK: Final = "127.0.0.1"
@@ -104,13 +107,14 @@ class Metrics:
         return self._made[metric.name]
 
 
-def serve(address: Address) -> Callable[[], None]:
+def serve(address: Address, hosts: Sequence[str] = ()) -> Callable[[], None]:
     """Serve metrics of all events of this process from now on; returns a function that stops the endpoint.
 
-    Raises `MetricsUnavailable` if prometheus-client is missing, or the address cannot be used.
+    It answers under localhost, the name of this machine, IP addresses, the host of the address, and `hosts`. Raises
+    `MetricsUnavailable` if prometheus-client is missing, or the address cannot be used.
     """
     try:
-        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+        from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app, start_http_server
     except ImportError as error:
         raise MetricsUnavailable(
             f"metrics need a package that is not installed: run `{install_command('metrics')}`"
@@ -125,6 +129,7 @@ def serve(address: Address) -> Callable[[], None]:
             f"metrics cannot be served at {address}: {error.strerror}: give --metrics another address"
         ) from error
     server.RequestHandlerClass = _limited(server.RequestHandlerClass)
+    server.set_app(_for_hosts(make_wsgi_app(registry), hosts_of([*hosts, address.host])))
     unsubscribe = subscribe(metrics)
     emit("metrics_served", address=str(address._replace(port=server.server_port)))
 
@@ -135,6 +140,20 @@ def serve(address: Address) -> Callable[[], None]:
         thread.join()
 
     return end
+
+
+def _for_hosts(app: WSGIApplication, hosts: frozenset[str]) -> WSGIApplication:
+    """The application for requests under known host names only."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if is_host(environ.get("HTTP_HOST", ""), hosts):
+            return app(environ, start_response)
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
+        return [
+            b"this worker does not answer under that host name; `cq worker --metrics-host NAME` adds one\n"
+        ]
+
+    return answer
 
 
 def _limited(handler: Any) -> Any:

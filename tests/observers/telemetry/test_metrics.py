@@ -9,6 +9,7 @@ import urllib.request
 from contextlib import ExitStack, suppress
 from typing import Any, cast
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -263,6 +264,25 @@ class TestServe:
             address = Address(*used.getsockname())
             with pytest.raises(MetricsUnavailable, match=f"cannot be served at {address}: Address already"):
                 serve(address)
+
+    def test_other_host_names_are_refused(self) -> None:
+        port = free_ports()
+        end = serve(Address("127.0.0.1", port), ["Worker.Test"])
+        try:
+            for host, status in (
+                ("localhost", 200),
+                (f"127.0.0.1:{port}", 200),
+                ("[::1]", 200),
+                (f"worker.test:{port}", 200),
+                ("evil.example", 421),
+                (f"evil.example:{port}", 421),
+                ("", 421),
+            ):
+                answer = httpx.get(f"http://127.0.0.1:{port}/metrics", headers={"Host": host})
+                assert answer.status_code == status, host
+                assert ("cq_" in answer.text or "process_" in answer.text) is (status == 200)
+        finally:
+            end()
 
     def test_a_missing_package_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "prometheus_client", None)
