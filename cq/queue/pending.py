@@ -56,12 +56,16 @@ def refuse_after_adds(
             f"queued updates of queue {name!r} cannot be read after an add in the same transaction, which hides its "
             "own writes (read_your_writes_disable or snapshot_ryw_disable): read first, or in a separate transaction"
         )
-    begin, end = queue.notifications()
-    written = [each for each in recorded(snapshot) if isinstance(each, bytes) and begin <= each < end]
-    for notification in written if only is None else [queue.notification(*only)]:
-        bucket = bucket_in(begin, notification)
-        if bucket is not None and makes_unreadable(snapshot, notification, queue.after_rows(*bucket)):
+    for bucket in _recorded_buckets(snapshot, queue) if only is None else [only]:
+        if makes_unreadable(snapshot, queue.notification(*bucket), queue.after_rows(*bucket)):
             raise _unreadable(name)
+
+
+def _recorded_buckets(snapshot: TransactionRead, queue: QueueKeys) -> list[tuple[int, int]]:
+    """Generation and number of the buckets to which the transaction has added, perhaps in an earlier try."""
+    begin, end = queue.notifications()
+    written = (each for each in recorded(snapshot) if isinstance(each, bytes) and begin <= each < end)
+    return [bucket for each in written if (bucket := bucket_in(begin, each)) is not None]
 
 
 def read_pending(
