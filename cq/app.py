@@ -97,13 +97,10 @@ class App:
             tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers),
         )
 
-    def observer(
-        self, name: str, *, version: int = 1, clear: Callable[[Any], object] | None = None
-    ) -> Callable[[F], F]:
+    def observer(self, name: str, *, version: int = 1) -> Callable[[F], F]:
         """Declare the decorated function as an observer of a queue, after the observers declared so far.
 
-        The observer has the name of the function. Increase `version` when its results change; `clear` is as in
-        `cq.Observer`.
+        The observer has the name of the function. Increase `version` when its results change.
 
         >>> app = App()
         >>> @app.observer("words")
@@ -112,7 +109,7 @@ class App:
 
         def declare(function: F) -> F:
             combiner, observers = self._queues.get(keys.check_name(name), (None, ()))
-            observer = replace(Observer.of(function), version=version, clear=clear)
+            observer = replace(Observer.of(function), version=version)
             self._queues[name] = combiner, (*observers, observer)
             return function
 

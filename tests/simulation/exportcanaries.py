@@ -7,7 +7,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.keys import after
-from cq.observers.export.batch import CLOSED
+from cq.observers.export.batch import CLOSED, FencedExporter, OutdatedBatch
 from cq.observers.export.state import ExportState, read_view
 from cq.observers.export.task import ExportTask
 from cq.observers.sql.exporter import SqlExporter
@@ -54,11 +54,30 @@ def leaves_old_epochs_open() -> Any:
     )
 
 
+def stops_for_batches_that_others_have_cleared() -> Any:
+    """A late worker takes the progress of a faster one for that of a store that this one was before a restore."""
+
+    def may_apply(self: Any, batch: Any, progress: bytes) -> bool:
+        if progress == batch.cleared or progress in batch.known:
+            return True
+        if progress < batch.cleared:
+            self._target_was_set_back(batch)
+        position = batch.read_position(progress)
+        if position.epoch != batch.epoch:
+            raise OutdatedBatch
+        if not position.holds:
+            self._store_was_set_back(batch, progress)
+        return True
+
+    return patch.object(FencedExporter, "_may_apply", may_apply)
+
+
 EXPORTING: Final[dict[Callable[[], Any], int]] = {
     misses_a_store_set_back: 60,
     misses_a_table_set_back: 60,
     clears_exports_by_their_epoch_only: 60,
     leaves_old_epochs_open: 60,
+    stops_for_batches_that_others_have_cleared: 60,
 }
 """{canary: within how many seeds it is caught}."""
 ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
@@ -66,5 +85,6 @@ ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
     misses_a_table_set_back: frozenset(("table set back",)),
     clears_exports_by_their_epoch_only: frozenset(("freezes",)),
     leaves_old_epochs_open: frozenset(("freezes", "export again", "come and go")),
+    stops_for_batches_that_others_have_cleared: frozenset(("freezes", "come and go")),
 }
 """{canary: the only kinds that its plans have}."""

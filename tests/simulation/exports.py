@@ -14,23 +14,25 @@ import os
 import shutil
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
+from unittest.mock import patch
 
 import sqlalchemy as sa
 
 import cq
 from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
+from cq.observers.export.failure_note import FailureNote, NotedTask
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import ReadLimits, read_entries
 from cq.observers.export.spec import export_spec
 from cq.observers.sql import rebuild
 from cq.observers.sql.check import init
-from cq.observers.sql.configured import find_export
+from cq.observers.sql.configured import Export, find_export
 from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
@@ -40,6 +42,7 @@ from tests.simulation.actors import WorkerPool
 from tests.simulation.application import SUMS, TABLE
 from tests.simulation.hub import Process
 from tests.simulation.model import Table, Violation
+from tests.simulation.outboxmodel import Trouble
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import LANDING, STORE, Scenario
 from tests.simulation.sql import Connections, TableCopy
@@ -74,6 +77,9 @@ class Exports(Scenario):
 
     beginners: ClassVar[tuple[str, ...]] = ("add", "change", "restart")
     has_table = True
+    _restores = _table_restores = 0
+    change_seconds: ClassVar[float] = 2.0
+    """How long the operator waits between two operations, on average."""
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
@@ -88,10 +94,28 @@ class Exports(Scenario):
         self._saved_clock = 0.0
         self._is_to_be_rebuilt = False
         self._numbers_added = 0
+        self.trouble = Trouble(lambda: self.hub.clock)
 
-    def around(self) -> AbstractContextManager[object]:
-        """SQL as the simulated processes see it."""
-        return self.connections.simulated()
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """SQL as the simulated processes see it; and each stop of an export is checked."""
+        run, stop = NotedTask.run, FailureNote.stop
+        begun: dict[NotedTask, float] = {}
+
+        def running(task: NotedTask) -> float:
+            begun[task] = self.hub.clock
+            return run(task)
+
+        def stopping(note: FailureNote, what: Any, *args: Any) -> float:
+            self._check_stop(begun[what], args[-1])
+            return stop(note, what, *args)
+
+        with (
+            self.connections.simulated(),
+            patch.object(NotedTask, "run", running),
+            patch.object(FailureNote, "stop", stopping),
+        ):
+            yield
 
     def begin(self) -> None:
         """Make the queue and its table, and start everybody."""
@@ -159,18 +183,29 @@ class Exports(Scenario):
         self.hub.start(process, "change", lambda: self._change(process))
 
     def _change(self, process: Process) -> None:
-        doing: dict[str, Callable[[], object]] = {
+        doing = self._doing(process)
+        kinds = [what for what in doing if what in self.plan]
+        while kinds and not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / self.change_seconds))
+            what = self.hub.rng.choice(kinds)
+            self.trace(what)
+            self._attempt(doing[what])
+
+    def _doing(self, process: Process) -> dict[str, Callable[[], object]]:
+        """{kind of operation: what begins it}."""
+        return {
             "store set back": lambda: self.hub.start(self.sky, "change", self._set_store_back),
             "table set back": self._set_table_back,
             "export again": lambda: self._export_again(process),
             "come and go": self._come_and_go,
         }
-        kinds = [what for what in doing if what in self.plan]
-        while kinds and not self.is_calm:
-            self.hub.wait(self.hub.rng.expovariate(1 / 2.0))
-            what = self.hub.rng.choice(kinds)
-            self.trace(what)
-            self._attempt(doing[what])
+
+    def _check_stop(self, since: float, error: object) -> None:
+        """A step that began at this time has stopped the export."""
+        try:
+            self.trouble.check(since, error)
+        except Violation as violation:
+            self.violations.append(str(violation))
 
     def _come_and_go(self) -> None:
         if self.workers.running and self.hub.rng.random() < 0.5:
@@ -181,14 +216,24 @@ class Exports(Scenario):
     def _export_again(self, process: Process) -> None:
         """Rebuild or rebase; a rebase leaves what the table lacks, so everything is exported again in the end."""
         found = find_export(self.db(process), SUMS)
-        try:
+        with self._repairing(found):
             if self.hub.rng.random() < 0.3:
                 rebuild.rebuild(self.db(process), found)
             else:
                 self._is_to_be_rebuilt |= self._may_differ
                 rebuild.rebase(self.db(process), found)
+
+    @contextmanager
+    def _repairing(self, found: Export) -> Iterator[None]:
+        """Until a rebuild or rebase has ended the databases disagree; afterwards only if one is set back again."""
+        restores = self._restores, self._table_restores
+        self.trouble.note(True)
+        try:
+            yield
         finally:
             found.reporting.close()
+        if restores == (self._restores, self._table_restores):
+            self.trouble.note(False)
 
     @property
     def _may_differ(self) -> bool:
@@ -196,14 +241,18 @@ class Exports(Scenario):
         return not self.plan.on.isdisjoint(("store set back", "table set back"))
 
     def _set_table_back(self) -> None:
-        self.table_copy.save_or_restore()
+        if self.table_copy.save_or_restore() == "restored":
+            self._table_restores += 1
+            self.trouble.note(True)
 
     def _set_store_back(self) -> None:
         """Make a backup of the store, or restore the latest one."""
         copy = self.folder / "store-copy.db"
-        path = self.folder / f"{STORE}.db"
         if self._saved is None or self.hub.rng.random() < 0.5:
-            with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+            with (
+                closing(sqlite3.connect(self.path_of(STORE))) as source,
+                closing(sqlite3.connect(copy)) as target,
+            ):
                 source.backup(target)
             self._saved, self._saved_clock = self.sums.copy(), self.hub.clock + self.hub.jumped
             self.trace("the store is saved")
@@ -214,9 +263,8 @@ class Exports(Scenario):
         for task in [each for each in self.hub.tasks if each.name == LANDING]:
             self.hub.tasks.discard(task)  # the commits under way are lost with the store
         self.inner.close()
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        shutil.copy(copy, path)
+        self._restores += 1
+        shutil.copy(copy, self.path_of(STORE))
         self._open_store()
         if (
             self.hub.rng.random() < 0.5
@@ -224,6 +272,7 @@ class Exports(Scenario):
             self.hub.jumped = max(self.hub.rng.uniform(0, 1), self._saved_clock - self.hub.clock)
         self.sums = self._saved.copy()
         self._report_restored()
+        self.trouble.note(True)
         self.trace("the store is restored")
 
     def _report_restored(self) -> None:
@@ -233,6 +282,10 @@ class Exports(Scenario):
             self.table.reported[key].append(value)
         for key, values in self.table.reported.items():
             values.append(stored.get(key))
+
+    def path_of(self, name: str) -> Path:
+        # A restored store gets another file: threads of the one before may still close its connections.
+        return self.folder / f"{name}-{self._restores}.db"
 
     def _open_store(self) -> None:
         self.inner = self.inners[STORE] = self.open_store(STORE)
@@ -277,10 +330,8 @@ class Exports(Scenario):
 
     def _rebuild(self, process: Process) -> None:
         found = find_export(self.db(process), SUMS)
-        try:
+        with self._repairing(found):
             rebuild.rebuild(self.db(process), found)
-        finally:
-            found.reporting.close()
         self._is_to_be_rebuilt = False
 
     def left(self) -> str:

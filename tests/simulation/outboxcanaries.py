@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from cq.config.queue import read_config
 from cq.observers.export.batch import OutdatedBatch
+from cq.observers.outbox import operate
 from cq.observers.outbox.batch import batch_of
 from cq.observers.outbox.state import OutboxState, read_state
 from cq.observers.outbox.table import OutboxTables
@@ -107,6 +108,38 @@ def deletes_rows_by_their_ids_only() -> Any:
     return patch.object(OutboxTables, "delete", by_id)
 
 
+def forgets_the_batch_under_way_at_a_rebase() -> Any:
+    """A rebase leaves the rows in the table that a worker has added and not deleted yet."""
+    read = read_state
+
+    def without_ids(tr: Any, name: str) -> OutboxState:
+        state = read(tr, name)
+        return OutboxState.of(state.batch, state.previous)
+
+    return patch.object(operate, "read_state", without_ids)
+
+
+def removes_an_outbox_whatever_was_moved() -> Any:
+    """An outbox is removed though a worker has moved rows since, which stay in the table."""
+    return patch.object(operate, "parse_state", lambda stored: OutboxState.of(b"", b""))
+
+
+def starts_at_a_used_position() -> Any:
+    """A new outbox continues at the fence of an earlier one, whose rows this store may not have."""
+    return patch.object(operate, "number_of", lambda batch: 0)
+
+
+def notes_the_batch_before_the_commit() -> Any:
+    """A worker takes the rows of a batch for deleted before its SQL transaction has committed."""
+    finish = OutboxTask._finish
+
+    def noted(self: Any, state: Any, errors: Any, *, is_last: bool) -> None:
+        self._finished = state.batch
+        finish(self, state, errors, is_last=is_last)
+
+    return patch.object(OutboxTask, "_finish", noted)
+
+
 OUTBOXES: Final[dict[Callable[[], Any], int]] = {
     moves_rows_before_it_stores_the_batch: 30,
     reads_rows_by_a_position: 30,
@@ -114,6 +147,10 @@ OUTBOXES: Final[dict[Callable[[], Any], int]] = {
     deletes_rows_before_they_are_moved: 60,
     moves_without_comparing_the_state: 60,
     deletes_rows_by_their_ids_only: 60,
+    forgets_the_batch_under_way_at_a_rebase: 60,
+    removes_an_outbox_whatever_was_moved: 60,
+    starts_at_a_used_position: 60,
+    notes_the_batch_before_the_commit: 30,
 }
 """{canary: within how many seeds it is caught}."""
 ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
@@ -123,5 +160,9 @@ ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
     deletes_rows_before_they_are_moved: frozenset(("deaths", "reads fail")),
     moves_without_comparing_the_state: frozenset(("freezes", "come and go")),
     deletes_rows_by_their_ids_only: frozenset(("table set back", "deaths", "freezes")),
+    forgets_the_batch_under_way_at_a_rebase: frozenset(("export again", "careless", "deaths", "freezes")),
+    removes_an_outbox_whatever_was_moved: frozenset(("remove", "freezes")),
+    starts_at_a_used_position: frozenset(("remove", "store set back")),
+    notes_the_batch_before_the_commit: frozenset(("the table's database fails",)),
 }
 """{canary: the only kinds that its plans have}."""

@@ -3,19 +3,18 @@
 Every row has a number, which is its update. The combiner concatenates, so the value of a key shows which rows were
 added, how often, and in which order. A row's id is drawn some time before its transaction commits, as from a sequence:
 rows with lower ids become visible later. The application's database is restored with its sequence, so ids occur again.
+Some rows have an operation id, and are inserted again; some cannot be read, until an operator repairs them.
 
-The model knows the rows that are due: committed, and not lost with a database that was set back. Where the databases
-disagree the workers must stop. The operator then deletes the rows that the queue has already, and rebases.
+Operators rebase, remove the outbox, and give the queue an outbox again. After a restore they first delete the rows that
+the queue has already, or they do not. `outboxmodel` has what must be true.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -26,40 +25,33 @@ import sqlalchemy as sa
 import cq
 from cq.keys import QueueKeys
 from cq.keys.outbox import OutboxKeys
+from cq.observers.export.batch import ExportFailed, ExportStopped
+from cq.observers.outbox import operate
 from cq.observers.outbox.batch import OutboxBatch
 from cq.observers.outbox.configured import find_outbox
-from cq.observers.outbox.operate import init, rebase
-from cq.observers.outbox.state import OutboxSettings
+from cq.observers.outbox.state import OutboxSettings, number_of, parse_state, read_settings
+from cq.observers.sql.engine import ReportingDatabase
 from cq.observers.verify.queue import verification
 from cq.queue.set_aside import retry_aside
 from tests.simulation.application import SUMS
 from tests.simulation.exports import URL_ENV, Exports
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
+from tests.simulation.outboxmodel import Began, Moved, OutboxModel
 from tests.simulation.plan import MAY_SET_ASIDE, Plan
 from tests.simulation.sql import Connections
 from tests.simulation.store import CommitRequest
 
 _HOT: Final = ("hot 0", "hot 1")
+_SETTINGS: Final = OutboxSettings(URL_ENV, None)
 _INSERT: Final = sa.text(
-    "INSERT INTO cq_outbox (id, queue, key_json, update_json, added_at) VALUES (:id, :queue, :key, :update, :at)"
+    "INSERT INTO cq_outbox (id, queue, key_json, update_json, operation, added_at) "
+    "VALUES (:id, :queue, :key, :update, :operation, :at)"
 )
-
-
-@dataclass(frozen=True)
-class Moved:
-    """A transaction of the store has added these rows: (key, number)."""
-
-    rows: list[tuple[str, int]]
-
-
-@dataclass(frozen=True)
-class Committed:
-    """A row of the application: its key, and when its id was drawn and its transaction was seen committed."""
-
-    key: str
-    drawn: int
-    seen: int
+_DELETE: Final = sa.text("DELETE FROM cq_outbox WHERE id = :id")
+_REPAIR: Final = sa.text(
+    "UPDATE cq_outbox SET update_json = update_json || '\"' WHERE error IS NOT NULL AND update_json LIKE '%,'"
+)
 
 
 class OutboxConnections(Connections):
@@ -68,53 +60,59 @@ class OutboxConnections(Connections):
     world: Outboxes
 
     def rows(self) -> dict[str, Any]:
-        """{number: key} of the rows in the table."""
+        """{update: key} of the rows in the table."""
+        return dict(self.read("SELECT update_json, key_json FROM cq_outbox"))
+
+    def fences(self) -> list[bytes]:
+        """The batch in the fence; an empty list without a fence."""
+        return [bytes(batch) for (batch,) in self.read("SELECT batch FROM cq_outbox_progress")]
+
+    def read(self, query: str) -> list[Any]:
+        """What is committed, read by a connection that nothing happens to."""
         if self._reader is None:
             self._reader = sqlite3.connect(self.world.report_path)
-        rows = self._reader.execute("SELECT update_json, key_json FROM cq_outbox").fetchall()
-        return dict(rows)
-
-    def latest_id(self) -> int:
-        """The highest id in the table; 0 if it is empty."""
-        self.rows()
-        assert self._reader is not None
-        return int(self._reader.execute("SELECT coalesce(max(id), 0) FROM cq_outbox").fetchone()[0])
+        return self._reader.execute(query).fetchall()
 
 
 class Outboxes(Exports):
-    """One run.
+    """One run."""
 
-    Attributes:
-        due: the numbers of the committed rows that no restore has lost. They must be in the queue at the end.
-        moved: {key: numbers of its rows, in the order of their moves}.
-    """
+    change_seconds = 0.7
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
         self.connections: OutboxConnections = OutboxConnections(self)
         self.table: Any = self  # `TableCopy` reports a restored table to it
-        self.due: set[int] = set()
-        self.moved: dict[str, list[int]] = defaultdict(list)
-        self.drawn: dict[int, tuple[str, int]] = {}
-        self.committed: dict[int, Committed] = {}
-        self._ticks = self._next_id = self._restores = 0
-        self._saved_rows: set[int] = set()
-        self._saved_moves: dict[str, list[int]] = {}
+        self.model = OutboxModel(self.trouble)
+        self._next_id = 0
 
     @contextmanager
-    def _noting(self) -> Iterator[None]:
-        add_to = OutboxBatch.add_to
+    def around(self) -> Iterator[None]:
+        """As for exports; and each transaction notes what it does."""
+        add_to, restart, configure = OutboxBatch.add_to, operate._restart, operate._configure
 
-        def noted(batch: OutboxBatch, tr: Any, queue: Any) -> None:
+        def added(batch: OutboxBatch, tr: Any, queue: Any) -> None:
             add_to(batch, tr, queue)
             pairs = [pair for updates, _ in batch.adds for pair in updates]
             tr.notes.append(Moved([(key, int(text.rstrip(","))) for key, text in pairs]))
 
-        with patch.object(OutboxBatch, "add_to", noted), self.connections.simulated():
-            yield
+        def restarted(tr: Any, *args: Any) -> None:
+            restart(tr, *args)
+            tr.notes.append(Began(is_new=False))
 
-    def around(self) -> AbstractContextManager[object]:
-        return self._noting()
+        def configured(tr: Any, *args: Any) -> None:
+            is_new = read_settings(tr, SUMS) is None
+            configure(tr, *args)
+            if is_new and self.hub.current is not None:
+                tr.notes.append(Began(is_new=True))
+
+        with (
+            super().around(),
+            patch.object(OutboxBatch, "add_to", added),
+            patch.object(operate, "_restart", restarted),
+            patch.object(operate, "_configure", configured),
+        ):
+            yield
 
     def _app(self) -> cq.App:
         made = cq.App()
@@ -125,7 +123,7 @@ class Outboxes(Exports):
         """Make the queue and its outbox, and start everybody."""
         os.environ[URL_ENV] = f"sqlite:///{self.report_path}"
         self._app().configure(self.inner, SUMS, buckets=self.rng.randint(1, 3), key=str, value=str)
-        init(self.inner, SUMS, OutboxSettings(URL_ENV, None))
+        operate.init(self.inner, SUMS, _SETTINGS)
         for _ in range(self.rng.randint(2, 3)):
             self._start_adder()
         for _ in range(self.rng.randint(1, 3)):
@@ -135,108 +133,202 @@ class Outboxes(Exports):
     # Applications
 
     def _add(self, process: Process) -> None:
-        rng = self.hub.rng
-        number, restores = self._numbers_added, self._restores
+        """Insert a row; with an operation id, now and then again, also after a transaction without a known result."""
+        rng, number = self.hub.rng, self._numbers_added
         key = rng.choice((*_HOT, f"key {number // 10}"))
+        is_once = "once" in self.plan and rng.random() < 0.3
+        if is_once:
+            self.model.once.add(number)
+        elif "refused rows" in self.plan and rng.random() < 0.1:
+            self.model.refused.add(number)
+        for _ in range(rng.randint(1, 3) if is_once else 1):
+            self._attempt(lambda: self._insert(number, key))
+
+    def _insert(self, number: int, key: str) -> None:
+        rng, restores = self.hub.rng, self._table_restores
         self._next_id += 1
         row_id = self._next_id
-        self.drawn[number] = key, self._tick()
+        self.model.draw(number, key)
         if rng.random() < 0.3:
             self.hub.wait(rng.expovariate(1 / 1.0))  # others commit rows with higher ids before
-        database = find_outbox(self.inner, SUMS).database
         moment = datetime.fromtimestamp(1_700_000_000 + self.hub.clock, UTC)
-        at = moment.isoformat(sep=" ", timespec="microseconds")
-        row = {"id": row_id, "queue": SUMS, "key": f'"{key}"', "update": f'"{number},"', "at": at}
+        row = {
+            "id": row_id,
+            "queue": SUMS,
+            "key": f'"{key}"',
+            "update": f'"{number},' + ("" if number in self.model.refused else '"'),
+            "operation": f"operation {number}" if number in self.model.once else None,
+            "at": moment.isoformat(sep=" ", timespec="microseconds"),
+        }
+        database = ReportingDatabase(env=URL_ENV)
         try:
             with database.transaction() as (conn, _):
-                if self._restores == restores:  # else its connection was lost
+                if self._table_restores == restores:  # else its connection was lost
                     conn.execute(_INSERT, row)
         finally:
             database.close()
 
     def look_at_table(self, rows: dict[str, Any]) -> None:
         """The application's database has committed something: new rows are due."""
-        for text in rows:
-            number = _number(text)
-            if number not in self.committed:
-                key, drawn = self.drawn[number]
-                self.committed[number] = Committed(key, drawn, self._tick())
-                self.due.add(number)
+        self.model.look(set(map(_number, rows)))
+        self._judge()
 
-    def _tick(self) -> int:
-        self._ticks += 1
-        return self._ticks
-
-    # Databases that are set back, and what the operator does
+    # Databases that are set back
 
     def set_back(self, rows: dict[str, Any]) -> None:
-        """The application's database is restored: transactions since the backup are lost, with their rows."""
-        self._restores += 1
-        self._next_id = self.connections.latest_id()
-        self.due &= self._saved_rows
+        """The application's database is restored, with its sequence."""
+        self._next_id = int(self.connections.read("SELECT coalesce(max(id), 0) FROM cq_outbox")[0][0])
+        self.model.restore_table(set(map(_number, rows)))
+        self._judge()
 
     def _set_table_back(self) -> None:
-        committed = set(self.due)
-        if self.table_copy.save_or_restore() == "saved":
-            self._saved_rows = committed
+        match self.table_copy.save_or_restore():
+            case "saved":
+                self.model.save_table()
+            case "restored":
+                self._table_restores += 1
 
     def _set_store_back(self) -> None:
         inner, saved = self.inner, self._saved
         super()._set_store_back()
         if self.inner is not inner:
-            self.moved = defaultdict(list, {key: each.copy() for key, each in self._saved_moves.items()})
+            self.model.restore_store()
+            self._judge()
         elif self._saved is not saved:
-            self._saved_moves = {key: each.copy() for key, each in self.moved.items()}
+            self.model.save_store()
 
     def _report_restored(self) -> None:
         """No table holds values of the queue."""
 
-    def _export_again(self, process: Process) -> None:
-        """Accept what is lost, if the workers have stopped, and continue."""
-        self._rebase(process)
+    # What the operator does
 
-    def _rebase(self, process: Process) -> None:
-        if self.inner.get(OutboxKeys(SUMS).stopped) is None:
+    def _doing(self, process: Process) -> dict[str, Callable[[], object]]:
+        return super()._doing(process) | {
+            "remove": lambda: self._remove_or_init(process),
+            "refused rows": lambda: self._repair(process),
+        }
+
+    @property
+    def _is_careful(self) -> bool:
+        """Whether the operator first deletes the rows that the queue has."""
+        return "careless" not in self.plan or self.hub.rng.random() < 0.5
+
+    def _export_again(self, process: Process) -> None:
+        """Rebase; a careless operator does it whether the workers have stopped or not."""
+        self._rebase(process, is_careful=self._is_careful)
+
+    def _rebase(self, process: Process, *, is_careful: bool) -> None:
+        if is_careful and self.inner.get(OutboxKeys(SUMS).stopped) is None:
             return
-        source = find_outbox(self.db(process), SUMS)
+        with self._source(process) as source:
+            if is_careful:
+                with source.database.transaction() as (conn, _):
+                    self._delete_added(conn)
+            self.trace("the operator rebases", "with care" if is_careful else "without care")
+            operate.rebase(self.db(process), SUMS, source)
+
+    def _remove_or_init(self, process: Process) -> None:
+        if not self._has_outbox:
+            self._init(process)
+            return
+        began = self.hub.clock
+        with self._source(process) as source:
+            try:
+                operate.remove(self.db(process), SUMS, source)
+            except ExportStopped as error:
+                self._check_stop(began, error)
+
+    def _init(self, process: Process) -> None:
+        """Give the queue an outbox again; if it is refused, give up what is lost, and delete the former position."""
+        if all(number_of(fence) == 1 for fence in self.connections.fences()):
+            self.model.forgive(self.model.lost())  # no database knows that an earlier outbox has moved rows
         try:
-            times = self._times()
-            with source.database.transaction() as (conn, _):
-                rows = conn.execute(sa.text("SELECT id, update_json FROM cq_outbox")).all()
-                for row in rows:
-                    if times[_number(row.update_json)]:
-                        conn.execute(sa.text("DELETE FROM cq_outbox WHERE id = :id"), {"id": row.id})
-            here = set(map(_number, self.connections.rows()))
-            lost = {each for each in self.due if each not in here and not self._times()[each]}
-            self.trace("the operator rebases; lost:", sorted(lost))
-            if rebase(self.db(process), SUMS, source):
-                self.due -= lost
+            operate.init(self.db(process), SUMS, _SETTINGS)
+        except ExportFailed as error:
+            if "earlier outbox" not in str(error):
+                raise
+            self._give_up_former(error)
+
+    def _give_up_former(self, error: ExportFailed) -> None:
+        is_careful = self._is_careful
+        self.trace("the operator deletes the former position:", error)
+        database = ReportingDatabase(env=URL_ENV)
+        try:
+            with database.transaction() as (conn, _):
+                if is_careful:
+                    self._delete_added(conn)
+                self.model.forgive(self.model.lost())
+                conn.execute(sa.text("DELETE FROM cq_outbox_progress"))
         finally:
-            source.database.close()
+            database.close()
+
+    def _delete_added(self, conn: sa.Connection) -> None:
+        times = self.model.times()
+        for row in conn.execute(sa.text("SELECT id, update_json FROM cq_outbox")).all():
+            if times[number := _number(row.update_json)]:
+                conn.execute(_DELETE, {"id": row.id})
+                self.model.forgive([number])
+
+    def _repair(self, process: Process) -> None:
+        """Correct the rows that were refused, and have them added."""
+        if not self._has_outbox:
+            return
+        with self._source(process) as source:
+            with source.database.transaction() as (conn, _):
+                conn.execute(_REPAIR)
+            operate.retry(self.db(process), SUMS, source)
+
+    @contextmanager
+    def _source(self, process: Process) -> Iterator[Any]:
+        found = find_outbox(self.db(process), SUMS)
+        try:
+            yield found
+        finally:
+            found.database.close()
 
     # What is committed
 
     def log(self, store: str, tr: CommitRequest, version: int) -> None:
-        """Rows are added once, and not before rows that were committed before their ids were drawn."""
         for note in tr.notes:
-            if isinstance(note, Moved):
-                for key, number in note.rows:
-                    if self._times()[number]:
-                        raise Violation(f"row {number} of {key!r} is added twice")
-                    row = self.committed[number]
-                    late = [each for each in self.moved[key] if self.committed[each].drawn > row.seen]
-                    if late:
-                        raise Violation(f"row {number} of {key!r} is added after {late}, which are later")
-                    self.moved[key].append(number)
+            if isinstance(note, Began):
+                self.model.begin(note.is_new)
+            elif isinstance(note, Moved):
+                self.model.move(note.rows)
+        self._judge()
 
-    def _times(self) -> Counter[int]:
-        return Counter(number for numbers in self.moved.values() for number in numbers)
+    @property
+    def _has_outbox(self) -> bool:
+        return self.inner.get(OutboxKeys(SUMS).settings) is not None
+
+    def _judge(self) -> None:
+        """Note whether the databases agree: whether the fence has the latest batch, or its rows are to be deleted."""
+        self.trouble.note(not self._agree)
+
+    @property
+    def _agree(self) -> bool:
+        stored = self.inner.get(OutboxKeys(SUMS).state)
+        if stored is None:
+            return True
+        state = parse_state(bytes(stored))
+        fences = self.connections.fences()
+        if fences == [state.batch]:
+            return True
+        if not state.ids or fences != [state.previous]:
+            return False
+        until = datetime.fromisoformat(state.until)
+        rows = self.connections.read("SELECT id, added_at FROM cq_outbox")
+        there = {each for each, at in rows if datetime.fromisoformat(at).replace(tzinfo=UTC) <= until}
+        return there.issuperset(state.ids)
 
     # The end
 
     def _finish(self, process: Process) -> None:
         while True:
-            self._attempt(lambda: self._rebase(process))
+            if self._has_outbox:
+                self._attempt(lambda: self._rebase(process, is_careful=True))
+                self._attempt(lambda: self._repair(process))
+            else:
+                self._attempt(lambda: self._init(process))
             retry_aside(self.db(process), SUMS)
             self.hub.wait(5.0)
 
@@ -251,18 +343,20 @@ class Outboxes(Exports):
         for what, bounds in ranges.items():
             if found := tr.get_range(*bounds, limit=1).to_list():
                 return f"{what}: {found}"
+        if not self._has_outbox:
+            return "no outbox"
         if stopped := tr.get(OutboxKeys(SUMS).stopped).value:
             return f"stopped: {stopped!r}"
         if rows := self.connections.rows():
             return f"rows in the table: {sorted(rows)}"
-        if missing := {each for each in self.due if not self._times()[each]}:
+        if missing := self.model.lost():
             return f"rows that are not added: {sorted(missing)}"
         return ""
 
     def check(self) -> None:
         """Raises `Violation` unless the values are the rows moved, in the order of their moves."""
         stored = {key: [int(each) for each in value.split(",")[:-1]] for key, value in self._stored().items()}
-        expected = {key: numbers for key, numbers in self.moved.items() if numbers}
+        expected = {key: numbers for key, numbers in self.model.moved.items() if numbers}
         if not self.plan.on.isdisjoint(MAY_SET_ASIDE):  # updates that are retried come later in the order
             stored, expected = ({key: sorted(each) for key, each in of.items()} for of in (stored, expected))
         if stored != expected:

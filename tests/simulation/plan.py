@@ -104,7 +104,16 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     "cells": ("move", "rebalance", "drain", "resume", "forward"),
     "backlogs": ("once", "rebucket", "drains"),
     "exports": ("store set back", "table set back", "export again", "come and go"),
-    "outboxes": ("store set back", "table set back", "export again", "come and go"),
+    "outboxes": (
+        "store set back",
+        "table set back",
+        "export again",
+        "come and go",
+        "once",  # rows with operation ids, which are inserted again
+        "refused rows",  # which cannot be read until they are repaired
+        "remove",  # the outbox, and give the queue one again
+        "careless",  # operators do not delete the rows that the queue has, and rebase without a reason
+    ),
     "expiries": (
         "once",
         "purge",

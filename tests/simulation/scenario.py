@@ -98,8 +98,12 @@ class Scenario(ABC):
 
     def open_store(self, name: str) -> Any:
         """The store itself, without faults; every third seed has all of its keys below another prefix."""
-        db = Database(self.folder / f"{name}.db", power_safe=False)
+        db = Database(self.path_of(name), power_safe=False)
         return Space(f"of-{name}" if self.plan.seed % 3 == 2 else "cq").database(db)
+
+    def path_of(self, name: str) -> Path:
+        """The file of a store."""
+        return self.folder / f"{name}.db"
 
     # What a system is
 
