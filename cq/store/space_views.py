@@ -185,7 +185,8 @@ class SpaceDatabase(_PlacedWrites):
 class SpaceReads(_PlacedReads):
     """A view of the reads of a transaction."""
 
-    __slots__ = ("__weakref__", "db", "inner", "placement")
+    # With a dictionary, as a transaction: see `cq.store.embedded.client.reading`.
+    __slots__ = ("__dict__", "__weakref__", "db", "inner", "placement")
 
     def __init__(self, db: SpaceDatabase, inner: Any) -> None:
         self.db = db

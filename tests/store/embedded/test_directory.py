@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUN = """
 import sys, threading, unittest.mock
 import cq
 from cq.store.embedded import Database
+from cq.store.space import Space
 
 # Without the native library: only `transactional` leads to it, and cq's own takes transactions of both stores.
 with unittest.mock.patch("ctypes.CDLL", unittest.mock.MagicMock()):
@@ -18,7 +21,8 @@ impl.transactional = cq.transactional
 from fdb.directory_impl import DirectoryLayer
 
 layer = DirectoryLayer()
-with Database(sys.argv[1], power_safe=False) as db:
+with Database(sys.argv[1], power_safe=False) as whole:
+    db = Space(sys.argv[2]).database(whole)
 
     @db.transact
     def shop(tr):
@@ -57,10 +61,15 @@ print("done")
 """
 
 
-def test_the_directory_layer_runs_on_the_embedded_store(path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["cq", "staging"])
+def test_the_directory_layer_runs_on_the_embedded_store(path: Path, prefix: str) -> None:
     """In a process of its own, whose binding has no native library: others may have loaded it."""
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(path)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", RUN, str(path), prefix],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
     assert (done.stdout, done.stderr) == ("done\n", "")
