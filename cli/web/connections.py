@@ -1,7 +1,7 @@
 """Connections of the dashboard: how many there are, and how long each may take for its request and its answer.
 
-Anybody who reaches the server may open connections, also without the token. uvicorn limits the requests under way; a
-connection whose request is incomplete is none of these, and uvicorn keeps it for ever.
+Every client that reaches the server may open connections, also without the token. uvicorn has no limit for a connection
+with an incomplete request, and keeps it for ever.
 """
 
 from __future__ import annotations
