@@ -47,7 +47,7 @@ COMMANDS: Final = {
 _TEXT: Final = """A transactional combine queue: count and combine under contention, on FoundationDB or on one file.
 
 Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, 4 differences found
-by a check, 130 ^C.
+by a check, 5 work left by `cq worker --drain`, 130 ^C.
 """
 _MODULES: Final = {command: module for module, commands in COMMANDS.items() for command in commands}
 

@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from enum import StrEnum
 from types import FrameType
@@ -17,6 +17,7 @@ from typing import Annotated, Final
 import typer
 
 from cq.cli.shared import completion
+from cq.cli.shared.exit_status import LEFT
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     AppPath,
@@ -136,8 +137,9 @@ def worker(
     number of workers on any number of machines share the work, and take over the work of dead workers. Code for
     combiners, observers and exporters comes from --app only. With --json it prints a line of totals at the end.
 
-    With --drain, queues that cannot be combined are named in the log, and the others are drained. They are an error
-    only if QUEUE names them.
+    With --drain, work that cannot be done is named in the log, and the rest is done: queues that cannot be combined,
+    exports, outboxes and clouds that fail or that this worker lacks something for. The exit status is then 5. A queue
+    that QUEUE names is an error, with status 1. With --json the totals have a list `left`, with a line for each part.
     """
     log_to_stderr(as_json=log is LogFormat.JSON, verbose=verbose)
     # Lines on standard error are JSON, or text: log events have the same information.
@@ -168,7 +170,7 @@ def worker(
     if processes > 1:
         opened.close()
         report(f"cq worker: {processes} processes, ^C stops")
-        raise typer.Exit(_run_processes(processes, grace, address, may_end=drain))
+        raise typer.Exit(_run_processes(processes, grace, address, ends=(0, LEFT) if drain else ()))
     if address is not None:
         opened.callback(serve(address, metrics_host or ()))
     telemetry = opened.enter_context(ExitStack())
@@ -179,27 +181,40 @@ def worker(
     stop_on_signals(runner.stop)
     if with_input:
         threading.Thread(target=_stop_with_input, args=(runner.stop,), daemon=True).start()
+    left: list[str] | None = None
     if drain:
-        runner.drain()
+        left = runner.drain()
     else:
         report("cq worker: waiting for updates, ^C stops")
         runner.run(notifier.alive)
     notifier.stopping()
-    totals = runner.totals.as_dict()
-    if json:
-        print_json(totals)
-    else:
-        report("cq worker: " + ", ".join(f"{name} {number:,}" for name, number in totals.items()))
+    _print_totals(runner, left, None if json else report)
     if not runner.is_finished:
         # A step that never ends would keep the process alive. The store discards its uncommitted transaction.
         sys.stdout.flush()
         telemetry.close()  # sends the latest spans
         logging.shutdown()  # writes the counts of repeated warnings
-        os._exit(0)
+        os._exit(LEFT if left else 0)
+    if left:
+        raise typer.Exit(LEFT)
 
 
-def _run_processes(number: int, grace: float, metrics: Address | None, *, may_end: bool) -> int:
-    """Run this command in `number` processes, until a signal; returns the exit status."""
+def _print_totals(runner: Worker, left: list[str] | None, report: Callable[[str], object] | None) -> None:
+    """Print the worker's totals and, after a drain, what it has left; as JSON without a function for lines of text."""
+    totals = runner.totals.as_dict()
+    if report is None:
+        print_json(totals if left is None else {**totals, "left": left})
+        return
+    report("cq worker: " + ", ".join(f"{name} {number:,}" for name, number in totals.items()))
+    if left:  # with the reasons in the log
+        report(f"cq worker: left undone: {', '.join(line.partition(': ')[0] for line in left)}")
+
+
+def _run_processes(number: int, grace: float, metrics: Address | None, *, ends: Collection[int]) -> int:
+    """Run this command in `number` processes, until a signal; returns the exit status.
+
+    A process that ends with a status in `ends` is done; others are started again.
+    """
     name = secrets.token_hex(8)
     places: list[dict[str, str]] = [{_PLACE_ENV: f"{name}-{place}"} for place in range(number)]
     if metrics is not None:
@@ -210,7 +225,7 @@ def _run_processes(number: int, grace: float, metrics: Address | None, *, may_en
     environments = [{**os.environ, **place} for place in places]
     # With -P: -m alone would import a `typer.py` in the current folder. --app adds that folder itself.
     command = [sys.executable, "-P", "-m", "cq", *sys.argv[1:]]
-    running = Processes(command, environments, grace=grace, may_end=may_end)
+    running = Processes(command, environments, grace=grace, ends=ends)
     stop_on_signals(running.stop, running.kill)
     status = running.run(notifier.alive)
     notifier.stopping()

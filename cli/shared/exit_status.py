@@ -16,6 +16,8 @@ NO_VALUE: Final = 3
 """A key without a value."""
 DIFFERENT: Final = 4
 """Data that differ from what they must be."""
+LEFT: Final = 5
+"""Work that a drain has left undone."""
 
 
 class FoundDifference(CqError):

@@ -158,7 +158,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "work_left": EventKind(
         WARNING,
         "{task}: left with work to do: {reason}",
-        "A drain ends although a queue is not combined, or an export or a cloud is not up to date.",
+        "A drain ends although a queue is not combined, or an export, an outbox or a cloud is not up to date.",
         others=("queue",),
     ),
     "store_failed": EventKind(

@@ -8,17 +8,24 @@ from typing import Final
 
 from cq import runtime
 from cq.errors import CorruptData, CqError
-from cq.observers.scheduling.members import EXPIRY, OUTBOX, WINDOW
+from cq.observers.monitoring.export_status import export_status
+from cq.observers.outbox.configured import read_problem
+from cq.observers.outbox.state import read_settings
+from cq.observers.scheduling.members import EXPIRY, EXPORTER, OUTBOX, WINDOW
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
 from cq.observers.worker.workload import Workload
-from cq.store.api import error_code
+from cq.store.api import Database, error_code
+from cq.store.transact import transact
 
 PATIENCE_SECONDS: Final = 10.0
-"""How long tasks may fail repeatedly, or ask for pauses."""
+"""How long tasks may fail repeatedly, or ask for pauses, while none of the others ends."""
 MOST_SECONDS: Final = 600.0
 """How long a task may run that never runs out of work."""
+
+_NAMES: Final = {"export": "export", EXPORTER: "export", OUTBOX: "outbox", "publish": "cloud"}
+"""{kind of tasks: the noun for all of a queue's tasks of this kind}."""
 
 
 def add_updates(work: Workload, stopping: threading.Event) -> None:
@@ -38,8 +45,10 @@ def add_updates(work: Workload, stopping: threading.Event) -> None:
                 work.left[job.task_id.queue] = error
 
 
-def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job, Exception], float]) -> None:
-    """Run the jobs until they are done or fail for `PATIENCE_SECONDS`; report the rest by `work_left`.
+def finish(
+    jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job, Exception], float]
+) -> list[Job]:
+    """Run the jobs until they are done, or none has ended for `PATIENCE_SECONDS`; returns the rest.
 
     Args:
         jobs: jobs to run; those that run by time, without a notification, are skipped.
@@ -50,29 +59,72 @@ def finish(jobs: Iterable[Job], stopping: threading.Event, failed: Callable[[Job
     deadline = runtime.monotonic() + PATIENCE_SECONDS
     while left:
         again = {job: _tried(job, deadline + MOST_SECONDS, stopping, failed) for job in left}
-        left = [job for job, seconds in again.items() if seconds != DONE]
+        before, left = left, [job for job, seconds in again.items() if seconds != DONE]
+        if len(left) < len(before):  # a keeper, for example, waits for its buckets, which may take long
+            deadline = runtime.monotonic() + PATIENCE_SECONDS
         seconds = min((again[job] for job in left), default=0.0)
         if runtime.monotonic() + seconds > deadline or stopping.wait(seconds):
             break
-    for job in left:
-        reason = job.task.problem or "it always has more to do"
-        emit("work_left", queue=job.task_id.queue, task=str(job), reason=reason)
+    return left
 
 
-def report_left(work: Workload, names: Collection[str]) -> None:
-    """Report the queues that a drain could not combine: by an error if `names` contains them, else by `work_left`.
+class Left:
+    """The work that a drain leaves undone, reported by `work_left`, once for each queue and kind of work.
 
-    Errors that are not cq's are always raised: the store fails, or cq has a defect. This also holds for tasks that
-    `finish` gave up. Queues that the worker leaves alone were reported when it started.
+    Attributes:
+        lines: a line for each.
     """
-    for job in work.others:
-        if job.given_up is not None:
-            raise job.given_up
-    for name, error in work.left.items():
-        if name in names or not isinstance(error, CqError):
-            raise error
-        if not work.problem(name):
-            emit("work_left", queue=name, task=f"queue {name!r}", reason=str(error))
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, queue: str, task: str, reason: str) -> None:
+        """Report that a task of a queue has work left."""
+        emit("work_left", queue=queue, task=task, reason=reason)
+        self.lines.append(f"{task}: {reason}")
+
+    def add_jobs(self, jobs: Iterable[Job], *, is_stopped: bool) -> None:
+        """Report the jobs that `finish` has returned."""
+        of_kind: dict[tuple[str, str], list[Job]] = {}
+        for job in jobs:
+            of_kind.setdefault((job.task_id.kind, job.task_id.queue), []).append(job)
+        for (kind, queue), some in of_kind.items():
+            problems = [job.task.problem for job in some if job.task.problem]
+            reason = (
+                "the drain was stopped" if is_stopped else next(iter(problems), "it always has more to do")
+            )
+            name = _NAMES.get(kind)
+            self.add(queue, str(some[0]) if name is None else f"{name} of queue {queue!r}", reason)
+
+    def add_queues(self, work: Workload, names: Collection[str]) -> None:
+        """Report the queues that could not be combined; an error of a queue in `names` is raised.
+
+        Errors that are not cq's are always raised: the store fails, or cq has a defect. This also holds for tasks that
+        `finish` gave up.
+        """
+        for job in work.others:
+            if job.given_up is not None:
+                raise job.given_up
+        for name, error in work.left.items():
+            if name in names or not isinstance(error, CqError):
+                raise error
+            self.add(name, f"queue {name!r}", str(error))
+
+    def add_lacking(self, db: Database, work: Workload, names: Collection[str]) -> None:
+        """Report exports with entries, and outboxes, that this process has no job for: it lacks a URL, for example."""
+        here = {(job.task_id.kind, job.task_id.queue) for job in work.others}
+        if "export" in work.roles:
+            for export in export_status(db):
+                has_job = {("export", export.name), (EXPORTER, export.name)} & here
+                if export.waiting_buckets and not has_job and (not names or export.name in names):
+                    reason = export.error or "this worker has no exporter for it"
+                    self.add(export.name, f"export of queue {export.name!r}", reason)
+        if OUTBOX in work.roles:
+            for name in work.found:
+                if (OUTBOX, name) not in here and transact(db, lambda tr: read_settings(tr.snapshot, name)):  # noqa: B023
+                    _, problem = transact(db, lambda tr: read_problem(tr.snapshot, name))  # noqa: B023
+                    reason = problem or work.problem(name) or "this worker cannot read its rows"
+                    self.add(name, f"outbox of queue {name!r}", reason)
 
 
 def _tried(

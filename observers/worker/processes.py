@@ -10,7 +10,7 @@ import logging
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from cq.backoff import delay_after
@@ -59,7 +59,7 @@ class Processes:
         command: must stop in good order on SIGTERM, and at the end of its standard input.
         environments: one for each process.
         grace: how many seconds a process may take to stop.
-        may_end: whether a process that ends with status 0 is done; else it is restarted.
+        ends: the statuses of processes that are done; a process that ends with another one is restarted.
     """
 
     def __init__(
@@ -68,29 +68,30 @@ class Processes:
         environments: Sequence[Mapping[str, str]],
         *,
         grace: float,
-        may_end: bool = False,
+        ends: Collection[int] = (),
     ) -> None:
         self._slots = [_ProcessSlot(command, environment) for environment in environments]
-        self._grace, self._may_end = grace, may_end
+        self._grace, self._ends = grace, ends
+        self._status = 0  # the highest of those with which processes are done
         self._stopping = threading.Event()
 
     def run(self, after_turn: Callable[[], object] = lambda: None) -> int:
-        """Keep the processes running until `stop` is called, or all have ended by themselves with status 0.
+        """Keep the processes running until `stop` is called, or all are done.
 
         If a process ends with an error before any has run for `START_SECONDS`, all are stopped: the command cannot
-        run here. Returns the exit status for the parent. Calls `after_turn` after each poll of the processes.
+        run here. Returns the exit status for the parent: that error's, or the highest of the processes that are done.
+        Calls `after_turn` after each poll of the processes.
         """
         for slot in self._slots:
             slot.start()
+        failed: int | None = None
         try:
-            while not self._stopping.wait(_POLL_SECONDS):
-                status = self._poll()
-                if status is not None:
-                    return status
+            while self._slots and failed is None and not self._stopping.wait(_POLL_SECONDS):
+                failed = self._poll()
                 after_turn()
-            return 0
         finally:
             self._end()
+        return self._status if failed is None else failed
 
     def stop(self) -> None:
         """Make `run` end its processes in good order and return; from any thread."""
@@ -103,7 +104,7 @@ class Processes:
                 slot.process.kill()
 
     def _poll(self) -> int | None:
-        """Restart dead processes; returns the parent's exit status if a restart would be useless."""
+        """Restart dead processes; returns the status of one whose restart would be useless."""
         for slot in list(self._slots):
             if slot.process is None:
                 if time.monotonic() >= slot.again:
@@ -112,14 +113,15 @@ class Processes:
             status = slot.process.poll()
             if status is None:
                 continue
-            if status == 0 and self._may_end:
+            if status in self._ends:
                 self._slots.remove(slot)
+                self._status = max(self._status, status)
             elif status in (1, 2) and not self._is_started():
                 return status
             else:
                 pause = slot.died()
                 emit("process_ended", status=status, pause=pause)
-        return None if self._slots else 0
+        return None
 
     def _is_started(self) -> bool:
         """Whether any process has run for `START_SECONDS`, or has been restarted before."""
@@ -137,3 +139,5 @@ class Processes:
                 log.warning("a worker process has not ended in time: it is killed")
                 process.kill()
                 process.wait()
+            if process.returncode in self._ends:
+                self._status = max(self._status, process.returncode)

@@ -32,7 +32,7 @@ from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.history import HistoryWriter
 from cq.observers.telemetry.totals import WorkerCounts
-from cq.observers.worker.drain import add_updates, finish, report_left
+from cq.observers.worker.drain import Left, add_updates, finish
 from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.workload import Workload
 from cq.passes.plan import Limits
@@ -159,11 +159,12 @@ class Worker:
         finally:
             self._end()
 
-    def drain(self) -> None:
+    def drain(self) -> list[str]:
         """Combine until no update is queued at some moment, or `stop` is called; other workers may run, too.
 
-        A queue that cannot be combined does not stop the others. At the end, it is an error if the worker was created
-        for this queue by name; otherwise an event reports it.
+        Then finish exports, outboxes, clouds and feeds. Returns a line for each part of the work that is left undone,
+        which an event has reported, too: nothing is left if there are none. A queue that cannot be combined does not
+        stop the others. At the end, it is an error if the worker was created for this queue by name.
 
         Raises:
             QueueNotConfigured: a queue named does not exist.
@@ -179,15 +180,25 @@ class Worker:
                 add_updates(self._work, self._stopping)
                 jobs = self._work.notified()
                 if jobs == []:
-                    finish(self._work.others, self._stopping, self._failed)
-                    report_left(self._work, self.names)
-                    return
+                    return self._finish()
                 for job in jobs or []:  # None: a bucket without a job, which the next `_load` creates
                     self._runner.submit(job)
                 while not self._runner.wait_idle(_STOP_SECONDS) and not self._stopping.is_set():
                     self._history.record()
+            left = Left()
+            left.add("", "the drain", "it was stopped before all updates were combined")
+            return left.lines
         finally:
             self._end()
+
+    def _finish(self) -> list[str]:
+        """The last step of a drain: everything but passes; returns the lines for the work that is left."""
+        left = Left()
+        jobs = finish(self._work.others, self._stopping, self._failed)
+        left.add_jobs(jobs, is_stopped=self._stopping.is_set())
+        left.add_queues(self._work, self.names)
+        left.add_lacking(self.db, self._work, self.names)
+        return left.lines
 
     def stop(self) -> None:
         """Make `run` or `drain` return once the steps under way have ended, or after `grace` seconds.

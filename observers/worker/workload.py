@@ -123,6 +123,11 @@ class Workload:
         return [*queues, *self._always.values(), *self._feed_jobs]
 
     @property
+    def roles(self) -> Collection[str]:
+        """The worker's roles."""
+        return self._roles
+
+    @property
     def combines(self) -> bool:
         """Whether this worker runs passes."""
         return COMBINE in self._roles

@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 import urllib.request
 from collections.abc import Collection
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 
 import cq
 from cq.admin.queue_status import is_drained
+from cq.cli.shared.exit_status import LEFT
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.keys import membership as workerkeys
@@ -152,7 +155,7 @@ def test_code_comes_from_the_app_only_and_a_failing_key_is_set_aside(cli: Cli) -
     by_name = cli.run("worker", "words", "--drain")
     drained = cli.run("worker", "--drain", "--app", "shop:app")
 
-    assert without.status == 0
+    assert without.status == LEFT
     assert "start it with --app" in without.err
     assert by_name.status == 1
     assert "start it with --app" in by_name.err.splitlines()[-1]
@@ -197,8 +200,9 @@ def test_a_drain_combines_what_it_can_and_fails_only_for_queues_that_were_named(
     by_name = cli.run("worker", "middle", "--drain")
 
     assert [here("get", queue, "a").status for queue in ("first", "middle", "last")] == [0, 3, 0]
-    assert of_all.status == 0
+    assert of_all.status == LEFT
     assert "queue 'middle' is paused (by hand)" in of_all.err
+    assert of_all.err.endswith("cq worker: left undone: queue 'middle'\n")
     assert by_name.status == 1
     assert by_name.err.splitlines()[-1] == (
         "cq: queued updates cannot be combined: queue 'middle' is paused (by hand)"
@@ -215,17 +219,27 @@ def test_a_drain_combines_other_queues_before_it_fails_for_one_that_was_named(he
     assert here("get", "b", "k").out == "k\t1\n"
 
 
-def test_an_export_without_its_url_is_one_line(cli: Cli) -> None:
+def test_an_export_without_its_url_is_left_and_named(cli: Cli) -> None:
     cli.run("configure", "words", "--export", "word_counts")
     cli.run("add", "words", "a=1")
     assert "CQ_REPORTING_URL" not in cli.environment
 
     drained = cli.run("worker", "--drain")
 
-    assert drained.status == 0
-    (line,) = [line for line in drained.err.splitlines() if "CQ_REPORTING_URL" in line]
-    assert "export of queue 'words' is left to other workers: $CQ_REPORTING_URL is not set" in line
-    assert "WARNING" not in drained.err.replace(line, "")
+    assert drained.status == LEFT
+    first, last = [line for line in drained.err.splitlines() if "WARNING" in line]
+    assert "export of queue 'words' is left to other workers: $CQ_REPORTING_URL is not set" in first
+    assert (
+        "export of queue 'words': left with work to do: InvalidConfiguration: $CQ_REPORTING_URL is not set"
+        in last
+    )
+    assert drained.err.endswith("cq worker: left undone: export of queue 'words'\n")
+    assert cli.run("worker", "--drain", "--processes", "2").status == LEFT
+    assert cli.run("worker", "--drain", "--only", "combine").status == 0
+    (totals,) = cli.run("worker", "--drain", "--json").rows()
+    assert [line.partition("$")[0] for line in totals["left"]] == [
+        "export of queue 'words': InvalidConfiguration: "
+    ]
     assert cli.run("get", "words", "a").out == "a\t1\n"
     (status,) = cli.run("export", "list", "--json").rows()
     assert status["state"] == "failing"
@@ -235,6 +249,43 @@ def test_an_export_without_its_url_is_one_line(cli: Cli) -> None:
     assert cli.run("worker", "--drain").status == 0, "another worker can do it"
     (status,) = cli.run("export", "list", "--json").rows()
     assert (status["state"], status["waiting_buckets"]) == ("active", 0)
+
+
+def test_an_outbox_that_fails_or_lacks_its_url_is_left_and_named(cli: Cli) -> None:
+    reports = cli.folder / "reports.db"
+    cli.environment["CQ_OUTBOX_URL"] = f"sqlite:///{reports}"
+    cli.run("configure", "words", "--value", "int")
+    assert cli.run("outbox", "init", "words").status == 0
+    with closing(sqlite3.connect(reports)) as application, application:
+        application.execute("DELETE FROM cq_outbox_progress")
+
+    stopped = cli.run("worker", "--drain")
+    assert stopped.status == LEFT
+    assert stopped.err.endswith("cq worker: left undone: outbox of queue 'words'\n")
+    assert cli.run("outbox", "rebase", "words").status == 0
+    assert cli.run("worker", "--drain").status == 0
+    del cli.environment["CQ_OUTBOX_URL"]
+    without = cli.run("worker", "--drain")
+    assert without.status == LEFT
+    assert (
+        "outbox of queue 'words': left with work to do: InvalidConfiguration: $CQ_OUTBOX_URL is not"
+        in without.err
+    )
+
+
+def test_a_drain_that_is_stopped_says_so(cli: Cli, db: Any) -> None:
+    (cli.folder / "slow.py").write_text(
+        "import sys, threading\nimport cq\n\n"
+        "def slow(tr, changes):\n    print('inside', file=sys.stderr)\n    threading.Event().wait(5)\n\n"
+        "app = cq.App()\napp.queue('words', observers=[cq.Observer('slow', 1, slow)])\n"
+    )
+    assert cli.run("configure", "words", "--app", "slow:app").status == 0
+    add(db, "words", {"a": 1})
+    drain = running(cli, "--drain", "--app", "slow:app", "--grace", "0.1", until=b"inside")
+    drain.terminate()
+    said = drain.communicate(timeout=60)[1]
+    assert drain.returncode == LEFT
+    assert b"the drain: left with work to do: it was stopped before" in said
 
 
 def test_a_worker_leaves_alone_what_it_lacks_the_code_for(cli: Cli, db: Any) -> None:
