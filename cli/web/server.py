@@ -71,6 +71,8 @@ class Server:
             backlog=_BACKLOG,
             # Without warnings: anybody who reaches the server could fill the log with invalid requests.
             log_level="error",
+            # Its records go to the command's log, in the format of that.
+            log_config=None,
             access_log=False,
             server_header=False,
             ws="none",

@@ -108,7 +108,9 @@ def test_all_answers_have_the_headers(db: Any) -> None:
         assert {name: refused.headers[name] for name in HEADERS} == HEADERS
 
 
-def test_an_error_of_the_server_has_the_headers_too(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_server_has_the_headers_too_and_is_logged(
+    db: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*args: Any, **more: Any) -> str:
         raise ZeroDivisionError("a defect")
 
@@ -122,3 +124,6 @@ def test_an_error_of_the_server_has_the_headers_too(db: Any, monkeypatch: pytest
                 "the server could not make this page: its log says why",
             )
             assert {name: broken.headers[name] for name in HEADERS} == HEADERS
+    # In the log of the command, which shows it in its format; uvicorn has handlers of its own.
+    causes = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert causes == [ZeroDivisionError] * 2
