@@ -15,6 +15,7 @@ FIRST: Final[Mapping[str, int]] = MappingProxyType(
         "forgets_the_batch_under_way_at_a_rebase": 14,
         "removes_an_outbox_whatever_was_moved": 2,
         "starts_at_a_used_position": 7,
+        "stops_at_a_row_that_the_add_refuses": 1,
         "stops_for_batches_that_others_have_cleared": 10,
         "does_not_read_the_lock": 10,
         "believes_its_memory": 13,

@@ -11,7 +11,7 @@ from cq.config.queue import read_config
 from cq.observers.export.batch import OutdatedBatch
 from cq.observers.outbox import operate
 from cq.observers.outbox.batch import batch_of
-from cq.observers.outbox.state import OutboxState, read_state
+from cq.observers.outbox.state import OutboxState, new_batch, read_state
 from cq.observers.outbox.table import OutboxTables
 from cq.observers.outbox.task import OutboxTask
 from cq.queue.combine_queue import CombineQueue
@@ -97,6 +97,29 @@ def moves_without_comparing_the_state() -> Any:
     return patch.object(OutboxTask, "_move", move)
 
 
+def stops_at_a_row_that_the_add_refuses() -> Any:
+    """A worker tries all rows again and again, and never fewer of them."""
+
+    def move_all(self: Any, state: Any, rows: Any) -> Any:
+        return transact(self.db, lambda tr: self._move(tr, state, new_batch(state.batch), rows))
+
+    return patch.object(OutboxTask, "_move_first", move_all)
+
+
+def loses_a_row_that_the_add_refuses() -> Any:
+    """A worker deletes a row that the add refuses alone, as if it were added."""
+    move_first = OutboxTask._move_first
+
+    def move(self: Any, state: Any, rows: Any) -> Any:
+        moved, content = move_first(self, state, rows)
+        if content.errors and not content.ids:
+            with self._source.database.transaction() as (conn, dialect):
+                OutboxTables.of(dialect, None).delete(conn, list(content.errors), _until(rows))
+        return moved, content
+
+    return patch.object(OutboxTask, "_move_first", move)
+
+
 def deletes_rows_by_their_ids_only() -> Any:
     """A worker deletes rows that have the ids of rows that were lost when the database was set back."""
     delete = OutboxTables.delete
@@ -151,6 +174,8 @@ OUTBOXES: Final[dict[Callable[[], Any], int]] = {
     removes_an_outbox_whatever_was_moved: 60,
     starts_at_a_used_position: 60,
     notes_the_batch_before_the_commit: 30,
+    stops_at_a_row_that_the_add_refuses: 10,
+    loses_a_row_that_the_add_refuses: 10,
 }
 """{canary: within how many seeds it is caught}."""
 ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
@@ -164,5 +189,7 @@ ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
     removes_an_outbox_whatever_was_moved: frozenset(("remove", "freezes")),
     starts_at_a_used_position: frozenset(("remove", "store set back")),
     notes_the_batch_before_the_commit: frozenset(("the table's database fails",)),
+    stops_at_a_row_that_the_add_refuses: frozenset(("refused rows",)),
+    loses_a_row_that_the_add_refuses: frozenset(("refused rows",)),
 }
 """{canary: the only kinds that its plans have}."""
