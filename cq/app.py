@@ -97,10 +97,13 @@ class App:
             tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers),
         )
 
-    def observer(self, name: str, *, version: int = 1) -> Callable[[F], F]:
+    def observer(
+        self, name: str, *, version: int = 1, clear: Callable[[Any], object] | None = None
+    ) -> Callable[[F], F]:
         """Declare the decorated function as an observer of a queue, after the observers declared so far.
 
-        The observer has the name of the function. Increase `version` when its results change.
+        The observer has the name of the function. Increase `version` when its results change; `clear` is as in
+        `cq.Observer`.
 
         >>> app = App()
         >>> @app.observer("words")
@@ -109,7 +112,7 @@ class App:
 
         def declare(function: F) -> F:
             combiner, observers = self._queues.get(keys.check_name(name), (None, ()))
-            observer = replace(Observer.of(function), version=version)
+            observer = replace(Observer.of(function), version=version, clear=clear)
             self._queues[name] = combiner, (*observers, observer)
             return function
 

@@ -50,11 +50,16 @@ class Observer(Generic[K, V]):
         version: increment it with every change of what it writes.
         function: called as `function(tr, changes)` with a list of `Change`. Its writes through `tr` commit together
             with the reported values, or not at all. It is called again when the transaction is retried.
+        clear: `clear(tr)` clears all that the observer has written, in any version, such as by `tr.clear_range(...)`
+            or `cq.purge(tr, "other queue")`. It is called in the transaction that adds the observer to a queue, raises
+            its version or rebuilds it: after the last report of the former version, before the first one of the new
+            version, and together with the new configuration or not at all.
     """
 
     name: str
     version: int
     function: Callable[[Any, list[Change[K, V]]], object]
+    clear: Callable[[Any], object] | None = field(default=None, kw_only=True)
 
     @classmethod
     def of(cls, observer: object) -> Observer:
@@ -95,6 +100,7 @@ class ObserverSpec:
         factory: `factory(config, settings, generation)` returns the function; None for a built-in kind.
         check: `check(tr, config)` raises an error if the observer does not suit the queue. It is called with snapshot
             reads and the new configuration before this is stored, for whoever configures the queue.
+        clear: as in `Observer`, for data that the generations share.
     """
 
     name: str
@@ -102,6 +108,7 @@ class ObserverSpec:
     settings: Mapping[str, Any] = field(default_factory=dict)
     factory: Callable[[Any, Mapping[str, Any], int], ObserverFunction] | None = None
     check: Callable[[Any, Any], object] | None = field(default=None, compare=False)
+    clear: Callable[[Any], object] | None = field(default=None, compare=False)
 
 
 def check_spec(spec: ObserverSpec) -> ObserverSpec:

@@ -9,7 +9,7 @@ import typer
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, duration_option, read_store
 from cq.cli.shared.output import print_json, say
-from cq.observers.monitoring.health_check import MAX_AGE_SECONDS, health
+from cq.observers.monitoring.health_check import ANSWER_SECONDS, MAX_AGE_SECONDS, health
 
 commands = CommandSet()
 
@@ -25,10 +25,14 @@ def show_health(
 ) -> None:
     """Check that the store answers and workers keep up.
 
-    It is healthy if the store answers, a worker is alive, and no queue without a pause has an update older than
-    --max-age. Each problem is a line; the exit status is then 1. With --json it prints one line.
+    It is healthy if the store answers, a worker is alive, no queue without a pause has an update older than
+    --max-age, and `cq status` reports no problem, such as a stopped export or missing code. Each problem is a line; the
+    exit status is then 1. With --json it prints one line. With --here it leaves out what a restart of the workers on
+    this host would not change: use it for containers.
     """
-    problems = health(read_store(store), max_age=max_age, here=here)
+    db = read_store(store)
+    db.options.set_transaction_timeout(int(ANSWER_SECONDS * 1000))
+    problems = health(db, max_age=max_age, here=here)
     if json:
         print_json({"healthy": not problems, "problems": problems})
     else:

@@ -25,7 +25,8 @@ from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, Store, argument, read_store
 from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
 from cq.cli.shared.table import FittedTable
-from cq.observers.monitoring.store_overview import Overview, overview, remarks
+from cq.observers.monitoring.findings import find_remarks, remarks
+from cq.observers.monitoring.store_overview import Overview, overview
 from cq.plain_text import printable
 
 WATCH_SECONDS: Final = 2.0
@@ -65,8 +66,8 @@ def show_status(
     For each queue its state, backlog, age and rate; for each worker its state and rate; then a line per warning.
     The levels of a roll-up come after their queue. A terminal shows the columns that fit, and of several queues only
     those levels that need attention; a pipe shows all. With --json one line per queue, then one line with all
-    workers; with --history --json one line per queue with its minutes. The history lists queues and levels in the same
-    way.
+    workers and findings; with --history --json one line per queue with its minutes. The history lists queues and levels
+    in the same way.
     """
     if history and watched:
         raise typer.BadParameter("expected --history or --watch, got both")
@@ -104,7 +105,10 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
                 "outbox": None if lag is None else asdict(lag),
             }
         )
-    print_json({"workers": [asdict(worker) for worker in found.workers]})
+    findings = [
+        {**each._asdict(), "todo": each.todo, "command": each.command} for each in find_remarks(found)
+    ]
+    print_json({"workers": [asdict(worker) for worker in found.workers], "findings": findings})
 
 
 def _shown(found: Overview, width: int | None, *, wide: bool = False) -> Iterable[FittedTable | Text]:

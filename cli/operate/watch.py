@@ -26,7 +26,8 @@ from cq.cli.operate.status_view import (
 from cq.cli.shared.output import quantity
 from cq.cli.shared.sparkline import sparkline
 from cq.cli.shared.table import Lines, folded
-from cq.observers.monitoring.store_overview import Overview, remarks
+from cq.observers.monitoring.findings import remarks
+from cq.observers.monitoring.store_overview import Overview
 from cq.plain_text import printable
 
 _POLL_SECONDS: Final = 0.1  # between two looks at the size of the terminal

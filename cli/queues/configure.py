@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 import cq
-from cq.admin.configure import change, requested
+from cq.admin.configure import change, repeated_reports, requested
 from cq.admin.rollups import is_level
 from cq.app import App
+from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet, HelpCommand
 from cq.cli.shared.options import (
@@ -189,6 +191,7 @@ def configure(
         ),
     ] = None,
     app_path: AppPath = None,
+    yes: Yes = False,
     store: Store = None,
     json: Json = False,
 ) -> None:
@@ -200,6 +203,9 @@ def configure(
     workers first report all values to them. An audit can be added, too: this command then reads the whole queue. Keys
     that have values when `--expire` is first given count as updated soon after it. A top of a level of a roll-up, such
     as hits.1h, is kept for each period: `cq top hits --by 1h`.
+
+    A new version of an observer of --app receives all values again, each as new. The command says how many, and whether
+    the observer clears what it has written, and asks.
     """
     observers: dict[str, tuple[Any, bool, Callable[[Any], ObserverSpec]]] = {
         "top": (top, no_top, top_spec),
@@ -238,7 +244,10 @@ def configure(
         priority=priority,
         creates=creates,
     )
-    config = change(db, queue, changes)
+    again = repeated_reports(db, queue, changes)
+    if again is not None:
+        confirm(f"{again}. Go on?", yes)
+    config = change(db, queue, replace(changes, report_again=True))
     settings = config.settings()
     answer(json, f"queue {queue!r}: {_described(settings)}", queue=queue, **settings)
 

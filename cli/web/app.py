@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -27,9 +28,9 @@ from cq.cli.web.pages.checks import checks_page
 from cq.cli.web.pages.exports import exports_page
 from cq.cli.web.pages.feeds import feeds_page
 from cq.cli.web.pages.queue import queue_page
-from cq.cli.web.pages.queues import queues_page
+from cq.cli.web.pages.queues import PAGE, queues_page
 from cq.cli.web.pages.series import series_line
-from cq.cli.web.pages.set_aside import aside_page
+from cq.cli.web.pages.set_aside import all_aside_page, aside_page
 from cq.cli.web.pages.web_page import WebPage
 from cq.cli.web.pages.workers import workers_page
 from cq.cli.web.rendering import Renderer, environment
@@ -51,12 +52,13 @@ PAGES: Final[dict[str, Callable[[], WebPage]]] = {
     "/": queues_page,
     "/workers": workers_page,
     "/exports": exports_page,
-    "/aside": aside_page,
+    "/aside": all_aside_page,
     "/feeds": feeds_page,
     "/cells": cells_page,
     "/checks": checks_page,
 }
 """{path: the page}, except the pages of one queue."""
+_NUMBER: Final = re.compile("(?!1$)[1-9][0-9]{0,5}")
 _OF_QUEUES: Final[dict[str, Callable[[str], WebPage]]] = {"queues": queue_page, "aside": aside_page}
 
 
@@ -106,17 +108,14 @@ class Dashboard:
         if page.queue and not _is_queue(page.queue, snapshot):
             return self._missing(request, f"There is no queue {page.queue}.")
         found = await self._found(request, page)
-        notice, events = self.actions.result(request), f"/events?path={page.path}"
+        more = {"notice": self.actions.result(request), "form_token": self._form_token(request)}
+        return HTMLResponse(await self.renderer.in_thread(partial(self.draw, page, snapshot, found, **more)))
+
+    def draw(self, page: WebPage, snapshot: StoreSnapshot, found: Lookup | None, **more: Any) -> str:
+        """The HTML of a page, with the answer to a lookup."""
         line = series_line(found.series) if found and found.series else None
-        more = {
-            "lookup": found,
-            "line": line,
-            "events": events,
-            "notice": notice,
-            "form_token": self._form_token(request),
-        }
-        text = self.renderer.page(page, snapshot, source=_source(page, snapshot), **more)
-        return HTMLResponse(text)
+        about = {"source": _source(page, snapshot), "events": f"/events?path={page.path}"}
+        return self.renderer.page(page, snapshot, lookup=found, line=line, **about, **more)
 
     async def events(self, request: Request) -> Response:
         """The stream of a page."""
@@ -167,6 +166,8 @@ def page_of(path: str) -> WebPage | None:
     """The page of a path; None if there is none."""
     if path in PAGES:
         return PAGES[path]()
+    if (number := _NUMBER.fullmatch(path.removeprefix(PAGE))) and path.startswith(PAGE):
+        return queues_page(int(number[0]))
     kind, _, name = path.removeprefix("/").partition("/")
     if kind in _OF_QUEUES and valid_name(name.encode(errors="replace")) is not None:
         return _OF_QUEUES[kind](name)
@@ -207,6 +208,7 @@ def make_app(db: OpenDatabase, settings: WebSettings) -> tuple[ASGIApp, Dashboar
             dashboard.stop()
             await sampling
             await dashboard.changelogs.close()
+            dashboard.renderer.close()
 
     routes = [
         Route("/events", dashboard.events),

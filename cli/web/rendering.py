@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,6 +18,8 @@ from cq.cli.web.sampling.snapshot import StoreSnapshot
 from cq.distribution import version
 from cq.observers.top.cloud import Cloud
 from cq.observers.top.html import cloud_about, cloud_list, number
+
+T = TypeVar("T")
 
 
 def environment() -> Environment:
@@ -46,6 +50,9 @@ def _list(cloud: Cloud) -> Markup:
 class Renderer:
     """Renders pages; the parts of a page are rendered once for each snapshot, whatever the number of open pages.
 
+    It is for use by one thread at a time. `in_thread` runs a call in a thread of its own, so that a large page does not
+    keep the event loop from other requests.
+
     Args:
         templates: from `environment`.
         operates: whether pages offer actions.
@@ -55,6 +62,15 @@ class Renderer:
     operates: bool
     _number: int = -1
     _parts: dict[str, dict[str, str]] = field(default_factory=dict)
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "cq-web-renderer"))
+
+    async def in_thread(self, render: Callable[[], T]) -> T:
+        """Call a function in the thread of the renderer."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, render)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
 
     def page(self, page: WebPage, snapshot: StoreSnapshot, **more: Any) -> str:
         """A whole page."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Final
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -43,7 +44,11 @@ class Streams:
                         return
                     if snapshot is not None:
                         number = snapshot.number
-                    changes = snapshot and self._renderer.changes(page, snapshot, sent)
+                    changes = None
+                    if snapshot is not None:
+                        changes = await self._renderer.in_thread(
+                            partial(self._renderer.changes, page, snapshot, sent)
+                        )
                     yield f"data: {changes}\n\n" if changes else ": nothing new\n\n"
         finally:
             self.open -= 1

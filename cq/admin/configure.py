@@ -15,6 +15,13 @@ from cq.admin.audit import include_all
 from cq.admin.backfill import clear_abandoned
 from cq.admin.flags import checked_priority, copy_flags
 from cq.admin.purge import clear_queue, read_purging
+from cq.admin.repeated_reports import (
+    RepeatedObserver,
+    RepeatedReports,
+    count_values,
+    refuse_repeats,
+    repeated,
+)
 from cq.admin.rollups import levels_after, refuse_level_change, removed_levels, with_rollup
 from cq.admin.windows import with_window
 from cq.combiners import Combiner, built_in_combiner, resolve
@@ -69,12 +76,16 @@ def remove_observer(db: Database, name: str, observer: str) -> QueueConfig:
     return change(db, name, requested(removed=[observer], creates=False))
 
 
-def rebuild_observer(db: Database, name: str, observer: str) -> QueueConfig:
+def rebuild_observer(db: Database, name: str, observer: str | Observer | ObserverSpec) -> QueueConfig:
     """Start a new generation of an observer's data, which passes fill from all stored values.
 
-    Raises `QueueNotConfigured`, and `InvalidConfiguration` if the queue has no such observer.
+    Each value is reported as new. An observer of your own must not count what it has written before: give the
+    `cq.Observer` itself instead of its name, so that its function `clear` is called. Raises `QueueNotConfigured`, and
+    `InvalidConfiguration` if the queue has no such observer.
     """
-    return change(db, name, requested(rebuilt=observer, creates=False))
+    if isinstance(observer, str):
+        return change(db, name, requested(rebuilt=observer, creates=False))
+    return change(db, name, requested(rebuilt=observer.name, put=[observer], creates=False))
 
 
 def start_rebuild(tr: Transaction, config: QueueConfig, observer: str) -> None:
@@ -92,6 +103,7 @@ class RequestedSettings:
         removed: names of observers to remove.
         rebuilt: the name of an observer that starts a new generation of its data.
         priority: as in `prioritize`.
+        report_again: whether observers may receive all values again although they clear nothing.
         creates: whether to create a queue that does not exist.
     """
 
@@ -108,6 +120,7 @@ class RequestedSettings:
     removed: Collection[str] = ()
     rebuilt: str | None = None
     priority: int | None = None
+    report_again: bool = False
     creates: bool = True
 
     def shape(self, stored: QueueConfig) -> QueueConfig:
@@ -148,9 +161,31 @@ class RequestedSettings:
             )
         return shape
 
+    @property
+    def given_specs(self) -> list[ObserverSpec]:
+        """The observers given as arguments."""
+        return [*(self.observers or ()), *self.put]
+
+    def begin_observers(self, tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> None:
+        """Call `clear` of each observer with a new generation; raises `InvalidConfiguration` for unwanted repeats."""
+        clears = {spec.name: spec.clear for spec in self.given_specs if spec.clear is not None}
+        former = {each.generation for each in before.observers} if before else set()
+        if before is not None and not self.report_again:
+            again = self.repeated(before, after)
+            refuse_repeats(tr, after.name, [each for each in again if each.after.name != self.rebuilt])
+        for each in after.observers:
+            if each.generation not in former and each.name in clears:
+                clears[each.name](tr)
+
+    def repeated(self, before: QueueConfig, after: QueueConfig) -> tuple[RepeatedObserver, ...]:
+        """The observers that receive all values again, although they do not keep generations of data apart."""
+        generational = {spec.name for spec in self.given_specs if spec.factory is not _application_factory}
+        clearing = {spec.name for spec in self.given_specs if spec.clear is not None}
+        return repeated(before, after, generational, clearing)
+
     def check_observers(self, tr: TransactionRead, config: QueueConfig) -> None:
         """Raises an error if a requested observer does not suit the queue of this new configuration."""
-        for spec in (*(self.observers or ()), *self.put):
+        for spec in self.given_specs:
             if spec.check is not None:
                 spec.check(tr, config)
 
@@ -188,9 +223,10 @@ def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
             specs.append(check_spec(each))
         else:
             observer = Observer.of(each)
-            specs.append(
-                check_spec(ObserverSpec(observer.name, observer.version, factory=_application_factory))
+            spec = ObserverSpec(
+                observer.name, observer.version, factory=_application_factory, clear=observer.clear
             )
+            specs.append(check_spec(spec))
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise InvalidConfiguration(f"expected observers of different names, got: {', '.join(names)}")
@@ -239,6 +275,7 @@ def change(db: Database, name: str, wanted: RequestedSettings) -> QueueConfig:
         if before is not None:
             refuse_level_change(before, after)
         levels, removed = levels_after(tr, before, after), removed_levels(tr, before, after)
+        wanted.begin_observers(tr, before, after)  # after all reads of configurations: it may change some
         for level in removed:
             clear_queue(tr, level)
         for stored_level, level in levels:
@@ -257,6 +294,21 @@ def change(db: Database, name: str, wanted: RequestedSettings) -> QueueConfig:
     return configured
 
 
+def repeated_reports(db: Database, name: str, wanted: RequestedSettings) -> RepeatedReports | None:
+    """The reports that `change` would repeat to observers of the application, now; None if it would repeat none."""
+
+    def read(tr: Transaction) -> RepeatedReports | None:
+        stored = tr.snapshot.get(QueueKeys(name).config).value
+        if stored is None:
+            return None
+        before = QueueConfig.from_bytes(name, stored)
+        observers = wanted.repeated(before, _with_wanted(before, wanted))
+        found = count_values(tr.snapshot, name) if observers else None
+        return RepeatedReports(name, found.rows, found.exact, observers) if found and found.rows else None
+
+    return transact(db, read)
+
+
 def _created(new: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
     created = with_rollup(_with_observers(wanted.shape(new), wanted.specs(new)), wanted.rollup)
     created = with_window(created, wanted.window, is_new=True)
@@ -272,9 +324,7 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
         raise ConfigurationConflict(current.name, differences)
     if wanted.rebuilt is not None and wanted.rebuilt not in (each.name for each in current.observers):
         raise NotInStore(f"queue {current.name!r} has no observer {codec.brief(wanted.rebuilt)}")
-    kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
-    changed = _with_observers(replace(current, observers=kept), wanted.specs(current))
-    changed = replace(changed, expiry=shape.expiry)
+    changed = replace(_with_wanted(current, wanted), expiry=shape.expiry)
     changed = with_window(with_rollup(changed, wanted.rollup), wanted.window, is_new=False)
     if wanted.audit in (None, current.audit is not None):
         return changed
@@ -283,6 +333,12 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     if read_purging(tr.snapshot, current):
         raise NotNow(f"queue {current.name!r} is still being purged: run workers, and try again later")
     return with_audit(changed, whole=False)
+
+
+def _with_wanted(current: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
+    """The configuration of an existing queue with the wanted observers."""
+    kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
+    return _with_observers(replace(current, observers=kept), wanted.specs(current))
 
 
 def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> None:

@@ -30,6 +30,7 @@ class OtherSettings(TypedDict, total=False):
     window: object
     expire: object
     rollup: object
+    report_again: bool
 
 
 @overload
@@ -89,6 +90,7 @@ def configure(
     window: object = None,
     expire: object = None,
     rollup: object = None,
+    report_again: bool = False,
 ) -> CombineQueue[Any, Any]:
     """Create a queue, or change settings of an existing one, and return it; the same settings again change nothing.
 
@@ -127,9 +129,13 @@ def configure(
             queue: no roll-up). Updates from now on count in their minute, hour and day, too, see `cq.Series`. cq keeps
             each period in a queue of its own, a level named after it (`hits.1m`), which is configured, purged,
             rebucketed and deleted with its queue. `"none"` deletes the levels. Other retentions can be set at any time.
+        report_again: whether a new version of an observer without a function `clear` may receive all values of the
+            queue again, each as new: what the former version wrote counts a second time, unless the new version writes
+            elsewhere.
 
     Raises:
-        InvalidConfiguration: a setting is not one that cq knows.
+        InvalidConfiguration: a setting is not one that cq knows. Or a new version of an observer would receive values
+            again, see `report_again`.
         ConfigurationConflict: the queue has other settings; no setting is changed.
         NotNow: an audit cannot begin while the queue is being purged. Or the audit is on, but a bucket could not be
             read at one version: call this again.
@@ -144,6 +150,7 @@ def configure(
         window=window,
         expire=expire,
         rollup=rollup,
+        report_again=report_again,
     )
     change(db, name, wanted)
     return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)

@@ -22,24 +22,26 @@ from cq.keys.window import WindowKeys
 from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import with_audit, without_audit
 from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.transact import transact
+from cq.store.transact import transact, transactional
 
 
-def purge(db: Database, name: str) -> QueueConfig:
+def purge(db: Database | Transaction, name: str) -> QueueConfig:
     """Have workers delete all values and queued updates; updates added later count. Returns at once.
 
     The levels of a roll-up are purged in the same transaction. Passes report every deletion to observers, so a top and
     an exported table follow. Raises `QueueNotConfigured`, `NotNow` while the queue is being rebucketed, and
-    `InvalidConfiguration` for a level of a roll-up.
+    `InvalidConfiguration` for a level of a roll-up. With a transaction in place of the database, the purge is part of
+    it, and drops what is committed before it.
     """
+    return _purge(db, name)
 
-    def mark(tr: Transaction) -> QueueConfig:
-        config = read_config(tr, name)
-        refuse_level(config, "purge")
-        marked, *_ = [_mark(tr, each) for each in with_levels(tr, config)]
-        return marked
 
-    return transact(db, mark)
+@transactional
+def _purge(tr: Transaction, name: str) -> QueueConfig:
+    config = read_config(tr, name)
+    refuse_level(config, "purge")
+    marked, *_ = [_mark(tr, each) for each in with_levels(tr, config)]
+    return marked
 
 
 def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:

@@ -25,6 +25,7 @@ from cq.store.api import (
     snapshot_of,
 )
 from cq.store.mistakes import refuse_unless_transaction
+from cq.store.own_writes import note_writes, recorded
 
 T = TypeVar("T")
 
@@ -63,6 +64,8 @@ class ConfigCache(Generic[T]):
         configuration changes before the commit. With `tr.snapshot`, it adds no conflict.
         """
         snapshot = snapshot_of(tr)
+        if METADATA_VERSION in recorded(tr):  # `invalidate_configs` has made it unreadable
+            return self._parse(snapshot, name, tr.get(self._key(name)).value)
         try:
             version = snapshot.get(METADATA_VERSION).value
         except Exception as error:
@@ -112,5 +115,6 @@ def invalidate_configs(tr: Transaction) -> None:
 
     The caller writes the key of the changed configuration in the same transaction.
     """
+    note_writes(tr, METADATA_VERSION)
     tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP)
     tr.set_versionstamped_value(CHANGED, INCOMPLETE_VERSIONSTAMP)

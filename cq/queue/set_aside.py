@@ -30,6 +30,7 @@ _PIECE_BYTES: Final = 90_000
 _RAW_BYTES: Final = 50_000  # of an unreadable row, in one update
 _UPDATE_BYTES: Final = 12
 """Approximate bytes of an update in a row in addition to its key and its own bytes."""
+_PIECES_AT_ONCE: Final = 10
 ANY: Final = object()
 """Stands for all keys."""
 
@@ -92,6 +93,21 @@ def read_aside(tr: TransactionRead, name: str, key: Any = ANY, *, limit: int = 0
     left = limit and limit - len(found)
     missed = read_missed(tr, name, _encoded(tr, name, key), limit=left)
     return found + [Aside(encoded, failure, []) for encoded, failure in missed]
+
+
+def each_aside(tr: TransactionRead, name: str, limit: int) -> Iterator[Aside]:
+    """The first `limit` pieces that `read_aside` returns, read a few at a time: at most about 1 MB is in memory."""
+    keys, left = QueueKeys(name), limit
+    begin, end = keys.aside()
+    while left:
+        rows = tr.get_range(begin, end, limit=min(left, _PIECES_AT_ONCE)).to_list()
+        yield from (_parse(keys, row.key, row.value) for row in rows)
+        left -= len(rows)
+        if len(rows) < _PIECES_AT_ONCE:
+            break
+        begin = after(rows[-1].key)
+    if left:
+        yield from (Aside(encoded, failure, []) for encoded, failure in read_missed(tr, name, limit=left))
 
 
 def retry_aside(db: Database, name: str, key: Any = ANY) -> int:

@@ -6,6 +6,10 @@ The room only reads. It may import exports, scheduling and the rooms of `cq`.
 from cq.observers.monitoring.diagnosis import (
     doctor,
 )
+from cq.observers.monitoring.findings import (
+    Remark,
+    find_remarks,
+)
 from cq.observers.monitoring.health_check import (
     health,
 )
@@ -16,7 +20,9 @@ from cq.observers.monitoring.store_overview import (
 
 __all__ = [
     "Overview",
+    "Remark",
     "doctor",
+    "find_remarks",
     "health",
     "overview",
 ]

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import platform
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from cq import runtime
-from cq.config.flags import read_flags
-from cq.config.queue import queue_names, read_config
+from cq.config.queue import read_config
 from cq.distribution import version
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
 from cq.keys.outbox import OutboxKeys
@@ -25,7 +22,16 @@ from cq.observers.forward.observer import NAME as FORWARD
 from cq.observers.forward.observer import forward_exporter
 from cq.observers.kafka.observer import NAME as KAFKA
 from cq.observers.monitoring.doctor_cluster import ClusterStore
-from cq.observers.monitoring.doctor_embedded import EmbeddedStore
+from cq.observers.monitoring.doctor_embedded import ROOM, EmbeddedStore
+from cq.observers.monitoring.findings import (
+    OF_EXPORTS,
+    OF_OUTBOXES,
+    OF_WORKERS,
+    Finding,
+    Remark,
+    find_remarks,
+)
+from cq.observers.monitoring.store_overview import Overview, overview
 from cq.observers.outbox.state import OutboxSettings
 from cq.observers.sinks import opened_sink
 from cq.observers.sql.configured import find_export
@@ -70,7 +76,8 @@ def doctor(url: str | None = None) -> Iterator[Check]:
     store = ClusterStore(path) if scheme == "fdb" else EmbeddedStore(path)
     before = [_check(name, check) for name, check in store.before().items()]
     yield from before
-    if all(each.ok for each in before) and store.exists():
+    # A full disk can be read, and what it causes is of interest.
+    if all(each.ok or each.name == ROOM for each in before) and store.exists():
         try:
             yield from _opened(store, space)
         finally:
@@ -79,43 +86,82 @@ def doctor(url: str | None = None) -> Iterator[Check]:
 
 def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check]:
     """The checks that need the store."""
-    queues: list[str] = []
+    read: list[Overview] = []
 
-    def read() -> str:
+    def look() -> str:
         db = space.database(store.open())
         db.options.set_transaction_timeout(int(TIMEOUT_SECONDS * 1000))
-        queues.extend(transact(db, lambda tr: queue_names(tr.snapshot)))
-        return f"it answers; queues: {len(queues)}"
+        read.append(overview(db))
+        return f"it answers; queues: {len(read[0].queues)}"
 
-    answered = _check("store", read)
+    answered = _check("store", look)
     yield answered
     if not answered.ok:
         return
     for name, check in store.after().items():
         yield _check(name, check)
-    db = space.database(store.db)
-    yield from _queues(db, queues)
+    db, seen = space.database(store.db), read[0]
+    queues, found = sorted(each.name for each in seen.queues), find_remarks(seen)
+    yield from _queues(seen, found)
+    yield from _workers(seen, found)
     for queue in queues:
         for name, check in store.of_queue(queue, space).items():
             yield _check(name, check)
-    checks = {NAME: _export, FORWARD: _forward, WEBHOOK: _sink, KAFKA: _sink}
-    for observer, check_observer in checks.items():
-        for queue in queues:
-            if transact(db, partial(_has, queue=queue, observer=observer)):
-                yield _check(f"{observer} of {queue}", partial(check_observer, db, queue))
+    yield from _exports(db, seen, [each for each in found if each.finding in OF_EXPORTS])
     for queue in transact(db, partial(_with_outbox, queues=queues)):
         yield _check(f"outbox of {queue}", partial(_outbox, db, queue))
     yield from _outbox_tables(db)
 
 
-def _queues(db: OpenDatabase, names: list[str]) -> Iterator[Check]:
+def _exports(db: OpenDatabase, seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
+    """The findings about each export, and a check of what it exports to if it has more to say."""
+    checks = {NAME: _export, FORWARD: _forward, WEBHOOK: _sink, KAFKA: _sink}
+    for observer, check_observer in checks.items():
+        for queue in sorted(each.name for each in seen.queues):
+            if transact(db, partial(_has, queue=queue, observer=observer)):
+                name = f"{observer} of {queue}"
+                urgent = [Check(name, False, _advice(each)) for each in found if each.name == queue]
+                yield from urgent
+                check = _check(name, partial(check_observer, db, queue))
+                if not (urgent and check.ok):
+                    yield check
+    for each in found:
+        if seen.exports[each.name].table is None:  # the application exports it
+            yield Check(f"export of {each.name}", False, _advice(each))
+
+
+def _queues(seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
     """A check of each queue, followed by those of its levels that have something to do of their own."""
-    sources = transact(db, lambda tr: _sources(tr, names))
-    found = {name: _check(f"queue {name}", partial(_queue, db, name)) for name in names}
-    for name in sorted(names, key=lambda name: (sources.get(name, name), name)):
-        source = sources.get(name)
-        if source is None or not (found[name].ok or found[name].message == found[source].message):
-            yield found[name]
+    others = (*OF_WORKERS, *OF_EXPORTS, *OF_OUTBOXES)
+    for queue in seen.queues:
+        of_queue = [each for each in found if each.name == queue.name and each.finding not in others]
+        urgent = [each for each in of_queue if each.is_urgent]
+        for each in urgent:
+            yield Check(f"queue {queue.name}", False, _advice(each))
+        if not urgent and queue.level_of is None:
+            levels = [f"levels: {', '.join(queue.levels)}"] if queue.levels else []
+            notes = [each.text for each in of_queue]
+            about = ", ".join(["active", f"buckets: {queue.settings['buckets']}", *levels])
+            yield Check(f"queue {queue.name}", True, "; ".join([about, *notes]))
+
+
+def _workers(seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
+    """A check of the workers together, and of each one that has something to do."""
+    alive = sum(worker.alive for worker in seen.workers)
+    missing = next((each for each in found if each.finding is Finding.NO_WORKER), None)
+    if missing is None:
+        yield Check("workers", True, f"alive: {alive}")
+    else:
+        yield Check("workers", not missing.is_urgent, _advice(missing) if missing.is_urgent else missing.text)
+    for each in found:
+        if each.finding in OF_WORKERS and each.is_urgent:
+            yield Check(f"worker {each.name}", False, _advice(each))
+
+
+def _advice(remark: Remark) -> str:
+    """The text of a finding and what to do, in one line."""
+    todo = f"{remark.todo.removesuffix('.')}: `{remark.command}`" if remark.command else remark.todo
+    return " ".join(f"{remark.text.removesuffix('.')}. {todo}".split())
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:
@@ -129,31 +175,6 @@ def _check(name: str, check: Callable[[], str]) -> Check:
             raise
         message = f"the store failed: {error}"
     return Check(name, False, " ".join(message.split()))
-
-
-def _queue(db: OpenDatabase, queue: str) -> str:
-    def read(tr: Transaction) -> str:
-        config, flags = read_config(tr.snapshot, queue), read_flags(tr.snapshot, queue)
-        if flags.is_paused(runtime.time()):
-            source = config.level_of.queue if config.level_of else queue
-            raise ConfigurationError(
-                f"paused ({flags.reason}): run `cq resume {source}` when the cause is fixed"
-            )
-        levels = f", levels: {', '.join(config.level_names)}" if config.rollup else ""
-        return f"active, buckets: {config.buckets}{levels}"
-
-    return transact(db, read)
-
-
-def _sources(tr: Transaction, queues: list[str]) -> dict[str, str]:
-    """{level of a roll-up: its queue}, without levels whose queue is not one of these."""
-    found = {}
-    for name in queues:
-        with suppress(CqError):  # the check of the queue reports the error
-            level_of = read_config(tr.snapshot, name).level_of
-            if level_of is not None and level_of.queue in queues:
-                found[name] = level_of.queue
-    return found
 
 
 def _has(tr: Transaction, queue: str, observer: str) -> bool:

@@ -10,16 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cq import runtime
+from cq import keys, runtime
 from cq.errors import ClientLibraryError, StoreError
 from cq.observers.monitoring.doctor_cluster import binding, client_library
+from cq.store import open as open_store
 from cq.store.api import VERSIONS_PER_SECOND
-from cq.store.embedded import Database
 from cq.store.embedded.engine.wal import LONG_LOG_BYTES
 from cq.store.embedded.file.file import PAGE_BYTES, check
 from cq.store.space import Space
 from cq.store.transact import transact
 
+ROOM: Final = "room"
+"""The name of the check whose failure does not prevent the others."""
 ROOM_BYTES: Final = 2 * LONG_LOG_BYTES
 """Recommended free space: the log alone may take half of it before it is written back."""
 FULL: Final = 0.9
@@ -41,7 +43,7 @@ class EmbeddedStore:
             "binding": partial(_not_needed, binding),
             "client library": partial(_not_needed, client_library),
             "store file": self._file,
-            "room": self._room,
+            ROOM: self._room,
         }
 
     def exists(self) -> bool:
@@ -49,8 +51,8 @@ class EmbeddedStore:
         return check(self._path)
 
     def open(self) -> Any:
-        """Open the file."""
-        self.db = Database(self._path)
+        """Open the file for reading: not even a full disk prevents it."""
+        self.db = open_store(self._path, read_only=True, prefix=keys.ROOT)
         return self.db
 
     def close(self) -> None:

@@ -12,13 +12,15 @@ from cq.config.flags import read_flags
 from cq.config.queue import queue_names, read_config
 from cq.errors import CorruptData, CqError
 from cq.keys import QueueKeys
+from cq.observers.monitoring.findings import Finding, Level, find_remarks
+from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, error_code
 from cq.windows.window import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
-"""Time limit of the whole check."""
+"""Time limit of the first transaction, which tells whether the store answers."""
 MAX_AGE_SECONDS: Final = 60.0
 """Default limit of the age of queued updates."""
 
@@ -26,24 +28,33 @@ MAX_AGE_SECONDS: Final = 60.0
 def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False) -> list[str]:
     """The problems found, one line each; empty if the store answers, a worker is alive, and no update is too old.
 
+    The problems of `find_remarks` are among them, such as a stopped export or a queue whose code the workers lack.
+
     Args:
         db: a database of either store.
         max_age: how many seconds updates may wait in an active queue, or to expire from a window.
-        here: whether a worker must be alive on this host.
+        here: for a probe of the workers of this host: one of them must be alive. Findings that a restart of these
+            workers does not change are left out.
 
     A worker is alive if its latest beat, by the store's versions, is at most a few beats old. A recovery of a cluster
     advances versions by a minute or two, so all workers seem dead until their next beats.
     """
     try:
         found, now = read_at_present(db, _read)
+        findings = [] if here else find_remarks(overview(db))
     except Exception as error:
         if error_code(error) is None:
             raise
         return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
-    problems = [*_workers(found.members, now, here=here), *found.broken]
+    problems = _workers(found.members, now, here=here)
     problems += _old_updates(found, now, max_age)
     for name, age in found.overdue.items():
         problems += _too_old(name, "updates due to expire from its window have", age, max_age)
+    problems += [
+        str(each)
+        for each in findings
+        if each.level is Level.PROBLEM and each.finding is not Finding.NO_WORKER
+    ]
     return problems
 
 
@@ -55,26 +66,23 @@ class _HealthReading(NamedTuple):
         oldest: {active queue: version of its oldest update}.
         overdue: {active queue: seconds that due updates have waited to expire from its window}.
         source: {level with updates: the queue with the roll-up}.
-        broken: a message for each unreadable queue.
     """
 
     members: list[Member]
     oldest: dict[str, int]
     overdue: dict[str, float]
     source: dict[str, str]
-    broken: list[str]
 
 
 def _read(tr: Transaction) -> _HealthReading:
     tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
-    found = _HealthReading(read_members(tr.snapshot), {}, {}, {}, [])
+    found = _HealthReading(read_members(tr.snapshot), {}, {}, {})
     for name in queue_names(tr.snapshot):
         try:
             if read_flags(tr.snapshot, name).is_paused(runtime.time()):
                 continue
             versions = oldest_by_bucket(tr.snapshot, QueueKeys(name)).values()
-        except CorruptData as error:
-            found.broken.append(f"queue {name!r} cannot be read: {error}")
+        except CorruptData:  # a finding
             continue
         if stamped := [version for version in versions if version is not None]:
             found.oldest[name] = min(stamped)

@@ -1,4 +1,4 @@
-"""The overview for operators: backlogs of queues, workers with their rates, and remarks on unusual findings.
+"""The overview for operators: backlogs of queues, and workers with their rates.
 
 No backlog is scanned, see `cq.admin.status`. Figures of workers are those that they write with each beat.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cq import runtime
 from cq.admin.queue_status import QueueStatus, current_version, status
-from cq.config.queue import MAX_BUCKETS
 from cq.observers.monitoring.export_status import ExportStatus, export_status
 from cq.observers.outbox.configured import read_problem
 from cq.observers.scheduling.members import COMBINE, Member, TaskId, read_members
-from cq.plain_text import printable, utc_time
+from cq.plain_text import printable
 from cq.store.api import Database
 from cq.store.transact import transact
 
@@ -24,11 +22,6 @@ _NUMBERS: Final = 5  # figures per queue in a worker's row
 _MOST: Final = 1 << 63
 _MOST_KINDS: Final = 50
 _MOST_ERROR: Final = 1_000
-_LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
-_OVERDUE_SECONDS: Final = 60.0  # as many seconds after they are due, workers should have deleted keys
-_FEW_BUCKETS: Final = 4
-_MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
-_SMALL_ROW: Final = 90  # bytes, key included: one or two updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,146 +222,3 @@ def _table(found: object) -> Mapping[Any, Any]:
 def _number(found: object) -> float:
     """The number itself; 0 for any other object, and for numbers that workers do not write."""
     return found if isinstance(found, int | float) and 0 <= found < _MOST else 0
-
-
-class Finding(StrEnum):
-    """The kinds of remarks."""
-
-    NO_WORKER = "no worker is alive"
-    NOT_COMBINED = "no worker combines a queue"
-    CODE_MISSING = "the live workers lack the code of a queue"
-    UNREADABLE = "stored data cannot be read"
-    PAUSED = "a queue is paused"
-    FULL = "a queue exceeds its limits"
-    PROGRESS = "workers change a queue, and will finish"
-    REFUSED = "a window has refused updates"
-    LATE = "updates wait for long"
-    BUCKETS = "another number of buckets suits a queue better"
-    EXPORT = "an export fails"
-    OUTBOX = "an outbox fails"
-    DEAD_WORKER = "a worker is dead"
-    LEFT_ALONE = "a worker leaves queues alone"
-    WORKER = "a worker reports a problem"
-
-
-class Remark(NamedTuple):
-    """A remark for an operator: its kind, the queue or worker (empty: the whole store), and the text about it."""
-
-    finding: Finding
-    name: str
-    text: str
-
-    def __str__(self) -> str:
-        """The whole line."""
-        match self.finding:
-            case Finding.NO_WORKER:
-                return self.text
-            case Finding.EXPORT | Finding.OUTBOX:
-                return f"the {self.finding.name.lower()} of queue {self.name!r} {self.text}"
-            case Finding.DEAD_WORKER | Finding.LEFT_ALONE | Finding.WORKER:
-                return f"worker {self.name} {self.text}"
-            case _:
-                return f"queue {self.name!r}: {self.text}"
-
-
-def remarks(seen: Overview) -> list[str]:
-    """Remarks for an operator on an overview, one line each."""
-    return list(map(str, find_remarks(seen)))
-
-
-def find_remarks(seen: Overview) -> list[Remark]:
-    """As `remarks`, each with its kind and its subject."""
-    is_any_alive = any(worker.alive for worker in seen.workers)
-    found = [] if is_any_alive else [Remark(Finding.NO_WORKER, "", "no worker is alive")]
-    by_queue: dict[str, list[tuple[Finding, str]]] = {}
-    for queue in seen.queues:
-        activity = seen.activity[queue.name]
-        said = by_queue[queue.name] = []
-        if is_any_alive and not (queue.paused or queue.problem or activity.workers):
-            said.append(_not_combined(queue, seen.workers))
-        said += [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
-        if activity.workers and not queue.paused:  # else all buckets wait, so an old one is not unusual
-            for bucket, age in queue.outstanding.items():
-                text = f"bucket {bucket} has waited for {age:,.1f} s, far longer than others"
-                said.append((Finding.LATE, text))
-        # A pause of a queue, for instance, is one remark: it is also true of the levels.
-        of_source = by_queue.get(queue.level_of or "", [])
-        found += [
-            Remark(finding, queue.name, text) for finding, text in said if (finding, text) not in of_source
-        ]
-    for name, export in seen.exports.items():
-        if export.error:
-            found.append(Remark(Finding.EXPORT, name, f"is {export.state}: {export.error}"))
-    for name, (stopped, error) in seen.outboxes.items():
-        if error:
-            found.append(Remark(Finding.OUTBOX, name, f"is {'stopped' if stopped else 'failing'}: {error}"))
-    for worker in seen.workers:
-        found += [Remark(finding, worker.id, text) for finding, text in _of_worker(worker)]
-    return found
-
-
-def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> tuple[Finding, str]:
-    is_lacking = any(queue.name in worker.left_alone for worker in workers if worker.alive)
-    finding = Finding.CODE_MISSING if is_lacking else Finding.NOT_COMBINED
-    why = "lack its code" if is_lacking else "are for other queues, or have other roles"
-    return finding, f"no worker combines it: the live workers {why}"
-
-
-def _of_queue(queue: QueueStatus) -> list[tuple[Finding, str]]:
-    found = []
-    if queue.problem:
-        found.append((Finding.UNREADABLE, f"cannot be read: {queue.problem}"))
-    if queue.paused:
-        end = "`cq resume`" if queue.paused_until is None else utc_time(queue.paused_until)
-        found.append((Finding.PAUSED, f"paused until {end}: {queue.reason}"))
-    if queue.full:
-        found.append((Finding.FULL, f"full: {queue.full}"))
-    if queue.former_buckets is not None:
-        found.append((Finding.PROGRESS, f"its {queue.former_buckets:,} former buckets are being drained"))
-    for observer, complete in queue.backfilling.items():
-        text = f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}"
-        found.append((Finding.PROGRESS, text))
-    window = queue.window
-    if window is not None and (window.late or window.future):
-        text = f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"
-        found.append((Finding.REFUSED, text))
-    if window is not None and window.overdue_seconds > _LATE_SECONDS:
-        text = f"updates due to expire from its window have waited for {window.overdue_seconds:,.1f} s"
-        found.append((Finding.LATE, text))
-    if queue.expiry is not None and queue.expiry.overdue_seconds > _OVERDUE_SECONDS:
-        found.append(
-            (Finding.LATE, f"keys due to expire have waited for {queue.expiry.overdue_seconds:,.1f} s")
-        )
-    return found
-
-
-def _about_buckets(queue: QueueStatus, concurrency: int) -> list[tuple[Finding, str]]:
-    """Advice on the number of buckets, as far as it follows from the backlog."""
-    if queue.problem or queue.former_buckets is not None or queue.paused:
-        return []
-    buckets: int = queue.settings["buckets"]
-    late = queue.oldest_seconds is not None and queue.oldest_seconds > _LATE_SECONDS
-    if late and queue.waiting_buckets == buckets and concurrency > buckets:
-        wanted = min(MAX_BUCKETS, 1 << (concurrency - 1).bit_length())
-        advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
-        text = f"buckets that wait: all {buckets:,}, and workers could run {concurrency:,} passes at once: {advice}"
-        return [(Finding.BUCKETS, text)]
-    if buckets > _FEW_BUCKETS and queue.rows >= _MANY_ROWS and queue.bytes < _SMALL_ROW * queue.rows:
-        size, wanted = queue.bytes // queue.rows, max(_FEW_BUCKETS, buckets // 4)
-        advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
-        text = f"rows are of {size:,} bytes only, so adds would cost less with fewer buckets: {advice}"
-        return [(Finding.BUCKETS, text)]
-    return []
-
-
-def _of_worker(worker: WorkerStatus) -> list[tuple[Finding, str]]:
-    if not worker.alive:
-        return [(Finding.DEAD_WORKER, f"is dead: its latest beat is {worker.beat_seconds:,.1f} s old")]
-    found = []
-    if worker.left_alone:
-        found.append((Finding.LEFT_ALONE, f"leaves alone: {', '.join(worker.left_alone)}"))
-    if worker.stuck:
-        found.append((Finding.WORKER, f"is stuck in: {', '.join(worker.stuck)}"))
-    if worker.error:
-        found.append((Finding.WORKER, f"had the latest error: {worker.error}"))
-    return found

@@ -198,7 +198,8 @@ def test_pending_values_of_an_own_combiner_need_the_app(here: Here, cli: Cli) ->
 
 def test_status_shows_what_waits(here: Here, db: Any) -> None:
     assert "no queue is configured" in here("status").out
-    assert here("status", "--json").rows() == [{"workers": []}]
+    (last,) = here("status", "--json").rows()
+    assert (last["workers"], [each["level"] for each in last["findings"]]) == ([], ["note"])
     here("configure", "words", "--buckets", "1")
     here("add", "words", "a=1")
     here("add", "words", "a=1")
@@ -208,7 +209,8 @@ def test_status_shows_what_waits(here: Here, db: Any) -> None:
     assert (found["name"], found["settings"]["buckets"], found["paused"]) == ("words", 1, False)
     assert (found["waiting_buckets"], found["rows"], found["exact"], found["aside"]) == (1, 2, True, 0)
     assert 0 <= found["oldest_seconds"] < SECONDS
-    assert workers == {"workers": []}
+    assert workers["workers"] == []
+    assert [each["finding"] for each in workers["findings"]] == ["no worker is alive"]
     head, row, _, remark = here("status", "words").out.splitlines()
     columns = "queue|state|oldest|rows|updates/s|set aside|export lag|limits|bytes|buckets|waiting|conflicts"
     assert re.split("  +", head) == columns.split("|")

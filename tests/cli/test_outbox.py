@@ -67,7 +67,7 @@ def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
 
 
 def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, shop: sqlite3.Connection) -> None:
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     here("outbox", "init", "words", "--no-trigger")  # without effect in SQLite
     before = here("doctor")
     with shop:
@@ -104,7 +104,7 @@ def test_doctor_reports_a_trigger_function_that_every_role_may_attach(
     here: Here, monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:
     monkeypatch.setenv("CQ_OUTBOX_URL", postgres_url)
-    here("configure", "words")
+    here("configure", "words", "--combiner", "sum")
     here("outbox", "init", "words")
     before = here("doctor")
     sql("GRANT EXECUTE ON FUNCTION cq_outbox_notify() TO PUBLIC")

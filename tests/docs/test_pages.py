@@ -16,6 +16,7 @@ import pytest
 
 import cq
 from cq.config import queue as config
+from cq.config import rollup
 from cq.encoding import codec
 from cq.queue import operation_ids, packing, pending
 from cq.testing import drain
@@ -95,6 +96,7 @@ def test_python_that_is_shown_is_python(page: Path) -> None:
     "number",
     [
         codec.MAX_KEY_BYTES,
+        codec.MAX_KEY_BYTES - rollup.LEVEL_KEY_BYTES,
         codec.MAX_UPDATE_BYTES,
         codec.MAX_VALUE_BYTES,
         config.MAX_BUCKETS,

@@ -36,8 +36,9 @@ from cq.observers.export.state import (
 )
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
+from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.health_check import health
-from cq.observers.monitoring.store_overview import overview, remarks
+from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.task import Task

@@ -22,8 +22,9 @@ from cq.keys.export import ExportKeys
 from cq.observers.export.state import entries_aside, export_names
 from cq.observers.export.task import ExportTask
 from cq.observers.monitoring.export_status import export_status
+from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.health_check import health
-from cq.observers.monitoring.store_overview import overview, remarks
+from cq.observers.monitoring.store_overview import overview
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.fuzz import stores
@@ -105,7 +106,7 @@ def test_a_queue_that_cannot_be_read_is_named_beside_the_others(db: Any, what: s
     assert any(line.startswith("queue 'bad': cannot be read: ") for line in said)
     assert not any("nobody combines it" in line and "'bad'" in line for line in said)
     if what == "flags":
-        assert any(line.startswith("queue 'bad' cannot be read: ") for line in health(db))
+        assert any(line.startswith("queue 'bad': cannot be read: ") for line in health(db))
 
 
 def test_entries_of_queues_that_there_are_not_are_passed_over(db: Any) -> None:

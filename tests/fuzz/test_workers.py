@@ -12,8 +12,9 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys import membership as workerkeys
+from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.health_check import health
-from cq.observers.monitoring.store_overview import overview, remarks
+from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member, MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
 from cq.observers.worker.worker import Worker

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from cq.observers.monitoring import health_check, store_overview
+from cq.observers.monitoring import findings, health_check
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import EmbeddedStore
 from cq.store.space import Space
@@ -23,7 +23,7 @@ PARTS = {part.split("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 WRAPPERS = {"queue ...: ...", "worker ... ...", " on ...", "buckets"}
 """Texts in the code that are no message by themselves: they stand around messages, or are names."""
 SOURCES = {
-    "Warnings of cq status": (store_overview, "remarks"),
+    "Warnings of cq status": (findings, "remarks"),
     "Problems of cq health": (health_check, "health"),
 }
 """{part of the page: the module and the function that makes the messages, by itself and by others of the module}."""
@@ -111,11 +111,14 @@ def test_each_check_of_the_doctor_is_in_the_table() -> None:
         "cq",
         "store",
         "queue",
+        "workers",
+        "worker",
         "export of",
         "forward of",
         "webhook of",
         "kafka of",
         "outbox of",
+        "outbox table in",
     ]
     table = PARTS["Checks of cq doctor"]
     listed = [

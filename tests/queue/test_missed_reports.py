@@ -443,7 +443,7 @@ def test_the_command_line_retries_and_rebuilds(tmp_path: Path) -> None:
         backfilled.second.db = backfilled.first.db = backfilled.db = db
         backfilled.drain()
         assert backfilled.second.received("ann") == [(None, 20)]
-    run("configure", "words", "--rebuild", "strict2")
+    run("configure", "words", "--rebuild", "strict2", "--yes")
     with cq.open(url) as db:  # type: ignore[attr-defined]
         backfilled.db = db
         backfilled.second._prefix += b"rebuilt/"

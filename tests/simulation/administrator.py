@@ -18,7 +18,7 @@ from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
-from tests.simulation.application import SUMS, TEXTS, app
+from tests.simulation.application import SUMS, TEXTS, app, observer
 from tests.simulation.model import Shaped, Violation
 
 if TYPE_CHECKING:
@@ -146,9 +146,10 @@ class Administrator:
         config = transact(self.db, lambda tr: read_config(tr.snapshot, name))
         names = [each.name for each in config.observers if each.name in ("anchor", "extra")]
         if names:
-            observer = self.world.hub.rng.choice(names)
-            self.db.shape_note = Shaped(name, rebuilt=observer)
-            cq.rebuild_observer(self.db, name, observer)
+            chosen = self.world.hub.rng.choice(names)
+            self.db.shape_note = Shaped(name, rebuilt=chosen)
+            versions = {each.name: each.version for each in config.observers}
+            cq.rebuild_observer(self.db, name, observer(self.world, name, chosen, versions[chosen]))
 
     def _export_again(self, name: str) -> None:
         """Rebuild or rebase the export of the sums."""

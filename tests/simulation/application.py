@@ -23,6 +23,8 @@ FEED: Final = "feed"
 BAD_KEY: Final = "bad"
 TABLE: Final = "sums_table"
 TOP: Final = 3
+LENGTHS: Final = b"lengths"
+"""The key of what the second observer derives: the length of all texts that it has received."""
 
 
 class Raised(Exception):
@@ -86,10 +88,22 @@ def app(world: World, extra: int) -> cq.App:
 
 
 def _observers(world: World, queue: str, versions: dict[str, int]) -> list[cq.Observer]:
-    return [
-        cq.Observer(name, version, _observer(world, queue, name, version))
-        for name, version in versions.items()
-    ]
+    return [observer(world, queue, name, version) for name, version in versions.items()]
+
+
+def observer(world: World, queue: str, name: str, version: int) -> cq.Observer:
+    """An observer of a queue in a version; the second one derives something, which a new generation clears."""
+    clear = _clear_lengths if name == "extra" else None
+    return cq.Observer(name, version, _observer(world, queue, name, version), clear=clear)
+
+
+def _clear_lengths(tr: Any) -> None:
+    tr.clear(LENGTHS)
+
+
+def _add_lengths(tr: Any, changes: list[cq.Change]) -> None:
+    difference = sum(len(change.new or "") - len(change.old or "") for change in changes)
+    tr.add(LENGTHS, difference.to_bytes(8, "little", signed=True))
 
 
 def _observer(world: World, queue: str, name: str, version: int) -> Callable[[Any, list[cq.Change]], None]:
@@ -108,6 +122,8 @@ def _observer(world: World, queue: str, name: str, version: int) -> Callable[[An
             Reported(queue, name, version, change.key, change.old, change.new, change.complete)
             for change in changes
         ]
+        if name == "extra":
+            _add_lengths(tr, changes)
         if feeds:
             exports.add_many(tr, [(change.key, change.new) for change in changes])
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.admin import backfill, purge, rebucket
+from cq.admin.configure import RequestedSettings
 from cq.config import flags
 from cq.config import queue as config
 from cq.queue import adds, limits
@@ -107,6 +108,11 @@ def keeps_queues_full() -> Any:
     )
 
 
+def keeps_what_the_former_version_wrote() -> Any:
+    """A new version of an observer receives all values again, and nothing is cleared."""
+    return patch.object(RequestedSettings, "begin_observers", lambda self, tr, before, after: None)
+
+
 CHANGING: Final[dict[Callable[[], Any], int]] = {
     reads_without_staged_updates: 60,
     reads_updates_of_the_shape_now: 60,
@@ -117,6 +123,7 @@ CHANGING: Final[dict[Callable[[], Any], int]] = {
     ignores_pauses: 5,
     adds_to_full_queues: 5,
     keeps_queues_full: 5,
+    keeps_what_the_former_version_wrote: 60,
 }
 """{canary: within how many seeds it is caught}."""
 ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
@@ -126,6 +133,7 @@ ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
         ("two operators", "rebucket", "purge", "observers", "calls are late")
     ),
     switches_too_early: frozenset(("top",)),
+    keeps_what_the_former_version_wrote: frozenset(("observers",)),
     **dict.fromkeys(
         (repairs_without_notifying, ignores_pauses, adds_to_full_queues, keeps_queues_full),
         frozenset(("drill",)),

@@ -26,7 +26,7 @@ from cq.observers.verify.queue import verification
 from cq.queue.missed_reports import retry_missed
 from cq.queue.set_aside import read_aside
 from cq.store.transact import transact
-from tests.simulation.application import FEED, SUMS, TABLE, TOP, app
+from tests.simulation.application import FEED, LENGTHS, SUMS, TABLE, TEXTS, TOP, app
 from tests.simulation.drill import Drill
 from tests.simulation.model import Violation
 from tests.simulation.plan import MAY_SET_ASIDE
@@ -165,6 +165,7 @@ def check(world: World) -> None:
         model.check_values(stored, aside, may_set_aside)
         if model.observers:
             model.check_observers(stored, model.observers[-1][1])
+    _check_lengths(world)
     if "feed" in world.plan:
         world.feed.check(world.feed.added)
     if transact(world.inner, lambda tr: read_config(tr.snapshot, SUMS)).audit is not None:
@@ -179,6 +180,17 @@ def check(world: World) -> None:
         found = verification(world.inner, name, app=app(world, world.extra), wait_seconds=0).run()
         if differences := [f"{each.kind}: {each.what}" for each in found]:
             raise Violation(f"cq verify finds in {name}: {differences}")
+
+
+def _check_lengths(world: World) -> None:
+    """What the second observer has derived is of the reports of its present version alone."""
+    model = world.models[TEXTS]
+    if world.extra:
+        told = model.told["extra", world.extra]
+        expected = sum(len(text) for text in told.values() if text is not None)
+        found = int.from_bytes(world.inner.get(LENGTHS) or b"", "little")
+        if found != expected:
+            raise Violation(f"the second observer has derived a length of {found}, expected {expected}")
 
 
 def _check_top(world: World) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cq.cli.web.pages.verdict import Level, verdict
+from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.checks import CheckResult
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot, Topic
+from cq.observers.monitoring.findings import Level
 
 _CHECKS = Topic("checks")
 

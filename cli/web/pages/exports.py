@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cq.cli.web.pages.verdict import Level, verdict
+from cq.cli.web.pages.bounded import first_of
+from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
+from cq.observers.monitoring.findings import Level
 from cq.observers.monitoring.store_overview import OutboxLag, Overview
 
 _LEVELS: Final = {"active": Level.GOOD, "filling": Level.NOTE}
@@ -24,8 +26,8 @@ def _view(snapshot: StoreSnapshot) -> Mapping[str, Any]:
     exports = list(seen.exports.values()) if seen else []
     return {
         "verdict": verdict(snapshot),
-        "exports": [(_LEVELS.get(each.state, Level.PROBLEM), each) for each in exports],
-        "outboxes": [] if seen is None else [_outbox(seen, name) for name in _outboxes(seen)],
+        "exports": first_of((_LEVELS.get(each.state, Level.PROBLEM), each) for each in exports),
+        "outboxes": first_of([] if seen is None else (_outbox(seen, name) for name in _outboxes(seen))),
     }
 
 

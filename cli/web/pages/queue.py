@@ -15,6 +15,7 @@ from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.reads import QueueDetail
 from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot, Topic
+from cq.observers.feeds.changelog import change_of
 from cq.observers.monitoring.store_overview import Overview
 
 _MOST_CELLS: Final = 256
@@ -61,6 +62,9 @@ def _view(snapshot: StoreSnapshot, name: str) -> Mapping[str, Any]:
         if seen
         else [],
         "detail": detail,
+        "changes": None
+        if detail is None or detail.changes is None
+        else [(message.sent, change_of(message)) for message in detail.changes],
         "problem": snapshot.error(topic),
         "buckets": bucket_map(detail.config.buckets, detail.ages) if detail else None,
     }

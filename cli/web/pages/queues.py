@@ -1,24 +1,30 @@
-"""The first page: all queues."""
+"""The pages of all queues; the first one is the first page of the dashboard."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from cq.admin.queue_status import QueueStatus
 from cq.cli.web.pages.added import added_minutes
 from cq.cli.web.pages.charts import Line
 from cq.cli.web.pages.text import age, count
-from cq.cli.web.pages.verdict import Level, verdict
+from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.recent import Sample
 from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.export_status import ExportStatus
+from cq.observers.monitoring.findings import Level
 from cq.observers.monitoring.store_overview import Activity, Overview
 from cq.observers.telemetry.history import MINUTE_SECONDS, HistoryMinute
 
-_LATE_SECONDS = 10.0
+PAGE: Final = "/page/"
+"""The path of the second and later pages of queues, before the number."""
+ROWS: Final = 100
+"""Rows of a page of queues: each has several charts."""
+_URGENT: Final = (Level.WARNING, Level.PROBLEM)
+_LATE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +53,59 @@ class QueueRow:
     added: Line
     added_per_second: float | None
 
-    @property
-    def is_urgent(self) -> bool:
-        """Whether its state needs attention."""
-        return self.level in (Level.WARNING, Level.PROBLEM)
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rows of the table of queues a page shows.
+
+    Attributes:
+        first, last, total: the numbers of its first and its last row, and of all rows.
+        before, after: the paths of the pages before and after it; empty for none.
+    """
+
+    first: int
+    last: int
+    total: int
+    before: str
+    after: str
 
 
-def queues_page() -> WebPage:
-    """The page of all queues."""
+def queues_page(number: int = 1) -> WebPage:
+    """The page of all queues, of which each has the next 100, from number 1 on."""
     parts = (Part("verdict"), Part("queues"))
-    return WebPage("/", "Queues", "/", (OVERVIEW, HISTORY), parts, _view)
+    path, title = _path(number), "Queues" if number == 1 else f"Queues, page {number:,}"
+    return WebPage(path, title, "/", (OVERVIEW, HISTORY), parts, lambda snapshot: _view(snapshot, number))
 
 
-def _view(snapshot: StoreSnapshot) -> Mapping[str, Any]:
-    seen = snapshot.value(OVERVIEW, Overview)
-    rows = [] if seen is None else [queue_row(seen, queue, snapshot) for queue in seen.queues]
-    states = {row.status.name: row.state for row in rows}
-    shown = [
-        row
-        for row in rows
-        if row.status.level_of is None or (row.is_urgent and row.state != states.get(row.status.level_of))
-    ]
-    return {"verdict": verdict(snapshot), "rows": shown}
+def _path(number: int) -> str:
+    return "/" if number == 1 else f"{PAGE}{number}"
+
+
+def _view(snapshot: StoreSnapshot, number: int) -> Mapping[str, Any]:
+    seen, begin = snapshot.value(OVERVIEW, Overview), (number - 1) * ROWS
+    shown = [] if seen is None else _shown(seen)
+    rows = [] if seen is None else [queue_row(seen, each, snapshot) for each in shown[begin : begin + ROWS]]
+    end = begin + len(rows)
+    place = Place(
+        min(begin + 1, end),
+        end,
+        len(shown),
+        _path(number - 1) if begin else "",
+        _path(number + 1) if end < len(shown) else "",
+    )
+    return {"verdict": verdict(snapshot), "rows": rows, "place": place}
+
+
+def _shown(seen: Overview) -> Sequence[QueueStatus]:
+    """The queues, and the levels that need attention for a reason of their own."""
+    states = {queue.name: _state(seen, queue) for queue in seen.queues}
+
+    def is_shown(queue: QueueStatus) -> bool:
+        level, state = states[queue.name]
+        source = states.get(queue.level_of or "")
+        return queue.level_of is None or (level in _URGENT and (source is None or state != source[1]))
+
+    return [queue for queue in seen.queues if is_shown(queue)]
 
 
 def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> QueueRow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
@@ -18,6 +18,10 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _TICKS: Final = re.compile(r"`([^`]+)`")
 _MOST_CHARACTERS: Final = 2_000
+_MOST_NAMES: Final = 20
+_MOST: Final = 10**21
+UNUSUAL: Final = "out of range"
+"""Stands for a number that no part of cq stores."""
 NOTHING: Final = "\N{EN DASH}"
 """Stands for an unknown number."""
 
@@ -30,6 +34,8 @@ def age(seconds: float | None) -> str:
     """
     if seconds is None:
         return NOTHING
+    if not _is_usual(seconds):
+        return UNUSUAL
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -47,6 +53,8 @@ def count(number: float) -> str:
     >>> count(12_345.6), count(3.14), count(5)
     ('12,346', '3.1', '5')
     """
+    if not _is_usual(number):
+        return UNUSUAL
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:,.1f}"
 
 
@@ -56,10 +64,17 @@ def size(number: float) -> str:
     >>> size(999), size(12_345)
     ('999 bytes', '12.3 kB')
     """
+    if not _is_usual(number):
+        return UNUSUAL
     for unit, name in _SIZES:
         if number >= unit:
             return f"{number / unit:,.1f} {name}"
     return f"{number:,.0f} bytes"
+
+
+def _is_usual(number: float) -> bool:
+    """Whether a stored number can be written with its digits: damaged data have others, and pages show them, too."""
+    return -_MOST < number < _MOST  # False for NaN, which is in no order
 
 
 def plural(number: int, noun: str, several: str = "") -> str:
@@ -86,6 +101,16 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
 
 
+def names(found: Sequence[str]) -> str:
+    """The first 20 names in printable characters, and the number of the others.
+
+    >>> names(["a", "b"]), names(["a"] * 22)[-21:]
+    ('a, b', 'a, a, a, a and 2 more')
+    """
+    text = escaped(", ".join(found[:_MOST_NAMES]))
+    return text if len(found) <= _MOST_NAMES else f"{text} and {len(found) - _MOST_NAMES:,} more"
+
+
 def ticks(text: str) -> Markup:
     """Text with the commands between its backticks as `<code>`; all else is escaped.
 
@@ -97,7 +122,9 @@ def ticks(text: str) -> Markup:
 
 def clock(at: float | None) -> str:
     """A time in seconds since 1970 as date and time in UTC."""
-    return NOTHING if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if at is None:
+        return NOTHING
+    return utc_time(at) if _is_usual(at) else UNUSUAL
 
 
 FILTERS: Final = {
@@ -107,7 +134,7 @@ FILTERS: Final = {
     "plural": plural,
     "shown": shown,
     "clock": clock,
+    "names": names,
     "ticks": ticks,
     "plain": escaped,
-    "utc": utc_time,
 }

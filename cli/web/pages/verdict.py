@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from cq.admin.queue_status import QueueStatus
+from cq.cli.web.pages.bounded import first_of
 from cq.cli.web.pages.text import age, plural
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
-from cq.observers.monitoring.store_overview import Finding, Overview, Remark, find_remarks
-
-
-class Level(StrEnum):
-    """How much a finding matters. Pages show its word with its colour."""
-
-    GOOD = "good"
-    NOTE = "note"
-    WARNING = "warning"
-    PROBLEM = "problem"
+from cq.observers.monitoring.findings import (
+    OF_EXPORTS,
+    OF_OUTBOXES,
+    OF_WORKERS,
+    Finding,
+    Level,
+    Remark,
+    find_remarks,
+)
+from cq.observers.monitoring.store_overview import Overview
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,62 +43,19 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The sentence at the top, and the findings behind it, the most important first."""
+    """The sentence at the top, the findings behind it, the most important first, and the number of further ones."""
 
     level: Level
     sentence: str
     advice: Sequence[Advice] = ()
+    more: int = 0
 
 
-_TODO: Final[dict[Finding, tuple[Level, str, str]]] = {
-    Finding.NO_WORKER: (
-        Level.PROBLEM,
-        "Start a worker: it combines queued updates with the values.",
-        "cq worker",
-    ),
-    Finding.NOT_COMBINED: (Level.PROBLEM, "Start a worker for this queue.", "cq worker {name}"),
-    Finding.CODE_MISSING: (
-        Level.PROBLEM,
-        "Start a worker with the application that has the code.",
-        "cq worker --app MODULE:APP",
-    ),
-    Finding.UNREADABLE: (Level.PROBLEM, "Find out which stored data are damaged.", "cq verify {name}"),
-    Finding.PAUSED: (
-        Level.WARNING,
-        "Its updates stay queued. Resume it when the reason is gone.",
-        "cq resume {name}",
-    ),
-    Finding.FULL: (Level.PROBLEM, "Run more workers, or change the limits.", "cq worker --processes 2"),
-    Finding.PROGRESS: (Level.NOTE, "Nothing to do: workers finish it.", ""),
-    Finding.REFUSED: (Level.NOTE, "Add updates sooner after they happen, or configure a wider window.", ""),
-    Finding.LATE: (Level.WARNING, "If it stays so, run more workers.", "cq worker --processes 2"),
-    Finding.BUCKETS: (Level.NOTE, "The command is in the text.", ""),
-    Finding.EXPORT: (
-        Level.PROBLEM,
-        "The error says what failed. Workers try again by themselves unless the export is stopped.",
-        "cq export list {name}",
-    ),
-    Finding.OUTBOX: (
-        Level.PROBLEM,
-        "The error says what failed. Workers try again by themselves unless the outbox is stopped.",
-        "cq outbox list {name}",
-    ),
-    Finding.DEAD_WORKER: (
-        Level.NOTE,
-        "Other workers do its work. Start another one if you still need it.",
-        "",
-    ),
-    Finding.LEFT_ALONE: (Level.NOTE, "They are paused, or it lacks their code.", ""),
-    Finding.WORKER: (Level.WARNING, "Its log has the details.", ""),
-}
 _SECTIONS: Final = {
-    Finding.NO_WORKER: "/workers",
-    Finding.EXPORT: "/exports",
-    Finding.OUTBOX: "/exports",
-    Finding.DEAD_WORKER: "/workers",
-    Finding.LEFT_ALONE: "/workers",
-    Finding.WORKER: "/workers",
+    **dict.fromkeys((Finding.NO_WORKER, *OF_WORKERS), "/workers"),
+    **dict.fromkeys((*OF_EXPORTS, *OF_OUTBOXES), "/exports"),
 }
+_MOST_ADVICE: Final = 20
 _ORDER: Final = list(reversed(Level))
 
 
@@ -117,9 +74,9 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
     number = sum(each.level_of is None for each in queues)
     facts = f"{plural(number, 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
     if not urgent:
-        return Verdict(Level.GOOD, f"All is well. {facts}", found)
+        return Verdict(Level.GOOD, f"All is well. {facts}", *first_of(found, _MOST_ADVICE))
     things = plural(len(urgent), "thing needs", "things need")
-    return Verdict(urgent[0].level, f"{things} your attention. {facts}", found)
+    return Verdict(urgent[0].level, f"{things} your attention. {facts}", *first_of(found, _MOST_ADVICE))
 
 
 def _unreadable() -> Advice:
@@ -164,22 +121,17 @@ def _advice(seen: Overview, queues: Sequence[QueueStatus], name: str | None) -> 
     for remark in find_remarks(seen):
         if name is None or remark.name in subjects:
             yield _of_remark(remark)
-    for queue in queues:
-        if queue.aside:
-            text = f"Queue {queue.name} has {plural(queue.aside, 'piece')} set aside, as their updates fail"
-            todo = "Read the errors, repair the cause, and retry them."
-            yield Advice(Level.WARNING, text, todo, f"cq aside list {queue.name}", f"/aside/{queue.name}")
 
 
 def _of_remark(remark: Remark) -> Advice:
-    level, todo, command = _TODO[remark.finding]
-    of_queue = f"/queues/{remark.name}" if remark.name else ""
+    page = "aside" if remark.finding is Finding.ASIDE else "queues"
+    of_queue = f"/{page}/{remark.name}" if remark.name else ""
     # The text of a pause without an end names the command, which the line below has with the queue's name.
     text = str(remark).replace(" until `cq resume`", "") if remark.finding is Finding.PAUSED else str(remark)
     return Advice(
-        level,
+        remark.level,
         text[0].upper() + text[1:],
-        todo,
-        command.format(name=remark.name),
+        remark.todo,
+        remark.command,
         _SECTIONS.get(remark.finding, of_queue),
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cq.cli.web.pages.verdict import Level, verdict
+from cq.cli.web.pages.bounded import first_of
+from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
+from cq.observers.monitoring.findings import Level
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 
 
@@ -18,7 +20,7 @@ def workers_page() -> WebPage:
 
 def _view(snapshot: StoreSnapshot) -> Mapping[str, Any]:
     seen = snapshot.value(OVERVIEW, Overview)
-    workers = [] if seen is None else [(*_state(worker), worker) for worker in seen.workers]
+    workers = first_of([] if seen is None else ((*_state(worker), worker) for worker in seen.workers))
     return {"verdict": verdict(snapshot), "workers": workers}
 
 

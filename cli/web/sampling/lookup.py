@@ -12,7 +12,7 @@ from cq.config.rollup import duration
 from cq.encoding.codec import ValueType
 from cq.encoding.json_values import key_from_word
 from cq.errors import CqError
-from cq.plain_text import printable
+from cq.plain_text import describe, printable
 from cq.store import OpenDatabase
 from cq.store.api import Transaction, TransactionRead, error_code
 from cq.store.transact import transact
@@ -76,10 +76,10 @@ def look_up(db: OpenDatabase, queue: str, word: str, by: str = "") -> Lookup:
         return transact(db, read)
     except CqError as error:
         return Lookup(word, problem=printable(str(error)))
-    except Exception as error:
-        if error_code(error) is None:
-            raise
-        return Lookup(word, problem=printable(f"the store does not answer: {error}"))
+    except Exception as error:  # noqa: BLE001 - also a combiner's, which stored values of another type make fail
+        if error_code(error) is not None:
+            return Lookup(word, problem=printable(f"the store does not answer: {error}"))
+        return Lookup(word, problem=describe(error))
 
 
 def _series(tr: TransactionRead, config: QueueConfig, key: Any, by: str) -> KeySeries | None:

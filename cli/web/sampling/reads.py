@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 from cq.admin.queue_status import read_at_present
@@ -14,7 +12,9 @@ from cq.cells.directory import CellStatus
 from cq.cli.web.sampling.snapshot import Reader
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import ObserverConfig, QueueConfig, queue_names, read_config
-from cq.errors import CqError
+from cq.encoding.codec import KeyType
+from cq.errors import CorruptData, CqError
+from cq.failure import KeyFailure
 from cq.feeds.messages import Message, decode_message
 from cq.keys import QueueKeys
 from cq.observers.feeds.changelog import changelog_of
@@ -27,7 +27,7 @@ from cq.observers.top.index import NAME as TOP
 from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.observers.top.trending import TrendingEntry, trending
 from cq.queue.rows import oldest_by_bucket
-from cq.queue.set_aside import Aside, read_aside
+from cq.queue.set_aside import Aside, each_aside, failures_by_key
 from cq.store import OpenDatabase
 from cq.store.api import Transaction, TransactionRead, seconds_since
 from cq.store.transact import transact
@@ -38,8 +38,7 @@ CHANGES: Final = 20
 """The number of recent changes of a queue that a page shows."""
 MOST_HISTORIES: Final = 1_000
 MOST_ASIDE: Final = 200
-"""The number of pieces set aside that a page shows for each queue."""
-_QUEUES_AT_ONCE: Final = 8
+"""The number of pieces set aside of a queue that a page shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +73,26 @@ class QueueDetail:
 
 
 @dataclass(frozen=True, slots=True)
-class AsideOfQueue:
-    """Updates and reports of a queue that were set aside.
+class AsideKey:
+    """A key with updates or reports that were set aside.
 
     Attributes:
-        name: the queue.
-        pieces: the first 200, each with its decoded key; None for an unreadable row.
-        problem: why they cannot be read; else empty.
+        key: None for unreadable rows.
+        failure: of its last piece, with the times and tries of all.
+        updates: their number; 0 for a missed report.
     """
 
-    name: str
-    pieces: Sequence[tuple[Any, Aside]] = ()
-    problem: str = ""
+    key: Any
+    failure: KeyFailure
+    updates: int
+
+
+@dataclass(frozen=True, slots=True)
+class AsideOfQueue:
+    """Keys of a queue with updates or reports that were set aside; `is_cut` if there may be more than these."""
+
+    keys: Sequence[AsideKey] = ()
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,26 +171,32 @@ def _changes(tr: TransactionRead, config: QueueConfig) -> Sequence[Message[Any]]
     return [decode_message(row) for row in tr.get_range(*bounds, limit=CHANGES, reverse=True)]
 
 
-def read_all_aside(db: OpenDatabase, name: str) -> list[AsideOfQueue]:
-    """The updates and reports set aside in one queue; in all queues if `name` is empty."""
-    names = [name] if name else transact(db, lambda tr: queue_names(tr.snapshot))
-    # Each queue costs a few round trips; those of several queues are under way at once.
-    with ThreadPoolExecutor(_QUEUES_AT_ONCE, "cq-web-aside") as pool:
-        return list(pool.map(partial(_aside_or_problem, db), names))
+def read_aside_of(db: OpenDatabase, name: str) -> AsideOfQueue:
+    """The first keys with updates or reports set aside in a queue, without the updates; raises `QueueNotConfigured`."""
 
-
-def _aside_or_problem(db: OpenDatabase, name: str) -> AsideOfQueue:
     def read(tr: Transaction) -> AsideOfQueue:
-        decode = read_config(tr.snapshot, name).key.decode
-        pieces = read_aside(tr.snapshot, name, limit=MOST_ASIDE)
-        return AsideOfQueue(
-            name, [(decode(piece.encoded_key) if piece.encoded_key else None, piece) for piece in pieces]
-        )
+        key_type, number = read_config(tr.snapshot, name).key, 0
 
+        def counted() -> Iterator[Aside]:
+            nonlocal number
+            for number, piece in enumerate(each_aside(tr.snapshot, name, MOST_ASIDE), 1):  # noqa: B007 - counts them
+                yield piece
+
+        failures = failures_by_key(counted())
+        keys = [
+            AsideKey(_key_or_none(key_type, encoded), failure, updates)
+            for encoded, (failure, updates) in failures.items()
+        ]
+        return AsideOfQueue(keys, number == MOST_ASIDE)
+
+    return transact(db, read)
+
+
+def _key_or_none(key_type: KeyType, encoded: bytes) -> Any:
     try:
-        return transact(db, read)
-    except CqError as error:
-        return AsideOfQueue(name, problem=str(error))
+        return key_type.decode(encoded) if encoded else None
+    except CorruptData:
+        return None
 
 
 def read_feeds(db: OpenDatabase, name: str) -> list[FeedStatus]:
@@ -206,7 +219,7 @@ def read_hour(db: OpenDatabase, name: str) -> dict[str, list[HistoryMinute]]:
 READERS: Final[Mapping[str, Reader]] = {
     "overview": Reader(lambda db, name: overview(db), 2.0),
     "queue": Reader(read_queue, 2.0),
-    "aside": Reader(read_all_aside, 4.0),
+    "aside": Reader(read_aside_of, 4.0),
     "feeds": Reader(read_feeds, 4.0),
     "history": Reader(read_hour, 20.0),
     "cells": Reader(read_cells, 10.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -27,13 +28,18 @@ class Sample(NamedTuple):
 
 
 class Recent:
-    """The samples of the last hour by queue, of the first 1,000 queues; for use by one thread."""
+    """The samples of the last hour by queue, of the first 1,000 queues; for use by any thread."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._samples: dict[str, deque[Sample]] = {}
 
     def add(self, at: float, seen: Overview) -> None:
         """Add a sample of each queue, and remove queues that no longer exist."""
+        with self._lock:
+            self._add(at, seen)
+
+    def _add(self, at: float, seen: Overview) -> None:
         names = {queue.name for queue in seen.queues[:_MOST_QUEUES]}
         self._samples = {name: kept for name, kept in self._samples.items() if name in names}
         for queue in seen.queues[:_MOST_QUEUES]:
@@ -45,4 +51,5 @@ class Recent:
 
     def of(self, name: str) -> Sequence[Sample]:
         """The samples of a queue, the oldest first."""
-        return tuple(self._samples.get(name, ()))
+        with self._lock:
+            return tuple(self._samples.get(name, ()))

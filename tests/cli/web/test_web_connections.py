@@ -115,7 +115,7 @@ def streaming(found: Serving) -> Iterator[Iterator[str]]:
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs prlimit")
 def test_many_connections_of_one_byte_do_not_lock_the_server(cli: Cli) -> None:
-    cli.run("configure", "words")
+    cli.run("configure", "words", "--combiner", "sum")
     process = cli.start("web", "--listen", "0")
     assert process.stdout is not None
     url = httpx.URL(process.stdout.readline().decode().split()[-1])

@@ -297,14 +297,15 @@ def test_keys_that_were_set_aside_are_shown_with_their_errors(db: Any) -> None:
     cq.transact(db, lambda tr: queue.add(tr, {"<b>bad</b>": 1, "good": 2, "better": 3}))
     drain(db, app=app)
     with serving(db) as found:
-        html = found.page("/aside")
+        html = found.page("/aside/picky")
 
         assert "&lt;b&gt;bad&lt;/b&gt;" in html
         assert "ValueError: no &lt;b&gt;bad&lt;/b&gt;" in html
         assert "in check: raise ValueError(f&#34;no {change.key}&#34;)</code>" in html
         assert "of observer check@1</summary>" in html
         assert "good" not in html
-        assert "1 piece set aside" in found.page("/aside/picky")
+        assert "pieces set aside, as their updates fail: 1" in html
+        assert '<a href="/aside/picky">picky</a></th><td class="num">1</td>' in found.page("/aside")
 
 
 def test_unknown_pages_and_queues_are_not_found(db: Any) -> None:
@@ -328,7 +329,8 @@ def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
 
             assert "<span>in order</span>" in html
             assert "<span>failed</span>" in html
-            assert "paused (for &lt;b&gt;this&lt;/b&gt; test): run <code>cq resume words</code>" in html
+            assert "for &lt;b&gt;this&lt;/b&gt; test. Its updates stay queued." in html
+            assert "Resume it when the reason is gone: <code>cq resume words</code>" in html
 
 
 def test_added_rows_are_estimated_for_minutes_with_samples_only() -> None:

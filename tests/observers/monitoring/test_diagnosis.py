@@ -92,7 +92,7 @@ def test_a_store_that_is_in_order_is_said_to_be(db: Any, url: str) -> None:
 
     checks = looks(url)
 
-    assert list(checks) == [*EMBEDDED, "store", "clock", "queue words"]
+    assert list(checks) == [*EMBEDDED, "store", "clock", "queue words", "workers"]
     assert all(check.ok for check in checks.values())
     assert checks["store"].message == "it answers; queues: 1"
     assert checks["queue words"].message == "active, buckets: 1"
@@ -212,6 +212,7 @@ def test_a_cluster_that_is_in_order_is_said_to_be(cluster: str, db: Any) -> None
         *STATUS_CHECKS,
         "clock",
         "queue words",
+        "workers",
         "shards of words",
     ]
     assert all(check.ok for check in checks.values())
@@ -325,6 +326,7 @@ def test_a_real_cluster_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
         *STATUS_CHECKS,
         "clock",
         "queue words",
+        "workers",
         "shards of words",
     ]
     assert [check for check in checks.values() if not check.ok] == []
@@ -339,18 +341,24 @@ def test_a_paused_queue_is_said(db: Any, url: str) -> None:
     cq.configure(db, "words")
     cq.pause(db, "words", "a release")
 
-    assert wrong(url) == {"queue words": "paused (a release): run `cq resume words` when the cause is fixed"}
+    assert wrong(url) == {
+        "queue words": "paused until `cq resume`: a release. Its updates stay queued. Resume it when the reason is "
+        "gone: `cq resume words`"
+    }
 
 
 def test_levels_are_checked_with_their_queue(db: Any, url: str) -> None:
     cq.configure(db, "hits", rollup="1m:forever,1h:forever")
     checks = {check.name: check.message for check in doctor(url) if check.name.startswith("queue ")}
     assert checks == {"queue hits": f"active, buckets: {LOCAL_BUCKETS}, levels: hits.1m, hits.1h"}
-    paused = "paused (by hand): run `cq resume hits` when the cause is fixed"
+    paused = (
+        "paused until `cq resume`: by hand. Its updates stay queued. Resume it when the reason is gone: "
+        "`cq resume {}`"
+    )
     cq.pause(db, "hits.1h")
-    assert wrong(url) == {"queue hits.1h": paused}
+    assert wrong(url) == {"queue hits.1h": paused.format("hits.1h")}
     cq.pause(db, "hits")
-    assert wrong(url) == {"queue hits": paused}
+    assert wrong(url) == {"queue hits": paused.format("hits")}
 
 
 def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str) -> None:
@@ -412,7 +420,7 @@ def test_a_queue_that_is_paused_and_an_export_that_is_broken_are_both_said(
     cq.configure(db, "words", observers=[export_spec("words")])
     cq.pause(db, "words")
 
-    assert list(wrong(url)) == ["queue words", "export of words"]
+    assert list(wrong(url)) == ["queue words", "workers", "export of words"]
 
 
 def test_a_forward_is_looked_at_and_what_is_wrong_with_it_said(

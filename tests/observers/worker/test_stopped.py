@@ -12,7 +12,8 @@ import pytest
 import cq
 from cq.observers.export.failure_note import FailureNote
 from cq.observers.monitoring.export_status import export_status
-from cq.observers.monitoring.store_overview import Overview, overview, remarks
+from cq.observers.monitoring.findings import remarks
+from cq.observers.monitoring.store_overview import Overview, overview
 from cq.observers.scheduling.takeover import StalledTasks
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.worker import worker as worker_module

@@ -44,6 +44,16 @@ def test_the_write_ahead_log_is_bounded_if_each_writer_writes_little(
     assert log_bytes(path) < 20 * 80_000 / 4
 
 
+def test_the_write_ahead_log_leaves_room_on_a_small_disk(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "free_bytes", lambda path: max(0, 6_000_000 - log_bytes(path)))
+    for number in range(100):
+        db[b"%d" % (number % 10)] = bytes(100_000)
+
+    assert log_bytes(path) < 3_000_000 < 100 * 100_000 / 3
+
+
 def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cq import runtime
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
-from tests.clocks import Jumping, jumping
 from tests.store.test_semantics import code_of
 
 HOUR = 3_600_000_000
@@ -21,10 +21,23 @@ READS: dict[str, Callable[[Transaction], Any]] = {
 }
 
 
+class Stopped(runtime.Machine):
+    """Time passes only while a thread sleeps, and when the test says so."""
+
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
-def clock() -> Iterator[Jumping]:
-    """Time passes when the test says so, and otherwise as usual."""
-    with jumping() as clock:
+def clock(db: Database) -> Iterator[Stopped]:
+    """The clock of the test, whose store is open."""
+    clock = Stopped()
+    with runtime.using(clock):
         yield clock
 
 
@@ -37,30 +50,30 @@ def at_future_version(db: Database) -> Transaction:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_a_read_at_a_future_version_fails_after_a_second(db: Database, clock: Jumping, name: str) -> None:
+def test_a_read_at_a_future_version_fails_after_a_second(db: Database, clock: Stopped, name: str) -> None:
     tr = at_future_version(db)
     future = READS[name](tr)
     assert not future.is_ready()
     db[b"a"] = b"1"  # others go on meanwhile
-    clock.passed += 1.0
+    clock.now += 1.0
 
     assert future.is_ready()
     assert code_of(future.wait) == 1009
     assert tr.get_read_version().is_ready()
 
 
-def test_a_range_at_a_future_version_fails_after_a_second(db: Database, clock: Jumping) -> None:
-    begun = clock.monotonic()
+def test_a_range_at_a_future_version_fails_after_a_second(db: Database, clock: Stopped) -> None:
+    begun = clock.now
     assert code_of(lambda: at_future_version(db).get_range(b"", b"\xff").to_list()) == 1009
-    assert clock.monotonic() - begun >= 1.0
+    assert clock.now == begun + 1.0
 
 
-def test_reads_at_a_future_version_wait_side_by_side(db: Database, clock: Jumping) -> None:
+def test_reads_at_a_future_version_wait_side_by_side(db: Database, clock: Stopped) -> None:
     tr = at_future_version(db)
     threads = threading.active_count()
     futures = [tr.get(b"%d" % number) for number in range(1_000)]
     assert threading.active_count() < threads + 10
-    clock.passed += 1.0
+    clock.now += 1.0
 
     assert all(future.is_ready() for future in futures)
 
@@ -74,7 +87,7 @@ def test_a_callback_of_a_read_at_a_future_version_is_called(db: Database) -> Non
     assert code_of(future.wait) == 1009
 
 
-def test_a_commit_after_a_read_at_a_future_version_fails_and_is_retried(db: Database, clock: Jumping) -> None:
+def test_a_commit_after_a_read_at_a_future_version_fails_and_is_retried(db: Database, clock: Stopped) -> None:
     tr = at_future_version(db)
     tr.get(b"a")
     tr[b"b"] = b"1"
@@ -84,7 +97,7 @@ def test_a_commit_after_a_read_at_a_future_version_fails_and_is_retried(db: Data
     assert tr.get(b"b").value is None
 
 
-def test_a_read_at_a_future_version_ends_with_its_transaction(db: Database) -> None:
+def test_a_read_at_a_future_version_ends_with_its_transaction(db: Database, clock: Stopped) -> None:
     """With the timeout of the transaction, and when it is reset."""
     tr = at_future_version(db)
     future = tr.get(b"a")

@@ -9,11 +9,13 @@ If readers overlap all the time, the log never restarts by itself. Then commits 
 second, and their transactions fail with 1007.
 
 A process counts the pages that it writes, and begins with those that it finds in the log: of many processes that each
-write little, and end while another one keeps the store open, none would write enough for a checkpoint.
+write little, and end while another one keeps the store open, none would write enough for a checkpoint. On a disk with
+little room, checkpoints are more frequent: the log must leave room for the pages that it adds to the file.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -22,6 +24,9 @@ from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots.snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000
+FEWEST_PAGES = 200
+"""The number of pages for a checkpoint on a disk with little room."""
+
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES
 _FRAME_BYTES = PAGE_BYTES + 24  # of a page in the log
 _STEP_PAGES = 32_000_000 // PAGE_BYTES
@@ -43,15 +48,20 @@ def _size(path: Path) -> int:
         return 0
 
 
+def free_bytes(path: Path) -> int:
+    """The room on the disk of a file for users without special rights."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
 class Checkpointer:
     """Counts written pages, and makes checkpoints on the committer's connection."""
 
     def __init__(self, connection: sqlite3.Connection, lock: LockFile) -> None:
         self._connection = connection
         self._lock = lock
-        self._pages = (
-            _size(log_of(lock.store)) // _FRAME_BYTES
-        )  # or fewer: SQLite keeps the file of an emptied log
+        # Perhaps too many: SQLite keeps the file of an emptied log.
+        self._pages = _size(log_of(lock.store)) // _FRAME_BYTES
         self._limit = LIMIT_PAGES
         self._wait_ms = _FIRST_WAIT_MS
 
@@ -61,7 +71,7 @@ class Checkpointer:
 
     def checkpoint_if_due(self) -> None:
         """Make a checkpoint if enough pages were written since the last one."""
-        if self._pages < CHECKPOINT_PAGES:
+        if self._pages < CHECKPOINT_PAGES and (self._pages < FEWEST_PAGES or self._has_room()):
             return
         self._pages = 0
         self._checkpoint("PASSIVE")
@@ -74,6 +84,13 @@ class Checkpointer:
             self._limit, self._wait_ms = LIMIT_PAGES, _FIRST_WAIT_MS
         elif length >= self._limit:
             self._restart_log()
+
+    def _has_room(self) -> bool:
+        """Whether the disk has room for the pages of the log in the store, and for as many in the log again."""
+        try:
+            return 2 * self._pages * _FRAME_BYTES < free_bytes(self._lock.store)
+        except OSError:  # the commit before it is durable and must not fail
+            return True
 
     def _restart_log(self) -> None:
         """Block commits until no reader needs the log, or until the busy timeout of this attempt."""

@@ -1,0 +1,107 @@
+"""Observers that receive all values of a queue again: new versions, and rebuilds, of observers that the queue has.
+
+Each value is reported as new. What the observer has written before would count a second time, unless it is cleared. So
+the function `clear` of an observer runs in the transaction that stores the configuration with its new generation: no
+pass of an earlier generation commits after it, and none of the new one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cq.config.queue import ObserverConfig, QueueConfig
+from cq.errors import InvalidConfiguration
+from cq.keys import QueueKeys
+from cq.store.api import Transaction, TransactionRead
+from cq.store.sizes import RangeSize, count_rows
+
+
+class RepeatedObserver(NamedTuple):
+    """An observer that receives all values again: as it was and will be configured, and whether it clears its data."""
+
+    before: ObserverConfig
+    after: ObserverConfig
+    is_cleared: bool
+
+    def __str__(self) -> str:
+        if self.before.version == self.after.version:
+            return f"{self.after.named} (rebuilt)"
+        return f"{self.before.named} → {self.after.named}"
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedReports:
+    """The reports that a change of a queue's observers repeats.
+
+    Attributes:
+        queue: the queue.
+        keys: number of keys with a value; each is reported to each of the observers, as new.
+        is_exact: whether they were counted; else it is an estimate, which can be off by a small factor.
+        observers: the observers.
+    """
+
+    queue: str
+    keys: int
+    is_exact: bool
+    observers: tuple[RepeatedObserver, ...]
+
+    def __str__(self) -> str:
+        number = f"{'' if self.is_exact else 'about '}{self.keys:,} {'key' if self.keys == 1 else 'keys'}"
+        cleared = [str(each) for each in self.observers if each.is_cleared]
+        kept = [str(each) for each in self.observers if not each.is_cleared]
+        parts = [f"{', '.join(cleared)}: what it has written is cleared first"] if cleared else []
+        if kept:
+            parts.append(
+                f"{', '.join(kept)}: what it has written stays, as it has no function `clear`, so it counts a second "
+                "time unless this version writes elsewhere"
+            )
+        return f"{number} of queue {self.queue!r} will be reported again, each as new, to {'; '.join(parts)}"
+
+
+def repeated(
+    before: QueueConfig, after: QueueConfig, generational: Collection[str], clearing: Collection[str]
+) -> tuple[RepeatedObserver, ...]:
+    """The observers that receive all values again by a change of a queue's configuration.
+
+    Args:
+        before: the stored configuration.
+        after: the new one.
+        generational: names of observers that keep the data of each generation apart, so that none count twice.
+        clearing: names of observers with a function `clear`.
+    """
+    former = {each.name: each for each in before.observers}
+    return tuple(
+        RepeatedObserver(former[each.name], each, each.name in clearing)
+        for each in after.observers
+        if each.name in former
+        and each.generation != former[each.name].generation
+        and not each.is_built_in
+        and each.name not in generational
+    )
+
+
+def count_values(snapshot: TransactionRead, name: str) -> RangeSize:
+    """The number of keys with a value, counted or estimated; costs reads of up to 1 MB."""
+    return count_rows(snapshot, *QueueKeys(name).values())
+
+
+def refuse_repeats(tr: Transaction, name: str, again: Collection[RepeatedObserver]) -> None:
+    """Raises `InvalidConfiguration` if one of these observers would silently count values of the queue twice."""
+    kept = [each for each in again if not each.is_cleared]
+    if not kept:
+        return
+    bounds = QueueKeys(name).values()
+    if not tr.snapshot.get_range(*bounds, limit=1).to_list():
+        tr.add_read_conflict_range(*bounds)  # a pass that writes the first value must not commit meanwhile
+        return
+    reports = RepeatedReports(name, *_size(tr.snapshot, name), tuple(kept))
+    raise InvalidConfiguration(
+        f"{reports}: give it `clear`, or confirm with report_again=True, or by `cq configure`"
+    )
+
+
+def _size(snapshot: TransactionRead, name: str) -> tuple[int, bool]:
+    found = count_values(snapshot, name)
+    return found.rows, found.exact

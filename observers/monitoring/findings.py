@@ -1,0 +1,314 @@
+"""The one list of findings about a store: `cq status`, `cq health`, `cq doctor`, the dashboard and metrics show it.
+
+A finding follows from an overview only, so all who look at the same moment say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from cq import runtime
+from cq.admin.queue_status import QueueStatus
+from cq.config.queue import MAX_BUCKETS
+from cq.observers.monitoring.export_status import ExportStatus
+from cq.observers.monitoring.store_overview import Overview, WorkerStatus
+from cq.plain_text import utc_time
+
+_LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
+_OVERDUE_SECONDS: Final = 60.0  # as many seconds after they are due, workers should have deleted keys
+_RECENT_SECONDS: Final = 600.0  # an error of a worker that is older needs nobody's attention
+_ACTIVE: Final = "active"  # the state of an export with nothing to do but its entries
+_FEW_BUCKETS: Final = 4
+_MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
+_SMALL_ROW: Final = 90  # bytes, key included: one or two updates
+
+
+class Level(StrEnum):
+    """How much a finding matters, the least first.
+
+    `cq doctor` fails for a warning or a problem, and `cq health` for a problem: something does not get done.
+    """
+
+    GOOD = "good"
+    NOTE = "note"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(StrEnum):
+    """The kinds of remarks."""
+
+    NO_WORKER = "no worker is alive"
+    NOT_COMBINED = "no worker combines a queue"
+    CODE_MISSING = "the live workers lack the code of a queue"
+    UNREADABLE = "stored data cannot be read"
+    PAUSED = "a queue is paused"
+    FULL = "a queue exceeds its limits"
+    ASIDE = "updates are set aside"
+    PROGRESS = "workers change a queue, and will finish"
+    REFUSED = "a window has refused updates"
+    LATE = "updates wait for long"
+    BUCKETS = "another number of buckets suits a queue better"
+    EXPORT = "an export fails"
+    EXPORT_STOPPED = "an export waits for an operator"
+    EXPORT_ASIDE = "entries of an export are set aside"
+    OUTBOX = "an outbox fails"
+    OUTBOX_STOPPED = "an outbox waits for an operator"
+    DEAD_WORKER = "a worker is dead"
+    LEFT_ALONE = "a worker leaves queues alone"
+    WORKER = "a worker reports a problem"
+
+
+class Remedy(NamedTuple):
+    """What to do about a kind of finding: how much it matters, a sentence, and a command or empty."""
+
+    level: Level
+    todo: str
+    command: str
+
+
+REMEDIES: Final[Mapping[Finding, Remedy]] = {
+    Finding.NO_WORKER: Remedy(
+        Level.PROBLEM, "Start a worker: it combines queued updates with the values.", "cq worker"
+    ),
+    Finding.NOT_COMBINED: Remedy(Level.PROBLEM, "Start a worker for this queue.", "cq worker {name}"),
+    Finding.CODE_MISSING: Remedy(
+        Level.PROBLEM,
+        "Start a worker with the application that has the code.",
+        "cq worker --app MODULE:APP",
+    ),
+    Finding.UNREADABLE: Remedy(Level.PROBLEM, "Find out which stored data are damaged.", "cq verify {name}"),
+    Finding.PAUSED: Remedy(
+        Level.WARNING, "Its updates stay queued. Resume it when the reason is gone.", "cq resume {name}"
+    ),
+    Finding.FULL: Remedy(Level.PROBLEM, "Run more workers, or change the limits.", "cq worker --processes 2"),
+    Finding.ASIDE: Remedy(
+        Level.WARNING, "Read the errors, repair the cause, and retry them.", "cq aside list {name}"
+    ),
+    Finding.PROGRESS: Remedy(Level.NOTE, "Nothing to do: workers finish it.", ""),
+    Finding.REFUSED: Remedy(
+        Level.NOTE, "Add updates sooner after they happen, or configure a wider window.", ""
+    ),
+    Finding.LATE: Remedy(Level.WARNING, "If it stays so, run more workers.", "cq worker --processes 2"),
+    Finding.BUCKETS: Remedy(Level.NOTE, "The command is in the text.", ""),
+    Finding.EXPORT: Remedy(
+        Level.WARNING,
+        "The error says what failed. Workers try again by themselves.",
+        "cq export list {name}",
+    ),
+    Finding.EXPORT_STOPPED: Remedy(
+        Level.PROBLEM,
+        "The error says why. Repair the cause; then `cq export rebase` or `cq export rebuild` continues it.",
+        "cq export list {name}",
+    ),
+    Finding.EXPORT_ASIDE: Remedy(
+        Level.WARNING, "Read the errors, repair the cause, and rebuild the export.", "cq export aside {name}"
+    ),
+    Finding.OUTBOX: Remedy(
+        Level.WARNING,
+        "The error says what failed. Workers try again by themselves.",
+        "cq outbox list {name}",
+    ),
+    Finding.OUTBOX_STOPPED: Remedy(
+        Level.PROBLEM,
+        "The error says why. Repair the cause; then `cq outbox rebase` continues it.",
+        "cq outbox list {name}",
+    ),
+    Finding.DEAD_WORKER: Remedy(
+        Level.NOTE, "Other workers do its work. Start another one if you still need it.", ""
+    ),
+    Finding.LEFT_ALONE: Remedy(Level.NOTE, "They are paused, or it lacks their code.", ""),
+    Finding.WORKER: Remedy(Level.WARNING, "Its log has the details.", ""),
+}
+OF_WORKERS: Final = (Finding.DEAD_WORKER, Finding.LEFT_ALONE, Finding.WORKER)
+"""The kinds about one worker; their `name` is the id of it."""
+OF_EXPORTS: Final = (Finding.EXPORT, Finding.EXPORT_STOPPED, Finding.EXPORT_ASIDE)
+OF_OUTBOXES: Final = (Finding.OUTBOX, Finding.OUTBOX_STOPPED)
+
+
+class Remark(NamedTuple):
+    """A remark for an operator: its kind, the queue or worker (empty: the whole store), the text, and its level."""
+
+    finding: Finding
+    name: str
+    text: str
+    level: Level
+
+    @property
+    def todo(self) -> str:
+        """What to do, a sentence; or empty."""
+        return REMEDIES[self.finding].todo
+
+    @property
+    def command(self) -> str:
+        """A command that does it; or empty."""
+        return REMEDIES[self.finding].command.format(name=self.name)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there is something to do."""
+        return self.level in (Level.WARNING, Level.PROBLEM)
+
+    def __str__(self) -> str:
+        """The whole line."""
+        if not self.name:
+            return self.text
+        if self.finding in OF_EXPORTS:
+            return f"the export of queue {self.name!r} {self.text}"
+        if self.finding in OF_OUTBOXES:
+            return f"the outbox of queue {self.name!r} {self.text}"
+        if self.finding in OF_WORKERS:
+            return f"worker {self.name} {self.text}"
+        return f"queue {self.name!r}: {self.text}"
+
+
+def remarks(seen: Overview) -> list[str]:
+    """Remarks for an operator on an overview, one line each."""
+    return list(map(str, find_remarks(seen)))
+
+
+def find_remarks(seen: Overview) -> list[Remark]:
+    """As `remarks`, each with its kind, its subject and its level."""
+    is_any_alive = any(worker.alive for worker in seen.workers)
+    found = [] if is_any_alive else [_no_worker(seen)]
+    by_queue: dict[str, list[Remark]] = {}
+    for queue in seen.queues:
+        activity = seen.activity[queue.name]
+        said = by_queue[queue.name] = []
+        if is_any_alive and not (queue.paused or queue.problem or activity.workers):
+            said.append(_not_combined(queue, seen.workers))
+        said += [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
+        if activity.workers and not queue.paused:  # else all buckets wait, so an old one is not unusual
+            for bucket, age in queue.outstanding.items():
+                text = f"bucket {bucket} has waited for {age:,.1f} s, far longer than others"
+                said.append(_remark(Finding.LATE, queue.name, text))
+        # A pause of a queue, for instance, is one remark: it is also true of the levels.
+        of_source = {(each.finding, each.text) for each in by_queue.get(queue.level_of or "", [])}
+        found += [
+            each
+            for each in said
+            if each.finding is Finding.ASIDE or (each.finding, each.text) not in of_source
+        ]
+    for name, export in seen.exports.items():
+        found += _of_export(name, export)
+    for name, (stopped, error) in seen.outboxes.items():
+        if error:
+            kind, state = (Finding.OUTBOX_STOPPED, "stopped") if stopped else (Finding.OUTBOX, "failing")
+            found.append(_remark(kind, name, f"is {state}: {error}"))
+    for worker in seen.workers:
+        found += _of_worker(worker)
+    return found
+
+
+def _remark(finding: Finding, name: str, text: str, level: Level | None = None) -> Remark:
+    """A remark, by default of the level of its kind."""
+    return Remark(finding, name, text, level or REMEDIES[finding].level)
+
+
+def _no_worker(seen: Overview) -> Remark:
+    """Without a worker, nothing of what is queued gets done; a store with nothing to do needs none now."""
+    if any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.exports.values())):
+        return _remark(Finding.NO_WORKER, "", "no worker is alive")
+    return _remark(Finding.NO_WORKER, "", "no worker is alive, and none is needed now", Level.NOTE)
+
+
+def _has_work(queue: QueueStatus) -> bool:
+    """Whether a queue needs a worker now."""
+    if queue.paused:
+        return False
+    is_changing = queue.waiting_buckets or queue.former_buckets is not None or queue.backfilling
+    overdue = [each.overdue_seconds for each in (queue.window, queue.expiry) if each is not None]
+    return bool(is_changing or queue.problem or any(seconds > 0 for seconds in overdue))
+
+
+def _has_entries(export: ExportStatus) -> bool:
+    """Whether an export needs a worker now."""
+    return export.waiting_buckets > 0 or export.state != _ACTIVE
+
+
+def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark:
+    if any(queue.name in worker.left_alone for worker in workers if worker.alive):
+        level = Level.PROBLEM if _has_work(queue) else Level.WARNING
+        text = "no worker combines it: the live workers lack its code"
+        return _remark(Finding.CODE_MISSING, queue.name, text, level)
+    level = Level.PROBLEM if _has_work(queue) else Level.NOTE
+    text = "no worker combines it: the live workers are for other queues, or have other roles"
+    return _remark(Finding.NOT_COMBINED, queue.name, text, level)
+
+
+def _of_queue(queue: QueueStatus) -> list[Remark]:
+    found: list[tuple[Finding, str]] = []
+    if queue.problem:
+        found.append((Finding.UNREADABLE, f"cannot be read: {queue.problem}"))
+    if queue.paused:
+        end = "`cq resume`" if queue.paused_until is None else utc_time(queue.paused_until)
+        found.append((Finding.PAUSED, f"paused until {end}: {queue.reason}"))
+    if queue.full:
+        found.append((Finding.FULL, f"full: {queue.full}"))
+    if queue.aside:
+        found.append((Finding.ASIDE, f"pieces set aside, as their updates fail: {queue.aside:,}"))
+    if queue.former_buckets is not None:
+        found.append((Finding.PROGRESS, f"its {queue.former_buckets:,} former buckets are being drained"))
+    for observer, complete in queue.backfilling.items():
+        text = f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}"
+        found.append((Finding.PROGRESS, text))
+    window = queue.window
+    if window is not None and (window.late or window.future):
+        text = f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"
+        found.append((Finding.REFUSED, text))
+    if window is not None and window.overdue_seconds > _LATE_SECONDS:
+        text = f"updates due to expire from its window have waited for {window.overdue_seconds:,.1f} s"
+        found.append((Finding.LATE, text))
+    if queue.expiry is not None and queue.expiry.overdue_seconds > _OVERDUE_SECONDS:
+        found.append(
+            (Finding.LATE, f"keys due to expire have waited for {queue.expiry.overdue_seconds:,.1f} s")
+        )
+    return [_remark(finding, queue.name, text) for finding, text in found]
+
+
+def _about_buckets(queue: QueueStatus, concurrency: int) -> list[Remark]:
+    """Advice on the number of buckets, as far as it follows from the backlog."""
+    if queue.problem or queue.former_buckets is not None or queue.paused:
+        return []
+    buckets: int = queue.settings["buckets"]
+    late = queue.oldest_seconds is not None and queue.oldest_seconds > _LATE_SECONDS
+    if late and queue.waiting_buckets == buckets and concurrency > buckets:
+        wanted = min(MAX_BUCKETS, 1 << (concurrency - 1).bit_length())
+        advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
+        text = f"buckets that wait: all {buckets:,}, and workers could run {concurrency:,} passes at once: {advice}"
+        return [_remark(Finding.BUCKETS, queue.name, text)]
+    if buckets > _FEW_BUCKETS and queue.rows >= _MANY_ROWS and queue.bytes < _SMALL_ROW * queue.rows:
+        size, wanted = queue.bytes // queue.rows, max(_FEW_BUCKETS, buckets // 4)
+        advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
+        text = f"rows are of {size:,} bytes only, so adds would cost less with fewer buckets: {advice}"
+        return [_remark(Finding.BUCKETS, queue.name, text)]
+    return []
+
+
+def _of_export(name: str, export: ExportStatus) -> list[Remark]:
+    found = []
+    if export.error:
+        is_failing = export.state not in ("stopped", "unreadable")
+        kind = Finding.EXPORT if is_failing else Finding.EXPORT_STOPPED
+        found.append(_remark(kind, name, f"is {export.state}: {export.error}"))
+    if export.aside:
+        found.append(_remark(Finding.EXPORT_ASIDE, name, f"has set entries aside: {export.aside:,}"))
+    return found
+
+
+def _of_worker(worker: WorkerStatus) -> list[Remark]:
+    if not worker.alive:
+        text = f"is dead: its latest beat is {worker.beat_seconds:,.1f} s old"
+        return [_remark(Finding.DEAD_WORKER, worker.id, text)]
+    found = []
+    if worker.left_alone:
+        found.append(_remark(Finding.LEFT_ALONE, worker.id, f"leaves alone: {', '.join(worker.left_alone)}"))
+    if worker.stuck:
+        found.append(_remark(Finding.WORKER, worker.id, f"is stuck in: {', '.join(worker.stuck)}"))
+    if worker.error:
+        is_recent = worker.error_at is None or runtime.time() - worker.error_at < _RECENT_SECONDS
+        text, level = f"had the latest error: {worker.error}", None if is_recent else Level.NOTE
+        found.append(_remark(Finding.WORKER, worker.id, text, level))
+    return found

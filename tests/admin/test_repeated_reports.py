@@ -1,0 +1,235 @@
+"""New versions and rebuilds of observers: what a former version has derived never counts a second time unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import cq
+from cq.admin.configure import RequestedSettings, repeated_reports, requested
+from cq.admin.repeated_reports import refuse_repeats
+from cq.config.queue import read_config
+from cq.errors import InvalidConfiguration
+from cq.passes.combine_pass import Pass
+from cq.store.api import NOT_COMMITTED, error_code
+from cq.store.transact import transact
+from tests.faults import FaultyDatabase
+from tests.helpers import add, code_of, combine_all
+
+
+class Derived:
+    """An application whose observer keeps the sum of all values of a queue, under one key."""
+
+    def __init__(self, db: Any, name: str, *, clears: bool = True) -> None:
+        self.db, self.name = db, name
+        self.key = f"test/{name}".encode()
+        self.clear: Callable[[Any], object] | None = (lambda tr: tr.clear(self.key)) if clears else None
+
+    def observer(self, version: int) -> cq.Observer:
+        return cq.Observer("summed", version, self._observe, clear=self.clear)
+
+    def app(self, version: int) -> cq.App:
+        made = cq.App()
+        made.queue(self.name, observers=[self.observer(version)] if version else [])
+        return made
+
+    def configure(self, version: int, db: Any = None, **settings: Any) -> None:
+        self.app(version).configure(db or self.db, self.name, buckets=2, **settings)
+
+    def combine(self, version: int) -> None:
+        combine_all(self.db, self.name, self.app(version))
+
+    def total(self) -> int:
+        stored = transact(self.db, lambda tr: tr.get(self.key).value)
+        return int.from_bytes(stored or b"", "little", signed=True)
+
+    def _observe(self, tr: Any, changes: list[cq.Change]) -> None:
+        difference = sum((change.new or 0) - (change.old or 0) for change in changes)
+        tr.add(self.key, difference.to_bytes(8, "little", signed=True))
+
+
+@pytest.fixture
+def derived(db: Any, name: str) -> Derived:
+    """With a sum of 30, of 12 keys."""
+    made = Derived(db, name)
+    made.configure(1)
+    add(db, name, {f"k{number}": number % 6 for number in range(13)})
+    made.combine(1)
+    assert made.total() == 30
+    return made
+
+
+def version_of(derived: Derived) -> list[int]:
+    config = transact(derived.db, lambda tr: read_config(tr, derived.name))
+    return [each.version for each in config.observers]
+
+
+def test_a_new_version_starts_from_nothing(derived: Derived) -> None:
+    derived.configure(2)
+    assert derived.total() == 0
+    derived.combine(2)
+
+    assert derived.total() == 30
+
+
+def test_so_does_a_rebuild_with_the_observer(derived: Derived) -> None:
+    cq.rebuild_observer(derived.db, derived.name, derived.observer(1))
+    derived.combine(1)
+
+    assert derived.total() == 30
+
+
+def test_an_observer_that_comes_back_starts_from_nothing(derived: Derived) -> None:
+    derived.configure(0)
+    add(derived.db, derived.name, {"later": 5})
+    derived.combine(0)
+    derived.configure(1)
+    derived.combine(1)
+
+    assert derived.total() == 35
+
+
+def test_without_a_clear_a_new_version_is_refused_and_nothing_changes(derived: Derived) -> None:
+    derived.clear = None
+
+    with pytest.raises(
+        InvalidConfiguration, match=r"10 keys .* each as new, to summed@1 → summed@2: .* stays"
+    ):
+        derived.configure(2)
+
+    assert version_of(derived) == [1]
+    derived.configure(2, report_again=True)
+    derived.combine(2)
+    assert derived.total() == 60
+
+
+def test_a_queue_without_values_needs_no_consent(db: Any, name: str) -> None:
+    derived = Derived(db, name, clears=False)
+    derived.configure(1)
+    derived.configure(2)
+
+    assert version_of(derived) == [2]
+
+
+def test_a_first_value_that_is_written_meanwhile_is_noticed(db: Any, name: str) -> None:
+    """The change finds no value, and must not commit after the pass that writes the first one."""
+    derived = Derived(db, name, clears=False)
+    derived.configure(1)
+    add(db, name, {"k": 7})
+
+    def slow(*arguments: Any) -> None:
+        refuse_repeats(*arguments)
+        if not derived.total():
+            derived.combine(1)
+
+    with (
+        patch("cq.admin.configure.refuse_repeats", slow),
+        pytest.raises(InvalidConfiguration, match="1 key of"),
+    ):
+        derived.configure(2)
+    assert derived.total() == 7
+
+
+def test_a_clear_that_fails_changes_nothing(derived: Derived) -> None:
+    def fail(tr: Any) -> None:
+        tr.clear(derived.key)
+        raise RuntimeError("not now")
+
+    derived.clear = fail
+    with pytest.raises(RuntimeError):
+        derived.configure(2)
+
+    assert (version_of(derived), derived.total()) == ([1], 30)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_change_of_unknown_result_clears_before_the_first_report_only(derived: Derived, seed: int) -> None:
+    derived.configure(2, FaultyDatabase(derived.db, seed, conflict=0.3, unknown=0.6))
+    derived.combine(2)
+
+    assert derived.total() == 30
+
+
+def test_a_pass_of_the_former_version_under_way_does_not_commit(derived: Derived) -> None:
+    add(derived.db, derived.name, {f"k{number}": 100 for number in range(13)})
+    code = code_of(derived.db, derived.name, derived.app(1))
+    under_way = [derived.db.create_transaction() for _ in range(2)]
+    for bucket, tr in enumerate(under_way):
+        Pass(tr, code, bucket).run()
+
+    derived.configure(2)
+
+    for tr in under_way:
+        with pytest.raises(Exception) as refused:  # noqa: PT011 - the store's, of either kind
+            tr.commit().wait()
+        assert error_code(refused.value) == NOT_COMMITTED
+    derived.combine(2)
+    assert derived.total() == 1330
+
+
+def test_a_clear_in_a_later_transaction_would_lose_reports(derived: Derived) -> None:
+    """The broken variant: what the new version has reported in between is gone."""
+    with patch.object(RequestedSettings, "begin_observers", lambda self, tr, before, after: None):
+        derived.configure(2)
+    derived.combine(2)
+    assert derived.clear is not None
+    transact(derived.db, derived.clear)
+
+    assert derived.total() != 30
+
+
+def test_a_clear_may_purge_the_queues_that_the_observer_feeds(db: Any, name: str) -> None:
+    fed = [cq.configure(db, f"{name}-{which}", key=str, value=int) for which in "ab"]
+
+    def feed(tr: Any, changes: list[cq.Change]) -> None:
+        for queue in fed:
+            queue.add(tr, {change.key: (change.new or 0) - (change.old or 0) for change in changes})
+
+    def purge(tr: Any) -> None:
+        for queue in fed:
+            cq.purge(tr, queue.name)
+
+    def app(version: int) -> cq.App:
+        made = cq.App()
+        made.queue(name, observers=[cq.Observer("feed", version, feed, clear=purge)])
+        return made
+
+    app(1).configure(db, name)
+    add(db, name, {"a": 1, "b": 2})
+    combine_all(db, name, app(1))
+    combine_all(db, fed[0].name)  # of the other queue the updates are still queued
+    app(2).configure(db, name)
+    combine_all(db, name, app(2))
+
+    for queue in fed:
+        combine_all(db, queue.name)
+        assert dict(queue.scan(db)) == {"a": 1, "b": 2}
+
+
+def test_repeats_are_foretold(derived: Derived) -> None:
+    db, name = derived.db, derived.name
+    wanted = requested(observers=[derived.observer(2)])
+    found = repeated_reports(db, name, wanted)
+
+    assert found is not None
+    assert (found.keys, found.is_exact, found.observers[0].is_cleared) == (10, True, True)
+    assert "10 keys" in str(found)
+    assert "what it has written is cleared first" in str(found)
+    assert repeated_reports(db, name, requested(observers=[derived.observer(1)])) is None
+    assert repeated_reports(db, name, requested(put=[cq.Observer("other", 1, print)])) is None
+    assert repeated_reports(db, f"{name}-none", wanted) is None
+
+
+def test_data_of_generations_need_no_consent(derived: Derived) -> None:
+    """A specification with a factory knows its generation, and keeps the data of each apart."""
+
+    def make(config: Any, settings: Any, generation: int) -> Any:
+        return lambda tr, changes: None
+
+    cq.put_observer(derived.db, derived.name, cq.ObserverSpec("kept", 1, {}, make))
+    cq.put_observer(derived.db, derived.name, cq.ObserverSpec("kept", 2, {}, make))
+
+    assert version_of(derived) == [1, 2]

@@ -1,0 +1,81 @@
+"""`cq configure --app` with new versions of an application's code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.cli.conftest import Cli
+
+SHOP = """
+import cq
+
+app = cq.App()
+totals = cq.CombineQueue("totals")
+
+def count(tr, changes):
+    totals.add(tr, {"all": sum((change.new or 0) - (change.old or 0) for change in changes)})
+
+def clear(tr):
+    cq.purge(tr, "totals")
+
+app.queue("orders", observers=[cq.Observer("count", VERSION, count, clear=CLEAR)])
+"""
+
+
+def write_app(cli: Cli, version: int, *, clears: bool) -> None:
+    text = SHOP.replace("VERSION", str(version)).replace("CLEAR", "clear" if clears else "None")
+    text += "#" * version  # of another length, so that Python compiles it anew
+    (cli.folder / "shop.py").write_text(text)
+
+
+def total(cli: Cli) -> str:
+    assert cli.run("worker", "--app", "shop:app", "--drain").status == 0
+    return cli.run("get", "totals", "all").out
+
+
+def made(cli: Cli, *, clears: bool) -> None:
+    write_app(cli, 1, clears=clears)
+    cli.run("configure", "totals", "--key", "str")
+    cli.run("configure", "orders", "--key", "str", "--app", "shop:app")
+    cli.run("add", "orders", "ada=1", "bob=2")
+    assert total(cli) == "all\t3\n"
+    write_app(cli, 2, clears=clears)
+
+
+def test_a_new_version_of_an_observer_is_confirmed_and_clears_what_the_former_one_wrote(
+    cli: Cli, db: Any
+) -> None:
+    made(cli, clears=True)
+
+    refused = cli.run("configure", "orders", "--key", "str", "--app", "shop:app")
+
+    assert refused.status == 2
+    assert "2 keys of queue 'orders' will be reported again, each as new, to count@1 → count@2" in refused.err
+    assert "cleared first. Go on? Confirm with --yes: standard input is not a terminal" in refused.err
+    assert "observers count@1" in cli.run("configure", "orders").out
+    assert cli.run("configure", "orders", "--app", "shop:app", "--yes").status == 0
+    assert total(cli) == "all\t3\n"
+    assert cli.run("configure", "orders", "--app", "shop:app").status == 0, "nothing is reported again"
+
+
+def test_an_observer_without_a_clear_says_that_values_will_count_twice(cli: Cli, db: Any) -> None:
+    made(cli, clears=False)
+
+    refused = cli.run("configure", "orders", "--key", "str", "--app", "shop:app")
+
+    assert refused.status == 2
+    assert "what it has written stays, as it has no function `clear`" in refused.err
+    assert cli.run("configure", "orders", "--app", "shop:app", "--yes").status == 0
+    assert total(cli) == "all\t6\n"
+
+
+def test_a_rebuild_of_an_observer_of_the_application_is_confirmed_and_clears(cli: Cli, db: Any) -> None:
+    made(cli, clears=True)
+    write_app(cli, 1, clears=True)
+
+    refused = cli.run("configure", "orders", "--app", "shop:app", "--rebuild", "count")
+
+    assert refused.status == 2
+    assert "to count@1 (rebuilt): what it has written is cleared first" in refused.err
+    assert cli.run("configure", "orders", "--app", "shop:app", "--rebuild", "count", "--yes").status == 0
+    assert total(cli) == "all\t3\n"

@@ -1,0 +1,148 @@
+"""The one list of findings: doctor, status, health and the dashboard say the same about the same store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import cq
+from cq.cli.web.pages.verdict import verdict
+from cq.cli.web.sampling.snapshot import OVERVIEW, Reading, StoreSnapshot
+from cq.failure import KeyFailure
+from cq.keys import QueueKeys
+from cq.keys.export import ExportKeys
+from cq.observers.export.spec import export_spec
+from cq.observers.export.state import ExportStop, stop
+from cq.observers.monitoring.findings import REMEDIES, Finding, Level, Remark, find_remarks
+from cq.observers.monitoring.store_overview import overview
+from cq.observers.scheduling.members import MemberReport
+from cq.observers.scheduling.membership import Membership
+from cq.queue.set_aside import set_aside
+from tests.cli.conftest import Here
+from tests.cli.conftest import cli as cli
+from tests.cli.conftest import db as db
+from tests.cli.conftest import here as here
+from tests.helpers import add
+
+
+def worker(db: Any, *lacking: str) -> None:
+    """A worker that lives, and lacks the code of these queues."""
+    Membership(db, every=600.0).beat(MemberReport(lacking=frozenset(lacking)))
+
+
+def no_worker_and_queued_updates(db: Any) -> None:
+    cq.configure(db, "words")
+    add(db, "words", {"a": 1})
+
+
+def no_code(db: Any) -> None:
+    cq.configure(db, "words")
+    worker(db, "words")
+
+
+def no_code_and_queued_updates(db: Any) -> None:
+    no_code(db)
+    add(db, "words", {"a": 1})
+
+
+def a_stopped_export(db: Any) -> None:
+    cq.configure(db, "words", observers=[export_spec("words")])
+    worker(db)
+    cq.transact(
+        db,
+        lambda tr: stop(tr, ExportKeys("words"), ExportStop(0, "the table was restored"), is_reviewed=True),
+    )
+
+
+def keys_set_aside(db: Any) -> None:
+    cq.configure(db, "words")
+    worker(db)
+    cq.transact(db, lambda tr: set_aside(tr, QueueKeys("words"), b"\x02a\x00", KeyFailure("an error"), [1]))
+
+
+CASES: dict[Callable[[Any], None], tuple[Finding, Level, str]] = {
+    no_worker_and_queued_updates: (Finding.NO_WORKER, Level.PROBLEM, "workers"),
+    no_code: (Finding.CODE_MISSING, Level.WARNING, "queue words"),
+    no_code_and_queued_updates: (Finding.CODE_MISSING, Level.PROBLEM, "queue words"),
+    a_stopped_export: (Finding.EXPORT_STOPPED, Level.PROBLEM, "export of words"),
+    keys_set_aside: (Finding.ASIDE, Level.WARNING, "queue words"),
+}
+
+
+@pytest.mark.parametrize("cause", CASES)
+def test_all_who_look_say_the_same(here: Here, db: Any, cause: Callable[[Any], None]) -> None:
+    finding, level, checked = CASES[cause]
+    cause(db)
+
+    (remark,) = [each for each in find_remarks(overview(db)) if each.is_urgent]
+    assert (remark.finding, remark.level) == (finding, level)
+
+    assert str(remark) in here("status").out.splitlines()
+    (shown,) = [
+        each for each in here("status", "--json").rows()[-1]["findings"] if each["finding"] == finding
+    ]
+    assert (shown["level"], shown["text"], shown["command"]) == (level, remark.text, remark.command)
+
+    doctor = here("doctor", "--json")
+    wrong = [row for row in doctor.rows() if not row["ok"]]
+    assert doctor.status == 1
+    assert wrong[0]["name"] == checked
+    assert wrong[0]["message"].startswith(remark.text)
+    assert remark.command in wrong[0]["message"]
+
+    health = here("health")
+    is_problem = level is Level.PROBLEM
+    assert health.status == (1 if is_problem else 0)
+    if finding is not Finding.NO_WORKER:  # which it says with the time since the latest beat
+        assert (str(remark) in health.out.splitlines()) == is_problem
+
+    page = verdict(StoreSnapshot(0, {OVERVIEW: Reading(0.0, overview(db))}))
+    assert [each.text for each in page.advice if each.level == level] == [
+        str(remark)[0].upper() + str(remark)[1:]
+    ]
+    assert page.level == level
+
+
+def test_a_store_without_a_worker_and_without_work_needs_nothing_yet(here: Here, db: Any) -> None:
+    """Only monitoring reports it, whose task it is that a worker lives."""
+    cq.configure(db, "words")
+
+    doctor = here("doctor")
+
+    assert doctor.status == 0
+    assert "OK     workers: no worker is alive, and none is needed now\n" in doctor.out
+    assert here("health").out == "no worker is alive: none has registered\n"
+
+
+def test_a_paused_queue_needs_no_worker(db: Any) -> None:
+    no_worker_and_queued_updates(db)
+    cq.pause(db, "words")
+
+    assert {each.finding: each.level for each in find_remarks(overview(db))} == {
+        Finding.NO_WORKER: Level.NOTE,
+        Finding.PAUSED: Level.WARNING,
+    }
+
+
+def test_a_probe_of_a_host_leaves_out_what_a_restart_does_not_change(here: Here, db: Any) -> None:
+    a_stopped_export(db)
+
+    assert here("health", "--here").out == "healthy\n"
+    assert here("health").out == "the export of queue 'words' is stopped: the table was restored\n"
+
+
+def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:
+    cq.configure(db, "words")
+    facts = {"error": "KeyError: 'a'", "error_at": 1_000_000_000}
+    Membership(db, every=600.0).beat(MemberReport(facts=facts))
+
+    (remark,) = find_remarks(overview(db))
+
+    assert (remark.finding, remark.level) == (Finding.WORKER, Level.NOTE)
+
+
+def test_every_kind_has_a_remedy() -> None:
+    assert REMEDIES.keys() == set(Finding)
+    assert all(Remark(kind, "words", "", Level.NOTE).todo.endswith(".") for kind in Finding)
