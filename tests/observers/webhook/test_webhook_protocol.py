@@ -1,12 +1,14 @@
 """The protocol between worker and receiver under crashes, lost and late requests, and two workers at once.
 
-The receiver is the one of the page. Every entry must have its effect once, in order, and broken variants must be found.
+The receiver is the one of the page. Every entry must have its effect once, in order, and nothing may stop the export:
+operators rebase it at any time, but neither side is set back. Broken variants must be found.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,7 +18,8 @@ import pytest
 import cq
 from cq.keys import after
 from cq.keys.export import ExportKeys
-from cq.observers.export.batch import ExportFailed
+from cq.observers.export.batch import ExportBatch, ExportFailed
+from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.keeper import empty_batches
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.state import read_view
@@ -55,6 +58,7 @@ class Drill:
         self.kept = Kept(folder / f"{self.name}.db")
         self.added: dict[str, list[int]] = {}
         self._late: list[tuple[str, bytes]] = []
+        self._stops: list[str] = []
         self._depth = 0
         self._is_calm = False
 
@@ -103,6 +107,8 @@ class Drill:
 
     def _act(self) -> None:
         doing: list[Callable[[], object]] = [self._add, self._work, self._work, self._deliver_late]
+        if self.rng.random() < 0.2:
+            self._rebase()
         self.rng.choice(doing)()
 
     def _add(self) -> None:
@@ -136,12 +142,20 @@ class Drill:
         transact(self.db, lambda tr: _store_epoch(tr, keys, epoch))
 
     def run(self) -> str:
-        """Run; returns what is wrong in the end, or nothing."""
-        for _ in range(ROUNDS):
-            self._add()
-            self._work()
-            if self.rng.random() < 0.1:
-                self._rebase()
+        """Run; returns what is wrong, or an empty text. Neither side is set back, so nothing may stop the export."""
+
+        def stopped(note: Any, what: object, epoch: int, generation: int, error: Exception) -> float:
+            self._stops.append(str(error))
+            return 1.0
+
+        with patch.object(FailureNote, "stop", stopped):
+            for _ in range(ROUNDS):
+                self._add()
+                self._work()
+                if self.rng.random() < 0.1:
+                    self._rebase()
+        if self._stops:
+            return f"it stops without a cause: {self._stops[0]}"
         self._is_calm = True
         for task in self._tasks():
             while task.run() == 0.0:
@@ -230,6 +244,29 @@ def skips_the_rest_after_a_conflict() -> Any:
     return patch.object(WebhookExporter, "_may_follow", skip)
 
 
+def accepts_another_epoch() -> Any:
+    """A worker takes the receiver's position of another epoch for one of its own."""
+    progress = WebhookExporter._progress
+
+    def accept(self: WebhookExporter, batch: Any, stored: SentPosition) -> bytes:
+        return progress(self, batch, SentPosition(batch.epoch, stored.sequence))
+
+    return patch.object(WebhookExporter, "_progress", accept)
+
+
+def goes_on_with_a_batch_of_another_epoch() -> Any:
+    """A worker that has read its batch before a rebase takes the positions after it for those of a former store."""
+    progress = WebhookExporter._progress
+
+    def go_on(self: WebhookExporter, batch: ExportBatch, stored: SentPosition) -> bytes:
+        def read_position(sequence: bytes) -> Any:
+            return batch.read_position(sequence)._replace(epoch=batch.epoch)
+
+        return progress(self, replace(batch, read_position=read_position), stored)
+
+    return patch.object(WebhookExporter, "_progress", go_on)
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -239,6 +276,8 @@ def skips_the_rest_after_a_conflict() -> Any:
         takes_a_conflict_for_success,
         names_no_previous_position,
         skips_the_rest_after_a_conflict,
+        accepts_another_epoch,
+        goes_on_with_a_batch_of_another_epoch,
     ],
 )
 def test_a_broken_variant_is_found(db: Any, tmp_path: Path, broken: Callable[[], Any]) -> None:
