@@ -5,6 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from cq.errors import CorruptData
 from cq.keys.queue import QueueKeys, below, bucket_range, place, prefix_end
 
 _TIME: Final = Struct(">Q")
@@ -20,6 +21,7 @@ class ExpiryKeys:
         "l" h4 key         time8, if keys expire after their latest update                  a pass, workers (*)
         "c"                number of keys that have expired, eight bytes, little-endian     a pass (add)
         "p"                place up to which workers have given times to former values      configure, workers
+        "x"                time8: the latest time of a key that has expired by its key      a pass (byte_max)
 
     (*) only for keys whose values are older than the expiry.
 
@@ -31,12 +33,17 @@ class ExpiryKeys:
         self.prefix = QueueKeys(name).prefix + b"q"
         self.progress = self.prefix + b"p"
         self.count = self.prefix + b"c"
+        self.latest_expired = self.prefix + b"x"
         self._entries = self.prefix + b"d"
         self._times = self.prefix + b"l"
 
     def all(self) -> tuple[bytes, bytes]:
         """The range of all keys of the expiry."""
         return below(self.prefix)
+
+    def of_times(self) -> tuple[bytes, bytes]:
+        """The range of all keys but `latest_expired`: that a key has expired stays true under another expiry."""
+        return self.prefix, self.latest_expired
 
     def entry(self, time: int, where: bytes) -> bytes:
         """The key of the entry for the key at a place in hash order."""
@@ -94,6 +101,14 @@ def parse_count(stored: bytes | None) -> int:
 def pack_time(time: int) -> bytes:
     """The stored bytes of a time."""
     return _TIME.pack(time)
+
+
+def parse_time(stored: bytes) -> int:
+    """The inverse of `pack_time`; raises `CorruptData`."""
+    if len(stored) != TIME_BYTES:
+        raise CorruptData(f"a time of an expiry is not one that cq wrote: {stored[:40]!r}")
+    time: int = _TIME.unpack(stored)[0]
+    return time
 
 
 def hash_of(where: bytes) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cq import keys
-from cq.config.expiry import ExpirySpec
+from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
@@ -195,6 +195,7 @@ class BucketExpiry:
         index.read(order)
         found = Deleted(EXPIRY, batch.state)
         dropped: list[tuple[bytes, Any]] = []
+        times: list[int] = []
         for encoded, (time, where) in zip(order, free, strict=False):
             stored, value = pack_time(time), values[encoded]
             if index.time_of(encoded, stored) != stored:
@@ -209,6 +210,7 @@ class BucketExpiry:
                 continue
             tr.clear(value_at(where))
             dropped.append((encoded, old))
+            times.append(time)
             if encoded in rejected:
                 found.unreported[encoded] = value, rejected[encoded]
             else:
@@ -216,6 +218,8 @@ class BucketExpiry:
                 found.changes.append((where, Change(key, old, None, cause=EXPIRY)))
         count_dropped(tr, config, dropped)
         tr.add(index.keys.count, pack_count(len(dropped)))
+        if times and index.spec.by == KEY:
+            tr.byte_max(index.keys.latest_expired, pack_time(max(times)))
         return found
 
 

@@ -11,7 +11,7 @@ from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import CorruptData
 from cq.expiry.index import ExpiryIndex, IndexMove
 from cq.keys import place
-from cq.keys.expiry import COUNT_BYTES, TIME_BYTES, ExpiryKeys, pack_time
+from cq.keys.expiry import COUNT_BYTES, TIME_BYTES, ExpiryKeys, pack_time, parse_time
 from cq.queue.bucket_state import needs_purge
 from cq.store.api import Value
 from cq.verify.layout import parse_expiry
@@ -25,9 +25,12 @@ _HASH_BYTES: Final = 4
 def check_expiry(piece: Piece, found: Found) -> None:
     """Check an entry of the index, the stored time of a key, or the progress of workers that give times."""
     spec = piece.config.expiry
+    time, hashed, encoded = parse_expiry(found.rest)
+    if found.rest == b"x":  # it remains when the expiry is switched off
+        parse_time(found.value)
+        return
     if spec is None:
         raise CorruptData("the queue's keys do not expire")
-    time, hashed, encoded = parse_expiry(found.rest)
     if not encoded:
         _check_number(found)
         return

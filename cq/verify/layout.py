@@ -119,7 +119,7 @@ def parse_missed(rest: bytes) -> tuple[int | None, int, bytes]:
 
 def parse_expiry(rest: bytes) -> tuple[int | None, int, bytes]:
     """Parse a key of an expiry: time (None: of a stored time), hash and encoded key (empty: of no key)."""
-    if rest in (b"c", b"p"):
+    if rest in (b"c", b"p", b"x"):
         return None, 0, b""
     _check(rest[:1] in (b"d", b"l"))
     if rest[:1] == b"l":

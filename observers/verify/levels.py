@@ -1,16 +1,16 @@
 """Checks of a roll-up: each period of a derived level is the combination of the shorter periods that it includes.
 
 This holds only while nothing is queued, staged or set aside on the way, and only for periods whose parts are
-all kept. So a queue in use is checked when it is idle; otherwise a note says why the check was skipped.
+all kept: a pass that deletes expired periods stores the latest one, whatever the retention was then. So a queue in use
+is checked when it is idle; otherwise a note says why the check was skipped.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
-from cq import runtime
 from cq.admin.purge import read_purging
 from cq.combiners import resolve
 from cq.config.queue import QueueConfig
@@ -18,12 +18,11 @@ from cq.config.rollup import OBSERVER
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
+from cq.keys.expiry import ExpiryKeys, parse_time
 from cq.store.api import TransactionRead
 from cq.verify.piece import Difference, Piece, stored_config
 from cq.verify.verification import Verification
 from cq.verify.window import RECOUNT_BYTES, read_up_to
-
-_SLACK_SECONDS: Final = 3_600  # by which the clock of a worker may be ahead
 
 
 def check_levels(verification: Verification) -> Iterator[Difference]:
@@ -53,9 +52,9 @@ def _compare(piece: Piece) -> str:
     parts: defaultdict[Any, list[Any]] = defaultdict(list)
     for (*parts_of_key, start), value in finer.items():
         parts[(*parts_of_key, start // period * period)].append(value)
-    kept = _kept_since(piece.config)
+    expired = max(_latest_expired(piece.snapshot, config) for config in (piece.config, target))
     for key in {*parts, *coarser}:
-        if key[-1] < kept:
+        if key[-1] <= expired:  # it, or some of its parts, can have expired
             continue
         combined = combiner.combine(key, parts[key]) if parts[key] else None
         wanted = None if combined is None or combiner.is_empty(combined) else combined
@@ -95,9 +94,10 @@ def _values(piece: Piece, config: QueueConfig, limit: int) -> dict[tuple[Any, ..
         return None
 
 
-def _kept_since(config: QueueConfig) -> int:
-    """The start of the first period that cannot have expired, nor been due, in seconds since 1970."""
-    return -1 << 62 if config.expiry is None else int(runtime.time()) - config.expiry.seconds + _SLACK_SECONDS
+def _latest_expired(snapshot: TransactionRead, config: QueueConfig) -> int:
+    """The start of the latest period that has expired, in seconds since 1970; lower than all starts for none."""
+    stored = snapshot.get(ExpiryKeys(config.name).latest_expired).value
+    return -1 << 63 if stored is None else parse_time(stored)
 
 
 def _is_same(left: Any, right: Any) -> bool:

@@ -375,6 +375,32 @@ def test_a_level_that_differs_from_the_shorter_periods_is_found(
     assert "7777 in queue" in found.what
 
 
+@pytest.mark.parametrize(
+    "then", ["1m:1d,1h:2d,1d:forever", "1m:forever,1h:forever,1d:forever", "1m:5m,1h:2h,1d:2d"]
+)
+def test_a_change_of_retentions_makes_no_differences(db: Any, name: str, clock: Clock, then: str) -> None:
+    series = configure(db, name, rollup="1m:10m,1h:3h,1d:forever", buckets=2)
+
+    def go_on(first: int, end: int) -> None:
+        for number in range(first, end):
+            clock.now = START + 60 * number
+            add_at(db, series, {"a": 1}, clock.now)
+            if number % 20 == 0:
+                drain(db)
+        drain(db)
+
+    go_on(0, 300)
+    cq.configure(db, name, rollup=then)
+    for end in (300, 500):
+        go_on(300, end)
+        for level in ("1m", "1h"):
+            assert not notes(db, f"{name}.{level}")
+    if not then.startswith("1m:5m"):  # the last hours are whole, and so they are compared
+        queue, hour = QueueKeys(f"{name}.1h"), int(clock.now) // 3600 * 3600
+        put(db, {queue.value(codec.encode(["a", hour])): codec.encode(7_777)})
+        assert "level-value" in {each.kind for each in verification(db, f"{name}.1m").run()}
+
+
 def notes(db: Any, name: str) -> str:
     """Why checks were skipped."""
     checked = verification(db, name)
