@@ -22,7 +22,7 @@ from cq.store.embedded.binding.keys import Row
 
 
 class DelayedFuture(Future[T]):
-    """A future whose time comes: whoever asks or waits for it then makes it ready."""
+    """A future that becomes ready at a certain time: the next call of a thread that asks or waits for it does this."""
 
     __slots__ = ("_outcome", "_until")
 

@@ -8,9 +8,9 @@ If readers overlap all the time, the log never restarts by itself. Then commits 
 50 ms first, and longer after each failure. If the log still grows, every process closes snapshots older than one
 second, and their transactions fail with 1007.
 
-A process counts the pages that it writes, and begins with those that it finds in the log: of many processes that each
-write little, and end while another one keeps the store open, none would write enough for a checkpoint. On a disk with
-little room, checkpoints are more frequent: the log must leave room for the pages that it adds to the file.
+A process counts the pages that it writes, and begins with those that it finds in the log. Otherwise many processes that
+each write little, while another one keeps the store open, would make no checkpoint at all. On a disk with little room,
+checkpoints are more frequent: the log must leave room for the pages that it adds to the file.
 """
 
 from __future__ import annotations
