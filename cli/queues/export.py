@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cq.cli.queues.verify import UrlEnv, Wait, report
+from cq.cli.queues.waiting import report_unexported, reported_interrupt
 from cq.cli.shared.exit_status import DIFFERENT, FAILED
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppPath, Json, Queue, Store, argument, load_app, open_store, read_store
@@ -107,7 +108,9 @@ def verify(
                 "it there"
             )
         table = TableCheck(db, found, wait)
-        counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
+        report_unexported(db, queue, wait)
+        with reported_interrupt("nothing was changed, and workers continue to export"):
+            counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
     if counts["differences"]:
         raise typer.Exit(DIFFERENT)
     if table.undecided:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 import cq
-from cq.admin.purge import is_purging
+from cq.admin.purge import is_purging, purging_buckets
 from cq.admin.queue_status import is_drained
 from cq.admin.rollups import with_levels as configs_with_levels
+from cq.cli.queues.waiting import POLL_SECONDS, AwaitedWork, queued, wait_for_workers
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     Json,
@@ -24,15 +24,13 @@ from cq.cli.shared.options import (
     read_store,
     seconds_of,
 )
-from cq.cli.shared.output import answer, limits, note, progress, quantity, with_levels
-from cq.config.flags import Flags, read_flags
+from cq.cli.shared.output import answer, limits, note, quantity, with_levels
+from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
-from cq.errors import ConfigurationError, InvalidConfiguration, NotNow
+from cq.errors import InvalidConfiguration
 from cq.queue.limits import read_full
 from cq.store.api import Transaction
 from cq.store.transact import transact
-
-_POLL_SECONDS: Final = 0.2
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until workers have finished.")]
@@ -59,7 +57,9 @@ def rebucket(
     db = open_store(store)
     config = cq.rebucket(db, queue, buckets)
     if wait:
-        _wait(db, queue, "rebucketing", lambda: not _is_rebucketing(db, queue))
+        after = f"workers drain the former buckets of queue {queue!r}; `cq status {queue}` shows it"
+        awaited = AwaitedWork(queue, "drain the former buckets of", queued, after)
+        wait_for_workers(db, awaited, lambda: not _is_rebucketing(db, queue))
     text = with_levels(f"queue {queue!r} has {quantity(buckets, 'bucket')}", config.level_names)
     answer(json, text + ("" if wait else ": workers drain the former ones"), queue=queue, **config.settings())
 
@@ -76,7 +76,11 @@ def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None
     confirm(f"delete all values of {_named(config)}?", yes)
     cq.purge(db, queue)
     if wait:
-        _wait(db, queue, "purging", lambda: not is_purging(db, queue))
+        after = (
+            f"workers finish the purge of queue {queue!r}; another `cq purge` would delete later updates, too"
+        )
+        awaited = AwaitedWork(queue, "purge", lambda found: _unpurged(db, queue), after)
+        wait_for_workers(db, awaited, lambda: not is_purging(db, queue))
     _print_done(config, json, "purged" if wait else "being purged")
 
 
@@ -158,7 +162,9 @@ def drain(
     db = read_store(store)
     config = _config(db, queue)
     deadline = None if timeout is None else time.monotonic() + timeout
-    _wait(db, queue, "draining", lambda: is_drained(db, queue, _POLL_SECONDS), deadline)
+    after = f"workers continue to combine the updates of queue {queue!r}"
+    awaited = AwaitedWork(queue, "combine the queued updates of", queued, after)
+    wait_for_workers(db, awaited, lambda: is_drained(db, queue, POLL_SECONDS), deadline)
     _print_done(config, json, "drained")
 
 
@@ -181,35 +187,12 @@ def _print_limits(db: Any, queue: str, json: bool) -> None:
     )
 
 
-def _wait(
-    db: Any, queue: str, doing: str, is_done: Callable[[], bool], deadline: float | None = None
-) -> None:
-    """Wait until `is_done`; raises `ConfigurationError` if a queue is paused, `NotNow` after the deadline."""
-    with progress(counted=False) as display:
-        display.add_task(f"{doing} {queue}")
-        while not is_done():
-            for name, flags in _flags(db, queue).items():
-                if flags.is_paused(time.time()):
-                    raise ConfigurationError(
-                        f"queue {name!r} is paused ({flags.reason}): run `cq resume {queue}`, then workers continue"
-                    )
-            if deadline is not None and time.monotonic() > deadline:
-                raise NotNow(f"queue {queue!r} is not drained in time: are workers running? See `cq status`")
-            time.sleep(_POLL_SECONDS)
+def _unpurged(db: Any, queue: str) -> str:
+    return f"{quantity(purging_buckets(db, queue), 'bucket')}"
 
 
 def _config(db: Any, queue: str) -> QueueConfig:
     return transact(db, lambda tr: read_config(tr.snapshot, queue))
-
-
-def _flags(db: Any, queue: str) -> dict[str, Flags]:
-    """{name: flags} of a queue and its levels."""
-
-    def read(tr: Transaction) -> dict[str, Flags]:
-        names = read_config(tr.snapshot, queue).names
-        return {name: read_flags(tr.snapshot, name) for name in names}
-
-    return transact(db, read)
 
 
 def _is_rebucketing(db: Any, queue: str) -> bool:

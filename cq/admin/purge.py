@@ -67,19 +67,28 @@ def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
 
 def is_purging(db: Database, name: str) -> bool:
     """Whether a purge of a queue, or of a level of it, is unfinished in any bucket. Raises `QueueNotConfigured`."""
+    return purging_buckets(db, name) > 0
 
-    def read(tr: Transaction) -> bool:
+
+def purging_buckets(db: Database, name: str) -> int:
+    """The number of buckets, with those of levels, in which a purge is unfinished. Raises `QueueNotConfigured`."""
+
+    def read(tr: Transaction) -> int:
         configs = with_levels(tr.snapshot, read_config(tr.snapshot, name))
-        return any(read_purging(tr.snapshot, each) for each in configs)
+        return sum(_count_purging(tr.snapshot, each) for each in configs)
 
     return transact(db, read)
 
 
 def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
     """Whether a purge of any bucket is pending or in progress."""
+    return _count_purging(tr, config) > 0
+
+
+def _count_purging(tr: TransactionRead, config: QueueConfig) -> int:
     if config.purge_generation != config.generation:
-        return False
-    return any(needs_purge(config, state) for state in read_states(tr, config))
+        return 0
+    return sum(needs_purge(config, state) for state in read_states(tr, config))
 
 
 def delete(db: Database, name: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import Any
 
 import pytest
 
 import cq
+from cq.observers.scheduling.members import MemberReport
+from cq.observers.scheduling.membership import Membership
 from cq.queue.limits import compare
 from cq.testing import assert_values, drain
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -51,7 +54,9 @@ def test_without_workers_what_is_begun_is_left_to_them(here: Here, db: Any) -> N
     assert "is still being rebucketed from 4 to 9 buckets: run workers, and try again later" in again.err
     late = here("drain", "words", "--timeout", "0")
     assert late.status == 1
-    assert "not drained in time: are workers running?" in late.err
+    assert late.err.endswith(
+        "not drained in time (2 rows in 4 buckets): are workers running? See `cq status`\n"
+    )
     drain(db)
     assert here("rebucket", "words", "--buckets", "9").out == "queue 'words' has 9 buckets\n"
     assert_values(db, "words", {"a": 2, "b": 1})
@@ -60,6 +65,71 @@ def test_without_workers_what_is_begun_is_left_to_them(here: Here, db: Any) -> N
     ]
     drain(db)
     assert_values(db, "words", {})
+
+
+@pytest.mark.usefixtures("words")
+@pytest.mark.parametrize(
+    ("command", "waits", "goes_on"),
+    [
+        (
+            "drain words",
+            "2 rows in 2 buckets: waiting for workers to combine the queued updates of queue 'words'",
+            "workers continue to combine the updates of queue 'words'",
+        ),
+        (
+            "rebucket words --buckets 9",
+            "2 rows in 4 buckets: waiting for workers to drain the former buckets of queue 'words'",
+            "workers drain the former buckets of queue 'words'; `cq status words` shows it",
+        ),
+        (
+            "purge words --yes",
+            "4 buckets: waiting for workers to purge queue 'words'",
+            "workers finish the purge of queue 'words'; another `cq purge` would delete later updates, too",
+        ),
+    ],
+)
+def test_a_command_that_waits_reports_what_for_and_that_no_worker_is_alive(
+    cli: Cli, command: str, waits: str, goes_on: str
+) -> None:
+    waiting = cli.start(*command.split())
+    assert waiting.stderr is not None
+    lines = [waiting.stderr.readline().decode() for _ in range(2)]
+    assert lines == [f"{waits}\n", "no worker is alive: run `cq worker`\n"]
+
+    waiting.send_signal(signal.SIGINT)
+
+    out, err = waiting.communicate(timeout=SECONDS)
+    assert (waiting.returncode, out) == (130, b"")
+    assert err.decode() == f"stopped waiting: {goes_on}\n"
+
+
+@pytest.mark.usefixtures("words")
+def test_a_worker_that_starts_ends_the_wait(cli: Cli) -> None:
+    waiting = cli.start("drain", "words")
+    assert waiting.stderr is not None
+    assert b"2 rows in 2 buckets" in waiting.stderr.readline()
+
+    running(cli)
+
+    out, _ = waiting.communicate(timeout=SECONDS)
+    assert (waiting.returncode, out) == (0, b"queue 'words' is drained\n")
+
+
+def test_a_comparison_of_a_table_reports_that_no_worker_exports(here: Here, cli: Cli, db: Any) -> None:
+    os.environ["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'report.db'}"  # `here` puts it back
+    here("configure", "words", "--export", "counts")
+    here("export", "init", "words")
+    here("add", "words", "a=1")
+    here("worker", "--drain", "--only", "combine")
+
+    alone = here("export", "verify", "words", "--wait", "0.1s").err.splitlines()
+    Membership(db, roles=["combine"], every=600.0).beat(MemberReport())
+    with_another = here("export", "verify", "words", "--wait", "0.1s").err.splitlines()
+
+    waits = "1 row; waiting for workers to export them, for up to 0.1 s"
+    assert alone[0] == f"changes of queue 'words' that are not exported yet: {waits}"
+    assert alone[1] == "no worker is alive: run `cq worker`"
+    assert with_another[1].startswith("no live worker exports queue 'words': start one with the role export")
 
 
 @pytest.mark.usefixtures("words")
