@@ -162,6 +162,7 @@ def worker(
         identity=identity,
         measure=otel or address is not None,
         history=history,
+        app_path=app_path or "",
     )
     exporters = app.exporters if app else {}
     others = db.transact(lambda tr: [name for name in runner.names if not is_feed(tr.snapshot, name)])

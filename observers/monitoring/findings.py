@@ -116,12 +116,11 @@ REMEDIES: Final[Mapping[Finding, Remedy]] = {
         "The error says why. Repair the cause; then `cq outbox rebase` continues it.",
         "cq outbox list {name}",
     ),
-    Finding.DEAD_WORKER: Remedy(
-        Level.NOTE, "Other workers do its work. Start another one if you still need it.", ""
-    ),
+    Finding.DEAD_WORKER: Remedy(Level.NOTE, "No other worker does all of its work: start another one.", ""),
     Finding.LEFT_ALONE: Remedy(Level.NOTE, "They are paused, or it lacks their code.", ""),
     Finding.WORKER: Remedy(Level.WARNING, "Its log has the details.", ""),
 }
+_REPLACED: Final = "Other workers do its work. Start another one if you still need it."
 OF_WORKERS: Final = (Finding.DEAD_WORKER, Finding.LEFT_ALONE, Finding.WORKER)
 """The kinds about one worker; their `name` is the id of it."""
 OF_EXPORTS: Final = (Finding.EXPORT, Finding.EXPORT_STOPPED, Finding.EXPORT_ASIDE)
@@ -129,22 +128,23 @@ OF_OUTBOXES: Final = (Finding.OUTBOX, Finding.OUTBOX_STOPPED)
 
 
 class Remark(NamedTuple):
-    """A remark for an operator: its kind, the queue or worker (empty: the whole store), the text, and its level."""
+    """A remark for an operator.
+
+    Attributes:
+        finding: its kind.
+        name: the queue or worker; empty: the whole store.
+        text: what is found.
+        level: how much it matters.
+        todo: what to do, a sentence; or empty.
+        command: a command that does it; or empty.
+    """
 
     finding: Finding
     name: str
     text: str
     level: Level
-
-    @property
-    def todo(self) -> str:
-        """What to do, a sentence; or empty."""
-        return REMEDIES[self.finding].todo
-
-    @property
-    def command(self) -> str:
-        """A command that does it; or empty."""
-        return REMEDIES[self.finding].command.format(name=self.name)
+    todo: str
+    command: str
 
     @property
     def is_urgent(self) -> bool:
@@ -198,20 +198,24 @@ def find_remarks(seen: Overview) -> list[Remark]:
             kind, state = (Finding.OUTBOX_STOPPED, "stopped") if stopped else (Finding.OUTBOX, "failing")
             found.append(_remark(kind, name, f"is {state}: {error}"))
     for worker in seen.workers:
-        found += _of_worker(worker)
+        found += _of_worker(worker, seen.workers)
     return found
 
 
 def _remark(finding: Finding, name: str, text: str, level: Level | None = None) -> Remark:
     """A remark, by default of the level of its kind."""
-    return Remark(finding, name, text, level or REMEDIES[finding].level)
+    remedy = REMEDIES[finding]
+    return Remark(finding, name, text, level or remedy.level, remedy.todo, remedy.command.format(name=name))
 
 
 def _no_worker(seen: Overview) -> Remark:
     """Without a worker, nothing of what is queued gets done; a store with nothing to do needs none now."""
     if any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.exports.values())):
-        return _remark(Finding.NO_WORKER, "", "no worker is alive")
-    return _remark(Finding.NO_WORKER, "", "no worker is alive, and none is needed now", Level.NOTE)
+        found = _remark(Finding.NO_WORKER, "", "no worker is alive")
+    else:
+        found = _remark(Finding.NO_WORKER, "", "no worker is alive, and none is needed now", Level.NOTE)
+    latest = min(seen.workers, key=lambda worker: worker.beat_seconds, default=None)
+    return found if latest is None else found._replace(command=latest.command)
 
 
 def _has_work(queue: QueueStatus) -> bool:
@@ -298,10 +302,13 @@ def _of_export(name: str, export: ExportStatus) -> list[Remark]:
     return found
 
 
-def _of_worker(worker: WorkerStatus) -> list[Remark]:
+def _of_worker(worker: WorkerStatus, workers: Sequence[WorkerStatus]) -> list[Remark]:
     if not worker.alive:
         text = f"is dead: its latest beat is {worker.beat_seconds:,.1f} s old"
-        return [_remark(Finding.DEAD_WORKER, worker.id, text)]
+        dead = _remark(Finding.DEAD_WORKER, worker.id, text)._replace(command=worker.command)
+        if any(_replaces(other, worker) for other in workers):
+            dead = dead._replace(todo=_REPLACED)
+        return [dead]
     found = []
     if worker.left_alone:
         found.append(_remark(Finding.LEFT_ALONE, worker.id, f"leaves alone: {', '.join(worker.left_alone)}"))
@@ -312,3 +319,9 @@ def _of_worker(worker: WorkerStatus) -> list[Remark]:
         text, level = f"had the latest error: {worker.error}", None if is_recent else Level.NOTE
         found.append(_remark(Finding.WORKER, worker.id, text, level))
     return found
+
+
+def _replaces(other: WorkerStatus, dead: WorkerStatus) -> bool:
+    """Whether a worker is alive and does all that the dead one did, as far as their rows say."""
+    has_queues = other.queues is None or (dead.queues is not None and set(dead.queues) <= set(other.queues))
+    return other.alive and has_queues and set(dead.roles) <= set(other.roles) and dead.app in ("", other.app)

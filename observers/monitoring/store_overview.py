@@ -5,15 +5,17 @@ No backlog is scanned, see `cq.admin.status`. Figures of workers are those that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Any, Final
 
 from cq import runtime
 from cq.admin.queue_status import QueueStatus, current_version, status
 from cq.observers.monitoring.export_status import ExportStatus, export_status
 from cq.observers.outbox.configured import read_problem
-from cq.observers.scheduling.members import COMBINE, Member, TaskId, read_members
+from cq.observers.scheduling.members import COMBINE, ROLES, Member, TaskId, read_members
 from cq.plain_text import printable
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -22,6 +24,8 @@ _NUMBERS: Final = 5  # figures per queue in a worker's row
 _MOST: Final = 1 << 63
 _MOST_KINDS: Final = 50
 _MOST_ERROR: Final = 1_000
+_MOST_APP: Final = 200
+_APP: Final = re.compile(r"[\w.]+:[\w.]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class WorkerStatus:
         tasks: {kind of task: number of tasks that it owns}.
         updates, updates_per_second: updates that its passes have combined, as passes.
         conflicts, conflicts_per_second: transactions of its passes that conflicted, as passes.
+        app: MODULE:APP of its option `--app`; empty without one.
     """
 
     id: str
@@ -66,6 +71,17 @@ class WorkerStatus:
     updates_per_second: float = 0.0
     conflicts: int = 0
     conflicts_per_second: float = 0.0
+    app: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command that starts a worker like this one; with its app only if this is MODULE:APP."""
+        words = ["cq worker", *map(quote, self.queues or ())]
+        if not set(ROLES) <= set(self.roles):
+            words += [f"--only {role}" for role in ROLES if role in self.roles]
+        if _APP.fullmatch(self.app):
+            words.append(f"--app {self.app}")
+        return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +184,7 @@ def _worker(member: Member, now: int) -> WorkerStatus:
         updates_per_second=round(sum(numbers[4] for numbers in queues), 2) if alive else 0.0,
         conflicts=int(_number(totals.get("conflicts"))),
         conflicts_per_second=float(_number(facts.get("conflicts_per_second"))) if alive else 0.0,
+        app=str(facts.get("app", ""))[:_MOST_APP],
     )
 
 

@@ -104,10 +104,11 @@ class WorkerReports:
         me: the worker.
         totals: its counts so far.
         concurrency: how many passes it runs at once.
+        app: MODULE:APP of the option that named its application; or empty.
     """
 
-    def __init__(self, me: Member, totals: WorkerCounts, concurrency: int) -> None:
-        self._me, self._totals = me, totals
+    def __init__(self, me: Member, totals: WorkerCounts, concurrency: int, app: str = "") -> None:
+        self._me, self._totals, self._app = me, totals, app
         self._statistics = WorkerStatistics(totals, concurrency)
         self._latest_error = LatestError()
         self._begun = runtime.monotonic()
@@ -150,12 +151,13 @@ class WorkerReports:
         emit("task_failed", queue=job.task_id.queue, task=str(job), error=text, pause=pause, seconds=seconds)
 
     def facts(self, owned: Sequence[Job]) -> dict[str, Any]:
-        """The statistics for the worker's row: those of `WorkerStatistics.collect`, and the backlogs of sources.
+        """The statistics for the worker's row: those of `WorkerStatistics.collect`, the app, and backlogs of sources.
 
         `backlogs` is {queue: the fields of its task's `SourceBacklog`}, of the 100 with the oldest rows.
         """
         tasks = Counter(job.task_id.kind for job in owned)
-        return {**self._statistics.collect(tasks, self._latest_error), "backlogs": _backlogs(owned)}
+        collected = self._statistics.collect(tasks, self._latest_error)
+        return {**collected, "app": self._app, "backlogs": _backlogs(owned)}
 
 
 def _backlogs(jobs: Sequence[Job]) -> dict[str, list[Any]]:

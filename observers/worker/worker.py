@@ -75,6 +75,7 @@ class Worker:
         beat_seconds: seconds between beats; other workers take over its tasks after a few missed beats.
         measure: whether it also measures queues and reports their backlog by events.
         history: whether it stores its work of each minute, see `cq.observers.telemetry.history`.
+        app_path: MODULE:APP, by which `cq worker --app` finds the app: findings name it to start such a worker again.
 
     Attributes:
         totals: its counts so far.
@@ -95,6 +96,7 @@ class Worker:
         beat_seconds: float = BEAT_SECONDS,
         measure: bool = False,
         history: bool = True,
+        app_path: str = "",
     ) -> None:
         if not roles or set(roles) - set(ROLES):
             raise InvalidConfiguration(
@@ -122,7 +124,8 @@ class Worker:
         self._is_scanning = False  # whether there are more tasks than watches
         self._used = False
         self._draining = False
-        self._reports = WorkerReports(self._membership.me, self.totals, passes_at_once(db, concurrency))
+        at_once = passes_at_once(db, concurrency)
+        self._reports = WorkerReports(self._membership.me, self.totals, at_once, app_path)
         self._history = HistoryWriter(db, self.totals, is_on=history)
         self._runner: Runner[Job] = Runner(
             self._run,

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -23,6 +24,8 @@ from cq.cli.shared.exit_status import LEFT
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.keys import membership as workerkeys
+from cq.observers.monitoring.findings import Finding, find_remarks
+from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member, read_members
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -286,6 +289,22 @@ def test_a_drain_that_is_stopped_says_so(cli: Cli, db: Any) -> None:
     said = drain.communicate(timeout=60)[1]
     assert drain.returncode == LEFT
     assert b"the drain: left with work to do: it was stopped before" in said
+
+
+def test_a_worker_that_was_killed_is_replaced_by_the_command_that_started_it(cli: Cli, db: Any) -> None:
+    (cli.folder / "shop.py").write_text("import cq\n\napp = cq.App()\n")
+    cli.environment["CQ_WORKER_APP"] = "shop:app"
+    cli.run("configure", "words", "--value", "int")
+    worker = running(cli, "words")
+    wait_for_workers(db, 1)
+    worker.kill()
+    worker.wait()
+    with patch.object(
+        Member, "is_alive", lambda member, version: False
+    ):  # its beats become old in some seconds
+        (dead,) = [each for each in find_remarks(overview(db)) if each.finding is Finding.DEAD_WORKER]
+    assert dead.command == "cq worker words --app shop:app"
+    assert dead.todo == "No other worker does all of its work: start another one."
 
 
 def test_a_worker_leaves_alone_what_it_lacks_the_code_for(cli: Cli, db: Any) -> None:

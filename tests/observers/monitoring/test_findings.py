@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.export.spec import export_spec
 from cq.observers.export.state import ExportStop, stop
-from cq.observers.monitoring.findings import REMEDIES, Finding, Level, Remark, find_remarks
-from cq.observers.monitoring.store_overview import overview
-from cq.observers.scheduling.members import MemberReport
+from cq.observers.monitoring.findings import REMEDIES, Finding, Level, find_remarks
+from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview
+from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.queue.set_aside import set_aside
 from tests.cli.conftest import Here
@@ -145,4 +146,56 @@ def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:
 
 def test_every_kind_has_a_remedy() -> None:
     assert REMEDIES.keys() == set(Finding)
-    assert all(Remark(kind, "words", "", Level.NOTE).todo.endswith(".") for kind in Finding)
+    assert all(remedy.todo.endswith(".") for remedy in REMEDIES.values())
+
+
+def status_of(**changes: Any) -> WorkerStatus:
+    plain = WorkerStatus("id", "here", 1, "0.1", list(ROLES), None, True, 1.0, None, 4, 0, 0.0, [], [], "")
+    return replace(plain, **changes)
+
+
+def seen_of(*workers: WorkerStatus) -> Overview:
+    return Overview([], {}, {}, list(workers))
+
+
+DEAD = status_of(id="dead", alive=False, beat_seconds=99.0, app="shop.counts:app")
+
+
+@pytest.mark.parametrize(
+    ("other", "is_replaced"),
+    [
+        (status_of(app="shop.counts:app"), True),
+        (status_of(), False),
+        (status_of(app="shop.counts:app", alive=False, beat_seconds=100.0), False),
+        (status_of(app="shop.counts:app", roles=["combine"]), False),
+        (status_of(app="shop.counts:app", queues=["words"]), False),
+        (None, False),
+    ],
+)
+def test_others_do_the_work_of_a_dead_worker_only_if_there_are_some(
+    other: WorkerStatus | None, is_replaced: bool
+) -> None:
+    found = find_remarks(seen_of(DEAD, *([other] if other else [])))
+    (dead,) = [remark for remark in found if remark.name == "dead"]
+    assert ("Other workers do its work" in dead.todo) == is_replaced
+    assert ("No other worker does all of its work" in dead.todo) == (not is_replaced)
+    assert dead.command == "cq worker --app shop.counts:app"
+    assert [remark.command for remark in found if remark.finding is Finding.NO_WORKER] == (
+        [] if other and other.alive else ["cq worker --app shop.counts:app"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({}, "cq worker"),
+        ({"queues": ["words", "hits.1h"], "roles": ["export"]}, "cq worker words hits.1h --only export"),
+        ({"queues": ["a; rm -r /"], "app": "x; rm -r /"}, "cq worker 'a; rm -r /'"),
+        ({"app": "shop.counts:app --only"}, "cq worker"),
+    ],
+)
+def test_the_command_for_a_dead_worker_is_the_one_that_started_it(
+    changes: dict[str, Any], command: str
+) -> None:
+    found = find_remarks(seen_of(status_of(alive=False, **changes)))
+    assert {remark.command for remark in found} == {command}
