@@ -11,7 +11,7 @@ FIRST: Final[Mapping[str, int]] = MappingProxyType(
         "ignores_the_fence": 1,
         "deletes_rows_before_they_are_moved": 9,
         "moves_without_comparing_the_state": 2,
-        "deletes_rows_by_their_ids_only": 32,
+        "deletes_rows_by_their_ids_only": 34,
         "forgets_the_batch_under_way_at_a_rebase": 14,
         "removes_an_outbox_whatever_was_moved": 2,
         "starts_at_a_used_position": 7,

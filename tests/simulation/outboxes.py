@@ -89,6 +89,7 @@ class Outboxes(Exports):
         self.table: Any = self  # `TableCopy` reports a restored table to it
         self.model = OutboxModel(self.trouble)
         self._next_id = 0
+        self._is_suspect = False
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -196,6 +197,10 @@ class Outboxes(Exports):
                 self.model.save_table()
             case "restored":
                 self._table_restores += 1
+                self._is_suspect = (
+                    True  # a worker that has deleted the batch before stops, and others delete it again
+                )
+                self._judge()
 
     def _set_store_back(self) -> None:
         inner, saved = self.inner, self._saved
@@ -321,8 +326,9 @@ class Outboxes(Exports):
         state = parse_state(bytes(stored))
         fences = self.connections.fences()
         if fences == [state.batch]:
+            self._is_suspect = False
             return True
-        if not state.ids or fences != [state.previous]:
+        if not state.ids or fences != [state.previous] or self._is_suspect:
             return False
         until = datetime.fromisoformat(state.until)
         rows = self.connections.read("SELECT id, added_at FROM cq_outbox")
