@@ -41,6 +41,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "passes": ("", "passes committed since the worker began"),
     "pause": ("s", "until the next try"),
     "pid": ("", "the process"),
+    "problems": ("findings", "of `cq status` because of which something does not get done"),
     "purged": ("keys", "whose value a purge has deleted"),
     "queue": ("", "the queue's name"),
     "queues": ("", "names of the queues that the worker works on; empty for all"),
@@ -67,6 +68,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "version": ("", "of the cloud"),
     "waiting_buckets": ("buckets", "with work"),
     "waiting_bytes": ("bytes", "queued, about"),
+    "warnings": ("findings", "of `cq status` that somebody must look at"),
     "work": ("", "the queues and buckets that a worker may combine, its exports, clouds, outboxes and feeds"),
     "worker": ("", "the worker's id"),
     "workers": ("workers", "alive, as seen by this one"),
@@ -236,6 +238,22 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "queue {queue!r} is no longer measured by this worker",
         "Another worker measures the queue from now on, or the queue was deleted.",
         metrics=tuple(Metric(each.name, "gauge", None) for each in _BACKLOG),
+    ),
+    "store_checked": EventKind(
+        DEBUG,
+        "findings about the store: problems {problems}, warnings {warnings}",
+        "With `--metrics` or `--otel`, one worker counts the findings of `cq status`: every minute, with thousands of "
+        "queues less often.",
+        metrics=(
+            _of_field("cq_problems", "gauge", "problems"),
+            _of_field("cq_warnings", "gauge", "warnings"),
+        ),
+    ),
+    "store_handed_over": EventKind(
+        DEBUG,
+        "the findings about the store are no longer counted by this worker",
+        "Another worker counts the findings from now on.",
+        metrics=(Metric("cq_problems", "gauge", 0.0), Metric("cq_warnings", "gauge", 0.0)),
     ),
     # Completed work
     "pass_done": EventKind(

@@ -33,6 +33,7 @@ from cq.observers.scheduling.members import (
 from cq.observers.scheduling.task import Job, Task
 from cq.observers.tasks.bucket_caches import BucketCaches
 from cq.observers.tasks.combine import combine_tasks
+from cq.observers.tasks.findings import FindingsTask
 from cq.observers.tasks.measure import IdleQueues, MeasureTask
 from cq.observers.tasks.timed import (
     ExpiryTask,
@@ -237,6 +238,7 @@ class Workload:
         """
         wanted: dict[TaskId, Callable[[], Task]] = {}
         if MEASURE in self._roles:
+            wanted[TaskId(MEASURE, "", 0)] = partial(FindingsTask, self._db)  # of the store, not of a queue
             for name in found.keys() | self._open.keys():
                 wanted[TaskId(MEASURE, name, 0)] = partial(MeasureTask, self._db, name, self._idle)
         if self.combines:

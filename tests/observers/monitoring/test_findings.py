@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,12 +21,15 @@ from cq.observers.monitoring.findings import REMEDIES, Finding, Level, find_rema
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview
 from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
+from cq.observers.telemetry.bus import Event, subscribe
+from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import set_aside
 from tests.cli.conftest import Here
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
 from tests.helpers import add
+from tests.observers.worker.workerhelpers import running
 
 
 def worker(db: Any, *lacking: str) -> None:
@@ -142,6 +146,27 @@ def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:
     (remark,) = find_remarks(overview(db))
 
     assert (remark.finding, remark.level) == (Finding.WORKER, Level.NOTE)
+
+
+def test_a_worker_with_metrics_counts_the_findings(db: Any) -> None:
+    keys_set_aside(db)
+    cq.configure(db, "paused")
+    cq.pause(db, "paused")
+    counted, seen = threading.Event(), []
+
+    def note(event: Event) -> None:
+        if event.name == "store_checked":
+            seen.append((event.fields["problems"], event.fields["warnings"]))
+            counted.set()
+
+    unsubscribe = subscribe(note)
+    try:
+        with running(Worker(db, measure=True)):
+            assert counted.wait(60)
+    finally:
+        unsubscribe()
+
+    assert seen[0] == (0, 2)
 
 
 def test_every_kind_has_a_remedy() -> None:
