@@ -17,6 +17,7 @@ import cq
 from cq.admin.queue_status import status
 from cq.cli.web.access import WebAccess
 from cq.cli.web.app import PAGES, Dashboard, WebSettings, page_of
+from cq.cli.web.operate import OPERATIONS, perform
 from cq.cli.web.sampling.lookup import look_up
 from cq.cli.web.sampling.reads import READERS
 from cq.cli.web.sampling.snapshot import Reading, StoreSnapshot, Topic
@@ -148,6 +149,12 @@ class Pages:
             return Reading(0.0, error=str(error))
 
 
+def queue_of(key: bytes, names: list[str], rng: random.Random) -> str:
+    """The queue that a key is of; any if it is of none."""
+    parts = key.split(b"/")
+    return next((name for name in names if name.encode() in parts), "") or rng.choice(names)
+
+
 def test_whatever_is_broken_each_page_is_drawn(db: Any) -> None:
     rows = make(db)
     names = [queue.name for queue in status(db)]
@@ -156,13 +163,37 @@ def test_whatever_is_broken_each_page_is_drawn(db: Any) -> None:
     for rng in searched(60):
         key, changed = damaged(rows, rng)
         stores.put(db, changed)
-        parts = key.split(b"/")
-        own = [name for name in names if name.encode() in parts] or [rng.choice(names)]
         try:
-            pages.draw(own)
+            pages.draw([queue_of(key, names, rng)])
         except Exception as error:
             error.add_note(f"with {key!r} broken: {changed.get(key, b'')[:60]!r}")
             raise
+
+
+FIELDS: dict[str, dict[str, str]] = {
+    "pause": {"reason": "why", "duration": "1h"},
+    "resume": {},
+    "rebucket": {"buckets": "3"},
+    "limit": {"max_age": "1h", "max_bytes": "100", "when_full": "admit"},
+    "retry": {"key": "a"},
+    "drop": {},
+}
+"""{action: the fields of its form}."""
+
+
+def test_whatever_is_broken_each_action_ends_with_a_result(db: Any) -> None:
+    rows = make(db)
+    names = [queue.name for queue in status(db)]
+    assert set(FIELDS) == set(OPERATIONS)
+    for rng in searched(20):
+        key, changed = damaged(rows, rng)
+        for action, fields in FIELDS.items():
+            stores.put(db, changed)
+            try:
+                assert perform(db, OPERATIONS[action], queue_of(key, names, rng), fields).text
+            except Exception as error:
+                error.add_note(f"{action} with {key!r} broken: {changed.get(key, b'')[:60]!r}")
+                raise
 
 
 def set_odd_time(db: Any) -> None:
@@ -190,3 +221,14 @@ def test_pages_of_a_server_say_which_numbers_are_odd(
         for path in PAGES:
             found.page(path)
         assert text in found.page("/queues/hits")
+
+
+def test_a_lookup_shows_why_stored_values_cannot_be_combined(db: Any) -> None:
+    prefix = QueueKeys("totals").prefix + b"d"
+    found = [key for key in make(db) if key.startswith(prefix)]
+    assert found
+    put(db, {key: codec.encode("text") for key in found})
+    with serving(db) as server:
+        answer = server.client.get("/queues/totals", params={"key": LOOKUPS["totals"]})
+        assert answer.status_code == 200
+        assert "TypeError: " in answer.text
