@@ -106,7 +106,15 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
             }
         )
     findings = [
-        {**each._asdict(), "todo": each.todo, "command": each.command} for each in find_remarks(found)
+        {
+            "level": each.level,
+            "finding": each.finding.name.lower(),
+            "name": each.name,
+            "text": each.text,
+            "todo": each.todo,
+            "command": each.command,
+        }
+        for each in find_remarks(found)
     ]
     print_json({"workers": [asdict(worker) for worker in found.workers], "findings": findings})
 

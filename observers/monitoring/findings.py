@@ -18,7 +18,7 @@ from cq.plain_text import utc_time
 
 _LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
 _OVERDUE_SECONDS: Final = 60.0  # as many seconds after they are due, workers should have deleted keys
-_RECENT_SECONDS: Final = 600.0  # an error of a worker that is older needs nobody's attention
+_RECENT_SECONDS: Final = 600.0  # older errors of a worker are notes
 _ACTIVE: Final = "active"  # the state of an export with nothing to do but its entries
 _FEW_BUCKETS: Final = 4
 _MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
@@ -209,7 +209,7 @@ def _remark(finding: Finding, name: str, text: str, level: Level | None = None) 
 
 
 def _no_worker(seen: Overview) -> Remark:
-    """Without a worker, nothing of what is queued gets done; a store with nothing to do needs none now."""
+    """A problem if work is due, else a note."""
     if any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.exports.values())):
         found = _remark(Finding.NO_WORKER, "", "no worker is alive")
     else:

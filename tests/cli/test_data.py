@@ -210,7 +210,7 @@ def test_status_shows_what_waits(here: Here, db: Any) -> None:
     assert (found["waiting_buckets"], found["rows"], found["exact"], found["aside"]) == (1, 2, True, 0)
     assert 0 <= found["oldest_seconds"] < SECONDS
     assert workers["workers"] == []
-    assert [each["finding"] for each in workers["findings"]] == ["no worker is alive"]
+    assert [each["finding"] for each in workers["findings"]] == ["no_worker"]
     head, row, _, remark = here("status", "words").out.splitlines()
     columns = "queue|state|oldest|rows|updates/s|set aside|export lag|limits|bytes|buckets|waiting|conflicts"
     assert re.split("  +", head) == columns.split("|")

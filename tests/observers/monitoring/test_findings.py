@@ -86,7 +86,9 @@ def test_all_who_look_say_the_same(here: Here, db: Any, cause: Callable[[Any], N
 
     assert str(remark) in here("status").out.splitlines()
     (shown,) = [
-        each for each in here("status", "--json").rows()[-1]["findings"] if each["finding"] == finding
+        each
+        for each in here("status", "--json").rows()[-1]["findings"]
+        if each["finding"] == finding.name.lower()
     ]
     assert (shown["level"], shown["text"], shown["command"]) == (level, remark.text, remark.command)
 
