@@ -143,18 +143,42 @@ class App:
     def code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None = None) -> QueueCode:
         """The code for a configuration; raises `CodeMismatch`, which names the missing code.
 
-        `built_in` has the factories of the built-in observers, by name.
+        While the version of the combiner is being changed, the code of the former version gets the former shape, until
+        this is drained, and that of the new version gets nothing before. `built_in` has the factories of the built-in
+        observers, by name.
         """
-        combiner, observers = self._queues.get(wanted.name, (None, ()))
+        former = wanted.under_former_shape() if wanted.conversion else None
+        if former is None:
+            return self._code(wanted, built_in)
+        combiner = self._combiner(wanted)
+        if combiner is not None and Named(combiner.name, combiner.version) == wanted.combiner:
+            raise CodeMismatch(
+                f"the combiner of queue {wanted.name!r} is being changed from {former.combiner} to {wanted.combiner}: "
+                f"workers with {former.combiner} must first combine the updates that were queued before, and nothing "
+                "may be set aside; see `cq status`"
+            )
+        return self._code(former, built_in)
+
+    def _combiner(self, wanted: QueueConfig) -> Combiner | None:
+        """The combiner of this process for a queue."""
+        combiner, _ = self._queues.get(wanted.name, (None, ()))
         if combiner is None and wanted.level_of is not None:  # a level has the combiner of its queue
             combiner, _ = self._queues.get(wanted.level_of.queue, (None, ()))
-        if combiner is None:
-            combiner = built_in_combiner(wanted.combiner.name)
+        return combiner or built_in_combiner(wanted.combiner.name)
+
+    def _code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None) -> QueueCode:
+        _, observers = self._queues.get(wanted.name, (None, ()))
+        combiner = self._combiner(wanted)
         if combiner is None or Named(combiner.name, combiner.version) != wanted.combiner:
             raise CodeMismatch(
                 f"queue {wanted.name!r} asks for the combiner {wanted.combiner}, this process has "
                 f"{Named(combiner.name, combiner.version) if combiner else 'none of that name'}: "
                 "start it with --app and the application that declares it"
+            )
+        if wanted.conversion is not None and wanted.conversion.converts and combiner.convert is None:
+            raise CodeMismatch(
+                f"queue {wanted.name!r} asks for a combiner {wanted.combiner} that converts values of "
+                f"{wanted.conversion.former}, this process has one without a function `convert`"
             )
         try:
             require_packages(wanted.value)

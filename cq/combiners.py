@@ -51,6 +51,9 @@ class Combiner:
             it has no such update, so each add to a queue with a roll-up writes all levels.
         is_idempotent: whether a value combined with itself, or with any value that it includes, stays as it is. A
             forward of all values may then start again.
+        convert: `convert(key, value, version)` returns the value of this version for a value that the combiner made in
+            another version: workers call it once for each value when the version of a queue's combiner changes. It
+            must not return an empty value. Without it, values stay as they are.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Combiner:
     takes_delete: bool = field(default=False, kw_only=True)
     difference: Callable[[Any, Any], Any] | None = field(default=None, kw_only=True)
     is_idempotent: bool = field(default=False, kw_only=True)
+    convert: Callable[[Any, Any, int], Any] | None = field(default=None, kw_only=True)
 
 
 MAX_DIGITS: Final = 10_000

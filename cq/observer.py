@@ -13,6 +13,7 @@ from cq.type_variables import K, V
 UPDATES: Final = "updates"
 PURGE: Final = "purge"
 EXPIRY: Final = "expiry"
+CONVERSION: Final = "conversion"
 _LONGEST_NAME: Final = 200
 
 ObserverFunction = Callable[[Any, list["Change"]], object]
@@ -29,9 +30,10 @@ class Change(Generic[K, V]):
         new: the new value; None if the key is deleted. Never equal to `old`.
         complete: whether `new` includes all updates committed before the reporting transaction started. It is False
             only in three cases: for a bucket in overload, and for a bucket of a former shape, which report a prefix of
-            the commit order; and for backfills and purges of keys that may have later queued updates.
-        cause: "updates"; or "purge" or "expiry" if a purge or the expiry of the queue has deleted the key. Also
-            "updates" for a value that is reported for the first time, or again.
+            the commit order; and for backfills, purges and conversions of keys that may have later queued updates.
+        cause: "updates"; or "purge" or "expiry" if a purge or the expiry of the queue has deleted the key; or
+            "conversion" if a new version of the combiner has converted its value. Also "updates" for a value that is
+            reported for the first time, or again.
     """
 
     key: K

@@ -13,6 +13,7 @@ import cq
 from cq.admin.configure import change, repeated_reports, requested
 from cq.admin.rollups import is_level
 from cq.app import App
+from cq.cli.queues.combiner_change import combiner_change, make_change
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet, HelpCommand
@@ -206,6 +207,10 @@ def configure(
 
     A new version of an observer of --app receives all values again, each as new. The command says how many, and whether
     the observer clears what it has written, and asks.
+
+    A later version of the combiner of --app takes over when workers with the former one have combined the updates that
+    are queued now; the command waits for them, and then changes the observers. Workers with the new version first
+    convert the values, if the combiner has a function `convert`. Adds and reads continue all the time.
     """
     observers: dict[str, tuple[Any, bool, Callable[[Any], ObserverSpec]]] = {
         "top": (top, no_top, top_spec),
@@ -244,9 +249,13 @@ def configure(
         priority=priority,
         creates=creates,
     )
+    combined = combiner_change(db, queue, changes)
     again = repeated_reports(db, queue, changes)
-    if again is not None:
-        confirm(f"{again}. Go on?", yes)
+    for question in (combined, again):
+        if question is not None:
+            confirm(f"{question}. Go on?", yes)
+    if combined is not None:
+        make_change(db, combined, changes)
     config = change(db, queue, replace(changes, report_again=True))
     settings = config.settings()
     answer(json, f"queue {queue!r}: {_described(settings)}", queue=queue, **settings)

@@ -40,9 +40,9 @@ def backfill_progress(tr: TransactionRead, config: QueueConfig) -> dict[str, int
 
 
 def is_settled(tr: TransactionRead, name: str) -> bool:
-    """Whether no rebucketing and no backfill is in progress."""
+    """Whether no rebucketing, no change of the combiner and no backfill is in progress."""
     config = read_config(tr, name)
-    return config.former is None and not _unpublished(tr, config)
+    return config.former is None and config.conversion is None and not _unpublished(tr, config)
 
 
 def publish_generations(db: Database, name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from cq import keys
 from cq.admin.audit import include_all
 from cq.admin.backfill import clear_abandoned
+from cq.admin.conversion import is_raised, refuse_other_changes, switch
 from cq.admin.flags import checked_priority, copy_flags
 from cq.admin.purge import clear_queue, read_purging
 from cq.admin.repeated_reports import (
@@ -271,27 +272,37 @@ def change(db: Database, name: str, wanted: RequestedSettings) -> QueueConfig:
             raise QueueNotConfigured(name, nearest(name, queue_names(tr.snapshot, MAX_SUGGESTED)))
         before = None if stored is None else QueueConfig.from_bytes(name, stored)
         after = _created(new, wanted) if before is None else _changed(tr, before, wanted)
+        if before is not None and wanted.combiner is not None and is_raised(before, wanted.combiner):
+            refuse_other_changes(before, after)
+            return switch(tr, before, wanted.combiner)
         wanted.check_observers(tr.snapshot, after)  # before any write: it may read cached configurations
         if before is not None:
             refuse_level_change(before, after)
-        levels, removed = levels_after(tr, before, after), removed_levels(tr, before, after)
-        wanted.begin_observers(tr, before, after)  # after all reads of configurations: it may change some
-        for level in removed:
-            clear_queue(tr, level)
-        for stored_level, level in levels:
-            _store(tr, stored_level, level)
-            if stored_level is None:
-                copy_flags(tr, name, level.name)
-        if wanted.priority is not None:
-            for each in after.names:
-                change_flags(tr, each, priority=wanted.priority)
-        _store(tr, before, after)
+        _change(tr, before, after, wanted)
         return after
 
     configured = transact(db, run)
     if wanted.audit:
         include_all(db, configured)
     return configured
+
+
+def _change(
+    tr: Transaction, before: QueueConfig | None, after: QueueConfig, wanted: RequestedSettings
+) -> None:
+    """Store the new configurations of a queue and its levels."""
+    levels, removed = levels_after(tr, before, after), removed_levels(tr, before, after)
+    wanted.begin_observers(tr, before, after)  # after all reads of configurations: it may change some
+    for level in removed:
+        clear_queue(tr, level)
+    for stored_level, level in levels:
+        _store(tr, stored_level, level)
+        if stored_level is None:
+            copy_flags(tr, after.name, level.name)
+    if wanted.priority is not None:
+        for each in after.names:
+            change_flags(tr, each, priority=wanted.priority)
+    _store(tr, before, after)
 
 
 def repeated_reports(db: Database, name: str, wanted: RequestedSettings) -> RepeatedReports | None:
@@ -320,6 +331,8 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     shape = wanted.shape(current)
     before, after = current.settings(), shape.settings()
     differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
+    if is_raised(current, wanted.combiner):
+        del differences["combiner"]  # see `switch`
     if differences:
         raise ConfigurationConflict(current.name, differences)
     if wanted.rebuilt is not None and wanted.rebuilt not in (each.name for each in current.observers):
@@ -352,7 +365,8 @@ def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> N
         for observer in after.observers:  # no backfill: a new queue has no values
             tr.set(queue.observer_current(observer.name), codec.encode(observer.generation))
     elif after.observers != before.observers:
-        refuse_while_rebucketing(before)
+        if before.former is not None:
+            refuse_while_rebucketing(before)
         for name in {each.name for each in before.observers} - {each.name for each in after.observers}:
             tr.clear_range(*keys.below(queue.observer_published(name)))
             tr.clear(queue.observer_current(name))

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from cq import keys, runtime
 from cq.admin.backfill import backfill_progress
+from cq.admin.conversion import conversion_progress
 from cq.config.flags import read_flags
 from cq.config.queue import queue_names, read_config
 from cq.errors import CqError
@@ -50,6 +51,8 @@ class QueueStatus:
         full: the exceeded limit; else empty.
         former_buckets: number of buckets of the former shape while it is drained; else None.
         backfilling: {observer with a backfill in progress: number of finished buckets}.
+        converting: number of buckets whose values are converted to a new version of the combiner; None if it is not
+            being changed.
         aside: number of pieces set aside (counting stops at 1,000 or 1 MB), and of keys with missed reports.
         window: statistics of its window; None without a window.
         expiry: statistics of the expiry of its keys; None if they do not expire.
@@ -83,6 +86,7 @@ class QueueStatus:
     when_full: str = "raise"
     levels: list[str] = field(default_factory=list)
     level_of: str | None = None
+    converting: int | None = None
 
 
 def status(db: Database, name: str | None = None) -> list[QueueStatus]:
@@ -192,6 +196,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         when_full=flags.when_full,
         levels=config.level_names,
         level_of=config.level_of.queue if config.level_of else None,
+        converting=conversion_progress(snapshot, config),
     )
     return found, oldest
 

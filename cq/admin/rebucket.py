@@ -117,7 +117,16 @@ def _finish(tr: Transaction, name: str) -> bool:
     states = tr.snapshot.get_range(*former.states, streaming_mode=WANT_ALL)
     if rows.to_list() or any(BucketState.from_bytes(row.value).staged for row in states):
         return False
+    finished = replace(config, former=None)
+    if config.conversion is not None:
+        # Updates set aside by the former version are added to the former shape again. If there are none while nothing
+        # is queued there, none will be.
+        if tr.snapshot.get_range(*QueueKeys(name).aside(), limit=1).to_list():
+            return False
+        if not config.conversion.converts:
+            finished = replace(finished, conversion=None)
+        notify_all(tr, finished)  # so that passes convert the values of each bucket
     for bounds in former:
         tr.clear_range(*bounds)
-    write_config(tr, replace(config, former=None))
+    write_config(tr, finished)
     return True

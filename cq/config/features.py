@@ -19,7 +19,7 @@ from typing import Any, Final
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData
 
-FEATURES: Final = ("audit", "window", "expiry", "sketches", "rollup", "merged window")
+FEATURES: Final = ("audit", "window", "expiry", "sketches", "rollup", "merged window", "conversion")
 """The names of the features of this version."""
 _FIRST_FORMAT: Final = 1
 _FORMAT: Final = 2

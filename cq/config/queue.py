@@ -84,6 +84,24 @@ class Shape(NamedTuple):
     buckets: int
 
 
+class Conversion(NamedTuple):
+    """A change of the version of a queue's combiner that is in progress.
+
+    Attributes:
+        name, version: the former combiner, which combines what is queued under the former shape.
+        converts: whether passes of the new version convert the values first.
+    """
+
+    name: str
+    version: int
+    converts: bool
+
+    @property
+    def former(self) -> Named:
+        """The former combiner."""
+        return Named(self.name, self.version)
+
+
 class Audit(NamedTuple):
     """An audit of a queue, see `cq.queue.ledger`.
 
@@ -121,6 +139,7 @@ class QueueConfig:
         expiry: None if its keys do not expire.
         rollup: None if the queue has no roll-up.
         level_of: None if the queue is not a level of a roll-up.
+        conversion: None unless the version of its combiner is being changed.
     """
 
     name: str
@@ -143,12 +162,14 @@ class QueueConfig:
     expiry: ExpirySpec | None = None
     rollup: RollUp | None = None
     level_of: LevelOf | None = None
+    conversion: Conversion | None = None
 
     def under_former_shape(self) -> QueueConfig | None:
         """The configuration with which passes drain the former shape; None if there is no such shape."""
         if self.former is None:
             return None
-        return replace(self, generation=self.former.generation, buckets=self.former.buckets, former=None)
+        under = replace(self, generation=self.former.generation, buckets=self.former.buckets, former=None)
+        return replace(under, combiner=self.conversion.former, conversion=None) if self.conversion else under
 
     @property
     def level_names(self) -> list[str]:
@@ -183,6 +204,7 @@ class QueueConfig:
         needed["sketches"] = self.value.sketch is not None
         needed["rollup"] = self.rollup is not None or self.level_of is not None
         needed["merged window"] = self.merges_window
+        needed["conversion"] = self.conversion is not None
         return [feature for feature, is_needed in needed.items() if is_needed]
 
     def to_bytes(self) -> bytes:
@@ -214,7 +236,8 @@ class QueueConfig:
 
     def _optional_parts(self) -> dict[str, Any]:
         """The parts of the stored form that only queues with these features have."""
-        parts = {"expiry": self.expiry, "rollup": self.rollup, "level_of": self.level_of}
+        parts: dict[str, Any] = {"expiry": self.expiry, "rollup": self.rollup, "level_of": self.level_of}
+        parts["conversion"] = self.conversion
         return {what: part for what, part in parts.items() if part is not None}
 
     @classmethod
@@ -270,6 +293,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         None if expiry is None else ExpirySpec(*expiry).checked(),
         RollUp.from_stored(stored.get("rollup")),
         LevelOf.from_stored(stored.get("level_of")),
+        None if stored.get("conversion") is None else Conversion(*stored["conversion"]),
     )
     # Foreign bytes must fail here, with one error, not later in a pass with any error.
     shapes = [(config.generation, config.buckets), *([config.former] if config.former else [])]
@@ -280,6 +304,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         generation for generation, _ in shapes
     ]
     named: list[Named | ObserverConfig] = [config.combiner, *config.observers]
+    named += [config.conversion.former] if config.conversion else []
     if not (
         all(type(number) is int and 0 <= number <= MAX_GENERATIONS for number in numbers)
         and all(type(buckets) is int and 0 < buckets <= MAX_BUCKETS for _, buckets in shapes)
@@ -291,6 +316,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         and all(type(what) is str for each in config.observers for what in each.settings)
         and type(config.takes_delete) is type(config.limited) is bool
         and (config.audit is None or type(config.audit.whole) is bool)
+        and (config.conversion is None or type(config.conversion.converts) is bool)
     ):
         raise ValueError("a part of it has a wrong type or size")
     return config
@@ -337,7 +363,12 @@ _cache: Final = ConfigCache(
 
 
 def refuse_while_rebucketing(config: QueueConfig) -> None:
-    """Raises `NotNow` until the former shape is drained."""
+    """Raises `NotNow` until the former shape is drained and the values are converted."""
+    if config.conversion is not None:
+        raise NotNow(
+            f"queue {config.name!r} is still being changed from the combiner {config.conversion.former} to "
+            f"{config.combiner}: run workers of both versions, and try again later"
+        )
     if config.former is not None:
         raise NotNow(
             f"queue {config.name!r} is still being rebucketed from {config.former.buckets:,} to {config.buckets:,} "

@@ -36,6 +36,7 @@ from cq.observer import EXPIRY, Change
 from cq.passes.batch import Batch, Step, clear_rows, decide, read_batch, take, write_values
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.columns import KeyColumn, fold, new_values, pending
+from cq.passes.conversion import convert_some
 from cq.passes.deletions import BucketExpiry, Deleted, next_deletion
 from cq.passes.merge_pass import MergePass
 from cq.passes.open_bucket import OpenBucket
@@ -53,7 +54,7 @@ from cq.passes.reporting import (
 from cq.passes.runs import FIRST_RUN, Runs
 from cq.passes.selection import choose
 from cq.queue.bounded_reads import prefix_read, read_at_hashes
-from cq.queue.bucket_state import fresh_token
+from cq.queue.bucket_state import fresh_token, needs_conversion
 from cq.queue.ledger import count_dropped
 from cq.queue.missed_reports import MissedReports
 from cq.queue.set_aside import set_aside, set_broken_aside
@@ -139,9 +140,9 @@ class Pass:
         self.positions = backfill_positions(self.tr, self.code, self.number, batch.state)
         self.missed = MissedReports(self.tr, self.config, self.number, batch.state)
         backfilling = next((each for each, cursor in self.positions.items() if cursor is not None), None)
-        deleted = next_deletion(batch, self.missed, self.expiry)
-        if deleted is not None:
-            return self._delete(deleted)
+        changed = self._change_values(batch)
+        if changed is not None:
+            return changed
         due = [] if self.bucket.is_former else self.missed.next_retries(max(1, self.plan.most_backfilled))
         if batch.is_empty and backfilling is None and not due and self.positions == batch.state.observers:
             self.result.more = self._may_be_due()
@@ -313,7 +314,14 @@ class Pass:
         is_settled = encoded in self.done or encoded in self.result.aside or encoded not in batch.updates
         return is_settled and batch.is_complete and not batch.state.staged
 
-    # Deleting
+    # Converting and deleting
+
+    def _change_values(self, batch: Batch) -> PassResult | None:
+        """Convert or delete the next values; None: the pass combines."""
+        if needs_conversion(self.config, batch.state):
+            return self._convert()
+        deleted = next_deletion(batch, self.missed, self.expiry)
+        return None if deleted is None else self._delete(deleted)
 
     def _delete(self, deleted: Deleted) -> PassResult:
         """Report deletions, and write the state. No update is combined in this pass."""
@@ -331,6 +339,24 @@ class Pass:
         self.result.token = fresh_token()
         missed = self.missed.remain()
         state = replace(deleted.state, token=self.result.token, observers=self.positions, missed=missed)
+        self.bucket.write_state(state)
+        self._call_observers()
+        return self.result
+
+    def _convert(self) -> PassResult:
+        """Convert the next values to the new version of the combiner, report them, and write the state."""
+        plan = self.plan
+        limit = 1 if plan.rejected else max(1, plan.most_reported)
+        converted = convert_some(self.bucket, limit, self.missed.share(plan.limits.load_bytes))
+        self.changes, self.report = converted.changes, converted.reported
+        self.result.aside |= converted.note_missed(self.missed, self.positions)
+        self.result.reported = len(converted.values)
+        self.result.values = dict(converted.values)
+        self.result.more = True
+        self.result.completed = converted.state.converting is None  # so that the change is finished at once
+        self.result.token = fresh_token()
+        missed = self.missed.remain()
+        state = replace(converted.state, token=self.result.token, observers=self.positions, missed=missed)
         self.bucket.write_state(state)
         self._call_observers()
         return self.result

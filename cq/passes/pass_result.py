@@ -30,7 +30,7 @@ class PassResult:
         cut_at: bytes of rows taken, if these are not all rows read; else None.
         more: whether the bucket has more work, so that the caller must run another pass.
         foreign: whether the pass found a row stamped later than its read version, and left it.
-        completed: whether an observer has now received all values of the bucket.
+        completed: whether an observer has now received all values of the bucket, or all of these are converted.
         observer_changes: number of changes reported to observers, backfilled values included.
         observer_bytes: bytes by which the observers have enlarged the transaction.
         retries: number of transactions begun before the committed one.

@@ -10,7 +10,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 
-_TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None, bool)
+_TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None, bytes | None, bool)
 _LONGEST_PLACE: Final = codec.MAX_KEY_BYTES + 4
 
 
@@ -28,6 +28,8 @@ class BucketState:
             complete}. A missing generation has not started.
         purged: number of the queue's purges that the bucket has started.
         purging: hash and encoded key up to which values are purged; None if no purge is in progress.
+        converting: hash and encoded key up to which values are converted to the version of the combiner that the shape
+            began with; None if all are.
         missed: whether observers may have missed reports of keys of the bucket, see `cq.queue.missed_reports`. Stored
             only if True, so that versions of cq without this field can read all other states.
     """
@@ -39,6 +41,7 @@ class BucketState:
     observers: dict[int, bytes | None] = field(default_factory=dict)
     purged: int = 0
     purging: bytes | None = None
+    converting: bytes | None = b""
     missed: bool = False
 
     def to_bytes(self) -> bytes:
@@ -52,7 +55,7 @@ class BucketState:
         if data is None:
             return cls()
         state = cls(*codec.decode_list(data, _TYPES, "a bucket's state", optional=1))
-        places = [state.cursor, state.purging, *state.observers.values()]
+        places = [state.cursor, state.purging, state.converting, *state.observers.values()]
         if not all(each is None or (type(each) is bytes and len(each) <= _LONGEST_PLACE) for each in places):
             raise CorruptData(f"a bucket's state is not one that cq wrote: {data[:40]!r}")
         return state
@@ -66,6 +69,16 @@ def fresh_token() -> bytes:
 def needs_purge(config: QueueConfig, state: BucketState) -> bool:
     """Whether a purge of a bucket is pending or in progress."""
     return has_new_purge(config, state) or state.purging is not None
+
+
+def needs_conversion(config: QueueConfig, state: BucketState) -> bool:
+    """Whether values of a bucket must be converted before any update of it is combined."""
+    return (
+        config.conversion is not None
+        and config.conversion.converts
+        and config.former is None
+        and state.converting is not None
+    )
 
 
 def has_new_purge(config: QueueConfig, state: BucketState) -> bool:

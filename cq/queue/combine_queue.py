@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol
 from cq import keys, runtime
 from cq.arguments import repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
-from cq.config.queue import QueueConfig, read_config
+from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
 from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
@@ -338,7 +338,12 @@ class CombineQueue(Generic[K, V]):
 
 
 def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
-    """This process's combiner for a queue; raises `CodeMismatch` if it is another one, and `MissingPackage`."""
+    """This process's combiner for a queue; raises `CodeMismatch` if it is another one, and `MissingPackage`.
+
+    Raises `NotNow` while the version of the combiner is being changed: values and updates may be of either version.
+    """
+    if config.conversion is not None:
+        refuse_while_rebucketing(config)
     combiner = queue.combiner or built_in_combiner(config.combiner.name)
     if combiner is None or (combiner.name, combiner.version) != (
         config.combiner.name,

@@ -134,7 +134,9 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         # `write_updates` counts these updates as added a second time; this takes the second count back in advance.
         count_added(tr, config, [(found.encoded_key, update) for update in some], again=True)
         # Without a row in the window: the original add wrote one, so these updates have expired or will.
-        write_updates(tr, queue, config, [(decoded, update) for update in some], None, due=None)
+        # Updates that the former version of the combiner has set aside are for it: they go to the former shape.
+        shape = config.under_former_shape() if config.conversion else None
+        write_updates(tr, queue, shape or config, [(decoded, update) for update in some], None, due=None)
         return _Used(len(some), codec.encode([found.failure.to_stored(), *left]) if left else None)
 
     retried = retry_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))

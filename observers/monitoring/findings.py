@@ -242,6 +242,20 @@ def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark
     return _remark(Finding.NOT_COMBINED, queue.name, text, level)
 
 
+def _in_progress(queue: QueueStatus) -> list[str]:
+    """The changes of a queue that workers have not finished."""
+    found = []
+    if queue.former_buckets is not None:
+        found.append(f"its {queue.former_buckets:,} former buckets are being drained")
+    if queue.converting is not None:
+        found.append(
+            f"the values of {queue.converting:,} buckets are converted to its new combiner, the others wait for it"
+        )
+    for observer, complete in queue.backfilling.items():
+        found.append(f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}")
+    return found
+
+
 def _of_queue(queue: QueueStatus) -> list[Remark]:
     found: list[tuple[Finding, str]] = []
     if queue.problem:
@@ -253,11 +267,7 @@ def _of_queue(queue: QueueStatus) -> list[Remark]:
         found.append((Finding.FULL, f"full: {queue.full}"))
     if queue.aside:
         found.append((Finding.ASIDE, f"pieces set aside, as their updates fail: {queue.aside:,}"))
-    if queue.former_buckets is not None:
-        found.append((Finding.PROGRESS, f"its {queue.former_buckets:,} former buckets are being drained"))
-    for observer, complete in queue.backfilling.items():
-        text = f"backfill of {observer}: buckets {complete:,} of {queue.settings['buckets']:,}"
-        found.append((Finding.PROGRESS, text))
+    found += [(Finding.PROGRESS, text) for text in _in_progress(queue)]
     window = queue.window
     if window is not None and (window.late or window.future):
         text = f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"

@@ -8,6 +8,7 @@ from typing import Final, NoReturn
 
 from cq import runtime
 from cq.admin.backfill import publish_generations
+from cq.admin.conversion import finish_conversion
 from cq.admin.flags import pause_failing
 from cq.app import QueueCode
 from cq.bucket.failure_share import FailureShare
@@ -95,8 +96,9 @@ class CombineTask(Task):
         if self._failures.is_broken:
             self._pause(self._failures.describe(), self._failures.latest)
         if result.completed:
-            # This was the last part of the bucket's backfill; the other buckets may be done, too.
+            # This was the last part of the bucket's backfill or conversion; the other buckets may be done, too.
             publish_generations(self.bucket.db, self.bucket.code.config.name)
+            finish_conversion(self.bucket.db, self.bucket.code.config.name)
         if result.foreign:  # the bucket cannot advance past this row: report it instead of waiting silently
             raise CorruptData(
                 "a row is stamped later than the read version: was it copied here from elsewhere?"

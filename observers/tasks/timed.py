@@ -6,6 +6,7 @@ from typing import Final
 
 from cq import runtime
 from cq.admin.backfill import is_settled, publish_generations
+from cq.admin.conversion import finish_conversion
 from cq.admin.rebucket import finish_rebucket
 from cq.expiry.due import notify_due
 from cq.expiry.former_values import index_page
@@ -78,7 +79,7 @@ class ExpiryTask(TimedTask):
 
 
 class FinishTask(TimedTask):
-    """Checks regularly whether the queue's rebucketing or backfill is complete, and then finishes it.
+    """Checks regularly whether a rebucketing, a change of the combiner or a backfill is complete, and then finishes it.
 
     Passes do that, too, but a worker may crash after its last pass and before it has finished the change.
     """
@@ -89,6 +90,7 @@ class FinishTask(TimedTask):
         """Finish completed changes; returns the seconds until the next check, or `DONE` if no change is in progress."""
         # Both read the state of all buckets, and do nothing unless every bucket is done: any worker may call them.
         finish_rebucket(self._db, self.name)
+        finish_conversion(self._db, self.name)
         publish_generations(self._db, self.name)
         return DONE if transact(self._db, lambda tr: is_settled(tr.snapshot, self.name)) else SETTLE_SECONDS
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cq import keys, runtime
 from cq.admin.backfill import current_generation, publish_generations
+from cq.admin.conversion import finish_conversion
 from cq.admin.rebucket import finish_rebucket
 from cq.app import App, QueueCode
 from cq.config.flags import Flags, read_flags
@@ -26,13 +27,17 @@ from cq.store.transact import transact
 
 @dataclass(slots=True)
 class QueueCheck:
-    """The result of the check of one queue: its code, or the reason why the worker leaves it alone."""
+    """The result of the check of one queue: its code, or the reason why the worker leaves it alone.
+
+    `left_generation` is that of buckets for another version of the combiner, which the worker leaves alone.
+    """
 
     code: QueueCode | None
     problem: str = ""
     is_switched: bool = True
     flags: Flags = field(default_factory=Flags)
     outbox: OutboxSettings | None = None
+    left_generation: int | None = None
 
 
 def find_queues(
@@ -50,7 +55,8 @@ def find_queues(
         with suppress(QueueNotConfigured, CorruptData):
             if not each.is_switched:
                 publish_generations(db, name)
-            if each.code is not None and each.code.config.former is not None:
+                finish_conversion(db, name)
+            if not each.is_switched or (each.code is not None and each.code.config.former is not None):
                 finish_rebucket(db, name)
     return found, watch
 
@@ -81,7 +87,7 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
         code = app.code(config, FACTORIES)
         check_feed(tr.snapshot, config)
         outbox = read_settings(tr.snapshot, name)
-        switched = all(
+        switched = config.conversion is None and all(
             current_generation(tr.snapshot, name, each.name) == each.generation for each in config.observers
         )
     except QueueNotConfigured:
@@ -93,7 +99,8 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
             raise
         # An error of the application's code must not stop the work on other queues.
         return QueueCheck(None, f"the code of queue {name!r} cannot be made: {describe(error)}", flags=flags)
-    return QueueCheck(code, is_switched=switched, flags=flags, outbox=outbox)
+    left = None if code.config.generation == config.generation else config.generation
+    return QueueCheck(code, is_switched=switched, flags=flags, outbox=outbox, left_generation=left)
 
 
 def notified_buckets(db: Database, names: list[str]) -> dict[str, list[tuple[int, int]]]:

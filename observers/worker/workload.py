@@ -167,7 +167,12 @@ class Workload:
                 continue
             for place in buckets:
                 job = self._open[name].buckets.get(place)
-                if job is None:
+                if place[0] == self.found[name].left_generation:
+                    self.left[name] = ConfigurationError(
+                        f"the later updates of queue {name!r} are for another version of its combiner: start a worker "
+                        "with that version"
+                    )
+                elif job is None:
                     is_complete = False
                 elif job.given_up is None:
                     jobs.append(job)

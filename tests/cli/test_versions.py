@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import cq
+from cq.config.queue import QueueConfig, read_config
 from tests.cli.conftest import Cli
 
 SHOP = """
@@ -79,3 +81,48 @@ def test_a_rebuild_of_an_observer_of_the_application_is_confirmed_and_clears(cli
     assert "to count@1 (rebuilt): what it has written is cleared first" in refused.err
     assert cli.run("configure", "orders", "--app", "shop:app", "--rebuild", "count", "--yes").status == 0
     assert total(cli) == "all\t3\n"
+
+
+READINGS = """
+import cq
+
+def summarise(key, values):
+    return [sum(value[0] for value in values), sum(value[1] for value in values)]
+
+def convert(key, value, version):
+    return [value[0], value[1] * 100]
+
+seen = cq.Observer("seen", VERSION, lambda tr, changes: None, clear=lambda tr: None)
+app = cq.App()
+app.queue("readings", combiner=cq.Combiner("summary", VERSION, summarise, convert=convert), observers=[seen])
+"""
+
+
+def test_a_combiner_is_changed_to_a_later_version_in_one_command(cli: Cli, db: Any) -> None:
+    for version in (1, 2):
+        (cli.folder / f"readings{version}.py").write_text(READINGS.replace("VERSION", str(version)))
+    cli.run("configure", "readings", "--key", "str", "--value", "list", "--app", "readings1:app")
+    cli.run("add", "readings", "attic=[1, 21]")
+    assert cli.run("worker", "--drain", "--app", "readings1:app").status == 0
+    cli.run("add", "readings", "attic=[1, 25]")
+
+    refused = cli.run("configure", "readings", "--app", "readings2:app")
+    with cli.start("configure", "readings", "--app", "readings2:app", "--yes") as configuring:
+        while read(db).conversion is None:
+            assert configuring.poll() is None
+        cli.run("add", "readings", "attic=[1, 400]")
+        former = cli.run("worker", "--drain", "--app", "readings1:app")
+        status = configuring.wait(30)
+    assert cli.run("worker", "--drain", "--app", "readings2:app").status == 0
+
+    assert refused.status == 2
+    assert "changes from summary@1 to summary@2" in refused.err
+    assert "convert 1 value, and continue. Go on? Confirm with --yes" in refused.err
+    assert status == 0, former.err
+    assert cli.run("get", "readings", "attic").out == "attic\t[3, 5000]\n"
+    assert read(db).conversion is None
+    assert [str(each) for each in (read(db).combiner, *read(db).observers)] == ["summary@2", "seen@2"]
+
+
+def read(db: Any) -> QueueConfig:
+    return cq.transact(db, lambda tr: read_config(tr.snapshot, "readings"))

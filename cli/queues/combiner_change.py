@@ -1,0 +1,115 @@
+"""The change of the version of a queue's combiner by `cq configure`, before all other settings change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cq.admin.configure import RequestedSettings, change, requested
+from cq.admin.conversion import is_raised
+from cq.admin.rebucket import finish_rebucket
+from cq.admin.repeated_reports import count_values
+from cq.cli.shared.output import note, quantity
+from cq.config.queue import Named, QueueConfig
+from cq.keys import QueueKeys
+from cq.store.api import Transaction
+from cq.store.sizes import count_rows
+from cq.store.transact import transact
+
+_POLL_SECONDS: Final = 0.2
+_SAY_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CombinerChange:
+    """A change of the version of a queue's combiner, to be made or in progress.
+
+    Attributes:
+        queue: the queue.
+        before, after: the combiners.
+        is_begun: whether it is in progress.
+        values: what becomes of the values.
+    """
+
+    queue: str
+    before: Named
+    after: Named
+    is_begun: bool
+    values: str
+
+    def __str__(self) -> str:
+        return (
+            f"the combiner of queue {self.queue!r} changes from {self.before} to {self.after}: workers with "
+            f"{self.before} combine the updates that are queued now; then those with {self.after} {self.values}, "
+            "and continue"
+        )
+
+
+def combiner_change(db: Any, queue: str, wanted: RequestedSettings) -> CombinerChange | None:
+    """The change of a combiner that is wanted or in progress; None if there is none."""
+
+    def read(tr: Transaction) -> CombinerChange | None:
+        config = _stored(tr, queue)
+        if config is None:
+            return None
+        if config.conversion is not None and config.former is not None:
+            return CombinerChange(queue, config.conversion.former, config.combiner, True, "go on")
+        if wanted.combiner is None or not is_raised(config, wanted.combiner):
+            return None
+        after = Named(wanted.combiner.name, wanted.combiner.version)
+        found = count_values(tr.snapshot, queue)
+        number = f"{'' if found.exact else 'about '}{quantity(found.rows, 'value')}"
+        values = f"convert {number}" if wanted.combiner.convert else f"keep the {number} as they are"
+        return CombinerChange(queue, config.combiner, after, False, values)
+
+    return transact(db, read)
+
+
+def make_change(db: Any, found: CombinerChange, wanted: RequestedSettings) -> None:
+    """Begin the change of the combiner, unless it is begun, and wait until the former version has done its part."""
+    if not found.is_begun:
+        change(db, found.queue, requested(combiner=wanted.combiner, creates=False))
+    said, begun = 0.0, time.monotonic()
+    while left := _left(db, found.queue):
+        now = time.monotonic()
+        if now - begun > _SAY_SECONDS and now - said > _SAY_SECONDS:
+            said = now
+            note(
+                f"waiting for workers with {found.before}: {left}. After ^C, run this command again to continue"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _left(db: Any, queue: str) -> str:
+    """What the former version of the combiner must still do for a queue and its levels; empty if nothing is left."""
+
+    def names(tr: Transaction) -> list[str]:
+        config = _stored(tr, queue)
+        return config.names if config else []
+
+    for name in transact(db, names):
+        finish_rebucket(db, name)
+        if left := transact(db, _of_queue(name)):
+            return left
+    return ""
+
+
+def _of_queue(name: str) -> Callable[[Transaction], str]:
+    def read(tr: Transaction) -> str:
+        config, keys = _stored(tr, name), QueueKeys(name)
+        if config is None or config.former is None:
+            return ""
+        if tr.snapshot.get_range(*keys.aside(), limit=1).to_list():
+            return f"updates of queue {name!r} are set aside, run `cq aside retry {name}` or `cq aside drop {name}`"
+        rows = count_rows(tr.snapshot, *keys.of_generation(config.former.generation).rows)
+        number = f"{'' if rows.exact else 'about '}{quantity(rows.rows, 'row')}"
+        return f"{number} of queue {name!r} to combine"
+
+    return read
+
+
+def _stored(tr: Transaction, name: str) -> QueueConfig | None:
+    stored = tr.snapshot.get(QueueKeys(name).config).value
+    return None if stored is None else QueueConfig.from_bytes(name, stored)
