@@ -200,8 +200,9 @@ def configure(
 
     Omitted options keep their values; the defaults are for a new queue. Without any option it creates no queue, and
     shows the settings of an existing one. The types, combiner, buckets, window and periods of an existing queue cannot
-    be changed here. A top, an export, a forward, a webhook, a topic and a feed can be added to a queue with values:
-    workers first report all values to them. An audit can be added, too: this command then reads the whole queue. Keys
+    be changed here, except for the version of a combiner of --app. A top, an export, a forward, a webhook, a topic and
+    a feed can be added to a queue with values: workers first report all values to them. An audit can be
+    added, too: this command then reads the whole queue. Keys
     that have values when `--expire` is first given count as updated soon after it. A top of a level of a roll-up, such
     as hits.1h, is kept for each period: `cq top hits --by 1h`.
 

@@ -338,7 +338,7 @@ class Run:
         self.late.append((tr, keys, self.numbers))
 
     def land(self) -> None:
-        """Commit an add; one from before a change conflicts with it."""
+        """Commit an add or a pass; one from before a change conflicts with it."""
         if not self.late:
             return
         tr, keys, number = self.late.pop(self.rng.randrange(len(self.late)))
@@ -347,14 +347,16 @@ class Run:
                 self.expected[key].append(number)
 
     def combine(self) -> None:
-        """A pass of the present or the former version, that dies, conflicts, or leaves its result in doubt."""
+        """A pass of the present or the former version that is committed later, conflicts, or is in doubt."""
         version = self.rng.randint(max(1, self.version - 1), self.version)
         code = code_of(self.queue.db, self.queue.name, self.queue.app(version))
         shape = self.rng.choice(code.shapes)
         limits = Limits(read_bytes=self.rng.choice((60, 10_000)), load_bytes=self.rng.choice((20, 10_000)))
         bucket = self.rng.randrange(shape.config.buckets)
-        if self.rng.random() < 0.2:
-            Pass(self.queue.db.create_transaction(), shape, bucket).run()  # and its process dies
+        if self.rng.random() < 0.3:
+            tr = self.queue.db.create_transaction()
+            Pass(tr, shape, bucket).run()
+            self.late.append((tr, [], 0))
         else:
             PassRunner(self.faulty, shape, bucket, limits=limits).combine()
 
