@@ -140,8 +140,15 @@ class CombineTask(Task):
         if result.expired:
             emit("keys_expired", queue=queue, bucket=bucket, expired=result.expired)
         for encoded, failure in result.aside.items():
-            about = {"error": failure.error, "code": failure.code, "trace": list(failure.trace)}
-            emit("key_set_aside", queue=queue, bucket=bucket, key=self._shown(encoded), **about)
+            emit(
+                "key_set_aside",
+                queue=queue,
+                bucket=bucket,
+                key=self._shown(encoded),
+                error=failure.error,
+                code=failure.code,
+                trace=list(failure.trace),
+            )
 
     def _shown(self, encoded: bytes) -> str:
         if not encoded:

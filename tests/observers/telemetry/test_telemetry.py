@@ -303,12 +303,17 @@ class TestLogs:
         hostile = "\x1b[31m\x9b31m\r\nforged\x85\u2028\u202e\ud800"
         kind = EVENTS[name]
         shown = {field for _, field, spec, _ in Formatter().parse(kind.text) if field and not spec}
-        fields = {field: hostile if field in shown else 1 for field in kind.fields}
+        fields: dict[str, Any] = {field: hostile if field in shown else 1 for field in kind.fields}
+        if "trace" in fields:
+            fields["trace"] = [hostile, hostile]
         with caplog.at_level(logging.DEBUG, kind.logger):
             emit(name, **fields)
         (record,) = caplog.records
         assert record.getMessage().isprintable()
-        assert TextFormatter().format(record).isprintable()
+        first, *trace = TextFormatter().format(record).split("\n")
+        assert len(trace) == len(fields.get("trace", []))
+        assert all(line.startswith("    ") for line in trace)
+        assert all(line.isprintable() for line in [first, *trace])
         line = JsonFormatter().format(record)
         assert line.isprintable()
         assert fields.items() <= json.loads(line).items()
