@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cq.config.rollup import (
+    LEVEL_KEY_BYTES,
     LevelOf,
     RollUp,
     duration,
@@ -16,8 +17,8 @@ from cq.config.rollup import (
     level_key_type,
     seconds_of,
 )
-from cq.encoding.codec import MAX_KEY_BYTES, KeyType
-from cq.errors import InvalidConfiguration, TooLarge
+from cq.encoding.codec import KeyType
+from cq.errors import InvalidConfiguration
 
 
 @pytest.mark.parametrize(
@@ -88,10 +89,18 @@ def test_encoded_keys_of_a_level_are_those_of_its_keys(key_type: Any, keys: Any,
     assert encoded_level_keys(of_queue, of_queue.encode_all(keys), starts) == expected
 
 
-def test_a_key_of_a_level_has_the_limit_of_any_key() -> None:
-    of_queue, start = KeyType.parse("str"), 1_795_477_260
-    longest = MAX_KEY_BYTES - 9  # a head of an array, of a long text, and five bytes of the start
-    (fits,) = encoded_level_keys(of_queue, of_queue.encode_all(["a" * longest]), [start])
-    assert len(fits) == MAX_KEY_BYTES
-    with pytest.raises(TooLarge, match="a key of 8,001 bytes exceeds the limit"):
-        encoded_level_keys(of_queue, of_queue.encode_all(["a" * (longest + 1)]), [start])
+@pytest.mark.parametrize(
+    ("key_type", "key"),
+    [
+        ("str", ""),
+        ("bytes", b"a" * 300),
+        ((int,) * 22, (0,) * 22),
+        ((int,) * 23, (0,) * 23),
+        ((int,) * 255, (0,) * 255),
+    ],
+)
+def test_a_key_of_a_level_is_longer_by_a_known_number_of_bytes_at_most(key_type: Any, key: Any) -> None:
+    of_queue = KeyType.parse(key_type)
+    encoded = of_queue.encode_all([key])
+    (of_level,) = encoded_level_keys(of_queue, encoded, [(1 << 63) - 1])
+    assert len(encoded[0]) < len(of_level) <= len(encoded[0]) + LEVEL_KEY_BYTES
