@@ -388,14 +388,15 @@ def test_fast_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str)
 def test_what_close_gives_up_while_it_is_refused_is_lost_once(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = Gate(name)
-    emitter = cq.Emitter(queue, db, mode="fast", every=60, timeout=0.05)
+    emitter = cq.Emitter(queue, db, mode="fast", every=0.01, timeout=0.05)
+    (thread,) = [each for each in threading.enumerate() if each.name == f"cq-emitter-{name}"]
     queue.failure = lambda: cq.InvalidData("it is refused")
     queue.close()
     emitter.emit_many({"k": 1, "l": 1})
+    assert queue.reached.wait(60)
     with pytest.raises(cq.FlushFailed):
         emitter.close()  # while the add is under way
     queue.open()
-    (thread,) = [each for each in threading.enumerate() if each.name == f"cq-emitter-{name}"]
     thread.join()
 
     statistics = emitter.statistics()
