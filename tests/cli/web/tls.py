@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
-import pytest
 
+from tests.certificates import certified
 from tests.cli.web.dashboards import SECONDS
 
 
 @contextmanager
 def https(url: str, folder: Path) -> Iterator[str]:
     """The URL of a proxy that passes all bytes on to the server at `url`."""
-    target, context = httpx.URL(url), _context(folder)
+    target, (context, _) = httpx.URL(url), certified(folder)
     ports, loops = list[int](), list[asyncio.AbstractEventLoop]()
     is_open, ends = threading.Event(), asyncio.Event()
 
@@ -55,19 +52,3 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(part)
             await writer.drain()
     writer.close()
-
-
-def _context(folder: Path) -> ssl.SSLContext:
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("no openssl to make a certificate with")
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    made = "req -x509 -newkey rsa:2048 -nodes -subj /CN=here -addext subjectAltName=IP:127.0.0.1 -days 2"
-    subprocess.run(
-        [program, *made.split(), "-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    return context

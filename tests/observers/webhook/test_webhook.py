@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import ssl
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -46,6 +44,7 @@ from cq.observers.webhook.signing import read_secrets, signed_headers
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from cq.testing import drain
+from tests.certificates import certified
 from tests.cli.conftest import BOTH_STORES, Cli, Here, cli, here
 from tests.helpers import add, combine_all, configured, free_ports, stored
 from tests.observers.export.exporthelpers import BuiltInApp, run_killed, run_to_end, waits
@@ -378,19 +377,8 @@ class TestClient:
 
 def _certified(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     """The context of a server with a certificate that this process trusts from now on."""
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("no openssl to make a certificate with")
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
-    made = "req -x509 -newkey rsa:2048 -nodes -subj /CN=here -addext subjectAltName=IP:127.0.0.1 -days 2"
-    subprocess.run(
-        [program, *made.split(), "-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-    )
+    context, certificate = certified(folder)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
     return context
 
 
