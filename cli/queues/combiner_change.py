@@ -30,20 +30,19 @@ class CombinerChange:
         queue: the queue.
         before, after: the combiners.
         is_begun: whether it is in progress.
-        values: what becomes of the values.
+        rest: what workers with the later version do.
     """
 
     queue: str
     before: Named
     after: Named
     is_begun: bool
-    values: str
+    rest: str
 
     def __str__(self) -> str:
         return (
             f"the combiner of queue {self.queue!r} changes from {self.before} to {self.after}: workers with "
-            f"{self.before} combine the updates that are queued now; then those with {self.after} {self.values}, "
-            "and continue"
+            f"{self.before} combine the updates that are queued now; then those with {self.after} {self.rest}"
         )
 
 
@@ -52,17 +51,17 @@ def combiner_change(db: Any, queue: str, wanted: RequestedSettings) -> CombinerC
 
     def read(tr: Transaction) -> CombinerChange | None:
         config = _stored(tr, queue)
-        if config is None:
-            return None
-        if config.conversion is not None and config.former is not None:
-            return CombinerChange(queue, config.conversion.former, config.combiner, True, "go on")
-        if wanted.combiner is None or not is_raised(config, wanted.combiner):
+        if config is None or wanted.combiner is None:
             return None
         after = Named(wanted.combiner.name, wanted.combiner.version)
+        if config.conversion is not None and config.former is not None and config.combiner == after:
+            return CombinerChange(queue, config.conversion.former, after, True, "take over")
+        if not is_raised(config, wanted.combiner):
+            return None
         found = count_values(tr.snapshot, queue)
         number = f"{'' if found.exact else 'about '}{quantity(found.rows, 'value')}"
         values = f"convert {number}" if wanted.combiner.convert else f"keep the {number} as they are"
-        return CombinerChange(queue, config.combiner, after, False, values)
+        return CombinerChange(queue, config.combiner, after, False, f"{values}, and continue")
 
     return transact(db, read)
 

@@ -88,7 +88,8 @@ def refuse_other_changes(before: QueueConfig, after: QueueConfig) -> None:
 def finish_conversion(db: Database, name: str) -> bool:
     """Note that all values are converted, if they are; returns whether they were.
 
-    Any number of workers may call this at any time.
+    The change of a queue ends after those of its levels, as reads of the queue combine values of a level. Any number of
+    workers may call this at any time.
     """
 
     def finish(tr: Transaction) -> bool:
@@ -97,6 +98,8 @@ def finish_conversion(db: Database, name: str) -> bool:
             return False
         # Snapshot reads are safe: a converted bucket stays converted.
         if any(needs_conversion(config, state) for state in read_states(tr.snapshot, config)):
+            return False
+        if any(read_config(tr, level).conversion is not None for level in config.level_names):
             return False
         write_config(tr, replace(config, conversion=None))
         return True

@@ -53,8 +53,8 @@ class ConvertedPiece:
         self, missed: MissedReports, positions: Mapping[int, bytes | None]
     ) -> dict[bytes, KeyFailure]:
         """Write the missed reports of rejected keys, and clear those of all others; return {rejected key: failure}."""
-        changed = [where for where, _ in self.changes]
-        reported = [encoded for encoded in self.reported if place(encoded) in set(changed)]
+        changed = {where for where, _ in self.changes}
+        reported = [encoded for encoded in self.reported if place(encoded) in changed]
         missed.read_all(list(self.values))
         missed.check(reported)
         missed.clear(reported)

@@ -185,6 +185,40 @@ def test_the_versions_of_levels_change_with_their_queue(db: Any, name: str) -> N
         cq.configure(db, names[1], combiner=queue.combiner(3))
 
 
+@pytest.mark.parametrize("setting", [{"window": "600/10"}, {"rollup": "1m:1h,1h:forever"}])
+def test_reads_combine_no_values_of_a_level_that_is_not_converted(
+    db: Any, name: str, setting: dict[str, Any]
+) -> None:
+    queue = Converted(db, name)
+    app, later = cq.App(), cq.App()
+    app.queue(name, combiner=queue.combiner(1))
+    later.queue(name, combiner=queue.combiner(2))
+    app.configure(db, name, key=str, value=list, **setting)
+    names = queue.config().names
+    queue.add("a")
+    Worker(db, app, names).drain()
+    later.configure(db, name)
+    for each in names:
+        finish_rebucket(db, each)
+    combine_all(db, name, later)
+    finish_conversion(db, name)
+    reader = cq.CombineQueue[str, Any](name, combiner=queue.combiner(2))
+
+    def read(tr: Any) -> Any:
+        return (
+            cq.Window(reader).get(tr, "a")
+            if "window" in setting
+            else reader.merged_series(tr, "a", last=3600)
+        )
+
+    with pytest.raises(NotNow, match="still being changed"):
+        transact(db, read)
+    Worker(db, later, names).drain()
+
+    assert transact(db, read) == [2, 1]
+    assert queue.breaks == []
+
+
 def test_only_a_later_version_is_a_change_and_only_alone(queue: Converted) -> None:
     queue.configure(2)
     with pytest.raises(NotNow, match="still being changed from the combiner numbers@1 to numbers@2"):

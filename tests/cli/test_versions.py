@@ -124,5 +124,24 @@ def test_a_combiner_is_changed_to_a_later_version_in_one_command(cli: Cli, db: A
     assert [str(each) for each in (read(db).combiner, *read(db).observers)] == ["summary@2", "seen@2"]
 
 
+def test_other_settings_are_shown_and_changed_while_the_combiner_changes(cli: Cli, db: Any) -> None:
+    for version in (1, 2):
+        (cli.folder / f"readings{version}.py").write_text(READINGS.replace("VERSION", str(version)))
+    cli.run("configure", "readings", "--key", "str", "--value", "list", "--app", "readings1:app")
+    cli.run("add", "readings", "attic=[1, 21]")
+    with cli.start("configure", "readings", "--app", "readings2:app", "--yes") as configuring:
+        while read(db).conversion is None:
+            assert configuring.poll() is None
+        configuring.kill()
+
+    shown = cli.run("configure", "readings")
+    changed = cli.run("configure", "readings", "--priority", "20")
+    again = cli.run("configure", "readings", "--app", "readings2:app")
+
+    assert (shown.status, changed.status) == (0, 0), shown.err + changed.err
+    assert again.status == 2
+    assert "then those with summary@2 take over. Go on?" in again.err
+
+
 def read(db: Any) -> QueueConfig:
     return cq.transact(db, lambda tr: read_config(tr.snapshot, "readings"))
