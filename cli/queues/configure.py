@@ -28,9 +28,10 @@ from cq.cli.shared.options import (
     option,
     seconds_of,
 )
-from cq.cli.shared.output import answer, with_levels
+from cq.cli.shared.output import answer, note, with_levels
 from cq.config.queue import read_config
 from cq.observer import ObserverSpec
+from cq.observers.export.environment import unread_variables
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward.observer import DEFAULT_ENV as FORWARD_ENV
@@ -260,6 +261,8 @@ def configure(
     config = change(db, queue, replace(changes, report_again=True))
     settings = config.settings()
     answer(json, f"queue {queue!r}: {_described(settings)}", queue=queue, **settings)
+    for warning in unread_variables(changes.put):
+        note(f"cq: {warning}")
 
 
 @commands.command(

@@ -7,9 +7,11 @@ sign with them. So only names that are meant for cq are read.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Final
 
 from cq.encoding.codec import brief
+from cq.observer import ObserverSpec
 from cq.observers.export.batch import ExportFailed
 
 PREFIX: Final = "CQ_"
@@ -31,3 +33,18 @@ def read_variable(name: str, suffix: str = "") -> str:
             f"the environment variable {brief(name)} is not read for settings in a store: {RULE}"
         )
     return os.environ.get(name + suffix, "")
+
+
+def unread_variables(specs: Iterable[ObserverSpec]) -> list[str]:
+    """A warning for each variable that these observers' settings name, and that would not be read in this process."""
+    named = [
+        name
+        for spec in specs
+        for setting, name in spec.settings.items()
+        if setting in ("url_env", "secret_env")
+    ]
+    return [
+        f"a worker does not read the environment variable {brief(name)}: {RULE}, in the worker's environment"
+        for name in dict.fromkeys(named)
+        if not is_for_cq(name)
+    ]

@@ -97,3 +97,28 @@ def test_a_command_says_what_to_do(here: Here, db: Any, monkeypatch: pytest.Monk
     assert "is not read for settings in a store" in here("export", "verify", "words").err
     assert "is not read for settings in a store" in here("verify", "words").err
     assert "is not read for settings in a store" in here("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (("--webhook", "SHOP_HOOK", "--webhook-secret-env", "SHOP_KEY"), ("SHOP_HOOK", "SHOP_KEY")),
+        (("--webhook", "CQ_HOOK", "--webhook-secret-env", "SHOP_KEY"), ("SHOP_KEY",)),
+        (("--export", "words", "--reporting-url-env", FOREIGN), (FOREIGN,)),
+        (("--forward", "words", "--forward-url-env", FOREIGN), (FOREIGN,)),
+        (("--kafka", "words", "--kafka-env", FOREIGN), (FOREIGN,)),
+        (("--export", "words"), ()),
+    ],
+)
+def test_configure_says_which_variables_a_worker_does_not_read(
+    here: Here, options: tuple[str, ...], names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = here("configure", "words", *options)
+    assert done.status == 0
+    assert done.err.splitlines() == [
+        f"cq: a worker does not read the environment variable '{name}': begin its name with CQ_, or list it in "
+        "$CQ_ENV_NAMES, in the worker's environment"
+        for name in names
+    ]
+    monkeypatch.setenv("CQ_ENV_NAMES", ", ".join(names))
+    assert here("configure", "words", *options).err == ""
