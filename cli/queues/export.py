@@ -96,8 +96,9 @@ def verify(
     """Compare the table with the current values of the queue.
 
     Both may be in use. Each difference is printed as a line; the exit status is then 4. The command waits for changes
-    that are not exported yet: workers must be running. With --json one line per difference, and one line of totals. cq
-    cannot read what the receiver of a webhook keeps, or the consumers of a topic.
+    that are not exported yet, unless the export is stopped: workers must be running. With --json one line per
+    difference, and one line of totals. cq cannot read what the receiver of a webhook keeps, or the consumers of a
+    topic.
     """
     from cq.observers.sql.verify import TableCheck
 
@@ -107,8 +108,7 @@ def verify(
                 f"queue {queue!r} has a {found.observer.name} export: cq cannot read what its receiver keeps, compare "
                 "it there"
             )
-        table = TableCheck(db, found, wait)
-        report_unexported(db, queue, wait)
+        table = TableCheck(db, found, report_unexported(db, queue, wait))
         with reported_interrupt("nothing was changed, and workers continue to export"):
             counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
     if counts["differences"]:

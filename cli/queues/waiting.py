@@ -76,16 +76,20 @@ def reported_interrupt(what: str) -> Iterator[None]:
         raise
 
 
-def report_unexported(db: Database, queue: str, seconds: float) -> None:
-    """Report the changes of a queue that a comparison with its table waits for, and whether no worker exports them."""
+def report_unexported(db: Database, queue: str, seconds: float) -> float:
+    """Report the changes of a queue that a comparison with its table waits for, and whether no worker exports them.
+
+    Returns the seconds to wait: those given, and none if the export is stopped.
+    """
     (export,) = export_status(db, queue)
     if not (export.waiting_buckets and seconds):
-        return
+        return seconds
     about = "" if export.exact else "about "
-    note(
-        f"changes of queue {queue!r} that are not exported yet: {about}{quantity(export.rows, 'row')}; waiting for "
-        f"workers to export them, for up to {seconds:g} s"
-    )
+    rows = f"changes of queue {queue!r} that are not exported yet: {about}{quantity(export.rows, 'row')}"
+    if export.state == "stopped":
+        note(f"{rows}; not waiting for them, as the export is stopped: {export.error}")
+        return 0.0
+    note(f"{rows}; waiting for workers to export them, for up to {seconds:g} s")
     workers = [each for each in overview(db, queue).workers if each.alive]
     if not workers:
         note("no worker is alive: run `cq worker`")
@@ -93,6 +97,7 @@ def report_unexported(db: Database, queue: str, seconds: float) -> None:
         note(
             f"no live worker exports queue {queue!r}: start one with the role export and the URL of the export"
         )
+    return seconds
 
 
 def queued(found: Sequence[QueueStatus]) -> str:

@@ -132,6 +132,27 @@ def test_a_comparison_of_a_table_reports_that_no_worker_exports(here: Here, cli:
     assert with_another[1].startswith("no live worker exports queue 'words': start one with the role export")
 
 
+def test_a_comparison_of_a_table_does_not_wait_for_a_stopped_export(here: Here, cli: Cli) -> None:
+    table = cli.folder / "report.db"
+    os.environ["CQ_REPORTING_URL"] = f"sqlite:///{table}"  # `here` puts it back
+    here("configure", "words", "--export", "counts")
+    here("export", "init", "words")
+    emptied = table.read_bytes()
+    here("add", "words", "a=1")
+    here("worker", "--drain")
+    table.write_bytes(emptied)
+    here("add", "words", "a=1")
+    here("worker", "--drain")
+
+    ended = here("export", "verify", "words", "--wait", "1000000s")
+
+    assert ended.err.startswith(
+        "changes of queue 'words' that are not exported yet: 1 row; not waiting for them, as the export is stopped: "
+    )
+    assert "1 keys of the table were not compared" in ended.err
+    assert ended.status == 1
+
+
 @pytest.mark.usefixtures("words")
 def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here) -> None:
     here("pause", "words", "--reason", "for this test")
