@@ -47,7 +47,8 @@ JOIN pg_catalog.pg_class p ON p.relnamespace = n.oid AND p.relname = 'cq_outbox_
 WHERE r.oid = pg_catalog.to_regclass(:name)
 """)
 _FOUND: Final = sa.text("""
-SELECT f.prosrc, f.prosecdef, f.proconfig, o.rolname, o.rolsuper,
+SELECT f.prosrc, f.prosecdef, f.proconfig, o.rolname,
+  o.rolsuper OR o.rolcreaterole OR o.rolbypassrls OR o.rolreplication AS is_administrator,
   EXISTS (
     SELECT 1 FROM pg_catalog.aclexplode(coalesce(f.proacl, pg_catalog.acldefault('f', f.proowner))) a
     WHERE a.grantee = 0
@@ -57,6 +58,7 @@ FROM pg_catalog.pg_proc f
 JOIN pg_catalog.pg_roles o ON o.oid = f.proowner
 WHERE f.pronamespace = :namespace AND f.proname = 'cq_outbox_notify' AND f.pronargs = 0
 """)
+# An administrator need not be a superuser: that of a managed PostgreSQL is none.
 # The owner of a schema may drop each table in it. `pg_database_owner` stands for the owner of the database.
 _OTHER_OWNERS: Final = sa.text("""
 SELECT DISTINCT o.rolname
@@ -67,7 +69,7 @@ FROM (
 JOIN pg_catalog.pg_roles r ON r.oid = owned.role
 JOIN pg_catalog.pg_database d ON d.datname = pg_catalog.current_database()
 JOIN pg_catalog.pg_roles o ON o.oid = CASE WHEN r.rolname = 'pg_database_owner' THEN d.datdba ELSE r.oid END
-WHERE NOT o.rolsuper
+WHERE NOT o.rolsuper AND o.rolname <> :owner
 ORDER BY o.rolname
 """)
 
@@ -133,10 +135,11 @@ class OutboxTrigger:
             problems.append(f"{function} is not the present one, and may be unsafe: {again}")
         if found.is_public:
             problems.append(f"every role may attach {function} to its own tables: {again}")
-        others = conn.execute(_OTHER_OWNERS, self.places).scalars().all() if found.rolsuper else []
+        owned = {**self.places, "owner": found.rolname}
+        others = conn.execute(_OTHER_OWNERS, owned).scalars().all() if found.is_administrator else []
         if others:
             problems.append(
-                f"{function} runs with the rights of the superuser {found.rolname}, and the role {others[0]} can "
+                f"{function} runs with the rights of the administrator {found.rolname}, and the role {others[0]} can "
                 f"replace the table that it reads: run `cq outbox init QUEUE --no-trigger` as {found.rolname}, then "
                 f"`cq outbox init QUEUE --trigger` as the role {others[0]}"
             )

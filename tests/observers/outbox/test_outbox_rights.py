@@ -188,6 +188,25 @@ def test_init_by_a_superuser_is_refused_where_another_role_can_replace_the_table
     assert functions == []
 
 
+def test_init_by_an_administrator_who_is_no_superuser_is_refused_where_another_role_owns_the_schema(
+    db: Any, name: str, eve: Eve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A managed PostgreSQL gives its customer such an administrator."""
+    administrator = f"admin_{secrets.token_hex(6)}"
+    sql(f"CREATE ROLE {administrator} LOGIN CREATEROLE")
+    sql(f"GRANT USAGE, CREATE ON SCHEMA {eve.name} TO {administrator}")
+    url = eve.engine.url.set(username=administrator).render_as_string(hide_password=False)
+    cq.configure(db, name)
+    refused = pytest.raises(ExportFailed, match=f"administrator {administrator}, and the role {eve.name} can")
+    try:
+        with monkeypatch.context() as patch, refused:
+            patch.setenv(SETTINGS.url_env, url)
+            init(db, name, SETTINGS, trigger=True)
+    finally:
+        sql(f"DROP OWNED BY {administrator} CASCADE")
+        sql(f"DROP ROLE {administrator}")
+
+
 def test_a_superuser_s_function_is_reported_once_another_role_can_replace_the_tables(
     db: Any, name: str, eve: Eve
 ) -> None:
@@ -196,7 +215,7 @@ def test_a_superuser_s_function_is_reported_once_another_role_can_replace_the_ta
     sql(f"ALTER SCHEMA {eve.victim} OWNER TO {eve.name}")
 
     assert before == []
-    assert "rights of the superuser postgres" in problems()[0]
+    assert "rights of the administrator postgres" in problems()[0]
 
 
 def test_the_owner_of_the_schema_needs_no_more_rights(
