@@ -22,6 +22,7 @@ from cq.cli.web.sessions import SESSION_SECONDS, Session, Sessions
 from cq.observers.telemetry.hosts import is_host
 
 MOST_BODY_BYTES: Final = 64_000
+_MOST_FIELDS: Final = 100
 CHANGELOG: Final = "/changelog/"
 """The path of changelogs, before the name of a queue."""
 HEADERS: Final[Mapping[str, str]] = {
@@ -79,13 +80,16 @@ def is_same_origin(headers: Headers) -> bool:
 
 
 async def form_of(request: Request) -> dict[str, str] | None:
-    """The fields of a form, each with its last value; None if the body is larger than 64 kB."""
+    """The fields of a form, each with its last value; None if it has more than 64 kB or 100 fields."""
     body = b""
     async for part in request.stream():
         body += part
         if len(body) > MOST_BODY_BYTES:
             return None
-    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=100)
+    try:
+        fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        return None
     return {name: values[-1] for name, values in fields.items()}
 
 

@@ -66,6 +66,17 @@ def test_the_token_can_be_typed(db: Any) -> None:
         assert browser.get("/").status_code == 200
 
 
+@pytest.mark.parametrize(
+    "body", ["&".join(f"a{n}=1" for n in range(200)), "a=" + "1" * 70_000, b"token=%ff\xff"]
+)
+def test_forms_that_no_page_has_are_refused(db: Any, body: str | bytes) -> None:
+    with serving(db) as found, httpx.Client(base_url=found.server.url) as stranger:
+        headers = {"Origin": found.server.url, "Content-Type": "application/x-www-form-urlencoded"}
+
+        assert stranger.post("/login", content=body, headers=headers).status_code == 401
+        assert found.client.post("/logout", content=body, headers=headers).status_code == 403
+
+
 def test_other_host_names_are_refused(db: Any) -> None:
     with serving(db) as found:
         for host, status in (
