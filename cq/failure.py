@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from traceback import FrameSummary, extract_tb
+from traceback import FrameSummary, StackSummary, walk_tb
 from typing import Any, Final
 
 from cq import runtime
@@ -110,7 +110,8 @@ def trace_of(error: BaseException) -> tuple[str, ...]:
 
 
 def _frames(error: BaseException) -> Iterator[str]:
-    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_OWN)]
+    found = StackSummary.extract(walk_tb(error.__traceback__), lookup_lines=False)
+    frames = [frame for frame in found if not frame.filename.startswith(_OWN)]
     left_out = len(frames) - _FIRST_FRAMES - _LAST_FRAMES
     if left_out <= 0:
         yield from map(_shown, frames)
@@ -123,7 +124,15 @@ def _frames(error: BaseException) -> Iterator[str]:
 def _shown(frame: FrameSummary) -> str:
     name = frame.filename
     file = name if len(name) <= _FILE_CHARACTERS else _CUT + name[-_FILE_CHARACTERS:]
-    return _line(f"{file}:{frame.lineno} in {frame.name}" + (f": {frame.line}" if frame.line else ""))
+    source = _source(frame)
+    return _line(f"{file}:{frame.lineno} in {frame.name}" + (f": {source}" if source else ""))
+
+
+def _source(frame: FrameSummary) -> str | None:
+    try:
+        return frame.line
+    except Exception:  # noqa: BLE001 - compiled code may have any file name, and a loader may raise anything
+        return None
 
 
 def _line(text: str) -> str:

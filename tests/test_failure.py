@@ -12,6 +12,7 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType
 from cq.errors import CorruptData
 from cq.failure import MOST_TRACE_BYTES, KeyFailure, trace_of
+from cq.plain_text import escaped
 
 
 def _lookup(table: dict[str, int], key: str) -> int:
@@ -88,6 +89,16 @@ def test_lines_are_printable_and_bounded_whatever_the_source_is(letter: str) -> 
 
     assert all(line.isprintable() for line in trace)
     assert sum(len(line.encode()) for line in trace) <= MOST_TRACE_BYTES
+
+
+@pytest.mark.parametrize("file", ["rules\ud800.py", "rules\0.py", "<rules>", "/none/\u202erules.py"])
+def test_code_whose_source_cannot_be_read_is_named_without_it(file: str) -> None:
+    code = compile("1 / 0", "rules", "exec").replace(co_filename=file)
+
+    failure = KeyFailure.of(_raised(exec, code, {}))
+
+    assert failure.trace[-1].endswith(f"{escaped(file)}:1 in <module>")
+    assert codec.encode(failure.to_stored())
 
 
 def test_a_failure_is_stored_and_read_again() -> None:
