@@ -28,12 +28,12 @@ from cq.cli.shared.options import (
     option,
     read_store,
 )
-from cq.cli.shared.output import answer, print_line, progress, quantity
+from cq.cli.shared.output import answer, note, print_line, progress, quantity
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.columns import Row
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
-from cq.intake.json_lines import FilePosition, add_jsonl
+from cq.intake.json_lines import FilePosition, LoadedLines, add_jsonl
 from cq.tables.rows import queue_rows
 
 commands = CommandSet()
@@ -69,15 +69,19 @@ def add(
         raise typer.BadParameter("give either KEY=UPDATE ... (with or without --once) or --jsonl FILE")
     db, handle = open_store(store), cq.CombineQueue(queue)
     if jsonl:
-        added = _add_file(db, handle, jsonl)
+        _, added, refused = _add_file(db, handle, jsonl)
+        if refused:
+            are = "is not added: its" if refused == 1 else "are not added: their"
+            note(f"cq: {quantity(refused, 'update')} {are} time is too long ago or in the future")
     else:
         config = db.transact(lambda tr: read_config(tr.snapshot, queue))
         pairs = [_pair(config, word) for word in updates or ()]
         # A retry after a lost commit answer must not add the updates again.
         operation = once or secrets.token_bytes(16)
         db.transact(lambda tr: handle.add(tr, pairs, once=operation))
-        added = len(pairs)
-    answer(json, f"added {quantity(added, 'update')} to queue {queue!r}", queue=queue, added=added)
+        added, refused = len(pairs), 0
+    done = f"added {quantity(added, 'update')} to queue {queue!r}"
+    answer(json, done, queue=queue, added=added, refused=refused)
 
 
 @commands.command("get", examples=["cq get words hello --pending"])
@@ -168,7 +172,7 @@ def _values_in(config: QueueConfig) -> str:
     return config.level_names[0] if config.merges_window else config.name
 
 
-def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:
+def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> LoadedLines:
     if path == "-":
         return _add_stream(db, handle, sys.stdin.buffer)
     with open(path, "rb") as stream:
@@ -180,7 +184,7 @@ def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> int:
 
 def _add_stream(
     db: Any, handle: cq.CombineQueue, stream: Any, name: bytes | None = None, size: int | None = None
-) -> int:
+) -> LoadedLines:
     with progress() as display:
         task = display.add_task("bytes added", total=size)
 
@@ -188,7 +192,7 @@ def _add_stream(
             display.update(task, completed=position.offset)
 
         try:
-            return add_jsonl(db, handle, stream, name=name, progress=show)[1]
+            return add_jsonl(db, handle, stream, name=name, progress=show)
         except InvalidData as error:
             path = "standard input" if stream is sys.stdin.buffer else stream.name
             raise InvalidData(f"{path}{', ' if str(error).startswith('line ') else ': '}{error}") from None

@@ -7,10 +7,12 @@ from cq.intake.documents import (
     Documents,
 )
 from cq.intake.json_lines import (
+    LoadedLines,
     add_jsonl,
 )
 
 __all__ = [
     "Documents",
+    "LoadedLines",
     "add_jsonl",
 ]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from cq import runtime
 from cq.config.queue import QueueConfig, read_config
@@ -29,6 +29,7 @@ from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.sizes import PREDICTED_BYTES
 from cq.store.transact import transact
+from cq.windows.refused import TAKEN
 from cq.windows.series import Series
 
 _BATCH_LINES: Final = 2_000
@@ -49,6 +50,30 @@ class FilePosition(StoredRecord):
     fingerprint: bytes = hashlib.blake2b(digest_size=16).digest()
 
 
+class LoadedLines(NamedTuple):
+    """The result of a load.
+
+    Attributes:
+        position: the position reached in the file.
+        added: the number of updates added by this run.
+        refused: the number of updates that this run did not add, because their time is too long ago or in the future:
+            see `cq.Series.add`.
+    """
+
+    position: FilePosition
+    added: int
+    refused: int
+
+
+class _AddedBatch(NamedTuple):
+    """The position after a batch, the error of the next line, and the numbers of updates as in `LoadedLines`."""
+
+    reached: FilePosition
+    error: InvalidData | None = None
+    added: int = 0
+    refused: int = 0
+
+
 def add_jsonl(
     db: Database,
     queue: CombineQueue,
@@ -56,8 +81,8 @@ def add_jsonl(
     *,
     name: bytes | None = None,
     progress: Callable[[FilePosition], object] = lambda position: None,
-) -> tuple[FilePosition, int]:
-    """Add the lines of a stream to a queue; returns the position reached and the number of lines added now.
+) -> LoadedLines:
+    """Add the lines of a stream to a queue; returns the position reached and the numbers of updates.
 
     Args:
         db: a database of either store.
@@ -75,19 +100,20 @@ def add_jsonl(
     key = None if name is None else QueueKeys(queue.name).load(name)
     position = transact(db, lambda tr: _begin(tr, queue.name, key))
     hasher = _skip(stream, position)
-    first = position.lines
+    added = refused = 0
     for lines in _batches(stream):
         left = lines
         while left:
-            reached, error = _add(db, _NextLines(queue, left, position, hasher), key)
-            done = reached.lines - position.lines
+            batch = _add(db, _NextLines(queue, left, position, hasher), key)
+            done = batch.reached.lines - position.lines
             for line in left[:done]:
                 hasher.update(line)
-            position, left = reached, left[done:]
+            position, left = batch.reached, left[done:]
+            added, refused = added + batch.added, refused + batch.refused
             progress(position)
-            if error is not None:
-                raise error
-    return position, position.lines - first
+            if batch.error is not None:
+                raise batch.error
+    return LoadedLines(position, added, refused)
 
 
 def _begin(tr: Transaction, queue: str, key: bytes | None) -> FilePosition:
@@ -212,33 +238,37 @@ def _shown(line: bytes) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
-def _add(db: Database, batch: _NextLines, key: bytes | None) -> tuple[FilePosition, InvalidData | None]:
-    """Add the first lines of a batch in one transaction; returns the position after them, and the next line's error.
+def _add(db: Database, batch: _NextLines, key: bytes | None) -> _AddedBatch:
+    """Add the first lines of a batch in one transaction.
 
     The lines are checked for the configuration under which the same transaction adds them.
     """
     # Without a stored position, an operation id prevents that a retry adds the batch again.
     once = runtime.token_bytes(16) if key is None else None
+    tried = _AddedBatch(batch.position)
 
-    def add(tr: Transaction) -> tuple[FilePosition, InvalidData | None]:
+    def add(tr: Transaction) -> _AddedBatch:
+        nonlocal tried
         config = read_config(tr, batch.queue.name)
         lines, reached, error = batch.parsed(config)
         if reached == batch.position:
-            return reached, error
+            return _AddedBatch(reached, error)
         if key is not None:
             stored = _read_position(tr, key)
-            if stored == reached:
-                return reached, error  # an earlier try has committed
+            if stored == tried.reached != batch.position:
+                return tried  # an earlier try has committed
             if stored != batch.position:
                 raise InvalidData(
                     "another process is adding this file at the same time: run this again when it has finished"
                 )
             tr.set(key, reached.to_bytes())
+        taken = len(lines)
         if config.rollup is not None:
-            Series(batch.queue).add_each(tr, lines, once)
+            taken = Series(batch.queue).add_each(tr, lines, once)[TAKEN]
         else:
             batch.queue.add(tr, [(key, update) for key, update, _ in lines], once=once)
-        return reached, error
+        tried = _AddedBatch(reached, error, taken, len(lines) - taken)
+        return tried
 
     return transact(db, add)
 

@@ -128,7 +128,7 @@ def test_an_operation_id_counts_once(here: Here) -> None:
 
     for _ in range(2):
         assert here("add", "words", "a=1", "--once", "order 7", "--json").rows() == [
-            {"queue": "words", "added": 1}
+            {"queue": "words", "added": 1, "refused": 0}
         ]
 
     assert here("get", "words", "a", "--pending").out == "a\t1\n"
@@ -271,10 +271,29 @@ def test_a_file_is_added_once_and_lines_appended_later_too(here: Here, cli: Cli)
     file.write_bytes(b"".join(lines(5000)[:3000]))
 
     assert here("add", "words", "--jsonl", "updates.jsonl").out == "added 3,000 updates to queue 'words'\n"
-    assert here("add", "words", "--jsonl", str(file), "--json").rows() == [{"queue": "words", "added": 0}]
+    again = here("add", "words", "--jsonl", str(file), "--json").rows()
+    assert again == [{"queue": "words", "added": 0, "refused": 0}]
     file.write_bytes(b"".join(lines(5000)))
     assert here("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"] == 2000
     assert items(cli) == sums(5000)
+
+
+def test_lines_of_other_times_are_not_called_added(here: Here, cli: Cli) -> None:
+    here("configure", "words", "--rollup", "1m:1h")
+    times: tuple[dict[str, Any], ...] = ({}, {"at": 0}, {"at": "9999-12-31"})
+    text = "".join(f"{json.dumps({'key': 'a', 'update': 1, **at})}\n\n" for at in times)
+    (cli.folder / "updates.jsonl").write_text(text)
+
+    found = here("add", "words", "--jsonl", "updates.jsonl")
+
+    assert found == (
+        0,
+        "added 1 update to queue 'words'\n",
+        "cq: 2 updates are not added: their time is too long ago or in the future\n",
+    )
+    assert items(cli) == {"a": 1}
+    again = cli.run("add", "words", "--jsonl", "-", "--json", stdin=text.encode()).rows()
+    assert again == [{"queue": "words", "added": 1, "refused": 2}]
 
 
 def test_standard_input_and_pipes_are_not_remembered(cli: Cli) -> None:
