@@ -109,6 +109,6 @@ def _check_level_key(config: QueueConfig, encoded: bytes) -> None:
     if len(encoded) > most:
         key = config.key.decode(encoded)
         raise TooLarge(
-            f"a key of {len(encoded):,} bytes exceeds the limit of {most:,} of a queue with a roll-up, whose levels "
-            f"add the start of a period: {codec.shown(key)}"
+            f"a key of {len(encoded):,} bytes exceeds the limit of {most:,} of a queue with a roll-up, or with a "
+            f"window that merges slices, whose levels add the start of a period: {codec.shown(key)}"
         )

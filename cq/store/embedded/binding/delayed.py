@@ -1,4 +1,6 @@
-"""Futures that become ready after some time, without a thread for each: retry delays, and reads at a future version."""
+"""Futures that become ready after some time, without a thread unless one has a callback: retry delays,
+and reads at a future version.
+"""
 
 from __future__ import annotations
 
