@@ -38,7 +38,7 @@ class Combiner:
     """A function that combines the updates of a key, with its name and version.
 
     Args:
-        name: its name in configurations.
+        name: its name in configurations, other than those of the built-in combiners.
         version: increment it with every change of the results of `combine`.
         combine: returns the combination of a non-empty sequence of values. Its arguments are the key and the values in
             commit order, the current value first if the key has one. cq calls it for a single value, too. It must be
@@ -316,8 +316,16 @@ def built_in_combiner(name: str) -> Combiner | None:
 
 
 def resolve(combiner: str | Combiner) -> Combiner:
-    """The built-in combiner of a name, or the given combiner; raises `InvalidConfiguration` for an unknown name."""
+    """The built-in combiner of a name, or the given combiner; raises `InvalidConfiguration` for an unknown name.
+
+    A combiner of an application must have a name of its own, as audits, windows and roll-ups know the built-in ones by
+    name.
+    """
     if isinstance(combiner, Combiner):
+        if BUILT_IN.get(combiner.name, combiner) != combiner:
+            raise InvalidConfiguration(
+                f"{combiner.name!r} is the name of a built-in combiner: give your combiner another name"
+            )
         return combiner
     found = built_in_combiner(combiner) if isinstance(combiner, str) else None
     kind = KINDS.get(combiner.partition("(")[0]) if isinstance(combiner, str) else None

@@ -239,6 +239,16 @@ def test_only_a_later_version_is_a_change_and_only_alone(queue: Converted) -> No
     assert str(queue.config().combiner) == "numbers@2"
 
 
+def test_no_combiner_of_an_application_takes_the_place_of_a_built_in_one(db: Any, name: str) -> None:
+    combiner = cq.Combiner("sum", 2, lambda key, values: max(values))
+    cq.configure(db, name, key=str, value=int, audit=True)
+
+    with pytest.raises(InvalidConfiguration, match="name of a built-in combiner"):
+        cq.configure(db, name, combiner=combiner)
+    with pytest.raises(InvalidConfiguration, match="name of a built-in combiner"):
+        cq.App().queue(name, combiner=replace(combiner, version=1))
+
+
 def test_pending_reads_wait_for_the_change(queue: Converted) -> None:
     queue.configure(2)
     reader = cq.CombineQueue[str, Any](queue.name, combiner=queue.combiner(2))
