@@ -66,7 +66,8 @@ def test_a_mistyped_path_is_said_and_no_store_is_made(here: Here, cli: Cli, comm
 
     assert (ended.status, ended.out) == (1, "")
     assert ended.err == (
-        f"cq: the store {mistyped} does not exist: check the path, or create it with `cq configure`\n"
+        f"cq: the store {mistyped} does not exist: check the path, or create it with "
+        "`cq configure QUEUE --combiner sum`\n"
     )
     assert list(cli.folder.iterdir()) == []
 

@@ -105,7 +105,8 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
     if not header:
         if not creates:
             raise NotAStore(
-                f"the store {path} does not exist: check the path, or create it with `cq configure`"
+                f"the store {path} does not exist: check the path, or create it with "
+                "`cq configure QUEUE --combiner sum`"
             )
         _check_directory(path)
         return False
