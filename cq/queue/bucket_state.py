@@ -10,7 +10,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 
-_TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None, bytes | None, bool)
+_TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None, bool, bytes | None)
 _LONGEST_PLACE: Final = codec.MAX_KEY_BYTES + 4
 
 
@@ -28,10 +28,10 @@ class BucketState:
             complete}. A missing generation has not started.
         purged: number of the queue's purges that the bucket has started.
         purging: hash and encoded key up to which values are purged; None if no purge is in progress.
+        missed: whether observers may have missed reports of keys of the bucket, see `cq.queue.missed_reports`.
         converting: hash and encoded key up to which values are converted to the version of the combiner that the shape
-            began with; None if all are.
-        missed: whether observers may have missed reports of keys of the bucket, see `cq.queue.missed_reports`. Stored
-            only if True, so that versions of cq without this field can read all other states.
+            began with; None if all are. The last two are stored only if they are not the default: most states need
+            neither.
     """
 
     token: bytes = b""
@@ -41,20 +41,21 @@ class BucketState:
     observers: dict[int, bytes | None] = field(default_factory=dict)
     purged: int = 0
     purging: bytes | None = None
-    converting: bytes | None = b""
     missed: bool = False
+    converting: bytes | None = b""
 
     def to_bytes(self) -> bytes:
         """The stored bytes."""
         parts = [getattr(self, each.name) for each in fields(self)]
-        return codec.encode(parts if self.missed else parts[:-1])
+        stored = len(parts) if self.converting != b"" else len(parts) - (1 if self.missed else 2)
+        return codec.encode(parts[:stored])
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> BucketState:
         """The inverse of `to_bytes`; `data` is None for a bucket without any pass so far."""
         if data is None:
             return cls()
-        state = cls(*codec.decode_list(data, _TYPES, "a bucket's state", optional=1))
+        state = cls(*codec.decode_list(data, _TYPES, "a bucket's state", optional=2))
         places = [state.cursor, state.purging, state.converting, *state.observers.values()]
         if not all(each is None or (type(each) is bytes and len(each) <= _LONGEST_PLACE) for each in places):
             raise CorruptData(f"a bucket's state is not one that cq wrote: {data[:40]!r}")

@@ -97,7 +97,15 @@ def _space_of(parsed: _StoreUrl) -> Space:
 
 
 def open_exactly(url: str, *, create: bool = True) -> OpenDatabase:
-    """Open the store of a URL that another process may have written: `$CQ_PREFIX` does not apply to it."""
+    """Open the store of a URL that another process may have written: `$CQ_PREFIX` does not apply to it.
+
+    Args:
+        url: the URL, as for `open`.
+        create: as for `open`.
+
+    Returns:
+        The open store. Raises the errors of `open`.
+    """
     return open(url, create=create, prefix=_parsed(url).prefix or ROOT)
 
 

@@ -170,7 +170,11 @@ def remarks(seen: Overview) -> list[str]:
 
 
 def find_remarks(seen: Overview) -> list[Remark]:
-    """As `remarks`, each with its kind, its subject and its level."""
+    """As `remarks`, each with its kind, its subject and its level.
+
+    Args:
+        seen: the store, as `overview` reads it.
+    """
     is_any_alive = any(worker.alive for worker in seen.workers)
     found = [] if is_any_alive else [_no_worker(seen)]
     by_queue: dict[str, list[Remark]] = {}

@@ -500,8 +500,12 @@ def test_a_foreign_state_is_called_corrupt(data: bytes) -> None:
         BucketState.from_bytes(data)
 
 
-def test_a_state_comes_back_as_it_was() -> None:
-    state = BucketState(b"token", True, b"cursor", 7, {1: None, 2: b"cursor"})
+@pytest.mark.parametrize("missed", [False, True])
+@pytest.mark.parametrize("converting", [b"", b"cursor", None])
+def test_a_state_comes_back_as_it_was(missed: bool, converting: bytes | None) -> None:
+    state = BucketState(
+        b"token", True, b"cursor", 7, {1: None, 2: b"cursor"}, missed=missed, converting=converting
+    )
 
     assert BucketState.from_bytes(state.to_bytes()) == state
 
