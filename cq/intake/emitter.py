@@ -38,7 +38,7 @@ from cq.intake.emitter_buffer import EmitterBuffer, EmitterStatistics
 from cq.intake.flush import Also, Flush, Increment, Intake
 from cq.queue.adds import refuse_adds_to_level
 from cq.queue.checks import AddCheck
-from cq.queue.combine_queue import CombineQueue, own_combiner
+from cq.queue.combine_queue import CombineQueue, combiner_of_updates
 from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_noting
@@ -105,7 +105,7 @@ class Emitter(Generic[K, V]):
         self._id = runtime.token_bytes(keys.EMITTER_ID_BYTES)
         config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
         refuse_adds_to_level(config)
-        self._intake = Intake(config, own_combiner(queue, config))
+        self._intake = Intake(config, combiner_of_updates(queue, config))
         self._is_durable = mode == "durable"
         self._buffer = EmitterBuffer(self._intake, is_durable=self._is_durable, every=every, at_most=at_most)
         self._closing = runtime.event()
@@ -354,7 +354,7 @@ class Emitter(Generic[K, V]):
             return
         if (now.key, now.value, now.combiner) != (then.key, then.value, then.combiner):
             raise CodeMismatch(
-                f"queue {self.queue.name!r} was created again with other settings since the emitter was made: "
+                f"queue {self.queue.name!r} has another combiner or other types since the emitter was made: "
                 "make another one"
             )
         self._intake.adds = AddCheck(now)

@@ -344,6 +344,11 @@ def own_combiner(queue: HasCombiner, config: QueueConfig) -> Combiner:
     """
     if config.conversion is not None:
         refuse_while_rebucketing(config)
+    return combiner_of_updates(queue, config)
+
+
+def combiner_of_updates(queue: HasCombiner, config: QueueConfig) -> Combiner:
+    """This process's combiner for updates that are yet to be added; raises as `own_combiner`, except for `NotNow`."""
     combiner = queue.combiner or built_in_combiner(config.combiner.name)
     if combiner is None or (combiner.name, combiner.version) != (
         config.combiner.name,

@@ -261,6 +261,26 @@ def test_pending_reads_wait_for_the_change(queue: Converted) -> None:
     assert transact(queue.db, lambda tr: reader.get(tr, "a", pending=True)) == [2, 1, 2]
 
 
+def test_emitters_with_the_new_version_add_during_the_change_and_others_no_longer(queue: Converted) -> None:
+    def emitter(version: int) -> cq.Emitter[str, Any]:
+        return cq.Emitter(cq.CombineQueue[str, Any](queue.name, combiner=queue.combiner(version)), queue.db)
+
+    with emitter(1) as former:
+        queue.configure(2)
+        with pytest.raises(cq.FlushFailed, match="has another combiner"):
+            former.emit("a", [UPDATE, 7])
+    with pytest.raises(CodeMismatch, match="asks for the combiner numbers@2"):
+        emitter(1)
+    with emitter(2) as later:
+        later.emit("a", [UPDATE, 8])
+        queue.drain(1)
+        later.emit("a", [UPDATE, 9])
+        queue.drain(2)
+
+    assert queue.values()["a"] == [2, 1, 2, 8, 9]
+    assert queue.breaks == []
+
+
 def test_updates_set_aside_by_the_former_version_are_combined_by_it(queue: Converted) -> None:
     queue.refused = {"a"}
     queue.combine(1)
