@@ -50,6 +50,7 @@ class QueueStatus:
         outstanding: {bucket: age of its oldest update} of up to 5 buckets far older than the others.
         full: the exceeded limit; else empty.
         former_buckets: number of buckets of the former shape while it is drained; else None.
+        former_combiner: name and version of the combiner that drains them; None: the present one.
         backfilling: {observer with a backfill in progress: number of finished buckets}.
         converting: number of buckets whose values are converted to a new version of the combiner; None if it is not
             being changed.
@@ -87,6 +88,7 @@ class QueueStatus:
     levels: list[str] = field(default_factory=list)
     level_of: str | None = None
     converting: int | None = None
+    former_combiner: str | None = None
 
 
 def status(db: Database, name: str | None = None) -> list[QueueStatus]:
@@ -197,6 +199,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         levels=config.level_names,
         level_of=config.level_of.queue if config.level_of else None,
         converting=conversion_progress(snapshot, config),
+        former_combiner=str(config.conversion.former) if config.conversion and config.former else None,
     )
     return found, oldest
 

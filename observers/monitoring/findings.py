@@ -226,7 +226,7 @@ def _has_work(queue: QueueStatus) -> bool:
     """Whether a queue needs a worker now."""
     if queue.paused:
         return False
-    is_changing = queue.waiting_buckets or queue.former_buckets is not None or queue.backfilling
+    is_changing = queue.waiting_buckets or _in_progress(queue)
     overdue = [each.overdue_seconds for each in (queue.window, queue.expiry) if each is not None]
     return bool(is_changing or queue.problem or any(seconds > 0 for seconds in overdue))
 
@@ -249,7 +249,11 @@ def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark
 def _in_progress(queue: QueueStatus) -> list[str]:
     """The changes of a queue that workers have not finished."""
     found = []
-    if queue.former_buckets is not None:
+    if queue.former_combiner is not None:
+        found.append(
+            f"workers with {queue.former_combiner} must combine its former updates, before later ones begin"
+        )
+    elif queue.former_buckets is not None:
         found.append(f"its {queue.former_buckets:,} former buckets are being drained")
     if queue.converting is not None:
         found.append(

@@ -137,7 +137,9 @@ def test_other_settings_are_shown_and_changed_while_the_combiner_changes(cli: Cl
     shown = cli.run("configure", "readings")
     changed = cli.run("configure", "readings", "--priority", "20")
     again = cli.run("configure", "readings", "--app", "readings2:app")
+    status = cli.run("status")
 
+    assert "workers with summary@1 must combine its former updates" in status.out
     assert (shown.status, changed.status) == (0, 0), shown.err + changed.err
     assert again.status == 2
     assert "then those with summary@2 take over. Go on?" in again.err

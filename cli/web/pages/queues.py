@@ -158,7 +158,7 @@ def _state(seen: Overview, queue: QueueStatus) -> tuple[Level, str]:
         return Level.WARNING, "keys set aside"
     if (queue.oldest_seconds or 0.0) > _LATE_SECONDS:
         return Level.WARNING, "late"
-    if queue.former_buckets is not None or queue.backfilling:
+    if queue.former_buckets is not None or queue.converting is not None or queue.backfilling:
         return Level.NOTE, "changing"
     return Level.GOOD, "combining" if queue.rows else "idle"
 
