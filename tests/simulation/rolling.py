@@ -60,7 +60,8 @@ class Hits(Recount):
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
-        self.rollup = RollUp.parse(self.rng.choice(_ROLLUPS))
+        # Only short periods are deleted, and so refused, often enough.
+        self.rollup = RollUp.parse(_ROLLUPS[0] if _REFUSALS in plan else self.rng.choice(_ROLLUPS))
         self.combiner = self.rng.choice(list(_COMBINED))
         self.hits: list[Hit] = []
         self.over = [-math.inf] * len(self.rollup.levels)
