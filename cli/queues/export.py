@@ -109,7 +109,7 @@ def verify(
                 "it there"
             )
         table = TableCheck(db, found, report_unexported(db, queue, wait))
-        with reported_interrupt("nothing was changed, and workers continue to export"):
+        with reported_interrupt("nothing was changed"):
             counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
     if counts["differences"]:
         raise typer.Exit(DIFFERENT)

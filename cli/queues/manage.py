@@ -162,7 +162,7 @@ def drain(
     db = read_store(store)
     config = _config(db, queue)
     deadline = None if timeout is None else time.monotonic() + timeout
-    after = f"workers continue to combine the updates of queue {queue!r}"
+    after = f"the updates of queue {queue!r} stay queued until workers combine them"
     awaited = AwaitedWork(queue, "combine the queued updates of", queued, after)
     wait_for_workers(db, awaited, lambda: is_drained(db, queue, POLL_SECONDS), deadline)
     _print_done(config, json, "drained")

@@ -93,7 +93,8 @@ class TableCheck:
         totals |= {"waiting": len(self.undecided), "whole": is_whole}
         if self.undecided:
             verification.note(
-                f"{len(self.undecided):,} keys of the table were not compared: their changes are not exported yet"
+                "keys of the table that were not compared, as their changes are not exported yet: "
+                f"{len(self.undecided):,}"
             )
         if not is_whole:
             verification.note(

@@ -74,7 +74,7 @@ def test_without_workers_what_is_begun_is_left_to_them(here: Here, db: Any) -> N
         (
             "drain words",
             "2 rows in 2 buckets: waiting for workers to combine the queued updates of queue 'words'",
-            "workers continue to combine the updates of queue 'words'",
+            "the updates of queue 'words' stay queued until workers combine them",
         ),
         (
             "rebucket words --buckets 9",
@@ -149,7 +149,7 @@ def test_a_comparison_of_a_table_does_not_wait_for_a_stopped_export(here: Here, 
     assert ended.err.startswith(
         "changes of queue 'words' that are not exported yet: 1 row; not waiting for them, as the export is stopped: "
     )
-    assert "1 keys of the table were not compared" in ended.err
+    assert "keys of the table that were not compared, as their changes are not exported yet: 1" in ended.err
     assert ended.status == 1
 
 
