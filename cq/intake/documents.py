@@ -15,19 +15,19 @@ from typing import Any, Final
 
 from cq import runtime
 from cq.combiners import changes
-from cq.config.queue import read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec, hashing
 from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
 from cq.keys import QueueKeys
-from cq.queue.checks import check_add
+from cq.queue.checks import AddCheck, check_add
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.own_writes import hides_writes, note_writes
 from cq.store.row_pages import scan_rows
+from cq.store.sizes import PREDICTED_BYTES
 from cq.store.transact import transact
 
 _PART_ITEMS: Final = 20_000
-_PART_BYTES: Final = 1_000_000
 _PIECE_ITEMS: Final = 2_000
 _PIECE_BYTES: Final = 80_000
 _UNUSED_BYTES: Final = 16
@@ -52,7 +52,8 @@ class Documents:
         type; a count of 0 means no item. For tags, the counts are `dict.fromkeys(tags, 1)`.
 
         Raises:
-            TooLarge: there are more than 20,000 items or 1 MB of them, or `put` has stored the document in parts.
+            TooLarge: there are more than 20,000 items, or replacing them all may write more than 1 MB, with the copies
+                for the levels of a roll-up and for a window; or `put` has stored the document in parts.
             InvalidData: the id does not have 1 to 8,000 bytes, or a count is not an int.
             WritesUnreadable: the transaction has already stored the document and hides its own writes.
 
@@ -60,7 +61,7 @@ class Documents:
         """
         self._check(document)
         wanted = _without_zeros(counts)
-        if _parts_for(wanted) > 1:
+        if _parts_for(read_config(tr.snapshot, self.queue.name), wanted) > 1:
             raise TooLarge(f"{len(wanted):,} items do not fit into one transaction: store them with `put`")
         self._refuse_if_hidden(tr, document)
         is_new = not self._is_in_one_part(tr, document)
@@ -87,21 +88,24 @@ class Documents:
     def put(self, db: Database, document: bytes, counts: Mapping[Any, int]) -> int:
         """Replace a document's counts; returns the number of updates added.
 
-        Costs a transaction for every 20,000 items or 1 MB of them. Items are keys of the queue's type; a count of 0
-        means no item. Raises `InvalidData` if the id does not have 1 to 8,000 bytes or a count is not an int, and the
-        errors of `CombineQueue.add`; no part is stored if the queue does not take an item.
+        Costs a transaction for each part: 20,000 items, or as many as write about 1 MB if all counts change, with the
+        copies for the levels of a roll-up and for a window. Items are keys of the queue's type; a count of 0 means no
+        item. Raises `InvalidData` if the id does not have 1 to 8,000 bytes or a count is not an int, and the errors of
+        `CombineQueue.add`; no part is stored if the queue does not take an item.
         """
         self._check(document)
         wanted = _without_zeros(counts)
-        parts = _parts_for(wanted)
-        if parts > 1:  # else the only part is refused as a whole
-            transact(db, lambda tr: check_add(read_config(tr.snapshot, self.queue.name), wanted))
-        split = _split(wanted, parts)
         updates = 0
         while True:
-            stored = transact(db, lambda tr: self._parts(tr, document))
+            config, stored = transact(
+                db, lambda tr: (read_config(tr.snapshot, self.queue.name), self._parts(tr, document))
+            )
+            parts = _parts_for(config, wanted)
+            if parts > 1:  # else the only part is refused as a whole
+                check_add(config, wanted)
             if stored not in (None, parts):
                 updates += self.remove(db, document)
+            split = _split(wanted, parts)
             results = [self._put_part(db, document, parts, number, part) for number, part in enumerate(split)]
             updates += sum(result or 0 for result in results)
             if None not in results:
@@ -207,10 +211,15 @@ def _without_zeros(counts: Mapping[Any, int]) -> dict[Any, int]:
     return {item: count for item, count in counts.items() if count != 0}
 
 
-def _parts_for(counts: dict[Any, int]) -> int:
-    """The number of parts for counts."""
-    size = sum(len(codec.encode(item)) for item in counts)
-    return max(1, -(-len(counts) // _PART_ITEMS), -(-size // _PART_BYTES))
+def _parts_for(config: QueueConfig, counts: dict[Any, int]) -> int:
+    """The number of parts for counts, so that a transaction that replaces a part writes at most about 1 MB."""
+    adds = AddCheck(config)
+    sizes = [len(codec.encode(item)) + len(codec.encode(count)) for item, count in counts.items()]
+    # Each row is counted once: parts and buckets are both ranges of the same hash, so a part has its own buckets.
+    rows = adds.each * min(2 * len(sizes), config.buckets)
+    # All items of the former counts may differ from all new ones; the new ones are also stored with the document.
+    written = rows + sum(2 * (adds.written(size) - adds.each) + size for size in sizes)
+    return max(1, -(-len(counts) // _PART_ITEMS), -(-written // PREDICTED_BYTES))
 
 
 def _split(counts: dict[Any, int], parts: int) -> list[dict[Any, int]]:

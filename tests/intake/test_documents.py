@@ -21,6 +21,11 @@ from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import combine_all, stored
+from tests.sized import MOST, Sized
+
+SIX = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
+FIRST = cq.Combiner("first-of-documents", 1, lambda key, values: values[0])
+"""A combiner without differences: adds write all levels."""
 
 
 @pytest.fixture
@@ -95,6 +100,38 @@ def test_a_document_of_long_items_fits_into_its_transactions(db: Any, documents:
 
     assert documents.put(db, b"large", large) == 2000
     assert counts_of(db, documents, b"large") == large
+
+
+@pytest.mark.parametrize(("items", "size"), [(20_000, 1), (20_000, 45), (400, 7_900)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"window": 600},
+        {"rollup": SIX},
+        {"rollup": SIX, "combiner": FIRST},
+        {"buckets": 4096},
+    ],
+    ids=["queue", "window", "rollup", "six copies", "many buckets"],
+)
+def test_a_transaction_of_a_part_writes_about_a_megabyte_at_most(
+    db: Any, name: str, settings: Any, items: int, size: int
+) -> None:
+    """Also where each update is written for all levels or for a window, and all items are replaced by others.
+
+    Parts are ranges of a hash, so that parts of few long items differ in size: a tenth more is allowed.
+    """
+    cq.configure(db, name, **settings)
+    documents, sized = Documents(cq.CombineQueue(name)), Sized(db)
+
+    for letter in "xy":
+        counts = {f"{number:06}{letter * size}": 1 for number in range(items)}
+        documents.put(sized, b"one", counts)
+        assert counts_of(db, documents, b"one") == counts
+    documents.remove(sized, b"one")
+
+    assert max(sized.sizes) <= 1.1 * MOST
+    assert sum(sized.sizes) / len(sized.sizes) > MOST / 20, "not in many small transactions either"
 
 
 def test_items_are_keys_of_the_queues_type(db: Any, name: str) -> None:
