@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cq.config.queue import QueueConfig, read_config
+from cq.config.queue import DISTINCT, QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
@@ -23,16 +23,18 @@ from cq.queue.slots import combined
 from cq.store.api import Transaction, TransactionRead
 from cq.windows.pending import read_changes, read_pending_updates
 
-NAME: Final = "distinct"
+NAME: Final = DISTINCT
 VERSION: Final = 1
 
 
 def distinct(into: str, *, parts: int = 1) -> ObserverSpec:
     """Return the observer that counts a queue's keys into another queue, by their first parts.
 
-    Put it on a queue before the first add, and do not rebuild it or change its settings later: its updates stay in the
-    other queue. Configure the other queue with keys of these parts (a single part is not a tuple), int values, the
-    combiner sum, and no window.
+    Configure the other queue with keys of these parts (a single part is not a tuple), int values, the combiner sum, and
+    no window. Its counts stay when the observer is removed. So a queue with values refuses to rebuild it, or to change
+    its settings or version, which would count all keys a second time: first remove it from each queue that counts into
+    the other queue (`cq.remove_observer`), purge the other queue (`cq.purge`), and then put it on them again
+    (`cq.put_observer`).
 
     Args:
         into: name of the other queue.

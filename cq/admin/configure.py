@@ -20,6 +20,7 @@ from cq.admin.repeated_reports import (
     RepeatedObserver,
     RepeatedReports,
     count_values,
+    refuse_recounts,
     refuse_repeats,
     repeated,
 )
@@ -81,8 +82,9 @@ def rebuild_observer(db: Database, name: str, observer: str | Observer | Observe
     """Start a new generation of an observer's data, which passes fill from all stored values.
 
     Each value is reported as new. An observer of your own must not count what it has written before: give the
-    `cq.Observer` itself instead of its name, so that its function `clear` is called. Raises `QueueNotConfigured`, and
-    `InvalidConfiguration` if the queue has no such observer.
+    `cq.Observer` itself instead of its name, so that its function `clear` is called. Raises `QueueNotConfigured`,
+    `NotInStore` if the queue has no such observer, and `InvalidConfiguration` for `distinct` if the queue has values:
+    all keys would be counted a second time.
     """
     if isinstance(observer, str):
         return change(db, name, requested(rebuilt=observer, creates=False))
@@ -367,6 +369,7 @@ def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> N
     elif after.observers != before.observers:
         if before.former is not None:
             refuse_while_rebucketing(before)
+        refuse_recounts(tr, before, after)
         for name in {each.name for each in before.observers} - {each.name for each in after.observers}:
             tr.clear_range(*keys.below(queue.observer_published(name)))
             tr.clear(queue.observer_current(name))

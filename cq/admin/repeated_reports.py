@@ -3,6 +3,11 @@
 Each value is reported as new. What the observer has written before would count a second time, unless it is cleared. So
 the function `clear` of an observer runs in the transaction that stores the configuration with its new generation: no
 pass of an earlier generation commits after it, and none of the new one before it.
+
+Of the built-in observers, `top` keeps the data of each generation apart, `feed` appends all values to a feed again, and
+an export (`export`, `webhook`, `kafka`) replaces the values of its receiver. `forward` stops if sums would count twice,
+and `rollup` cannot be rebuilt (`cq.admin.rollups.refuse_level_change`). Nor can `distinct` while the queue has values:
+several queues may count into its target, so cq cannot clear what one of them has counted.
 """
 
 from __future__ import annotations
@@ -92,14 +97,35 @@ def refuse_repeats(tr: Transaction, name: str, again: Collection[RepeatedObserve
     kept = [each for each in again if not each.is_cleared]
     if not kept:
         return
-    bounds = QueueKeys(name).values()
-    if not tr.snapshot.get_range(*bounds, limit=1).to_list():
-        tr.add_read_conflict_range(*bounds)  # a pass that writes the first value must not commit meanwhile
+    if not _has_values(tr, name):
         return
     reports = RepeatedReports(name, *_size(tr.snapshot, name), tuple(kept))
     raise InvalidConfiguration(
         f"{reports}: give it `clear`, or confirm with report_again=True, or by `cq configure`"
     )
+
+
+def refuse_recounts(tr: Transaction, before: QueueConfig, after: QueueConfig) -> None:
+    """Raises `InvalidConfiguration` if the observer `distinct` would count the keys of the queue a second time."""
+    generations = {each.name: each.generation for each in after.observers}
+    for each in before.observers:
+        into = each.counts_into
+        is_repeated = generations.get(each.name, each.generation) != each.generation
+        if into is not None and is_repeated and _has_values(tr, before.name):
+            raise InvalidConfiguration(
+                f"all keys of queue {before.name!r} would be counted a second time into queue {into!r}: remove "
+                f"the observer {each.name!r} from each queue that counts into it (`cq.remove_observer`), purge it, and "
+                "then put the observer again (`cq.put_observer`)"
+            )
+
+
+def _has_values(tr: Transaction, name: str) -> bool:
+    """Whether a queue has a value; if not, a pass that writes the first one cannot commit before the transaction."""
+    bounds = QueueKeys(name).values()
+    if tr.snapshot.get_range(*bounds, limit=1).to_list():
+        return True
+    tr.add_read_conflict_range(*bounds)
+    return False
 
 
 def _size(snapshot: TransactionRead, name: str) -> tuple[int, bool]:

@@ -28,6 +28,8 @@ DEFAULT_BUCKETS: Final = 4
 """Buckets of a new queue on a cluster."""
 LOCAL_BUCKETS: Final = 1
 """Buckets of a new queue in an embedded store, where a worker runs one pass after the other."""
+DISTINCT: Final = "distinct"
+"""Name of the built-in observer that counts keys into another queue, see `cq.observers.distinct`."""
 MAX_GENERATIONS: Final = (1 << 32) - 2
 """The largest number of a generation: it and its successor fit into the four bytes of a key."""
 
@@ -66,6 +68,11 @@ class ObserverConfig:
         It ignores deletions: expired and purged periods change no longer period.
         """
         return self.is_built_in and self.name == OBSERVER
+
+    @property
+    def counts_into(self) -> str | None:
+        """The queue into which it counts each key that is reported as new; None for all other observers."""
+        return self.settings.get("into") if self.is_built_in and self.name == DISTINCT else None
 
     @property
     def named(self) -> Named:

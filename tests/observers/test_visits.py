@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import cq
 from cq.errors import InvalidConfiguration
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
@@ -22,7 +25,7 @@ from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from cq.windows.expiry import expire
 from tests.clocks import START, Clock, set_clock
-from tests.helpers import configured, put_built_in
+from tests.helpers import add, configured, put_built_in
 
 
 @pytest.fixture
@@ -163,3 +166,70 @@ def test_what_cannot_be_counted_into_another_queue_is_refused(db: Any, name: str
         distinct("other", parts=0)
     with pytest.raises(InvalidConfiguration, match="settings that are invalid"):
         FACTORIES["distinct"](pairs, {"into": "other"}, 1)
+
+
+@pytest.fixture
+def counted(db: Any, name: str) -> tuple[str, str, str]:
+    """The names of two queues of pairs and of the one that counts the pairs of both: 2 + 1 of "/", 1 of "/other"."""
+    first, second, into = f"{name}.first", f"{name}.second", f"{name}.into"
+    cq.configure(db, into, key=str, value=int, combiner="sum")
+    for queue in (first, second):
+        cq.configure(db, queue, key=(str, str), observers=[distinct(into)])
+    add(db, first, {("/", "ann"): 2, ("/", "bob"): 1, ("/other", "ann"): 1})
+    add(db, second, {("/", "eve"): 1})
+    drain(db, first, second, into)
+    assert_values(db, into, {"/": 3, "/other": 1})
+    return first, second, into
+
+
+REBUILDS: dict[str, Callable[[Any, str, str], object]] = {
+    "by name": lambda db, queue, into: cq.rebuild_observer(db, queue, "distinct"),
+    "by settings": lambda db, queue, into: cq.rebuild_observer(db, queue, distinct(into)),
+    "another version": lambda db, queue, into: cq.put_observer(db, queue, replace(distinct(into), version=2)),
+    "configured": lambda db, queue, into: cq.configure(
+        db, queue, observers=[replace(distinct(into), version=2)], report_again=True
+    ),
+    "another queue": lambda db, queue, into: cq.put_observer(db, queue, distinct(f"{into}.other")),
+}
+
+
+@pytest.mark.parametrize("rebuild", REBUILDS.values(), ids=REBUILDS)
+def test_a_rebuild_never_counts_keys_a_second_time(
+    db: Any, counted: tuple[str, str, str], rebuild: Callable[[Any, str, str], object]
+) -> None:
+    first, second, into = counted
+    before = configured(db, first)
+
+    with pytest.raises(InvalidConfiguration, match="would be counted a second time into queue"):
+        rebuild(db, first, into)
+
+    assert configured(db, first) == before
+    for queue in (first, second):  # as the error says
+        cq.remove_observer(db, queue, "distinct")
+    cq.purge(db, into)
+    for queue in (first, second):
+        cq.put_observer(db, queue, distinct(into))
+    add(db, second, {("/", "joe"): 1})
+    drain(db, first, second, into)
+    assert_values(db, into, {"/": 4, "/other": 1})
+
+
+def test_without_the_refusal_a_rebuild_counts_twice(db: Any, counted: tuple[str, str, str]) -> None:
+    first, _, into = counted
+    with patch("cq.admin.configure.refuse_recounts"):
+        cq.rebuild_observer(db, first, "distinct")
+    drain(db, *counted)
+
+    assert_values(db, into, {"/": 5, "/other": 2})
+
+
+def test_a_queue_without_values_can_be_counted_in_another_way(db: Any, name: str) -> None:
+    pairs, into = f"{name}.pairs", f"{name}.into"
+    cq.configure(db, into, key=str, value=int, combiner="sum")
+    cq.configure(db, pairs, key=(str, str), observers=[distinct(f"{name}.mistaken")])
+    cq.put_observer(db, pairs, distinct(into))
+    cq.rebuild_observer(db, pairs, "distinct")
+    add(db, pairs, {("/", "ann"): 1})
+    drain(db, pairs, into)
+
+    assert_values(db, into, {"/": 1})
