@@ -23,7 +23,7 @@ from cq.store.embedded.binding.keys import Row
 T = TypeVar("T")
 
 # Reentrant: the garbage collector may drop a transaction, which settles its futures, in a thread that holds this lock.
-_callbacks_lock = threading.RLock()
+callbacks_lock = threading.RLock()
 _allocate = threading.Lock
 
 
@@ -68,7 +68,7 @@ class Future(Generic[T]):
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         """Call `callback(future)` once it is ready: at once, or later in the thread that makes it ready."""
         self._take()
-        with _callbacks_lock:
+        with callbacks_lock:
             if not self._done:
                 self._callbacks.append(callback)
                 return
@@ -98,7 +98,7 @@ class Future(Generic[T]):
 
     def settle(self, result: T | None = None, error: BaseException | None = None) -> bool:
         """Make the future ready; return False if it was ready before."""
-        with _callbacks_lock:
+        with callbacks_lock:
             if self._done:
                 return False
             self._result, self._error, self._done = result, error, True

@@ -27,8 +27,9 @@ from cq.store.embedded.binding.error import (
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import Cancellation, F, Key, failed
+from cq.store.embedded.binding.future import Cancellation, F, failed
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
+from cq.store.embedded.binding.uncommitted import Stamp
 from cq.store.embedded.client.settings import Settings
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
@@ -78,7 +79,7 @@ class TransactionState:
         self.defaults = defaults
         self.snapshot: Snapshot | None = None
         self.watches: list[Watch] = []
-        self.stamp: Key | None = None
+        self.stamp: Stamp | None = None
         self.begin()
         self._begin_try()
 
@@ -193,6 +194,8 @@ class TransactionState:
         self.settings.set_timeout(milliseconds)
         self._time_out_if_due()  # a longer timeout does not revive the transaction
         self.deadline = self._started + milliseconds / 1000 if milliseconds else None
+        if not self.committing:
+            self.set_deadline_of_futures(self.deadline)
 
     def disable_read_your_writes(self) -> None:
         """Make reads ignore own writes."""
@@ -260,6 +263,13 @@ class TransactionState:
             self.snapshot = None
 
     # Futures that depend on the commit
+
+    def set_deadline_of_futures(self, deadline: float | None) -> None:
+        """Make the versionstamp and the watches of this try fail with 1031 at a time; with None, at none."""
+        if self.stamp is not None:
+            self.stamp.set_deadline(deadline)
+        for watch in self.watches:
+            watch.set_deadline(deadline)
 
     def drop_futures(self, stamp_code: int, watch_code: int | None = None) -> None:
         """Fail the versionstamp and the watches of this try."""

@@ -24,6 +24,7 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import Cancellation, FutureInt64, FutureVoid, Key, failed, ready
 from cq.store.embedded.binding.keys import METADATA_VERSION, key_bytes, max_key_bytes
+from cq.store.embedded.binding.uncommitted import Stamp
 from cq.store.embedded.client.options import TransactionOptions
 from cq.store.embedded.client.reading import TransactionRead
 from cq.store.embedded.client.settings import Settings
@@ -61,6 +62,7 @@ class Transaction(TransactionWrites):
         except FDBError as failure:
             return state.failed_at_version(FutureVoid, failure)
         watch = Watch(state.engine.watches, key, value)
+        watch.set_deadline(state.deadline)
         state.watches.append(watch)
         return watch
 
@@ -90,6 +92,7 @@ class Transaction(TransactionWrites):
         if refusal := state.refusal():
             return failed(FutureVoid, refusal)
         state.committing = True
+        state.set_deadline_of_futures(None)  # the commit has the deadline; its end makes them ready
         state.cancellation = Cancellation()  # a commit waits for earlier reads: their results stay valid
         if state.total_size > state.settings.size_limit:
             state.writes.place_stamped()  # overwritten values do not count
@@ -179,7 +182,8 @@ class Transaction(TransactionWrites):
         if error := state.refusal():
             return failed(Key, error)
         if state.stamp is None:
-            state.stamp = Key()
+            state.stamp = Stamp()
+            state.stamp.set_deadline(state.deadline)
         return state.stamp
 
     def get_approximate_size(self) -> FutureInt64:

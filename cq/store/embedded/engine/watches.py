@@ -19,6 +19,7 @@ from typing import Any
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
 from cq.store.embedded.binding.future import FutureVoid
+from cq.store.embedded.binding.uncommitted import Uncommitted
 from cq.store.embedded.engine.conflict_log import CommittedGroup
 from cq.store.embedded.file.lock_file import Listener
 
@@ -30,7 +31,7 @@ _MAX_PAUSE_SECONDS = 0.008
 """The pause between two rounds grows up to this, while commits concern no watched key."""
 
 
-class Watch(FutureVoid):
+class Watch(Uncommitted[None], FutureVoid):
     """Ready when the key has another value. Dropping the future ends the watch, unless it has a callback."""
 
     __slots__ = ("key", "value", "watches")
