@@ -8,10 +8,13 @@ from __future__ import annotations
 import platform
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
 
+from cq import runtime
 from cq.config.queue import read_config
 from cq.distribution import version
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
@@ -43,6 +46,8 @@ from cq.store.transact import transact
 
 TIMEOUT_SECONDS: Final = 5.0
 """Time limit of each transaction, so that every check ends."""
+_AT_ONCE: Final = 32
+"""Receivers that are asked at the same time: each may take 30 seconds to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +112,75 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
     for queue in queues:
         for name, check in store.of_queue(queue, space).items():
             yield _check(name, check)
-    yield from _exports(db, seen, [each for each in found if each.finding in OF_EXPORTS])
-    for queue in transact(db, partial(_with_outbox, queues=queues)):
-        yield _check(f"outbox of {queue}", partial(_outbox, db, queue))
-    yield from _outbox_tables(db)
-
-
-def _exports(db: OpenDatabase, seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
-    """The findings about each export, and a check of what it exports to if it has more to say."""
-    checks = {NAME: _export, FORWARD: _forward, WEBHOOK: _sink, KAFKA: _sink}
-    for observer, check_observer in checks.items():
-        for queue in sorted(each.name for each in seen.queues):
-            if transact(db, partial(_has, queue=queue, observer=observer)):
-                name = f"{observer} of {queue}"
-                urgent = [Check(name, False, _advice(each)) for each in found if each.name == queue]
-                yield from urgent
-                check = _check(name, partial(check_observer, db, queue))
-                if not (urgent and check.ok):
-                    yield check
-    for each in found:
+    of_exports = [each for each in found if each.finding in OF_EXPORTS]
+    exports = list(_exports(db, queues, of_exports))
+    outboxes = [*_outboxes(db, queues), *_outbox_tables(db)]
+    answers = _asked([*exports, *outboxes])
+    for export, answer in zip(exports, answers, strict=False):
+        yield from _of_export(export, answer.result())
+    for each in of_exports:
         if seen.exports[each.name].table is None:  # the application exports it
             yield Check(f"export of {each.name}", False, _advice(each))
+    for answer in answers[len(exports) :]:
+        yield answer.result()
+
+
+class _AskedSystem(NamedTuple):
+    """A system that a check asks: the name and the function of the check, and the findings about the export to it."""
+
+    name: str
+    check: Callable[[], str]
+    found: Sequence[Remark] = ()
+
+
+def _asked(receivers: Sequence[_AskedSystem]) -> list[Future[Check]]:
+    """The checks of receivers, in their order; they are asked at the same time, as each may be slow."""
+    answers: list[Future[Check]] = [Future() for _ in receivers]
+    waiting: SimpleQueue[tuple[_AskedSystem, Future[Check]]] = SimpleQueue()
+    for pair in zip(receivers, answers, strict=True):
+        waiting.put(pair)
+
+    def ask() -> None:
+        while True:
+            try:
+                receiver, answer = waiting.get_nowait()
+            except Empty:
+                return
+            try:
+                answer.set_result(_check(receiver.name, receiver.check))
+            except BaseException as error:  # noqa: BLE001 - who waits for the answer raises it
+                answer.set_exception(error)
+
+    for _ in range(min(_AT_ONCE, len(receivers))):
+        runtime.start_thread(ask, "cq-doctor")  # ^C does not wait for it, as it would for a pool's threads
+    return answers
+
+
+def _exports(db: OpenDatabase, queues: Sequence[str], found: Sequence[Remark]) -> Iterator[_AskedSystem]:
+    """The receiver of each export."""
+    checks = {NAME: _export, FORWARD: _forward, WEBHOOK: _sink, KAFKA: _sink}
+    for observer, check_observer in checks.items():
+        for queue in queues:
+            if transact(db, partial(_has, queue=queue, observer=observer)):
+                of_queue = [each for each in found if each.name == queue]
+                yield _AskedSystem(f"{observer} of {queue}", partial(check_observer, db, queue), of_queue)
+
+
+def _of_export(export: _AskedSystem, check: Check) -> Iterator[Check]:
+    """One line for each cause: the findings about an export, and the check of its receiver if it has more to say."""
+    is_known = check.ok or any(check.message in _advice(each) for each in export.found)
+    for each in export.found:
+        if is_known or not _repeats(check, each):
+            yield Check(export.name, False, _advice(each))
+    if not (export.found and is_known):
+        yield check
+
+
+def _repeats(check: Check, remark: Remark) -> bool:
+    """Whether a check says more about the error of a failing export, whose text begins with state and type."""
+    _, _, error = " ".join(remark.text.split()).partition(": ")
+    _, _, message = error.partition(": ")
+    return remark.finding is Finding.EXPORT and bool(message) and message in check.message
 
 
 def _queues(seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
@@ -206,6 +259,12 @@ def _export(db: OpenDatabase, queue: str) -> str:
         found.reporting.close()
 
 
+def _outboxes(db: OpenDatabase, queues: list[str]) -> Iterator[_AskedSystem]:
+    """The database of each outbox."""
+    for queue in transact(db, partial(_with_outbox, queues=queues)):
+        yield _AskedSystem(f"outbox of {queue}", partial(_outbox, db, queue))
+
+
 def _with_outbox(tr: Transaction, queues: list[str]) -> list[str]:
     """The queues that have an outbox, also one whose settings are unreadable: its check reports the error."""
     return [queue for queue in queues if tr.snapshot.get(OutboxKeys(queue).settings).present()]
@@ -225,8 +284,8 @@ def _outbox(db: OpenDatabase, queue: str) -> str:
     return f"rows to add: {found.rows:,}{oldest}"
 
 
-def _outbox_tables(db: OpenDatabase) -> Iterator[Check]:
-    """A check of each table that has rows of outboxes."""
+def _outbox_tables(db: OpenDatabase) -> Iterator[_AskedSystem]:
+    """Each table that has rows of outboxes."""
     from cq.observers.outbox.strays import outbox_tables, place_of, table_status  # imports SQLAlchemy
 
     def check(settings: OutboxSettings, queues: list[str]) -> str:
@@ -236,7 +295,7 @@ def _outbox_tables(db: OpenDatabase) -> Iterator[Check]:
         return "each row is of a queue with an outbox"
 
     for settings, queues in outbox_tables(db).items():
-        yield _check(f"outbox table in {place_of(settings)}", partial(check, settings, queues))
+        yield _AskedSystem(f"outbox table in {place_of(settings)}", partial(check, settings, queues))
 
 
 def _forward(db: OpenDatabase, queue: str) -> str:

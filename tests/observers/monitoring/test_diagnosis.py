@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,11 +24,17 @@ from cq.observers.export.spec import export_spec
 from cq.observers.forward.observer import forward_spec
 from cq.observers.monitoring import doctor_cluster, doctor_embedded
 from cq.observers.monitoring.diagnosis import Check, doctor
+from cq.observers.webhook import client
+from cq.observers.webhook.observer import webhook_spec
 from cq.store.embedded import Database as Embedded
+from cq.testing import drain
 from tests.config.test_features import needs_another
 from tests.conftest import cluster_url
+from tests.helpers import add
 from tests.observers.monitoring.test_cluster_status import IN_ORDER
 from tests.observers.sql.sqlhelpers import configure, sql
+from tests.observers.webhook.webhookhelpers import SECRET, serving
+from tests.observers.worker.workerhelpers import SECONDS
 
 EMBEDDED = ["python", "cq", "binding", "client library", "store file", "room"]
 STATUS_CHECKS = ["redundancy", "space", "throttling", "clients", "messages"]
@@ -436,3 +444,77 @@ def test_a_forward_is_looked_at_and_what_is_wrong_with_it_said(
     check = looks(url)["forward of words"]
 
     assert (check.ok, check.message) == (True, "queue 'all' of the store in $CQ_FORWARD_URL takes it")
+
+
+def receivers_of_all_kinds(
+    db: Any, open_silent: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """The names of the checks of two webhooks and a reporting database, which accept connections and never answer."""
+    for number in (1, 2):
+        monkeypatch.setenv(f"CQ_SILENT_{number}", f"http://{open_silent()}/")
+        cq.configure(db, f"hook{number}", observers=[webhook_spec(f"CQ_SILENT_{number}")])
+    monkeypatch.setenv("CQ_WEBHOOK_SECRET", SECRET)
+    monkeypatch.setenv("CQ_REPORTING_URL", f"postgresql://user@{open_silent()}/reports")
+    cq.configure(db, "words", observers=[export_spec("words")])
+    return ["export of words", "webhook of hook1", "webhook of hook2"]
+
+
+def test_slow_receivers_are_asked_at_the_same_time(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None answers before all have been asked; one after the other, the first one would be waited for."""
+    listening: list[socket.socket] = []
+
+    def open_silent() -> str:
+        listening.append(socket.create_server(("127.0.0.1", 0)))
+        listening[-1].settimeout(SECONDS)
+        return f"127.0.0.1:{listening[-1].getsockname()[1]}"
+
+    monkeypatch.setattr(client, "REQUEST_SECONDS", 10 * SECONDS)
+    expected = receivers_of_all_kinds(db, open_silent, monkeypatch)
+    found: list[str] = []
+    looking = threading.Thread(target=lambda: found.extend(wrong(url)))
+    looking.start()
+    asked = []
+    try:
+        for each in listening:
+            asked.append(each.accept()[0])
+            assert asked[-1].recv(1)
+        assert looking.is_alive()
+    finally:
+        for connection in (*asked, *listening):
+            connection.close()
+        looking.join(SECONDS)
+
+    assert found == ["workers", *expected]  # no worker is alive
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_failing_webhook_has_one_line_for_each_cause(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch, is_same: bool
+) -> None:
+    monkeypatch.setenv("CQ_WEBHOOK_SECRET", SECRET)
+    with serving(lambda request, body: (503, b"")) as receiver:
+        monkeypatch.setenv("CQ_WEBHOOK_URL", receiver)
+        cq.configure(db, "words", observers=[webhook_spec()])
+        add(db, "words", {"a": 1})
+        drain(db, "words")
+        if not is_same:
+            monkeypatch.delenv("CQ_WEBHOOK_URL")
+        lines = [check.message for check in doctor(url) if check.name == "webhook of words"]
+
+    assert lines[0].startswith("is failing: ExportFailed: ")
+    assert "answered 503" in lines[0]
+    assert lines[1:] == ([] if is_same else ["$CQ_WEBHOOK_URL is not set: give the URL of the webhook there"])
+
+
+def test_a_reporting_database_that_is_down_has_one_line(
+    db: Any, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://user@127.0.0.1:1/reports")
+    cq.configure(db, "words", observers=[export_spec("words")])
+    add(db, "words", {"a": 1})
+    drain(db, "words")
+
+    (line,) = [check.message for check in doctor(url) if check.name == "export of words"]
+    assert line.startswith("the reporting database cannot be used: start it, or correct its URL in")
