@@ -125,10 +125,10 @@ def test_a_stopped_export_waits_and_is_in_order_again_at_once(
         sql(export, "INSERT INTO cq_progress SELECT * FROM kept")
         watched.until(lambda: {value for _, value in table_of(export)} == {2})
         watched.until(lambda: export_status(db, name)[0].waiting_buckets == 0)
+        watched.until(lambda: export_status(db, name)[0].state == "active")
         seen = overview(db, name)
         assert stuck(seen) == []
         assert remarks(seen) == []
-        assert export_status(db, name)[0].state == "active"
     assert watched.urgent == ["export_stopped"]
     assert len(caplog.records) == 1
 
