@@ -73,8 +73,12 @@ class Quarantine:
     def committed(self, result: PassResult) -> None:
         """Add the keys that the committed pass has set aside, and remove those that it has reported."""
         self._errors.clear()
-        for encoded in self._tried.keys() & (result.values.keys() | result.aside.keys()):
-            del self._tried[encoded]
+        if self._tried:  # else nothing per key: a pass may report thousands
+            self._tried = {
+                encoded: tried
+                for encoded, tried in self._tried.items()
+                if encoded not in result.values and encoded not in result.aside
+            }
         self.rejected, self.rejected_in_backfill, self.rejected_in_expiry = {}, {}, {}
         for encoded in self.suspects.keys() & result.values.keys():
             del self.suspects[encoded]

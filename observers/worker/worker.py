@@ -165,8 +165,8 @@ class Worker:
     def drain(self) -> list[str]:
         """Combine until no update is queued at some moment, or `stop` is called; other workers may run, too.
 
-        Then finish exports, outboxes, clouds and feeds. Returns a line for each part of the work that is left undone,
-        which an event has reported, too: nothing is left if there are none. A queue that cannot be combined does not
+        Then finish exports, outboxes, clouds and feeds. Returns one line for each part of the work that is undone,
+        which an event has reported, too; an empty list if all is done. A queue that cannot be combined does not
         stop the others. At the end, it is an error if the worker was created for this queue by name.
 
         Raises:
