@@ -17,7 +17,7 @@ from cq.failure import KeyFailure
 from cq.keys import place
 from cq.observer import CONVERSION, Change
 from cq.passes.open_bucket import OpenBucket
-from cq.passes.reporting import receiving_generations
+from cq.passes.reporting import note_unreported
 from cq.plain_text import describe
 from cq.queue.bounded_reads import read_values
 from cq.queue.bucket_state import BucketState
@@ -58,10 +58,7 @@ class ConvertedPiece:
         missed.read_all(list(self.values))
         missed.check(reported)
         missed.clear(reported)
-        for encoded, (value, failure) in self.unreported.items():
-            generations = receiving_generations(positions, place(encoded))
-            missed.note(encoded, failure, dict.fromkeys(generations, value))
-        return {encoded: failure for encoded, (_, failure) in self.unreported.items()}
+        return note_unreported(missed, self.unreported, positions)
 
 
 def convert_some(bucket: OpenBucket, limit: int, limit_bytes: int) -> ConvertedPiece:

@@ -23,7 +23,7 @@ from cq.keys.expiry import pack_count, pack_time
 from cq.observer import EXPIRY, PURGE, Change
 from cq.passes.batch import Batch
 from cq.passes.open_bucket import OpenBucket
-from cq.passes.reporting import receiving_generations
+from cq.passes.reporting import note_unreported
 from cq.queue.bounded_reads import prefix_read, read_at_hashes, read_values
 from cq.queue.bucket_state import BucketState, has_new_purge, needs_purge
 from cq.queue.ledger import count_dropped
@@ -64,10 +64,7 @@ class Deleted:
         missed.read_all(self.all_keys)
         missed.check(self.keys)
         missed.clear(self.keys)
-        for encoded, (value, failure) in self.unreported.items():
-            generations = receiving_generations(positions, place(encoded))
-            missed.note(encoded, failure, dict.fromkeys(generations, value))
-        return {encoded: failure for encoded, (_, failure) in self.unreported.items()}
+        return note_unreported(missed, self.unreported, positions)
 
 
 def purge_some(batch: Batch, limit: int, limit_bytes: int) -> Deleted:

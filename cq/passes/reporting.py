@@ -17,7 +17,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.failure import KeyFailure
-from cq.keys import QueueKeys, places
+from cq.keys import QueueKeys, place, places
 from cq.observer import Change
 from cq.plain_text import describe
 from cq.queue.bounded_reads import prefix_read, read_at_hashes, read_values
@@ -142,6 +142,21 @@ class BackfillReader:
 def receiving_generations(positions: Mapping[int, bytes | None], where: bytes) -> list[int]:
     """Return the generations of the observers that receive changes of the key at a position in hash order."""
     return [generation for generation, cursor in positions.items() if cursor is None or where <= cursor]
+
+
+def note_unreported(
+    missed: MissedReports,
+    unreported: Mapping[bytes, tuple[bytes, KeyFailure]],
+    positions: Mapping[int, bytes | None],
+) -> dict[bytes, KeyFailure]:
+    """Write the missed reports of rejected keys, `{encoded key: (encoded former value, failure)}`.
+
+    Returns {rejected key: failure}.
+    """
+    for encoded, (value, failure) in unreported.items():
+        generations = receiving_generations(positions, place(encoded))
+        missed.note(encoded, failure, dict.fromkeys(generations, value))
+    return {encoded: failure for encoded, (_, failure) in unreported.items()}
 
 
 def changes_by_observer(
