@@ -64,7 +64,6 @@ from cq.store.api import Database, Transaction
 from cq.store.api import TransactionRead as Snapshot
 from cq.store.space import Space
 from cq.store.transact import transact, transactional
-from cq.windows.series import Series
 from cq.windows.window import Window, WindowStatistics
 
 __all__ = [
@@ -105,7 +104,6 @@ __all__ = [
     "QueueConfig",
     "QueueFull",
     "QueueNotConfigured",
-    "Series",
     "Snapshot",
     "Space",
     "StoreError",

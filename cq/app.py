@@ -41,21 +41,21 @@ class QueueCode:
 
     @property
     def value_combiner(self) -> Combiner:
-        """The combiner of the values that passes store; of a merged window, only the slices have combined values."""
-        return latest_only(self.combiner) if self.config.merges_window else self.combiner
+        """The combiner of the values that passes store: only the latest update of each key in a list of keys."""
+        return latest_only(self.combiner) if self.config.lists_keys else self.combiner
 
     @property
     def is_heard(self) -> bool:
-        """Whether an observer receives changes, other than one that adds them to the next level of a roll-up.
+        """Whether an observer receives changes, other than the one that keeps the totals of a window.
 
         Only then must a new value derive from the whole backlog: differences add up to the same sum, whatever the steps
-        are. Folding the backlog of a level first would take most of the time of combining it.
+        are. Folding the backlog of slices first would take most of the time of combining it.
         """
-        return not all(each.derives_level for each in self.config.observers)
+        return not all(each.keeps_totals for each in self.config.observers)
 
     @property
     def is_foreign(self) -> bool:
-        """Whether passes over the queue run other code than cq's combiners and the observer of a level."""
+        """Whether passes over the queue run other code than cq's combiners and the observer of totals."""
         return self.is_heard or built_in_combiner(self.combiner.name) is not self.combiner
 
 

@@ -47,8 +47,7 @@ class Combiner:
         value_types: the types of values that it supports; empty: all types.
         takes_delete: whether `DELETE` is a valid update of its queues.
         difference: `difference(new, old)` returns an update that changes `old` into `new` in any combination that
-            includes `old`; either may be None for no value. It returns None if no update is needed. A combiner without
-            it has no such update, so each add to a queue with a roll-up writes all levels.
+            includes `old`; either may be None for no value. It returns None if no update is needed.
         is_idempotent: whether a value combined with itself, or with any value that it includes, stays as it is. A
             forward of all values may then start again.
         convert: `convert(key, value, version)` returns the value of this version for a value that the combiner made in

@@ -39,7 +39,6 @@ from cq.store import OpenDatabase
 from cq.store.api import Database, Transaction
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
-from cq.windows.expiry import expire
 
 if TYPE_CHECKING:
     from cq.aio import AsyncDatabase
@@ -80,14 +79,14 @@ def cq_aio_db(cq_db: OpenDatabase) -> AsyncDatabase:
 
 
 def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> None:
-    """Do all work of workers: expire keys and updates of windows, combine, call observers, publish clouds and export.
+    """Do all work of workers: expire keys and slices of windows, combine, call observers, publish clouds and export.
 
     It runs in the calling thread, in the same order each time, and without pauses. It does not retry a failed export,
     and it sets updates aside as a worker does. `assert_drained` checks that neither has happened.
 
     Args:
         db: a database of either store.
-        queues: the queues, which include the levels of their roll-ups; default: all queues of the store. Use the
+        queues: the queues, which include their levels and windows; default: all queues of the store. Use the
             default if observers add to queues.
         app: the application's combiners, observers and exporters.
 
@@ -99,8 +98,6 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     """
     names = _names(db, queues)
     code_of = app or App()
-    for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
-        _expire(db, name)
     for _ in range(ROUNDS):
         _notify_due(db, names)
         waiting = transact(db, lambda tr: _notified(tr, names, code_of))
@@ -206,18 +203,12 @@ def _code(tr: Transaction, name: str, app: App) -> QueueCode:
     return app.code(read_config(tr.snapshot, name), FACTORIES)
 
 
-def _expire(db: Database, name: str) -> None:
-    with suppress(QueueNotConfigured):  # an export queue, or `_notified` raises it
-        while (expired := expire(db, name)) is not None and expired.rows:
-            pass
-
-
 def _notify_due(db: Database, names: list[str]) -> None:
     """Notify the buckets of due keys, as workers do; not of a paused queue, whose keys do not expire."""
     for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
         if transact(db, lambda tr: read_flags(tr.snapshot, name)).is_paused(runtime.time()):  # noqa: B023
             continue
-        with suppress(QueueNotConfigured):  # as in `_expire`
+        with suppress(QueueNotConfigured):  # an export queue, or `_notified` raises it
             task = ExpiryTask(db, name)
             while task.run() == 0.0:
                 pass

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cq.app import Factory
-from cq.config.queue import ObserverConfig, QueueConfig
-from cq.config.rollup import OBSERVER as ROLLUP
+from cq.config.queue import TOTALS, ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers import distinct, rollup
+from cq.observers import distinct, window_totals
 from cq.observers.export import queue as export
 from cq.observers.export.spec import export_spec
 from cq.observers.feeds import observer as feedobserver
@@ -73,7 +72,7 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     kafka.NAME: _checked(kafka.observer, kafka.NAME, kafka_spec),
     "feed": _checked(feedobserver.observer, "feed", feed_spec),
     distinct.NAME: _checked(distinct.observer, distinct.NAME, distinct.distinct),
-    ROLLUP: rollup.observer,
+    TOTALS: window_totals.observer,
 }
 """{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
 

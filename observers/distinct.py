@@ -2,7 +2,7 @@
 
 For a queue with keys (page, visitor), the other queue has the number of different visitors of each page. A pass that
 writes the first value of a key, or removes its value, adds 1 or -1 to the other queue in its own transaction. So the
-count is exact even if workers crash. For a queue with a window it is the number of distinct visitors in the window.
+count is exact even if workers crash. For the keys in a window it is the number of distinct visitors in the window.
 The combiner `distinct` (see `cq.sketches`) estimates distinct counts instead, in a few kilobytes for each page.
 """
 
@@ -21,7 +21,8 @@ from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue, own_combiner
 from cq.queue.slots import combined
 from cq.store.api import Transaction, TransactionRead
-from cq.windows.pending import read_changes, read_pending_updates
+from cq.windows.pending import read_pending_updates
+from cq.windows.slices import read_changes
 
 NAME: Final = DISTINCT
 VERSION: Final = 1
@@ -30,8 +31,8 @@ VERSION: Final = 1
 def distinct(into: str, *, parts: int = 1) -> ObserverSpec:
     """Return the observer that counts a queue's keys into another queue, by their first parts.
 
-    Configure the other queue with keys of these parts (a single part is not a tuple), int values, the combiner sum, and
-    no window. Its counts stay when the observer is removed. So a queue with values refuses to rebuild it, or to change
+    Configure the other queue with keys of these parts (a single part is not a tuple), int values and the combiner sum.
+    Its counts stay when the observer is removed. So a queue with values refuses to rebuild it, or to change
     its settings or version, which would count all keys a second time: first remove it from each queue that counts into
     the other queue (`cq.remove_observer`), purge the other queue (`cq.purge`), and then put it on them again
     (`cq.put_observer`).
@@ -62,13 +63,8 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
     target = CombineQueue(into)
 
     def count(tr: Transaction, changes: list[Change]) -> None:
-        wanted = read_config(tr, into)
-        if wanted.window is not None:
-            raise InvalidConfiguration(
-                f"expected queue {into!r} to have no window, as keys are counted into it"
-            )
         keys = [first_parts(change.key, parts) for change in changes]
-        encoded_keys = wanted.key.encode_all(keys)
+        encoded_keys = read_config(tr, into).key.encode_all(keys)
         # By encoded keys: applications' ints have predictable hashes, which an attacker could make collide.
         counts: Counter[bytes] = Counter()
         for encoded, change in zip(encoded_keys, changes, strict=True):
@@ -85,21 +81,24 @@ def first_parts(key: tuple[Any, ...], parts: int) -> Any:
 
 
 def count_now(tr: TransactionRead, source: str, into: str, parts: int, now: int) -> dict[Any, int]:
-    """Return the pending changes of the counts: of all queued updates, and of all rows that have expired by `now`.
+    """Return the pending changes of the counts: of all queued updates, and of all slices that have left by `now`.
 
     At the transaction's read version: added to the values of the other queue, they give the exact counts, even if no
     worker runs. Raises `BacklogTooDeep`.
 
     Args:
         tr: a transaction's snapshot reads.
-        source: the queue with the keys; it may have a window.
+        source: the queue with the keys; it may be that of the keys in a window.
         into: the queue with the counts.
         parts: number of the first parts of a key to count by.
         now: in milliseconds since 1970.
     """
     config, target = read_config(tr, source), read_config(tr, into)
     queue = CombineQueue(source).keys
-    changes = read_changes(tr, config, now)
+    if config.level_of is not None and config.level_of.is_window:
+        changes = read_changes(tr, read_config(tr, config.level_of.queue), now)
+    else:
+        changes = read_pending_updates(tr, config)
     futures = {encoded: tr.get(queue.value(encoded)) for encoded in changes}
     combiner = own_combiner(CombineQueue(source), config)
     counts: Counter[Any] = Counter()

@@ -20,12 +20,13 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
-from cq.admin.configure import change, requested
+from cq.admin.configure import change, put_observer, requested
 from cq.arguments import repeatable
-from cq.config.window import milliseconds
+from cq.config.window import WindowSpec, milliseconds
+from cq.errors import InvalidConfiguration
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
-from cq.windows.refused import TAKEN
+from cq.windows.window import TAKEN
 
 _PAIR: Final = (str, str)
 
@@ -70,17 +71,27 @@ class Visits:
         ever = [] if self.readers is None else [self.readers.name, self.read.name]
         return [each.name for each in (self.views, self.seen, self.visitors, self.lifetime)] + ever
 
+    @property
+    def _inside(self) -> str:
+        """The name of the queue with the pairs of page and visitor in the window."""
+        return f"{self.seen.name}.window"
+
     def configure(self, db: Database, *, window: object = (600, 10), buckets: int | None = None) -> None:
         """Configure the queues; raises `ConfigurationConflict` if they exist with other settings.
 
         `window` is the one of `cq.configure`; it can be changed.
         """
+        spec = WindowSpec.parse(window)
+        if not spec:
+            raise InvalidConfiguration("expected the width and slice of a window, such as 600/10")
         for counted in (self.visitors, self.lifetime, self.readers):
             if counted is not None:
                 cq.configure(db, counted.name, key=str, value=int, combiner="sum", buckets=buckets)
         cq.configure(db, self.views.name, key=str, window=window, buckets=buckets)
-        counts = [distinct(self.visitors.name)]
-        change(db, self.seen.name, requested(key=_PAIR, window=window, buckets=buckets, put=counts))
+        # Only its window is read: pairs that have left it are deleted.
+        left = -(-(spec.width + spec.slice) // 1000)
+        cq.configure(db, self.seen.name, key=_PAIR, window=window, expire=left, buckets=buckets)
+        put_observer(db, self._inside, distinct(self.visitors.name))
         if self.readers is not None:
             counts = [distinct(self.readers.name)]
             change(db, self.read.name, requested(key=_PAIR, buckets=buckets, put=counts))
@@ -136,14 +147,14 @@ class Visits:
         return result
 
     def get(self, tr: TransactionRead, page: str, *, pending: bool = False) -> PageVisits:
-        """Return the counts of a page: a read for each count, and one of the expired rows.
+        """Return the counts of a page: a read for each count, and one of the slices that have left.
 
         Each is the last combined value. With `pending` they are exact at the transaction's read version, even if no
         worker runs; this reads all queued updates. Raises as `Window.get`.
         """
         return PageVisits(
             self.views.get(tr, page, pending=pending) or 0,
-            self._distinct(tr, self.visitors, self.seen.name, page, pending=pending),
+            self._distinct(tr, self.visitors, self._inside, page, pending=pending),
             self.lifetime.get(tr, page, pending=pending) or 0,
             None
             if self.readers is None
@@ -162,14 +173,14 @@ class Visits:
     def within(self, tr: TransactionRead, *, now: float | None = None) -> dict[str, tuple[int, int]]:
         """Return {page: (views, distinct visitors)} of the window, exact at the transaction's read version.
 
-        It includes queued updates and excludes expired rows, even if no worker runs. The number of pages is limited by
-        what one transaction can read. Raises `BacklogTooDeep` if more than 1 MB is queued or expired.
+        It includes queued updates and excludes what has left the window, even if no worker runs. The number of pages is
+        limited by what one transaction can read. Raises `BacklogTooDeep` if more than 1 MB is queued or expired.
         """
         snapshot = snapshot_of(tr)
         present = milliseconds(now)
         views = dict(_all(snapshot, self.views, now=present / 1000, pending=True))
         visitors = dict(_all(snapshot, self.visitors))
-        for page, number in count_now(snapshot, self.seen.name, self.visitors.name, 1, present).items():
+        for page, number in count_now(snapshot, self._inside, self.visitors.name, 1, present).items():
             visitors[page] = visitors.get(page, 0) + number
         pages = {page for found in (views, visitors) for page, number in found.items() if number}
         return {page: (views.get(page, 0), visitors.get(page, 0)) for page in sorted(pages)}

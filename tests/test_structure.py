@@ -63,7 +63,7 @@ observers/sink
 observers/webhook
 observers/kafka
 observers/feeds
-observers/distinct.py observers/rollup.py
+observers/distinct.py observers/window_totals.py
 observers/builtin.py
 observers/sinks.py
 observers/visits.py

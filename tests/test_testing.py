@@ -24,7 +24,7 @@ from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.passes.pass_result import ManyFailed
 from cq.testing import assert_drained, assert_values, drain
-from tests.helpers import add, stored
+from tests.helpers import add, combine_all, stored
 
 pytest_plugins = ["cq.testing"]
 
@@ -147,6 +147,7 @@ def test_a_queue_includes_the_levels_of_its_roll_up(db: Any, name: str) -> None:
     cq.configure(db, f"{name}.other")
     add(db, name, {"a": 1})
     add(db, f"{name}.other", {"a": 1})
+    combine_all(db, name)
     assert any(
         "queued updates" in line and f"'{name}.1m'" in line for line in message(assert_drained, db, name)
     )

@@ -198,8 +198,11 @@ def visits(
     from cq.cli.demos.harness.demo import run_demo
     from cq.cli.demos.visits.demo import VisitDemo
     from cq.config.window import WindowSpec
+    from cq.errors import InvalidConfiguration
 
     spec = WindowSpec.parse(window)
+    if not spec:
+        raise InvalidConfiguration("expected the width and slice of a window, such as 600/10")
     for path in logs or []:
         path.open("rb").close()  # report a missing file before the first line of output
     run_demo(

@@ -64,10 +64,10 @@ def show_status(
     """Show the backlogs of queues, the workers and warnings.
 
     For each queue its state, backlog, age and rate; for each worker its state and rate; then a line per warning.
-    The levels of a roll-up come after their queue. A terminal shows the columns that fit, and of several queues only
-    those levels that need attention; a pipe shows all. With --json one line per queue, then one line with all
-    workers and findings; with --history --json one line per queue with its minutes. The history lists queues and levels
-    in the same way.
+    The levels of a roll-up or window come after their queue. A terminal shows the columns that fit, and of several
+    queues only those levels that need attention; a pipe shows all. With --json one line per queue, then one line with
+    all workers and findings; with --history --json one line per queue with its minutes. The history lists queues and
+    levels in the same way.
     """
     if history and watched:
         raise typer.BadParameter("expected --history or --watch, got both")

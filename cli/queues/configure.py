@@ -11,7 +11,7 @@ import typer
 
 import cq
 from cq.admin.configure import change, repeated_reports, requested
-from cq.admin.rollups import is_level
+from cq.admin.levels import is_level
 from cq.app import App
 from cq.cli.queues.combiner_change import combiner_change, make_change
 from cq.cli.queues.manage import Yes, confirm
@@ -28,8 +28,8 @@ from cq.cli.shared.options import (
     option,
     seconds_of,
 )
-from cq.cli.shared.output import answer, note, with_levels
-from cq.config.queue import read_config
+from cq.cli.shared.output import answer, note, say, with_levels
+from cq.config.queue import QueueConfig, read_config
 from cq.observer import ObserverSpec
 from cq.observers.export.environment import unread_variables
 from cq.observers.export.spec import DEFAULT_ENV, export_spec
@@ -65,8 +65,8 @@ class _ConfigureCommand(HelpCommand):
     examples=[
         "cq configure words --key str --value int --combiner sum",
         "cq configure words --top --export word_counts",
-        "cq configure sessions --expire 30d",
-        "cq configure hits --rollup 1m:2d,1h:60d,1d:forever",
+        "cq configure hits --window 600/10 --rollup 1h:30d,1d:forever --expire 90d",
+        "cq configure hits.window --top",
     ],
 )
 def configure(
@@ -162,8 +162,8 @@ def configure(
         str | None,
         option(
             "WIDTH/SLICE",
-            "Count only updates of the last WIDTH seconds, removed in slices of SLICE seconds: 600/10. "
-            "Sums and counters subtract what leaves; for other combiners, each read merges the slices.",
+            "Keep values of the last WIDTH seconds, too, which move by SLICE seconds: 600/10. "
+            "`cq get QUEUE.window KEY` reads them. none: delete them; the queue stays.",
         ),
     ] = None,
     expire: Annotated[
@@ -178,7 +178,7 @@ def configure(
         option(
             "PERIOD:RETENTION,...",
             "Keep values by these periods, too, each for this time: 1m:2d,1h:60d,1d:forever. "
-            "`cq series` reads them.",
+            "`cq series` reads them. none: as --no-rollup.",
         ),
     ] = None,
     no_rollup: Annotated[
@@ -200,12 +200,19 @@ def configure(
     """Create a queue, or change its configuration.
 
     Omitted options keep their values; the defaults are for a new queue. Without any option it creates no queue, and
-    shows the settings of an existing one. The types, combiner, buckets, window and periods of an existing queue cannot
-    be changed here, except for the version of a combiner of --app. A top, an export, a forward, a webhook, a topic and
-    a feed can be added to a queue with values: workers first report all values to them. An audit can be
-    added, too: this command then reads the whole queue. Keys
-    that have values when `--expire` is first given count as updated soon after it. A top of a level of a roll-up, such
-    as hits.1h, is kept for each period: `cq top hits --by 1h`.
+    shows the settings of an existing one. The types, combiner and buckets of an existing queue cannot be changed here,
+    except for the version of a combiner of --app. A top, an export, a forward, a webhook, a topic and a feed can be
+    added to a queue with values: workers first report all values to them. An audit can be added, too: this command then
+    reads the whole queue.
+
+    A queue has the values of all time. For those of the last ten minutes, add --window 600/10; by hour for a month,
+    --rollup 1h:30d; to forget what is old, --expire 30d. A queue can have all of these, and each can be added, changed
+    and removed at any time: updates from then on count in a new window or period, and keys that have values when
+    --expire is first given count as updated soon after it.
+
+    A top, an export and so on of hits have its values of all time. Those of hits.window have the totals of the window:
+    sums of int or decimal, and counters. A top of a level, such as hits.1h, is kept for each period. With these tops,
+    `cq top hits --by 10m` and --by 1h also show the ranks before.
 
     A new version of an observer of --app receives all values again, each as new. The command says how many, and whether
     the observer clears what it has written, and asks.
@@ -261,6 +268,8 @@ def configure(
     config = change(db, queue, replace(changes, report_again=True))
     settings = config.settings()
     answer(json, f"queue {queue!r}: {_described(settings)}", queue=queue, **settings)
+    for line in [] if json else _levels_described(config):
+        say(line)
     for warning in unread_variables(changes.put):
         note(f"cq: {warning}")
 
@@ -278,7 +287,7 @@ def pause(
     store: Store = None,
     json: Json = False,
 ) -> None:
-    """Stop workers from combining a queue and the levels of its roll-up.
+    """Stop workers from combining a queue and its levels.
 
     Adds and reads continue. The name of a level, such as hits.1h, pauses this level alone.
     """
@@ -290,7 +299,7 @@ def pause(
 
 @commands.command("resume", examples=["cq resume words"])
 def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
-    """Let workers combine a queue and the levels of its roll-up again.
+    """Let workers combine a queue and its levels again.
 
     The levels continue, whatever paused them. The name of a level, such as hits.1h, resumes this level alone.
     """
@@ -325,3 +334,16 @@ def _described(settings: dict[str, object]) -> str:
         for what, value in shown.items()
         if value != []
     )
+
+
+def _levels_described(config: QueueConfig) -> list[str]:
+    """Lines that say which queues have the values over time, and how to read them."""
+    lines = []
+    if config.window is not None:
+        name, seconds = config.totals_name, config.window.width / 1000
+        top = f", and `cq configure {name} --top` keeps its top" if config.subtracts else ""
+        lines.append(f"{name}: values of the last {seconds:g} s; `cq get {name} KEY` reads them{top}")
+    if config.rollup is not None:
+        names = ", ".join(level.queue_of(config.name) for level in config.rollup.levels)
+        lines.append(f"{names}: values by period; `cq series {config.name} KEY` reads them")
+    return lines

@@ -35,6 +35,7 @@ from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
 from cq.intake.json_lines import FilePosition, LoadedLines, add_jsonl
 from cq.tables.rows import queue_rows
+from cq.windows.window import reader_of
 
 commands = CommandSet()
 
@@ -50,7 +51,7 @@ def add(
         option(
             "FILE|-",
             'Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input. For a queue with '
-            'a roll-up, "at" is the time of an update: seconds since 1970, or as 2026-01-31T12:00.',
+            'a window or a roll-up, "at" is the time of an update: seconds since 1970, or as 2026-01-31T12:00.',
         ),
     ] = None,
     once: Annotated[
@@ -98,19 +99,17 @@ def get(
     """Print the values of keys, one line per key.
 
     The exit status is 3 if a key has no value. With --json the lines are `{"key": ..., "value": ...}`. A queue with a
-    combiner of your own needs --app for --pending, and for a window whose slices are merged. For a queue with a window,
-    expired updates do not count, even if no worker has removed them yet. A damaged sketch is printed as no value; then
-    a line names its key, and the exit status is 1.
+    combiner of your own needs --app for --pending, and for a window whose slices are merged. The values of a window's
+    keys, such as those of `hits.window`, are their totals now, even if no worker runs. A damaged sketch is printed as
+    no value; then a line names its key, and the exit status is 1.
     """
     app, db = load_app(app_path), read_store(store)
 
     def read(tr: Any) -> tuple[QueueConfig, list[tuple[Any, Any]]]:
         config = read_config(tr.snapshot, queue)
-        combines = pending or config.merges_window
-        handle = cq.CombineQueue(queue, combiner=reading_combiner(app if combines else None, config))
+        combines = pending or config.lists_keys
+        handle = reader_of(config, reading_combiner(app if combines else None, config))
         wanted = [key_from_word(config.key, word) for word in keys]
-        if config.window is not None:
-            return config, list(cq.Window(handle).get_many(tr.snapshot, wanted, pending=pending).items())
         if pending:
             return config, [(key, handle.get(tr.snapshot, key, pending=True)) for key in wanted]
         return config, list(handle.get_many(tr.snapshot, wanted).items())
@@ -153,7 +152,7 @@ def items(
     """
     target, app, db = choose(format_name, output, json), load_app(app_path), read_store(store)
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
-    handle = cq.CombineQueue(queue, combiner=reading_combiner(app if config.merges_window else None, config))
+    handle = cq.CombineQueue(queue, combiner=reading_combiner(app if config.lists_keys else None, config))
     rows, damaged = queue_rows(db, handle, limit), DamagedSketches()
     if config.value.sketch is not None:
         rows = rows._replace(pages=_without_damaged(rows.pages, damaged))
@@ -168,8 +167,8 @@ def _without_damaged(pages: Iterable[Sequence[Row]], damaged: DamagedSketches) -
 
 
 def _values_in(config: QueueConfig) -> str:
-    """The name of the queue with the printed values: for a merged window, the level with its slices."""
-    return config.level_names[0] if config.merges_window else config.name
+    """The name of the queue with the printed values: for a window that reads merge, the one with its slices."""
+    return f"{config.level_of.queue}.slices" if config.lists_keys and config.level_of else config.name
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> LoadedLines:

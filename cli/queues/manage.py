@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 import cq
+from cq.admin.levels import with_levels as configs_with_levels
 from cq.admin.purge import is_purging, purging_buckets
 from cq.admin.queue_status import is_drained
-from cq.admin.rollups import with_levels as configs_with_levels
 from cq.cli.queues.waiting import POLL_SECONDS, AwaitedWork, queued, wait_for_workers
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
@@ -88,8 +88,8 @@ def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None
 def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = False) -> None:
     """Delete a queue with all its data.
 
-    These are its values, queued updates, updates set aside, top, cloud and configuration, and the levels of its
-    roll-up. A table that it was exported to stays. Adds fail from now on.
+    These are its values, queued updates, updates set aside, top, cloud and configuration, and its levels. A table that
+    it was exported to stays. Adds fail from now on.
     """
     db = open_store(store)
     config = _config(db, queue)
@@ -129,7 +129,7 @@ def limit(
 
     Without options it shows them, and whether the queue is full. Otherwise an omitted limit is removed. Workers and
     callers of `add` notice within two seconds that a queue becomes full, or is no longer full. The updates queued in
-    the levels of a roll-up count, too: a limit is for the queue and its levels together, and levels have none alone.
+    its levels count, too: a limit is for the queue and its levels together, and levels have none alone.
     """
     is_set = max_age is not None or max_bytes is not None
     if when_full is not None and not is_set:
@@ -205,7 +205,7 @@ def _is_rebucketing(db: Any, queue: str) -> bool:
 
 def _named(config: QueueConfig) -> str:
     """The queue, with its levels."""
-    return " and ".join([f"queue {config.name!r}", *(["its levels"] if config.rollup else [])])
+    return " and ".join([f"queue {config.name!r}", *(["its levels"] if config.is_timed else [])])
 
 
 def confirm(question: str, yes: bool) -> None:

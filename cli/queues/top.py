@@ -49,7 +49,7 @@ def top(
         str | None,
         option(
             "PERIOD",
-            "Show the top of a period of a roll-up, or of the window: 1h ..., with the ranks before.",
+            "Show the top of a period of a roll-up, or of the window: 1h, 10m ..., with the ranks before.",
         ),
     ] = None,
     at: Annotated[
@@ -71,9 +71,10 @@ def top(
     `{"group": ..., "count": ...}`. --format csv and parquet have these names as columns; a key of several parts has the
     columns key_1, key_2 and so on.
 
-    With --by, for a level with a top (`cq configure hits.1h --top`), or with the width of a queue's window: each line
-    has a key, its score and rank in the period, and its rank in the period before, - if it had no value there. In JSON
-    these are `key`, `score`, `rank` and `before`. The ranks before of a window are those of the first keys of the top.
+    With --by, for a level or a window with a top (`cq configure hits.1h --top`, `cq configure hits.window --top`): each
+    line has a key, its score and rank in the period, and its rank in the period before, - if it had no value there. In
+    JSON these are `key`, `score`, `rank` and `before`. A window's period is its width; its ranks before are those of
+    the first keys of the top.
     """
     if by is None and at is not None:
         raise typer.BadParameter("--at needs the period: add --by 1h")

@@ -15,6 +15,7 @@ from cq.admin.audit import include_all
 from cq.admin.backfill import clear_abandoned
 from cq.admin.conversion import is_raised, refuse_other_changes, switch
 from cq.admin.flags import checked_priority, copy_flags
+from cq.admin.levels import levels_after, refuse_level_change, removed_levels, with_levels_of
 from cq.admin.purge import clear_queue, read_purging
 from cq.admin.repeated_reports import (
     RepeatedObserver,
@@ -24,8 +25,6 @@ from cq.admin.repeated_reports import (
     refuse_repeats,
     repeated,
 )
-from cq.admin.rollups import levels_after, refuse_level_change, removed_levels, with_rollup
-from cq.admin.windows import with_window
 from cq.combiners import Combiner, built_in_combiner, resolve
 from cq.config.cache import MAX_SUGGESTED
 from cq.config.expiry import ExpirySpec
@@ -116,7 +115,7 @@ class RequestedSettings:
     buckets: int | None = None
     observers: Sequence[ObserverSpec] | None = None
     audit: bool | None = None
-    window: WindowSpec | None = None
+    window: WindowSpec | Literal[False] | None = None
     expire: ExpirySpec | Literal[False] | None = None
     rollup: RollUp | None = None
     put: Sequence[ObserverSpec] = ()
@@ -157,11 +156,6 @@ class RequestedSettings:
             shape = replace(shape, expiry=self.expire or None)
         if shape.expiry is not None:
             shape.expiry.check_key(shape.key)
-        has_window = self.window is not None or stored.window is not None
-        if has_window and shape.expiry != (stored.expiry if stored.merges_window else None):
-            raise InvalidConfiguration(
-                "expected a window or an expiry of keys, not both: updates leave a window"
-            )
         return shape
 
     @property
@@ -323,8 +317,8 @@ def repeated_reports(db: Database, name: str, wanted: RequestedSettings) -> Repe
 
 
 def _created(new: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
-    created = with_rollup(_with_observers(wanted.shape(new), wanted.specs(new)), wanted.rollup)
-    created = with_window(created, wanted.window, is_new=True)
+    created = _with_observers(wanted.shape(new), wanted.specs(new))
+    created = with_levels_of(created, wanted.rollup, wanted.window)
     return with_audit(created, whole=True) if wanted.audit else created
 
 
@@ -340,7 +334,7 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     if wanted.rebuilt is not None and wanted.rebuilt not in (each.name for each in current.observers):
         raise NotInStore(f"queue {current.name!r} has no observer {codec.brief(wanted.rebuilt)}")
     changed = replace(_with_wanted(current, wanted), expiry=shape.expiry)
-    changed = with_window(with_rollup(changed, wanted.rollup), wanted.window, is_new=False)
+    changed = with_levels_of(changed, wanted.rollup, wanted.window)
     if wanted.audit in (None, current.audit is not None):
         return changed
     if not wanted.audit:

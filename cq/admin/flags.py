@@ -17,7 +17,7 @@ from cq.store.transact import transact
 def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:
     """Keep workers from combining the queue until `resume`, or for `seconds` seconds; adds and reads continue.
 
-    The levels of a roll-up are paused in the same transaction; the name of a level pauses this level alone. Running
+    Its levels are paused in the same transaction; the name of a level pauses this level alone. Running
     workers notice it within about a second, and combine updates until then. `cq status` shows the `reason`. Raises
     `QueueNotConfigured`, and `InvalidConfiguration` for a wrong argument.
     """
@@ -44,7 +44,7 @@ def pause_failing(db: Database, name: str, reason: str) -> None:
 def resume(db: Database, name: str) -> None:
     """End a pause; workers continue at once.
 
-    The levels of a roll-up continue, too, whatever paused them; the name of a level resumes this level alone. Raises
+    Its levels continue, too, whatever paused them; the name of a level resumes this level alone. Raises
     `QueueNotConfigured`.
     """
     transact(db, lambda tr: _change(tr, name, paused=False, reason="", until=None))
@@ -53,7 +53,7 @@ def resume(db: Database, name: str) -> None:
 def prioritize(db: Database, name: str, priority: int) -> None:
     """Set the queue's share of the workers' time, 1 to 100, relative to other queues with work; the default is 10.
 
-    Each level of a roll-up gets the same share; the name of a level sets that of this level alone. Raises
+    Each of its levels gets the same share; the name of a level sets that of this level alone. Raises
     `QueueNotConfigured`, and `InvalidConfiguration` if `priority` is outside of its range.
     """
     checked_priority(priority)

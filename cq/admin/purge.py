@@ -13,12 +13,11 @@ from dataclasses import replace
 
 from cq import keys
 from cq.admin.backfill import read_states
-from cq.admin.rollups import refuse_level, with_levels
+from cq.admin.levels import refuse_level, with_levels
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.top import FormerTopKeys
-from cq.keys.window import WindowKeys
 from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import with_audit, without_audit
 from cq.store.api import Database, Transaction, TransactionRead
@@ -28,10 +27,10 @@ from cq.store.transact import transact, transactional
 def purge(db: Database | Transaction, name: str) -> QueueConfig:
     """Have workers delete all values and queued updates; updates added later count. Returns at once.
 
-    The levels of a roll-up are purged in the same transaction. Passes report every deletion to observers, so a top and
-    an exported table follow. Raises `QueueNotConfigured`, `NotNow` while the queue is being rebucketed, and
-    `InvalidConfiguration` for a level of a roll-up. With a transaction in place of the database, the purge is part of
-    it, and drops what is committed before it.
+    Its levels are purged in the same transaction. Passes report every deletion to observers, so a top and an exported
+    table follow. Raises `QueueNotConfigured`, `NotNow` while the queue is being rebucketed, and `InvalidConfiguration`
+    for a level. With a transaction in place of the database, the purge is part of it, and drops what is committed
+    before it.
     """
     return _purge(db, name)
 
@@ -51,12 +50,10 @@ def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
     if current.audit is not None:
         # A new audit is whole: all that remains after the purge was added under it.
         changed = with_audit(without_audit(tr, changed), whole=True)
-    queue, window = QueueKeys(current.name), WindowKeys(current.name)
+    queue = QueueKeys(current.name)
     tr.set_versionstamped_value(queue.purge, keys.INCOMPLETE_VERSIONSTAMP)
     for bounds in queue.sources():  # documents and file positions: sources stored again must count again
         tr.clear_range(*bounds)
-    tr.clear_range(*window.rows())  # the expiry must not subtract updates that the purge drops
-    tr.clear_range(*window.operations())
     tr.clear_range(*ExpiryKeys(current.name).all())  # the values that remain for a while need no times
     tr.clear_range(*FormerTopKeys(queue).all())  # they name keys that the purge deletes
     tr.clear_range(*queue.aside())  # now: an update added again after this commit would survive the purge
@@ -95,7 +92,7 @@ def delete(db: Database, name: str) -> None:
     """Delete a queue with all its data, its levels and the data of its observers, in one transaction.
 
     Exported tables stay. Concurrent adds, passes and exports fail, or find no queue. Raises `QueueNotConfigured`, and
-    `InvalidConfiguration` for a level of a roll-up.
+    `InvalidConfiguration` for a level.
     """
 
     def clear(tr: Transaction) -> None:

@@ -55,13 +55,13 @@ class QueueStatus:
         converting: number of buckets whose values are converted to a new version of the combiner; None if it is not
             being changed.
         aside: number of pieces set aside (counting stops at 1,000 or 1 MB), and of keys with missed reports.
-        window: statistics of its window; None without a window.
-        expiry: statistics of the expiry of its keys; None if they do not expire.
+        window: refused updates, and how late its window is; None without a window and a roll-up.
+        expiry: statistics of the expiry of its keys; None if they do not expire, and for the slices of a window.
         problem: why the status is unknown: stored data of the queue cannot be read; else empty.
         paused_until: the end of the pause in seconds since 1970; None without a pause, or if it lasts until `resume`.
         max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.limit`.
-        levels: the names of the levels of its roll-up, the finest first.
-        level_of: the queue that it is a level of; None for other queues.
+        levels: the names of the levels of its roll-up, the finest first, and of the parts of its window.
+        level_of: the queue that it is a level or a part of; None for other queues.
     """
 
     name: str
@@ -175,6 +175,7 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
             oldest[number] = min(version, oldest.get(number, version))
     full, is_paused = read_full(snapshot, name), flags.is_paused(runtime.time())
     rows, size, exact = count_rows(snapshot, *queue.all_rows())
+    level = config.level_of
     found = QueueStatus(
         name=name,
         settings=config.settings(),
@@ -190,14 +191,14 @@ def _read(tr: Transaction, name: str) -> tuple[QueueStatus, dict[int, int]]:
         former_buckets=config.former.buckets if config.former else None,
         backfilling=backfill_progress(snapshot, config),
         aside=_count_some(aside) + _count_some(missed),
-        window=None if config.window is None else read_statistics(snapshot, name),
-        expiry=expiry_statistics(snapshot, config),
+        window=read_statistics(snapshot, config) if config.is_timed else None,
+        expiry=None if level is not None and level.is_slices else expiry_statistics(snapshot, config),
         paused_until=flags.until if is_paused else None,
         max_seconds=flags.max_seconds,
         max_bytes=flags.max_bytes,
         when_full=flags.when_full,
         levels=config.level_names,
-        level_of=config.level_of.queue if config.level_of else None,
+        level_of=level.queue if level else None,
         converting=conversion_progress(snapshot, config),
         former_combiner=str(config.conversion.former) if config.conversion and config.former else None,
     )

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cq.admin.backfill import backfill_progress
+from cq.admin.levels import refuse_level, with_levels
 from cq.admin.purge import read_purging
-from cq.admin.rollups import refuse_level, with_levels
 from cq.config.queue import (
     MAX_BUCKETS,
     QueueConfig,
@@ -35,7 +35,7 @@ from cq.store.transact import transact
 def rebucket(db: Database, name: str, buckets: int) -> QueueConfig:
     """Change a queue's number of buckets while adds and workers continue; returns its configuration.
 
-    The levels of a roll-up change in the same transaction. Workers drain the former buckets. Writes one notification
+    Its levels change in the same transaction. Workers drain the former buckets. Writes one notification
     for each of these.
 
     Args:
@@ -45,7 +45,7 @@ def rebucket(db: Database, name: str, buckets: int) -> QueueConfig:
 
     Raises:
         QueueNotConfigured: there is no such queue.
-        InvalidConfiguration: `buckets` is out of range, or the queue is a level of a roll-up.
+        InvalidConfiguration: `buckets` is out of range, or the queue is a level.
         NotNow: a rebucketing, a purge or a backfill of the queue is still in progress.
     """
     if type(buckets) is not int or not 1 <= buckets <= MAX_BUCKETS:
@@ -119,6 +119,8 @@ def _finish(tr: Transaction, name: str) -> bool:
         return False
     finished = replace(config, former=None)
     if config.conversion is not None:
+        if is_fed_by_former(tr, config):
+            return False
         # Updates set aside by the former version are added to the former shape again. If there are none while nothing
         # is queued there, none will be.
         if tr.snapshot.get_range(*QueueKeys(name).aside(), limit=1).to_list():
@@ -130,3 +132,9 @@ def _finish(tr: Transaction, name: str) -> bool:
         tr.clear_range(*bounds)
     write_config(tr, finished)
     return True
+
+
+def is_fed_by_former(tr: Transaction, config: QueueConfig) -> bool:
+    """Whether passes over the former shape of a level's queue may still add updates to that of the level."""
+    level = config.level_of
+    return level is not None and read_config(tr, level.queue).former is not None

@@ -6,7 +6,7 @@ pass of an earlier generation commits after it, and none of the new one before i
 
 Of the built-in observers, `top` keeps the data of each generation apart, `feed` appends all values to a feed again, and
 an export (`export`, `webhook`, `kafka`) replaces the values of its receiver. `forward` stops if sums would count twice,
-and `rollup` cannot be rebuilt (`cq.admin.rollups.refuse_level_change`). Nor can `distinct` while the queue has values:
+and `rollup` cannot be rebuilt (`cq.admin.levels.refuse_level_change`). Nor can `distinct` while the queue has values:
 several queues may count into its target, so cq cannot clear what one of them has counted.
 """
 

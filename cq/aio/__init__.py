@@ -16,7 +16,6 @@ from cq.aio.handles import AsyncCloudReader as CloudReader
 from cq.aio.handles import AsyncCombineQueue as CombineQueue
 from cq.aio.handles import AsyncFeed as Feed
 from cq.aio.handles import AsyncRanking as Ranking
-from cq.aio.handles import AsyncSeries as Series
 from cq.aio.handles import AsyncWindow as Window
 from cq.aio.worker import AsyncWorker as Worker
 
@@ -32,7 +31,6 @@ __all__ = [
     "CombineQueue",
     "Feed",
     "Ranking",
-    "Series",
     "Window",
     "Worker",
     "open",

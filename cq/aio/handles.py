@@ -1,4 +1,4 @@
-"""Queues, windows, series, feeds, rankings and clouds for tasks of asyncio, with the methods of the synchronous ones.
+"""Queues, windows, feeds, rankings and clouds for tasks of asyncio, with the methods of the synchronous ones.
 
 Each method is made from the synchronous one and takes its arguments, with a database or a transaction of `cq.aio` in
 the place of the store's. Type checkers and editors see the arguments and results of the synchronous method.
@@ -18,7 +18,6 @@ from cq.observers.top.ranking import Ranking
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.slots import Span
 from cq.type_variables import K, M, V, W
-from cq.windows.series import Series
 from cq.windows.window import Window
 
 S = TypeVar("S")  # the synchronous handle: as Any, pyright would lose its types of keys and values
@@ -111,6 +110,7 @@ class AsyncWindow(AsyncHandle, Generic[K, W]):
         queue: a queue, or its name.
         width: as for `cq.Window`.
         slice: as for `cq.Window`.
+        late: as for `cq.Window`.
     """
 
     def __init__(
@@ -119,9 +119,10 @@ class AsyncWindow(AsyncHandle, Generic[K, W]):
         *,
         width: float | None = None,
         slice: float | None = None,  # noqa: A002 - the field's term
+        late: Span | None = None,
     ) -> None:
         inner = queue.sync if isinstance(queue, AsyncCombineQueue) else queue
-        self.sync: Window[K, W] = Window(inner, width=width, slice=slice)
+        self.sync: Window[K, W] = Window(inner, width=width, slice=slice, late=late)
 
     if not TYPE_CHECKING:
 
@@ -129,30 +130,11 @@ class AsyncWindow(AsyncHandle, Generic[K, W]):
             return super().__class_getitem__(types if isinstance(types, tuple) else (types, int))
 
     add = Awaited(Window[K, W].add)
+    add_each = Awaited(Window[K, W].add_each)
     get = Awaited(Window[K, W].get)
     get_many = Awaited(Window[K, W].get_many)
     items = Awaited(Window[K, W].items)
     statistics = Awaited(Window[K, W].statistics)
-
-
-class AsyncSeries(AsyncHandle, Generic[K, V]):
-    """`cq.Series` for tasks.
-
-    Args:
-        queue: a queue, or its name.
-        late: as for `cq.Series`.
-    """
-
-    def __init__(
-        self, queue: AsyncCombineQueue[K, V] | CombineQueue[K, V] | str, *, late: Span | None = None
-    ) -> None:
-        self.sync: Series[K, V] = Series(
-            queue.sync if isinstance(queue, AsyncCombineQueue) else queue, late=late
-        )
-
-    add = Awaited(Series[K, V].add)
-    add_each = Awaited(Series[K, V].add_each)
-    statistics = Awaited(Series[K, V].statistics)
 
 
 class AsyncFeed(AsyncHandle, Generic[M]):

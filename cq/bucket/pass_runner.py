@@ -209,7 +209,9 @@ class PassRunner:
             self._reject_key(attempt, error.encoded_key, error)
 
     def _reject_key(self, attempt: Pass, encoded: bytes, error: Exception) -> None:
-        """Let the next pass set the key aside, in the same kind of step."""
+        """Let the next pass set the key aside, in the same kind of step; raise the error if it must be reported."""
+        if attempt.is_expiring and any(each.keeps_totals for each in self.code.config.observers):
+            raise error  # a slice that leaves a window without a report would stay in the totals: try again later
         failure = error.failure if isinstance(error, ReportFailed) else KeyFailure.of(error, text=str(error))
         in_backfill = attempt.backfill is not None
         self.quarantine.reject(encoded, failure, in_backfill=in_backfill, in_expiry=attempt.is_expiring)
@@ -244,7 +246,7 @@ class PassRunner:
 def _first_rate(code: QueueCode) -> float:
     """Return the bytes that observers write per byte of a written value, as assumed before the first report.
 
-    The observer of a level writes a row with each update: far less than a value of a fixed size costs.
+    The observer of totals writes a row with each update: far less than a value of a fixed size costs.
     """
     if not code.observers:
         return 0.0

@@ -4,8 +4,7 @@ All versions of cq read format 1. A configuration with a feature that some versi
 names of its features: a process that lacks one of them refuses the queue, and versions that know only format 1 refuse
 format 2. A queue without such features keeps format 1.
 
-A configuration without the list needs no features. Builds before 0.1.0 also stored windows and audits in format 1; cq
-reads such a configuration, and adds the list with its next change.
+A configuration without the list needs no features.
 
 Add a feature to `FEATURES` if a process that does not know it would do harm, for example by adding or combining without
 the work that the feature needs. Observers need no entry: a worker skips a queue with an observer that it lacks.
@@ -19,7 +18,7 @@ from typing import Any, Final
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData
 
-FEATURES: Final = ("audit", "window", "expiry", "sketches", "rollup", "merged window", "conversion")
+FEATURES: Final = ("audit", "expiry", "sketches", "levels", "conversion")
 """The names of the features of this version."""
 _FIRST_FORMAT: Final = 1
 _FORMAT: Final = 2
@@ -54,5 +53,6 @@ def check_features(name: str, stored: object) -> None:
     if lacking := [feature for feature in needed if feature not in FEATURES]:
         raise CodeMismatch(
             f"queue {name!r} needs features that this version of cq lacks "
-            f"({', '.join(codec.brief(feature) for feature in lacking[:_MAX_NAMED])}): upgrade cq"
+            f"({', '.join(codec.brief(feature) for feature in lacking[:_MAX_NAMED])}): use the version of cq that "
+            "configured it"
         )

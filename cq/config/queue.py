@@ -15,7 +15,7 @@ from cq import keys
 from cq.config.cache import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.config.expiry import ExpirySpec
 from cq.config.features import check_features, stored_features
-from cq.config.rollup import OBSERVER, LevelOf, RollUp
+from cq.config.rollup import LevelOf, LevelPart, RollUp, RollUpLevel
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
@@ -30,6 +30,10 @@ LOCAL_BUCKETS: Final = 1
 """Buckets of a new queue in an embedded store, where a worker runs one pass after the other."""
 DISTINCT: Final = "distinct"
 """Name of the built-in observer that counts keys into another queue, see `cq.observers.distinct`."""
+TOTALS: Final = "window_totals"
+"""Name of the built-in observer that keeps the totals of a window, see `cq.observers.window_totals`."""
+_SUBTRACTED: Final = frozenset((("sum", "int"), ("sum", "decimal"), ("counter", "dict")))
+"""Combiner and value type of the queues whose updates can be subtracted from a total. Sums of float are not exact."""
 MAX_GENERATIONS: Final = (1 << 32) - 2
 """The largest number of a generation: it and its successor fit into the four bytes of a key."""
 
@@ -62,12 +66,12 @@ class ObserverConfig:
     is_built_in: bool = False
 
     @property
-    def derives_level(self) -> bool:
-        """Whether it is the observer of a level of a roll-up, which adds all changes to the next level.
+    def keeps_totals(self) -> bool:
+        """Whether it is the observer of a window's slices that keeps the window's totals.
 
-        It ignores deletions: expired and purged periods change no longer period.
+        It adds differences to a sum, whatever the steps are, so it needs no reports of whole backlogs.
         """
-        return self.is_built_in and self.name == OBSERVER
+        return self.is_built_in and self.name == TOTALS
 
     @property
     def counts_into(self) -> str | None:
@@ -145,7 +149,7 @@ class QueueConfig:
         window: None if the queue has no window.
         expiry: None if its keys do not expire.
         rollup: None if the queue has no roll-up.
-        level_of: None if the queue is not a level of a roll-up.
+        level_of: None if the queue is not a part of another one: a level of its roll-up, or a part of its window.
         conversion: None unless the version of its combiner is being changed.
     """
 
@@ -180,13 +184,61 @@ class QueueConfig:
 
     @property
     def level_names(self) -> list[str]:
-        """The names of its levels, the finest first; empty without a roll-up."""
-        return [level.queue_of(self.name) for level in self.rollup.levels] if self.rollup else []
+        """The names of the levels of its roll-up, the finest first, and of the parts of its window."""
+        return [*self.fed, *([self.totals_name] if self.subtracts else [])]
 
     @property
     def names(self) -> list[str]:
-        """Its own name, and those of its levels."""
+        """Its own name, and those of its levels and of the parts of its window."""
         return [self.name, *self.level_names]
+
+    @property
+    def slices_name(self) -> str:
+        """The name of the queue with the slices of its window."""
+        return f"{self.name}.slices"
+
+    @property
+    def totals_name(self) -> str:
+        """The name of the queue with the keys in its window, and with their totals unless reads merge slices."""
+        return f"{self.name}.window"
+
+    @property
+    def fed(self) -> dict[str, RollUpLevel | WindowSpec | None]:
+        """{name of a queue to which passes add what they take: its periods}; None: its keys are those of this queue."""
+        found: dict[str, RollUpLevel | WindowSpec | None] = {}
+        for level in self.rollup.levels if self.rollup else ():
+            found[level.queue_of(self.name)] = level
+        if self.window is not None and self.subtracts:
+            found[self.slices_name] = self.window
+        elif self.window is not None:
+            # Kept for two slices more, as the clocks of readers may be behind those of workers.
+            width, step = self.window
+            found |= {self.slices_name: WindowSpec(width + 2 * step, step), self.totals_name: None}
+        return found
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its updates have times: those of a queue with a window or a roll-up."""
+        return self.window is not None or self.rollup is not None
+
+    @property
+    def lists_keys(self) -> bool:
+        """Whether it has the keys in a window whose slices reads merge, each with the latest update only."""
+        return (
+            self.level_of is not None
+            and self.level_of.part is LevelPart.WINDOW
+            and (self.combiner.name, self.value.name) not in _SUBTRACTED
+        )
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether it has a window with totals, from which updates are subtracted when they leave."""
+        return self.window is not None and not self.merges_window
+
+    @property
+    def merges_window(self) -> bool:
+        """Whether reads merge the slices of the window, as its combiner cannot subtract."""
+        return self.window is not None and (self.combiner.name, self.value.name) not in _SUBTRACTED
 
     def has_bucket(self, generation: int, number: int) -> bool:
         """Whether the present shape, or the former shape before the end of its drain, has this bucket."""
@@ -194,23 +246,11 @@ class QueueConfig:
         return any(shape and shape.generation == generation and number < shape.buckets for shape in shapes)
 
     @property
-    def merges_window(self) -> bool:
-        """Whether reads merge the slices of the window, the level of the roll-up; otherwise workers subtract."""
-        return self.window is not None and self.rollup is not None
-
-    @property
-    def subtracted_window(self) -> WindowSpec | None:
-        """The window if workers subtract the updates that leave it; None for a merged window or no window."""
-        return None if self.merges_window else self.window
-
-    @property
     def features(self) -> list[str]:
         """The features that the queue needs, see `cq.config.features`."""
-        needed = {"audit": self.audit is not None, "window": self.window is not None}
-        needed["expiry"] = self.expiry is not None
+        needed = {"audit": self.audit is not None, "expiry": self.expiry is not None}
         needed["sketches"] = self.value.sketch is not None
-        needed["rollup"] = self.rollup is not None or self.level_of is not None
-        needed["merged window"] = self.merges_window
+        needed["levels"] = self.is_timed or self.level_of is not None
         needed["conversion"] = self.conversion is not None
         return [feature for feature, is_needed in needed.items() if is_needed]
 
@@ -243,7 +283,9 @@ class QueueConfig:
 
     def _optional_parts(self) -> dict[str, Any]:
         """The parts of the stored form that only queues with these features have."""
-        parts: dict[str, Any] = {"expiry": self.expiry, "rollup": self.rollup, "level_of": self.level_of}
+        parts: dict[str, Any] = {"expiry": self.expiry}
+        parts["rollup"] = self.rollup.levels if self.rollup else None
+        parts["level_of"] = self.level_of.to_stored() if self.level_of else None
         parts["conversion"] = self.conversion
         return {what: part for what, part in parts.items() if part is not None}
 
@@ -269,8 +311,8 @@ class QueueConfig:
             "observers": [str(observer) for observer in self.observers],
             "audit": self.audit is not None,
             "window": None if self.window is None else str(self.window),
-            "expire": None if self.expiry is None or self.merges_window else str(self.expiry),
-            "rollup": None if self.rollup is None or self.merges_window else str(self.rollup),
+            "expire": None if self.expiry is None else str(self.expiry),
+            "rollup": None if self.rollup is None else str(self.rollup),
         }
 
 

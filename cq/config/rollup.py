@@ -1,7 +1,8 @@
 """The roll-up of a queue: its values by minutes, hours, days ..., each kept for a time of its own.
 
 A level has the values of one period: an ordinary queue, named after the queue and the period (`hits.1h`), with the
-queue's combiner. The last part of its keys is the start of a period, in seconds since 1970.
+queue's combiner. The last part of its keys is the start of a period, in seconds since 1970. Passes over the queue add
+to its levels what they take, each update in the period of its time.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from enum import Enum
 from typing import Any, Final, NamedTuple, NoReturn
 
 from cq.encoding.cbor import array_head, encode_ints
 from cq.encoding.codec import KeyType, brief
 from cq.errors import InvalidConfiguration
 
-OBSERVER: Final = "rollup"
-"""The name of the observer of a level that adds its changes to the next level."""
 MAX_LEVELS: Final = 6
 LEVEL_KEY_BYTES: Final = 10
 """The most bytes that a key of a level has in addition to the queue's key: nine of the start, and one of the head."""
@@ -45,6 +45,19 @@ class RollUpLevel(NamedTuple):
         """
         return f"{name}.{duration(self.period)}"
 
+    @property
+    def step(self) -> int:
+        """The length of a period, in milliseconds."""
+        return 1000 * self.period
+
+    def period_of(self, at: int) -> int:
+        """The start, in seconds, of the period with a time in milliseconds; both since 1970."""
+        return at // 1000 // self.period * self.period
+
+    def is_over(self, start: int, now: int) -> bool:
+        """Whether the period with this start, in seconds, is not kept any more at a time in milliseconds."""
+        return self.retention is not None and start + self.retention <= now // 1000
+
     def __str__(self) -> str:
         return f"{duration(self.period)}:{FOREVER if self.retention is None else duration(self.retention)}"
 
@@ -54,11 +67,9 @@ class RollUp(NamedTuple):
 
     Attributes:
         levels: its levels, the finest first.
-        is_derived: whether workers derive each coarser level from the next finer one; otherwise adds write all levels.
     """
 
     levels: tuple[RollUpLevel, ...]
-    is_derived: bool = True
 
     @classmethod
     def parse(cls, given: object) -> RollUp:
@@ -104,50 +115,72 @@ class RollUp(NamedTuple):
         """The roll-up in a decoded configuration; raises `ValueError` or `TypeError` if cq did not write it."""
         if stored is None:
             return None
-        levels, is_derived = stored
-        if type(is_derived) is not bool or not levels:
-            raise ValueError("a roll-up has a wrong type or size")
-        return cls(tuple(RollUpLevel(*level) for level in levels), is_derived).checked()
+        if not stored:
+            raise ValueError("a roll-up has a wrong size")
+        return cls(tuple(RollUpLevel(*level) for level in stored)).checked()
 
     def __str__(self) -> str:
         return ",".join(map(str, self.levels))
 
-    @property
-    def written(self) -> tuple[RollUpLevel, ...]:
-        """The levels that an add writes."""
-        return self.levels[:1] if self.is_derived else self.levels
 
-    def after(self, level: RollUpLevel) -> RollUpLevel | None:
-        """The level derived from this one; None for the last level."""
-        following = self.levels[self.levels.index(level) + 1 :]
-        return following[0] if self.is_derived and following else None
+class LevelPart(Enum):
+    """What a queue that belongs to another queue has."""
+
+    PERIODS = "periods"
+    SLICES = "slices"
+    WINDOW = "window"
 
 
 class LevelOf(NamedTuple):
-    """What a level's queue is a part of.
+    """What a queue is a part of: a level of a roll-up, the slices of a window, or the keys in a window.
 
     Attributes:
-        queue: the name of the queue with the roll-up.
-        period: the length of the level's periods, in seconds.
+        queue: the name of the queue with the roll-up or window.
+        part: what it has of that queue.
+        period: the length of a level's periods, in seconds; 0 for a part of a window.
+        since: when it was made, in seconds since 1970: updates before that may be missing.
     """
 
     queue: str
+    part: LevelPart
     period: int
+    since: int
+
+    @property
+    def is_period(self) -> bool:
+        """Whether it is a level of a roll-up."""
+        return self.part is LevelPart.PERIODS
+
+    @property
+    def is_slices(self) -> bool:
+        """Whether it has the slices of a window."""
+        return self.part is LevelPart.SLICES
+
+    @property
+    def is_window(self) -> bool:
+        """Whether it has the keys in a window."""
+        return self.part is LevelPart.WINDOW
 
     def refuse(self, name: str, verb: str) -> NoReturn:
         """Raise `InvalidConfiguration` for the level of this name: an operator must `verb` it with its queue."""
         raise InvalidConfiguration(
-            f"queue {name!r} is a level of the roll-up of queue {self.queue!r}: {verb} queue {self.queue!r}, which "
-            "includes its levels"
+            f"queue {name!r} belongs to the {'roll-up' if self.is_period else 'window'} of queue {self.queue!r}: "
+            f"{verb} queue {self.queue!r}, which includes it"
         )
+
+    def to_stored(self) -> list[Any]:
+        """The value in a stored configuration."""
+        return [self.queue, self.part.value, self.period, self.since]
 
     @classmethod
     def from_stored(cls, stored: Any) -> LevelOf | None:
         """The value in a decoded configuration; raises `ValueError` or `TypeError` if cq did not write it."""
         if stored is None:
             return None
-        level = cls(*stored)
-        if type(level.queue) is not str or not _is_seconds(level.period):
+        queue, part, period, since = stored
+        level = cls(queue, LevelPart(part), period, since)
+        is_valid = _is_seconds(period) if level.is_period else period == 0
+        if type(queue) is not str or type(since) is not int or not is_valid:
             raise ValueError("the source of a level has a wrong type or size")
         return level
 

@@ -1,18 +1,19 @@
-"""The width of a queue's window, and of the slices in which it advances."""
+"""The window of a queue: the recent past in which updates count, and the slices in which it advances."""
 
 from __future__ import annotations
 
 import re
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from cq import runtime
 from cq.encoding.codec import brief, shown
 from cq.errors import InvalidConfiguration, InvalidData
-from cq.keys.window import MAX_TIME_MS
 
 SLICES: Final = 60
 """The default number of slices of a window."""
+MAX_TIME_MS: Final = (1 << 62) - 1
+"""The latest time of an update, in milliseconds since 1970."""
 MIN_SLICE_MS: Final = 10
 MAX_WIDTH_MS: Final = 10 * 366 * 24 * 3600 * 1000
 _TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))?")
@@ -23,6 +24,7 @@ class WindowSpec(NamedTuple):
 
     An update belongs to the slice that contains its time, and expires `width` after the end of this slice. So the
     window always has all updates of the last `width` milliseconds, and no update older than `width` and one slice.
+    A slice is named by its end, so slices of several lengths can expire side by side after a change of the length.
 
     >>> print(WindowSpec.parse("600/10")), WindowSpec.parse("600/10").expires(1_000_001)
     600/10
@@ -33,12 +35,16 @@ class WindowSpec(NamedTuple):
     slice: int
 
     @classmethod
-    def parse(cls, given: object) -> WindowSpec:
+    def parse(cls, given: object) -> WindowSpec | Literal[False]:
         """The window for width and slice in seconds, `(600, 10)` or `"600/10"`, or for a width with 60 slices.
+
+        False for False and `"none"`: no window.
 
         Raises `InvalidConfiguration` unless a slice has at least 10 ms, and the width is at most 10 years and a whole
         number of slices.
         """
+        if given is False or given == "none":
+            return False
         if isinstance(given, WindowSpec):
             return given
         pair = given
@@ -68,9 +74,34 @@ class WindowSpec(NamedTuple):
     def __str__(self) -> str:
         return f"{_seconds(self.width)}/{_seconds(self.slice)}"
 
+    @property
+    def step(self) -> int:
+        """The length of a slice, in milliseconds."""
+        return self.slice
+
+    def period_of(self, at: int) -> int:
+        """The end of the slice with a time; both in milliseconds since 1970."""
+        return (at // self.slice + 1) * self.slice
+
+    def is_over(self, end: int, now: int) -> bool:
+        """Whether the slice with this end has left the window; both in milliseconds since 1970."""
+        return end + self.width <= now
+
     def expires(self, at: int) -> int:
         """The time at which an update of the time `at` expires; both in milliseconds since 1970."""
-        return (at // self.slice + 1) * self.slice + self.width
+        return self.period_of(at) + self.width
+
+    def ends(self, now: int) -> range:
+        """The ends of the slices in the window at a time in milliseconds, up to that of an update one slice ahead.
+
+        >>> list(WindowSpec(20_000, 10_000).ends(1_005_000))
+        [990000, 1000000, 1010000, 1020000]
+        """
+        return range(
+            ((now - self.width) // self.slice + 1) * self.slice,
+            self.period_of(now + self.slice) + self.slice,
+            self.slice,
+        )
 
 
 def milliseconds(time: float | None) -> int:

@@ -94,7 +94,7 @@ def read_statistics(snapshot: TransactionRead, config: QueueConfig) -> ExpirySta
     index = ExpiryKeys(config.name)
     count = snapshot.get(index.count)
     late = [
-        runtime.time() - config.expiry.seconds - index.parse_entry(row.key)[0]
+        runtime.time() - config.expiry.due_at(index.parse_entry(row.key)[0])
         for row in snapshot.get_range(*index.entries(), limit=1)
     ]
     return ExpiryStatistics(parse_count(count.value), max(0.0, *late, 0.0))
@@ -157,5 +157,5 @@ def _seconds_to_next(snapshot: TransactionRead, spec: ExpirySpec, index: ExpiryK
     """Seconds until the first key is due, between a moment and a minute: keys can get times that are past."""
     wait = _LONGEST_SECONDS
     for row in snapshot.get_range(*index.entries(), limit=1):
-        wait = index.parse_entry(row.key)[0] + spec.seconds - now
+        wait = spec.due_at(index.parse_entry(row.key)[0]) - now
     return min(max(wait, _SHORTEST_SECONDS), _LONGEST_SECONDS)

@@ -52,8 +52,8 @@ class Documents:
         type; a count of 0 means no item. For tags, the counts are `dict.fromkeys(tags, 1)`.
 
         Raises:
-            TooLarge: there are more than 20,000 items, or replacing them all may write more than 1 MB, with the copies
-                for the levels of a roll-up and for a window; or `put` has stored the document in parts.
+            TooLarge: there are more than 20,000 items, or replacing them all may write more than 1 MB; or `put` has
+                stored the document in parts.
             InvalidData: the id does not have 1 to 8,000 bytes, or a count is not an int.
             WritesUnreadable: the transaction has already stored the document and hides its own writes.
 
@@ -88,10 +88,10 @@ class Documents:
     def put(self, db: Database, document: bytes, counts: Mapping[Any, int]) -> int:
         """Replace a document's counts; returns the number of updates added.
 
-        Costs a transaction for each part: 20,000 items, or as many as write about 1 MB if all counts change, with the
-        copies for the levels of a roll-up and for a window. Items are keys of the queue's type; a count of 0 means no
-        item. Raises `InvalidData` if the id does not have 1 to 8,000 bytes or a count is not an int, and the errors of
-        `CombineQueue.add`; no part is stored if the queue does not take an item.
+        Costs a transaction for each part: 20,000 items, or as many as write about 1 MB if all counts change. Items are
+        keys of the queue's type; a count of 0 means no item. Raises `InvalidData` if the id does not have 1 to 8,000
+        bytes or a count is not an int, and the errors of `CombineQueue.add`; no part is stored if the queue does not
+        take an item.
         """
         self._check(document)
         wanted = _without_zeros(counts)

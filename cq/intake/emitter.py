@@ -43,7 +43,6 @@ from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_noting
 from cq.type_variables import K, V
-from cq.windows.series import Series
 from cq.windows.window import Window
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class Emitter(Generic[K, V]):
 
     def __init__(
         self,
-        queue: CombineQueue[K, V] | Window[K, V] | Series[K, V],
+        queue: CombineQueue[K, V] | Window[K, V],
         db: Database,
         *,
         mode: str = "durable",
@@ -92,7 +91,7 @@ class Emitter(Generic[K, V]):
         at_most: int = 10_000,
         timeout: float = 10.0,
     ) -> None:
-        if not isinstance(queue, CombineQueue | Window | Series):
+        if not isinstance(queue, CombineQueue | Window):
             raise TypeError(
                 f"expected a queue, got: {codec.shown(queue)}; write `cq.Emitter(cq.CombineQueue('words'), db)`"
             )
@@ -170,7 +169,6 @@ class Emitter(Generic[K, V]):
 
         Args:
             updates: `{key: update}`, or pairs; at most `at_most` of them and about 500 kB at once, else `TooLarge`.
-                Each level that adds write counts, too, and so does a window.
             also: only in `durable` mode: a function of the transaction, for writes that must exist if and only if the
                 updates count, such as the position reached in a log of events. The emitter's thread calls it once for
                 each try. It must be short and write little. If it raises, the flush fails for all its callers, and none

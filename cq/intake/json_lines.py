@@ -1,9 +1,9 @@
 """Load of JSON lines: adds the lines of a file to a queue in batches, and can be interrupted and continued.
 
-Each line is `{"key": ..., "update": ...}`; for a queue with a roll-up, `"at"` is the time of the update. Each
-transaction that adds lines also writes the position reached and a fingerprint of all bytes before it. So every line is
-added exactly once, even if the load is killed and run again many times; lines appended to the file are added by the
-next run. A file that changed before the position is refused.
+Each line is `{"key": ..., "update": ...}`; for a queue with a roll-up or a window, `"at"` is the time of the update.
+Each transaction that adds lines also writes the position reached and a fingerprint of all bytes before it. So every
+line is added exactly once, even if the load is killed and run again many times; lines appended to the file are added by
+the next run. A file that changed before the position is refused.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.sizes import PREDICTED_BYTES
 from cq.store.transact import transact
-from cq.windows.refused import TAKEN
-from cq.windows.series import Series
+from cq.windows.window import TAKEN, Window
 
 _BATCH_LINES: Final = 2_000
 _BATCH_BYTES: Final = 200_000
@@ -57,7 +56,7 @@ class LoadedLines(NamedTuple):
         position: the position reached in the file.
         added: the number of updates added by this run.
         refused: the number of updates that this run did not add, because their time is too long ago or in the future:
-            see `cq.Series.add`.
+            see `cq.Window.add`.
     """
 
     position: FilePosition
@@ -200,9 +199,9 @@ def _line(adds: AddCheck, line: bytes) -> tuple[_Line, int]:
         raise InvalidData(f"expected JSON, got: {_shown(line)} ({_reason(error)})") from None
     if not isinstance(content, dict) or content.keys() - {"at"} != {"key", "update"}:
         raise InvalidData(f'expected {{"key": ..., "update": ...}}, got: {_shown(line)}')
-    if "at" in content and config.rollup is None:
+    if "at" in content and not config.is_timed:
         raise InvalidData(
-            f"expected no time in a line, as queue {config.name!r} has no roll-up: {_shown(line)}"
+            f"expected no time in a line, as queue {config.name!r} has no roll-up and no window: {_shown(line)}"
         )
     key = key_from_json(config.key, content["key"])
     update = value_from_json(config.value, content["update"])
@@ -263,8 +262,8 @@ def _add(db: Database, batch: _NextLines, key: bytes | None) -> _AddedBatch:
                 )
             tr.set(key, reached.to_bytes())
         taken = len(lines)
-        if config.rollup is not None:
-            taken = Series(batch.queue).add_each(tr, lines, once)[TAKEN]
+        if config.is_timed:
+            taken = Window[Any, Any](batch.queue).add_each(tr, lines, once)[TAKEN]
         else:
             batch.queue.add(tr, [(key, update) for key, update, _ in lines], once=once)
         tried = _AddedBatch(reached, error, taken, len(lines) - taken)

@@ -31,7 +31,8 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "g" ...                                 state of the outbox              see cq.keys.outbox
     P "j" ...                                 sums of the audit                see cq.keys.audit
     P "h" ...                                 work of each minute of a day     see cq.keys.history
-    P "v" ...                                 updates in the window            see cq.keys.window
+    P "vl"                                    number of updates that were late add (blind)
+    P "vf"                                    number of updates from the future add (blind)
     P "m" ...                                 reports that observers missed    see cq.keys.missed
     P "q" ...                                 times after which keys expire    see cq.keys.expiry
     P "r" store16 bucket4 name                last sequence that was forwarded workers of the queue `name` of that store
@@ -176,6 +177,8 @@ class QueueKeys:
         self.flags = self.prefix + b"flags"
         self.full = self.prefix + b"full"
         self.purge = self.prefix + b"purge"
+        self.late = self.prefix + b"vl"
+        self.future = self.prefix + b"vf"
         self._values = self.prefix + b"d"
         self._staged = self.prefix + b"s"
         self._rows = self.prefix + b"u"

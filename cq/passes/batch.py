@@ -10,8 +10,12 @@ from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
+from operator import attrgetter
+from typing import Final
 
+from cq.config.rollup import LEVEL_KEY_BYTES, RollUpLevel
+from cq.config.window import WindowSpec
 from cq.keys import QueueKeys, after
 from cq.passes.open_bucket import OpenBucket
 from cq.passes.repacking import UPDATE_BYTES, shrinks_backlog
@@ -29,6 +33,9 @@ from cq.queue.rows import (
 )
 from cq.store.api import Transaction
 from cq.store.sizes import SET_COPIES, WRITE_BYTES
+
+LEVEL_UPDATE_BYTES: Final = LEVEL_KEY_BYTES + UPDATE_BYTES
+"""Bytes of an update of a level in addition to the encoded key of its queue, about, if it is a number."""
 
 
 class Step(Enum):
@@ -75,6 +82,12 @@ class Batch:
     decision: Decision = Decision(Step.COMBINE, ())
 
     @property
+    def finest_periods(self) -> RollUpLevel | WindowSpec | None:
+        """The shortest periods of the queue's levels; None without levels."""
+        periods = [each for each in self.bucket.config.fed.values() if each is not None]
+        return min(periods, key=attrgetter("step"), default=None)
+
+    @property
     def state(self) -> BucketState:
         """The bucket's state."""
         return self.bucket.state
@@ -112,6 +125,15 @@ class Batch:
     def rows_taken(self) -> list[Row]:
         """The rows that the pass takes whole, without those of repeated operations."""
         return [row for row in self.rows if self.is_taken(row.key)]
+
+    def rows_with_taken(self) -> list[Row]:
+        """The rows with taken updates, each with just these, without those of repeated operations."""
+        rows = self.rows_taken
+        if self.rest is None or not self.rest[1]:
+            return rows
+        row, position = self.rest
+        times = row.times[:position] if len(row.times) > 1 else row.times
+        return [*rows, row._replace(value=encode_row(row, range(position)), times=times)]
 
     @property
     def taken_bytes(self) -> int:
@@ -170,10 +192,11 @@ def take(batch: Batch, decision: Decision) -> None:
         if len(batch.staged) < len(order):
             # Staged updates are older than the rows: a key must not be taken without them.
             wanted = {encoded for encoded in wanted if encoded in batch.staged}
-    if len(wanted) == len(batch.queued):
-        batch.updates = batch.queued
+    cut = _cut_by_periods(batch)
+    if cut is not None or len(wanted) < len(batch.queued):
+        _take_until(batch, wanted, cut)
     else:
-        _take_until(batch, wanted)
+        batch.updates = batch.queued
 
 
 def write_values(
@@ -200,21 +223,59 @@ def clear_rows(tr: Transaction, keys: QueueKeys, begin: bytes, batch: Batch) -> 
     row, position = batch.rest
     tr.clear_range(begin, row.key)
     if position:
-        tr.set(row.key, encode_row(row.operation, row.updates[position:]))
+        tr.set(row.key, encode_row(row, range(position, len(row.updates))))
     return sum(batch.is_taken(other.key) for other in batch.backlog.rows)
 
 
-def _take_until(batch: Batch, wanted: Collection[bytes]) -> None:
-    """Take updates up to the first one of a key not in `wanted`.
+def _take_until(batch: Batch, wanted: Collection[bytes], cut: tuple[Row, int] | None) -> None:
+    """Take updates up to the first one of a key not in `wanted`, or up to a row and a position in it.
 
     The taken updates are a prefix of the backlog, so that one range clear removes their rows.
     """
+    take = batch.updates.setdefault
     for row in batch.rows:
-        for position, (encoded, update) in enumerate(row.updates):
+        end = cut[1] if cut is not None and row is cut[0] else None
+        for position, (encoded, update) in enumerate(row.updates[:end]):
             if encoded not in wanted:
                 batch.rest = row, position
                 return
-            batch.updates.setdefault(encoded, []).append(update)
+            take(encoded, []).append(update)
+        if end is not None:
+            batch.rest = cut
+            return
+
+
+def _cut_by_periods(batch: Batch) -> tuple[Row, int] | None:
+    """The row and the position up to which the updates are of few enough periods of the queue's levels; None: all."""
+    periods = batch.finest_periods
+    if periods is None:
+        return None
+    most = _most_periods(batch)
+    if sum(map(len, batch.queued.values())) <= most:
+        return None
+    times = [time for row in batch.rows for time in row.times]
+    if not times or periods.period_of(min(times)) == periods.period_of(max(times)):
+        return None
+    seen: set[tuple[bytes, int]] = set()
+    for row in batch.rows:
+        each_time = row.times if len(row.times) > 1 else repeat(*row.times or (0,))
+        for position, ((encoded, _), time) in enumerate(zip(row.updates, each_time, strict=False)):
+            seen.add((encoded, periods.period_of(time)))
+            if len(seen) > most:
+                return row, position
+    return None
+
+
+def _most_periods(batch: Batch) -> int:
+    """The maximum number of keys and periods of a level that a pass may add to the levels."""
+    levels = len(batch.bucket.config.fed)
+    limits = batch.bucket.plan.limits
+    longest = max(map(len, batch.queued), default=0)
+    number = sum(map(len, batch.queued.values())) or 1
+    each = max(
+        longest + LEVEL_UPDATE_BYTES, batch.backlog.size // number
+    )  # an int can have thousands of digits
+    return max(1, limits.to_write(is_observed=False) // (levels * each))
 
 
 def _folds_into_rows(batch: Batch) -> bool:
@@ -229,22 +290,25 @@ def _folds_into_rows(batch: Batch) -> bool:
 
 def _row_budget(batch: Batch) -> _WriteBudget:
     """Return the budget for writing folded updates as rows again; values of their type do not grow."""
-    return _WriteBudget(UPDATE_BYTES, grows=False, most=batch.bucket.plan.limits.repack_bytes)
+    return _WriteBudget(UPDATE_BYTES, grown=0, most=batch.bucket.plan.limits.repack_bytes)
 
 
 def _write_budget(batch: Batch) -> _WriteBudget:
     """Return the budget for staging the updates, or in a bucket that needs no staging, for writing their values."""
     bucket, plan = batch.bucket, batch.bucket.plan
-    grows = bucket.config.value.grows
+    levels = len(bucket.config.fed)
+    grown = (1 + levels) if bucket.config.value.grows else 0
     most = plan.limits.to_write(is_observed=bucket.is_observed)
     if bucket.code.is_heard or batch.state.staged or not plan.most_reported:
         each = SET_COPIES * len(bucket.keys.staged(b"")) + WRITE_BYTES
-        return _WriteBudget(each, grows, most // 2, plan.max_take, copies=SET_COPIES)
+        each += levels * LEVEL_UPDATE_BYTES
+        return _WriteBudget(each, grown, most // 2, plan.max_take, copies=SET_COPIES + levels)
     copies, each = bucket.value_cost
+    copies, each = copies + levels, each + levels * LEVEL_UPDATE_BYTES
     if bucket.is_observed:  # take no more keys than can be reported: others would have to be staged
         most = min(most, plan.limits.reported_bytes)
     max_take = plan.most_reported if plan.max_take is None else min(plan.max_take, plan.most_reported)
-    return _WriteBudget(each, grows, most, max_take, copies=copies)
+    return _WriteBudget(each, grown, most, max_take, copies=copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,22 +320,21 @@ class _WriteBudget:
 
     Attributes:
         each: bytes of each key in addition to the encoded key.
-        grows: whether the size of values grows with the updates.
+        grown: how often the bytes of the updates are written, in the value and in levels; 0 if values do not grow.
         most: bytes in all.
         max_take: number of different keys; None: no limit except `most`.
         copies: number of copies of each key in the transaction.
     """
 
     each: int
-    grows: bool
+    grown: int
     most: int
     max_take: int | None = None
     copies: int = 1
 
     def cost(self, different: Collection[bytes], row_bytes: int = 0) -> int:
         """Return the bytes for these keys, from rows of `row_bytes`."""
-        size = row_bytes if self.grows else 0
-        return size + self.copies * sum(map(len, different)) + self.each * len(different)
+        return self.grown * row_bytes + self.copies * sum(map(len, different)) + self.each * len(different)
 
     def has_room(self, different: Collection[bytes], row_bytes: int = 0) -> bool:
         """Whether the budget suffices for these keys, from rows of `row_bytes`."""
@@ -284,14 +347,14 @@ class _WriteBudget:
     def affordable(self, rows: list[Row], updates: Updates) -> dict[bytes, None]:
         """Return the first different keys of the rows that the budget suffices for; `updates` has all, in order."""
         most, max_take = self.most, self.max_take
-        if not self.grows:
+        if not self.grown:
             sizes = list(accumulate(self.copies * len(encoded) + self.each for encoded in updates))
             number = max(1, bisect_right(sizes, most))
             return dict.fromkeys(islice(updates, number if max_take is None else min(number, max_take)))
         wanted: dict[bytes, None] = {}
         size = 0
         for row in rows:
-            size += row.size
+            size += self.grown * row.size
             for encoded, _ in row.updates:
                 if encoded in wanted:
                     continue

@@ -38,6 +38,7 @@ from cq.passes.bucket_cache import BucketCache
 from cq.passes.columns import KeyColumn, fold, new_values, pending
 from cq.passes.conversion import convert_some
 from cq.passes.deletions import BucketExpiry, Deleted, next_deletion
+from cq.passes.feeding import feed
 from cq.passes.merge_pass import MergePass
 from cq.passes.open_bucket import OpenBucket
 from cq.passes.pass_result import ManyFailed, PassResult
@@ -128,7 +129,8 @@ class Pass:
             self.result.blocked = True
             return self.result
         self.expiry = BucketExpiry.of(self.bucket)
-        may_sort = self.plan.may_sort and self.expiry is None  # a merge changes no index
+        # A merge changes no index, and adds to no level.
+        may_sort = self.plan.may_sort and self.expiry is None and not self.config.is_timed
         if may_sort and self.cache.runs.is_any:
             merged = self._merge(self.cache.runs)
             if merged is not None:
@@ -181,8 +183,10 @@ class Pass:
         touched = list(dict.fromkeys([*batch.updates, *self.report]))
         self.before_code(touched)
         seen = touched if self.code.is_foreign else self.report
-        are_seen = self.code.is_foreign or self.bucket.is_observed
+        is_by_key = self.config.expiry is not None and self.config.expiry.is_by_key
+        are_seen = self.code.is_foreign or self.bucket.is_observed or is_by_key
         self.decoded = KeyColumn(self.config.key, seen, self.cache, are_seen=are_seen)
+        feed(self.tr, self.code.combiner, batch)
         self._write_values(batch, current)
         self._fold(batch)
         self._refuse_many_failures(batch)
@@ -216,7 +220,7 @@ class Pass:
         is_same = values.is_same()
         where = places(report)
         self.missed.check(report)
-        moves = self.expiry.index.moves(report, where, before, values.data) if self.expiry else ()
+        moves = self.expiry.index.moves(report, keys, where, before, values.data) if self.expiry else ()
         # From here on no line may raise for a single key: the key would be set aside although it is combined.
         self.done.update(report)
         self.result.values.update(zip(report, values.data, strict=True))

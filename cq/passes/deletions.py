@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from cq import keys
-from cq.config.expiry import KEY, ExpirySpec
+from cq.config.expiry import ExpirySpec
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
@@ -215,7 +215,7 @@ class BucketExpiry:
                 found.changes.append((where, Change(key, old, None, cause=EXPIRY)))
         count_dropped(tr, config, dropped)
         tr.add(index.keys.count, pack_count(len(dropped)))
-        if times and index.spec.by == KEY:
+        if times and index.spec.is_by_key:
             tr.byte_max(index.keys.latest_expired, pack_time(max(times)))
         return found
 

@@ -139,7 +139,7 @@ class MergePass:
         """Sort rows into a new run."""
         prefix, cursor = self.bucket.rows[0], self.bucket.state.cursor
         contents = {key: decode_found(prefix, key, value) for key, value in found.rows}
-        rows = [Row(key, value, contents[key][0]) for key, value in found.rows]
+        rows = [Row.of(key, value, contents[key][0]) for key, value in found.rows]
         counting = drop_repeated_operations(self.tr.snapshot, self.keys, rows)
         counted = [contents[row.key] for row in counting]
         pairs = sorted_pairs(self.code.value_combiner, self.config.value, counted, cursor)

@@ -7,22 +7,20 @@ transaction stays small.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from cq.config.queue import QueueConfig
 from cq.config.rollup import LEVEL_KEY_BYTES
 from cq.encoding import codec
-from cq.encoding.codec import is_int64
-from cq.errors import TooLarge
+from cq.errors import InvalidData, TooLarge
 from cq.keys import QueueKeys
-from cq.keys.window import WindowKeys
 from cq.queue.packing import Checked, check, check_update
-from cq.queue.window_rows import check_removable
 from cq.store.sizes import set_bytes
 
 _ITEM_BYTES: Final = 3
 """The head of a key in a row, at most; a key of a queue has no more than 8,000 bytes."""
-_ROW_BYTES: Final = 20  # of a row's value in addition to its updates
+_ROW_BYTES: Final = 40  # of a row's value in addition to its updates
 _STAMP_BYTES: Final = 14  # of the argument that makes a value a versionstamp
 _OPERATION: Final = bytes(24)  # as long as the operation ids of cq's own
 _FEW_BYTES: Final = 200_000
@@ -32,16 +30,14 @@ _FEW_BYTES: Final = 200_000
 def check_add(config: QueueConfig, updates: object) -> Checked:
     """These updates, which have the form that `CombineQueue.add` takes.
 
-    Raises `InvalidData` or `TooLarge` unless the queue takes all, also as updates of its levels, and as removals from
-    its window.
+    Raises `InvalidData` or `TooLarge` unless the queue takes all, and its levels and window, too.
     """
     checked = check(config, updates)
-    if config.rollup is not None and checked.encoded:
+    if config.is_timed and checked.encoded:
         _check_level_key(config, max(checked.encoded, key=len))
-    if config.subtracted_window is not None:
-        for encoded, update in checked.pairs:
-            if type(update) is not int or not is_int64(update):
-                check_removable(config, config.key.decode(encoded), update)
+    if config.subtracts and not set(map(type, checked.values)) <= {int}:
+        for encoded, update in zip(*checked, strict=True):
+            _check_exact(config.key.decode(encoded), update)
     return checked
 
 
@@ -59,43 +55,32 @@ class AddCheck:
         config: the configuration of the queue.
 
     Attributes:
-        copies: how often an add writes each update: into the queue, its levels, and its window.
-        each: bytes for each update in addition to its copies. 0 unless the queue has so many buckets that most updates
+        each: bytes for each update in addition to its own. 0 unless the queue has so many buckets that most updates
             need a row of their own.
         operation: bytes of an add with an operation id, in addition to its updates.
     """
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
-        written = config.rollup.written if config.rollup else ()
-        self._levels = len(written)
-        self.copies = 1 + self._levels + (config.subtracted_window is not None)
-        queues = [
-            QueueKeys(name) for name in (config.name, *(level.queue_of(config.name) for level in written))
-        ]
-        rows = sum(_row_bytes(queue) for queue in queues)
-        markers = sum(set_bytes(queue.new_marker(_OPERATION), 0) for queue in queues)
-        if config.subtracted_window is not None:
-            window = WindowKeys(config.name)
-            rows += set_bytes(window.new_row(0, 0), _ROW_BYTES)
-            markers += set_bytes(window.new_operation(0), 0)
-        self.each = rows if config.buckets * rows > _FEW_BYTES else 0
-        self.operation = rows + markers + self.copies * len(_OPERATION)
+        queue = QueueKeys(config.name)
+        row = _row_bytes(queue)
+        self.each = row if config.buckets * row > _FEW_BYTES else 0
+        self.operation = row + set_bytes(queue.new_marker(_OPERATION), 0) + len(_OPERATION)
         self._encode = config.key.encoder()
 
     def check(self, key: Any, update: Any) -> CheckedPair:
         """The checked pair; raises `InvalidData` or `TooLarge` unless an add takes it."""
         encoded = self._encode(key)
-        if self._levels:
-            _check_level_key(self.config, encoded)
         size = check_update(self.config, key, update)
-        if self.config.subtracted_window is not None:
-            check_removable(self.config, key, update)
+        if self.config.is_timed:
+            _check_level_key(self.config, encoded)
+        if self.config.subtracts:
+            _check_exact(key, update)
         return CheckedPair(encoded, self.written(len(encoded) + size))
 
     def written(self, size: int) -> int:
         """The approximate bytes that an add writes for a key and an update of `size` bytes together."""
-        return self.copies * (size + _ITEM_BYTES) + self._levels * LEVEL_KEY_BYTES + self.each
+        return size + _ITEM_BYTES + self.each
 
 
 def _row_bytes(queue: QueueKeys) -> int:
@@ -109,6 +94,17 @@ def _check_level_key(config: QueueConfig, encoded: bytes) -> None:
     if len(encoded) > most:
         key = config.key.decode(encoded)
         raise TooLarge(
-            f"a key of {len(encoded):,} bytes exceeds the limit of {most:,} of a queue with a roll-up, or with a "
-            f"window that merges slices, whose levels add the start of a period: {codec.shown(key)}"
+            f"a key of {len(encoded):,} bytes exceeds the limit of {most:,} of a queue with a window or a roll-up, "
+            f"which adds a time to each key: {codec.shown(key)}"
         )
+
+
+def _check_exact(key: Any, update: Any) -> None:
+    """Raises `InvalidData` for a number that cannot leave a window exactly: a float in a counter, or an infinity."""
+    numbers = update.values() if isinstance(update, dict) else (update,)
+    for number in numbers:
+        if type(number) is float or (type(number) is Decimal and not number.is_finite()):
+            raise InvalidData(
+                f"key {codec.brief(key)}: expected ints or finite decimals in a window, which can leave it exactly, "
+                f"got: {codec.shown(update)}"
+            )

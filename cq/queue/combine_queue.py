@@ -13,7 +13,7 @@ from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import QueueKeys
-from cq.queue.adds import refuse_adds_to_level, write_updates, write_with_levels
+from cq.queue.adds import refuse_adds_to_level, write_updates
 from cq.queue.pending import before_adds, read_pending
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.slots import Span, combined, plan_slots, read_slots
@@ -85,10 +85,10 @@ class CombineQueue(Generic[K, V]):
 
         A blind write: it reads only the metadata version, which comes with the read version. It conflicts with changes
         of this queue's configuration, but not with other adds or workers. All updates are validated before the first
-        write, so a refused add writes nothing. In a queue with a window the updates count as of now; use `Window.add`
-        for another time.
+        write, so a refused add writes nothing. In a queue with a window or a roll-up the updates count as of now; use
+        `Window.add` for another time.
         It writes one notification for each bucket that the keys touch, and one row there for every 8 kB; in addition,
-        one atomic addition for each bucket if the queue has an audit, and one row for every 8 kB if it has a window.
+        one atomic addition for each bucket if the queue has an audit.
 
         Args:
             tr: a transaction of either store.
@@ -98,7 +98,7 @@ class CombineQueue(Generic[K, V]):
                 the same id, only the first to commit counts, whatever the others contain. Give one if the
                 transaction may be retried after an unknown commit result (`commit_unknown_result`). It covers this
                 queue's updates, not the transaction's other writes. It is remembered for a day after its latest use,
-                and longer while updates from that time are queued or in the queue's window.
+                and longer while updates from that time are queued.
 
         Raises:
             QueueNotConfigured: the queue does not exist: call `cq.configure` first.
@@ -110,12 +110,8 @@ class CombineQueue(Generic[K, V]):
             FDBError: from the store, as for any read; the retry loop handles it.
         """
         config = read_config(tr, self.name)
-        if config.rollup is not None:
-            write_with_levels(tr, config, updates, once, [milliseconds(None) // 1000])
-            return
         refuse_adds_to_level(config)
-        due = None if config.window is None else config.window.expires(milliseconds(None))
-        write_updates(tr, self.keys, config, updates, once, due=due)
+        write_updates(tr, config, updates, once, times=[milliseconds(None)] if config.is_timed else ())
 
     def add_now(
         self,
@@ -231,8 +227,8 @@ class CombineQueue(Generic[K, V]):
 
         The slots are those that have a part of the last `last` seconds: so the oldest and the newest one may have
         parts outside of them. They are read from the coarsest level with periods that divide `by`, if it keeps the
-        span; several periods of it are combined into one slot. All values have one read version. A coarser level
-        follows a finer one by one pass, and the finest one has the updates that a pass has combined.
+        span; several periods of it are combined into one slot. All values have one read version. They follow the values
+        of the queue by one pass.
 
         Args:
             tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
@@ -283,8 +279,8 @@ class CombineQueue(Generic[K, V]):
     ) -> V | None:
         """The value of a key over a span of time: the combination of the slots of `series`; None without a value.
 
-        It includes all updates of the last `last` seconds, and older updates of the first slot. So it is the
-        window for combiners that cannot subtract, such as `maximum`. Raises the errors of `series`.
+        It includes all updates of the last `last` seconds, and older updates of the first slot. Raises the errors of
+        `series`.
 
         Args:
             tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
@@ -310,7 +306,7 @@ class CombineQueue(Generic[K, V]):
         self, tr: TransactionRead, config: QueueConfig, encoded: bytes, key: K, current: Value
     ) -> V | None:
         combiner = own_combiner(self, config)
-        if config.merges_window:
+        if config.lists_keys:
             combiner = latest_only(combiner)
         staged = tr.get(self.keys.staged(encoded))
         updates = self._queued_updates(snapshot_of(tr), config, encoded)

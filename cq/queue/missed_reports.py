@@ -1,7 +1,7 @@
 """Missed reports: the last received values of observers, for keys whose stored value is another one.
 
 An observer that raises for a key in its first report, or when a purge or an expiry deletes the key, misses that report;
-the values and all other keys go on. The observer of a roll-up ignores deletions, so it misses none. From then on the
+the values and all other keys go on. The observer of a window's totals misses none, see `PassRunner`. From then on the
 stored value is not what the observer last received. So the pass that goes on without the report notes, for each
 observer concerned, what it did receive. The next report of the key to that observer starts from there, whether a later
 update or a retry causes it, and removes the note in its own transaction.
@@ -68,8 +68,8 @@ class MissedReports:
         self._config = config
         self._bucket = bucket
         self._keys = MissedKeys(config.name)
-        # A level of a roll-up has no values before its roll-up's observer, so that one misses no first report either.
-        self._generations = [each.generation for each in config.observers if not each.derives_level]
+        # Slices have no values before the observer of the window's totals, so that one misses no first report either.
+        self._generations = [each.generation for each in config.observers if not each.keeps_totals]
         self.may_exist = bool(self._generations) and may_have_missed(config, state)
         self.received: dict[tuple[int, bytes], Any] = {}
         self._stored: dict[tuple[int, bytes], bytes] = {}
@@ -136,7 +136,7 @@ class MissedReports:
         """Note that some observers miss a report of a key; `received` has the encoded value each received last.
 
         A note of an earlier missed report stays valid: the observer has received no later value. An observer that never
-        received a now deleted key has missed no report, so its note is cleared. Neither has one that ignores deletions.
+        received a now deleted key has missed no report, so its note is cleared.
         """
         where = place(encoded_key)
         missing = [generation for generation in received if generation in self._generations]

@@ -1,6 +1,6 @@
 """Trim of operation ids: removes their markers when no queued row can depend on them.
 
-An id is removed when its latest marker is older than a day, and older than every row in the queue or in its window. (If
+An id is removed when its latest marker is older than a day, and older than every row in the queue. (If
 the first of two markers were trimmed while a row of the second try is queued, that row would count.) The id that the
 store keeps for an emitter is removed by the same rule, long after the emitter has ended.
 """
@@ -14,7 +14,6 @@ from cq import keys
 from cq.config.queue import read_config
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
-from cq.keys.window import WindowKeys
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.sizes import clear_bytes, conflict_bytes
@@ -64,11 +63,7 @@ class Trim:
         Rows added later have later versions, so the horizon stays valid during the scan.
         """
         read_config(tr.snapshot, self._name)
-        window = WindowKeys(self._name)
-        # These keys are in commit order, so the first one is of the oldest row with an operation in the window.
-        expiring = tr.snapshot.get_range(*window.operations(), limit=1)
         oldest = [each for each in oldest_by_bucket(tr.snapshot, self._keys).values() if each is not None]
-        oldest += [version_of(window.stamp_of_operation(row.key)) for row in expiring]
         remembered = clock_of(tr.db).before(tr.get_read_version().wait(), self._remember_seconds)
         return min([remembered, *oldest])
 

@@ -48,30 +48,51 @@ def check(config: QueueConfig, updates: object) -> Checked:
     """
     keys, values = split_pairs(updates)
     encoded = config.key.encode_all(keys)
-    _check_updates(config, keys, values)
+    check_updates(config, keys, values)
     return Checked(encoded, values)
 
 
-def pack(buckets: int, updates: Checked, operation: bytes | None) -> dict[int, list[bytes]]:
-    """The rows of these updates for each bucket that they touch, in CBOR, each of at most about `ROW_BYTES`."""
-    contents = _by_bucket(buckets, operation, *updates)
+def pack(
+    buckets: int, updates: Checked, operation: bytes | None, times: Sequence[int] = ()
+) -> dict[int, list[bytes]]:
+    """The rows of these updates for each bucket that they touch, in CBOR, each of at most about `ROW_BYTES`.
+
+    `times` has the time of each update in milliseconds, or one time for all; empty for a queue without times.
+    """
+    if len(times) > 1:
+        return _pack_with_times(buckets, updates, operation, times)
+    head = [operation, times[0]] if times else operation
+    contents = _by_bucket(buckets, head, *updates)
     return {bucket: split(content) for bucket, content in contents.items()}
 
 
 def _by_bucket(
-    buckets: int, operation: bytes | None, encoded: Sequence[bytes], values: Sequence[Any]
+    buckets: int, head: Any, encoded: Sequence[bytes], values: Sequence[Any]
 ) -> dict[int, list[Any]]:
-    """{bucket: [operation id, encoded key, update, ...]} of the buckets with updates."""
+    """{bucket: [head, encoded key, update, ...]} of the buckets with updates."""
     if buckets == 1 and encoded:
-        return {0: [operation, *chain.from_iterable(zip(encoded, values, strict=True))]}
+        return {0: [head, *chain.from_iterable(zip(encoded, values, strict=True))]}
     contents: dict[int, list[Any]] = {}
     for bucket, key, value in zip(buckets_of(encoded, buckets), encoded, values, strict=True):
         content = contents.get(bucket)
         if content is None:
-            content = contents[bucket] = [operation]
+            content = contents[bucket] = [head]
         content.append(key)
         content.append(value)
     return contents
+
+
+def _pack_with_times(
+    buckets: int, updates: Checked, operation: bytes | None, times: Sequence[int]
+) -> dict[int, list[bytes]]:
+    """The rows of updates that have a time each."""
+    contents: dict[int, list[Any]] = {}
+    for bucket, *each in zip(buckets_of(updates.encoded, buckets), times, *updates, strict=True):
+        time, key, value = each
+        content = contents.setdefault(bucket, [[operation, []]])
+        content[0][1].append(time)
+        content += (key, value)
+    return {bucket: split(content) for bucket, content in contents.items()}
 
 
 def split_pairs(updates: object) -> tuple[list[Any], list[Any]]:
@@ -95,7 +116,8 @@ def split_pairs(updates: object) -> tuple[list[Any], list[Any]]:
     return [key for key, _ in pairs], [value for _, value in pairs]
 
 
-def _check_updates(config: QueueConfig, keys: list[Any], values: list[Any]) -> None:
+def check_updates(config: QueueConfig, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    """Raises `InvalidData` or `TooLarge` unless the queue takes these updates of these keys."""
     kinds = set(map(type, values))
     types = config.value.types
     if not types or kinds.issubset(types):
@@ -128,7 +150,7 @@ def check_update(config: QueueConfig, key: Any, update: Any) -> int:
 
 
 def split(content: list[Any]) -> list[bytes]:
-    """The rows, in CBOR, of [operation id, encoded key, update, ...]; each row has the operation id."""
+    """The rows, in CBOR, of [head, encoded key, update, ...]; each row has the head, and the times of its updates."""
     try:
         row = cbor2.dumps(content)
     except cbor2.CBOREncodeError:  # contains sketches; without them, the plain encoder takes less time
@@ -138,6 +160,13 @@ def split(content: list[Any]) -> list[bytes]:
         return [row]
     # Updates differ in size, so an even division by number may leave a row too large: it is divided again.
     pieces = min(updates, -(-len(row) // ROW_BYTES))
-    step = 2 * -(-updates // pieces)
-    starts = range(1, len(content), step)
-    return [row for start in starts for row in split([content[0], *content[start : start + step]])]
+    number = -(-updates // pieces)
+    return [row for first in range(0, updates, number) for row in split(_piece(content, first, number))]
+
+
+def _piece(content: list[Any], first: int, number: int) -> list[Any]:
+    """A row's content with some of its updates."""
+    head = content[0]
+    if isinstance(head, list) and isinstance(head[1], list):
+        head = [head[0], head[1][first : first + number]]
+    return [head, *content[1 + 2 * first : 1 + 2 * (first + number)]]

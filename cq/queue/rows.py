@@ -1,7 +1,8 @@
 """Queued rows: reads of a bucket's rows, and the selection of those that count.
 
 A row holds the updates of one transaction for one bucket (or a part of them, if they exceed 8 kB), in CBOR:
-[operation id or null, encoded key, update, encoded key, update, ...].
+[head, encoded key, update, encoded key, update, ...]. The head is the operation id or null. In a queue with a window or
+a roll-up it is [operation id or null, time in milliseconds], or has a list of times, one for each update.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Final, NamedTuple
 
+from cq.config.window import MAX_TIME_MS
 from cq.encoding import codec
 from cq.encoding.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
 from cq.errors import CorruptData
@@ -32,11 +34,21 @@ class Row(NamedTuple):
         key: its key in the store.
         value: its bytes, checked to be a row; `updates` decodes them again.
         operation: the operation id of the add, or None.
+        times: the time of each of its updates in milliseconds since 1970, or one time for all; empty: none has one.
     """
 
     key: bytes
     value: bytes
     operation: bytes | None
+    times: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, key: bytes, value: bytes, head: Any) -> Row:
+        """The row with this head of its content, which must be a valid one."""
+        if not isinstance(head, list):
+            return cls(key, value, head)
+        times = head[1]
+        return cls(key, value, head[0], times if isinstance(times, list) else (times,))
 
     @property
     def size(self) -> int:
@@ -79,18 +91,18 @@ class Backlog:
 
 def decode_row(key: bytes, value: bytes) -> Row:
     """The row of these bytes; raises `CorruptData`."""
-    return Row(key, value, decode_content(key, value)[0])
+    return Row.of(key, value, decode_content(key, value)[0])
 
 
 def decode_content(key: bytes, value: bytes) -> list[Any]:
-    """[operation id or None, encoded key, update, encoded key, ...] of a row; raises `CorruptData`."""
+    """[head, encoded key, update, encoded key, ...] of a row; raises `CorruptData`."""
     content = codec.decode(value)
     if not isinstance(content, list) or len(content) % 2 == 0:
         raise CorruptData(f"the queued row {key!r} holds no list of updates")
     if not _are_encoded(content[1::2]):
         raise CorruptData(f"the queued row {key!r} holds keys that are not encoded")
-    if not _are_operations(content[:1]):
-        raise CorruptData(f"the queued row {key!r} holds an operation id that is none")
+    if not is_head(content[0], len(content) // 2):
+        raise CorruptData(f"the queued row {key!r} holds an operation id or times that are none")
     return content
 
 
@@ -110,10 +122,10 @@ def _decode_rows(found: Sequence[tuple[bytes, bytes]]) -> tuple[list[Row], Updat
             group(contents, updates)
         except (CorruptData, TypeError):  # TypeError: an unhashable object in the place of a key
             return None
-        rows += [Row(key, value, content[0]) for (key, value), content in zip(some, contents, strict=True)]
-    if not (_are_encoded(updates) and _are_operations([row.operation for row in rows])):
-        return None
-    return rows, dict(updates)
+        if not all(content[0] is None or is_head(content[0], len(content) // 2) for content in contents):
+            return None
+        rows += [Row.of(key, value, content[0]) for (key, value), content in zip(some, contents, strict=True)]
+    return (rows, dict(updates)) if _are_encoded(updates) else None
 
 
 def _pieces(found: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
@@ -156,14 +168,39 @@ def _are_encoded(keys: Collection[Any]) -> bool:
     return set(map(type, keys)) == {bytes} and min(keys) != b"" and max(map(len, keys)) <= MAX_KEY_BYTES
 
 
-def _are_operations(operations: list[Any]) -> bool:
-    given = [operation for operation in operations if operation is not None]
-    return all(type(each) is bytes and 0 < len(each) <= MAX_OPERATION_BYTES for each in given)
+def is_head(head: Any, updates: int) -> bool:
+    """Whether this is the head of a row with a number of updates."""
+    if isinstance(head, list):
+        if len(head) != 2:
+            return False
+        operation, times = head
+        given = times if isinstance(times, list) else [times]
+        if len(given) not in ((1,) if given is not times else (updates,)):
+            return False
+        if not all(type(time) is int and abs(time) <= MAX_TIME_MS for time in given):
+            return False
+    else:
+        operation = head
+    return operation is None or (type(operation) is bytes and 0 < len(operation) <= MAX_OPERATION_BYTES)
 
 
-def encode_row(operation: bytes | None, updates: Iterable[tuple[bytes, Any]]) -> bytes:
-    """The inverse of `decode_row`: writes the remaining updates of a row that a pass took in part."""
-    return codec.encode([operation, *chain.from_iterable(updates)])
+def encode_row(row: Row, positions: Sequence[int]) -> bytes:
+    """The bytes of a row with some of its updates, in their order: those that a pass has not taken."""
+    updates = row.updates
+    head: Any = row.operation
+    if row.times:
+        times = [row.times[position] for position in positions] if len(row.times) > 1 else row.times[0]
+        head = [row.operation, times]
+    return codec.encode([head, *chain.from_iterable(updates[position] for position in positions)])
+
+
+def timed(rows: Iterable[Row]) -> Iterator[tuple[bytes, Any, int]]:
+    """(encoded key, update, time) of each update that has a time, in commit order."""
+    for row in rows:
+        if row.times:
+            times = row.times if len(row.times) > 1 else repeat(row.times[0])
+            for (encoded, update), time in zip(row.updates, times, strict=False):
+                yield encoded, update, time
 
 
 class FoundRows(NamedTuple):
@@ -228,7 +265,7 @@ def _sort_broken(backlog: Backlog, prefix: bytes, found: Sequence[tuple[bytes, b
     for key, value in found:
         try:
             content = decode_found(prefix, key, value)
-            backlog.rows.append(Row(key, value, content[0]))
+            backlog.rows.append(Row.of(key, value, content[0]))
         except CorruptData as error:
             backlog.broken.append(UnreadableRow(key, value, str(error)))
     backlog.updates = by_key(backlog.rows)

@@ -133,10 +133,10 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         left = found.updates[len(some) :]
         # `write_updates` counts these updates as added a second time; this takes the second count back in advance.
         count_added(tr, config, [(found.encoded_key, update) for update in some], again=True)
-        # Without a row in the window: the original add wrote one, so these updates have expired or will.
+        # Without a time: the pass that set these updates aside has added them to the levels.
         # Updates that the former version of the combiner has set aside are for it: they go to the former shape.
         shape = config.under_former_shape() if config.conversion else None
-        write_updates(tr, queue, shape or config, [(decoded, update) for update in some], None, due=None)
+        write_updates(tr, shape or config, [(decoded, update) for update in some])
         return _Used(len(some), codec.encode([found.failure.to_stored(), *left]) if left else None)
 
     retried = retry_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))
@@ -146,18 +146,18 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
 def drop_aside(db: Database, name: str, key: Any = ANY) -> int:
     """Drop updates set aside, of a queue or of one key; returns the number of pieces.
 
-    Of missed reports only the error is dropped: the observers receive the keys with their next updates. Raises
-    `InvalidData` at the first piece with updates of a queue with a window: they will be subtracted when they expire, so
-    they must be added first.
+    Of missed reports only the error is dropped: the observers receive the keys with their next updates. Updates of a
+    queue with a window or a roll-up stay in these. Raises `InvalidData` at the first piece with updates of the totals
+    of a window: they are subtracted when they leave it, so they must be added first.
     """
     keys = QueueKeys(name)
 
     def drop(tr: Transaction, piece: bytes, value: bytes) -> _Used:
         config = read_config(tr, name)
         updates = updates_aside(keys, piece, value)
-        if config.subtracted_window is not None and updates:
+        if config.level_of is not None and config.level_of.is_window and not config.lists_keys and updates:
             raise InvalidData(
-                f"updates of queue {name!r} will be subtracted when they leave its window, so that without them totals "
+                f"updates of queue {name!r} will be subtracted when they leave the window, so that without them totals "
                 f"would be too small: add them again with `cq aside retry {name}`"
             )
         if config.audit is not None:

@@ -1,7 +1,7 @@
 """Reads of a roll-up: the values of a span of time by slots, such as the hours of the last day.
 
 Each value is stored under its own key, so a read costs one request for each period of the chosen level; all are in
-flight together, at one read version. A coarser level follows a finer one by one pass.
+flight together, at one read version. All levels follow their queue by one pass.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from cq.queue.slots import Span
 from cq.store.api import Database, TransactionRead
 from cq.store.row_pages import pages
 from cq.store.transact import transact
-from cq.windows.window import Window
+from cq.windows.window import reader_of
 
 PAGE_ROWS: Final = 10_000
 """Maximum rows of a page, which one transaction reads."""
@@ -31,12 +31,13 @@ class TableRows(NamedTuple):
 def queue_rows(db: Database, queue: CombineQueue[Any, Any], limit: int | None = None) -> TableRows:
     """The keys and last reported values of a queue, at most `limit`, in pages of up to 10,000 keys or about 1 MB.
 
-    Of a window whose slices are merged, the keys with their totals; this needs the queue's combiner.
+    Of the keys in a window, such as `hits.window`, their totals now; if slices are merged, this needs the queue's
+    combiner.
 
     Each page is read in its own transaction, as by `CombineQueue.scan`. Raises `QueueNotConfigured`.
     """
     config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
-    source = Window(queue) if config.merges_window else queue
+    source = reader_of(config, queue.combiner)
     read = pages(db, lambda tr, after: source.items(tr.snapshot, limit=_page_rows(limit), after=after))
     return TableRows([Field("key", config.key), Field("value", config.value)], _first(read, limit))
 

@@ -48,7 +48,8 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
     positions: dict[int, bytes | None] = {}
     config = stored_config(piece.tr, piece.keys, piece.name)  # a repair of another bucket may have changed it
     for each in config.observers:
-        if current_generation(piece.tr, shape.name, each.name) == each.generation:
+        # The observer of totals has no backfill: it would add all slices a second time.
+        if each.keeps_totals or current_generation(piece.tr, shape.name, each.name) == each.generation:
             positions[each.generation] = None
         elif each in piece.config.observers:
             # In this transaction: the observer may have received values of the bucket, and must not get them again.

@@ -85,12 +85,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "outbox": ("cq has not written a key of the outbox, or its value is unreadable", NO_REPAIR),
     "history": ("cq has not written a key of the history, or its value", "clears it"),
     "audit": ("updates added since the audit began are missing, or counted more than once", NO_REPAIR),
-    "window-key": ("cq has not written a key of a window, or cannot expire it", "sets its bytes aside"),
-    "window-operation": (
-        "updates with an operation id will leave the window, but their id can be trimmed before",
-        "keeps the id until then",
-    ),
-    "window-total": ("a total is not the sum of the updates in the window", NO_REPAIR),
+    "refused": ("the number of updates that a queue refused for their time is unreadable", "clears it"),
     "level-value": (
         "a value of a level of a roll-up is not the combination of the shorter periods",
         NO_REPAIR,

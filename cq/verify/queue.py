@@ -13,7 +13,7 @@ from cq.intake.json_lines import FilePosition
 from cq.keys.audit import AuditKeys
 from cq.queue.limits import Full
 from cq.store.api import Database
-from cq.verify import buckets, expiry, layout, missed, queued, rows, store, values, window
+from cq.verify import buckets, expiry, layout, missed, queued, rows, store, values
 from cq.verify.piece import Difference, RowCheck, readable
 from cq.verify.repairs import set_row_aside
 from cq.verify.verification import Check, Verification, every_row
@@ -37,7 +37,7 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "s": [RowCheck("staged-key", values.check_staged, values.set_key_aside)],
     "t": [RowCheck("observer-data", rows.check_observer_data)],
     "u": [RowCheck("row-unreadable", queued.check_row, queued.set_unreadable_aside)],
-    "v": [RowCheck("window-key", window.check_window, set_row_aside("not of a window"))],
+    "v": [RowCheck("refused", rows.check_refused)],
     "w": [RowCheck("document", rows.check_counts, None)],
     "x": [
         RowCheck("aside-unreadable", values.check_aside, set_row_aside("set aside before, but unreadable"))
@@ -69,7 +69,6 @@ CHECKS: Final[Mapping[str, Check]] = {
     "rows": every_row(PARTS),
     "buckets": buckets.check_buckets,
     "audit": check_audit,
-    "window": window.check_totals,
     "store": store.check_store,
 }
 """The checks, in this order: repairs move rows before the check whether their buckets have notifications."""

@@ -106,22 +106,23 @@ def _error_of(config: QueueConfig, update: tuple[bytes, Any]) -> str:
 
 def _sort_updates(piece: Piece, shape: QueueConfig, at: RowPlace, row: Row) -> None:
     """Move the updates of a row to the buckets of their keys, under the row's stamp; set invalid ones aside."""
-    sorted_: dict[int, list[tuple[bytes, Any]]] = {}
-    for update in row.updates:
+    sorted_: dict[int, list[int]] = {}
+    updates = row.updates
+    for position, update in enumerate(updates):
         if error := _error_of(shape, update):
             _set_update_aside(piece, shape, update, error)
         else:
-            sorted_.setdefault(bucket_of(update[0], shape.buckets), []).append(update)
+            sorted_.setdefault(bucket_of(update[0], shape.buckets), []).append(position)
     piece.tr.clear(row.key)
     rewrite_state(piece, at.generation, at.bucket)
-    for bucket, updates in sorted_.items():
+    for bucket, positions in sorted_.items():
         key = layout.row_in(row.key, bucket)
         if piece.tr.get(key).value is not None:
             # The row was copied, so these updates are in their bucket already.
-            for update in updates:
-                _set_update_aside(piece, shape, update, f"was in bucket {at.bucket}, too")
+            for position in positions:
+                _set_update_aside(piece, shape, updates[position], f"was in bucket {at.bucket}, too")
             continue
-        piece.tr.set(key, encode_row(row.operation, updates))
+        piece.tr.set(key, encode_row(row, positions))
         rewrite_state(piece, at.generation, bucket)
         notify(piece, at.generation, bucket)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from cq.admin.backfill import parse_generation
 from cq.admin.purge import read_purging
@@ -15,6 +16,8 @@ from cq.keys import CHANGED, VERSIONSTAMP_BYTES, prefix_end
 from cq.keys.export import SEQUENCE_BYTES
 from cq.verify import layout
 from cq.verify.piece import Found, Piece
+
+_COUNTER_BYTES: Final = 8
 
 # Data of applications
 
@@ -48,6 +51,12 @@ def parse_received(stored: bytes) -> None:
     """Raise `CorruptData` unless this is the position up to which another queue was forwarded into this one."""
     if len(stored) != SEQUENCE_BYTES:
         raise CorruptData("it is not a sequence of an export queue")
+
+
+def check_refused(piece: Piece, found: Found) -> None:
+    """Check the number of updates that a queue refused for their time."""
+    if found.key not in (piece.keys.late, piece.keys.future) or len(found.value) != _COUNTER_BYTES:
+        raise CorruptData("it is not a number of refused updates")
 
 
 # The generations of observers' data

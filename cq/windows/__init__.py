@@ -1,5 +1,5 @@
-"""Running totals over a sliding window of time, and updates with a time of their own in queues with a roll-up.
+"""Updates with a time of their own, and reads of the values in a sliding window.
 
-A window belongs to one queue whose updates have inverses. Workers call `expiry` to subtract updates that leave the
-window. The room may import the queue and the rooms below it.
+Passes add updates to the slices of a window, and workers delete slices that have left it; both are in rooms above. This
+room may import the queue and the rooms below it.
 """

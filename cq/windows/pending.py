@@ -9,8 +9,7 @@ from cq.config.queue import QueueConfig
 from cq.encoding import codec, hashing
 from cq.keys import QueueKeys
 from cq.queue.pending import PENDING_BYTES, before_adds, read_pending, refuse_after_adds, too_deep
-from cq.queue.rows import Updates, notified
-from cq.queue.window_rows import read_overdue, removals, updates_that_count
+from cq.queue.rows import Row, Updates, by_key, drop_repeated_operations, notified
 from cq.store.api import WANT_ALL, TransactionRead
 
 
@@ -23,34 +22,30 @@ def read_pending_updates(
     an add to one of the buckets in the same transaction.
     """
     with before_adds(config.name):
-        return _read(snapshot, config, wanted)
+        staged = _staged(snapshot, QueueKeys(config.name), config, wanted)
+        updates = by_key(_read_rows(snapshot, config, wanted))
+    for encoded, combined in staged:
+        updates.setdefault(encoded, []).insert(0, combined)
+    return updates
 
 
-def read_changes(snapshot: TransactionRead, config: QueueConfig, now: int) -> Updates:
-    """The updates that change values into totals: the pending ones, and removals of the window's overdue rows.
-
-    Raises the errors of `read_pending_updates` and `read_overdue`.
-    """
-    changes = read_pending_updates(snapshot, config)
-    if config.window is not None:
-        for encoded, updates in read_overdue(snapshot, config, now).items():
-            changes.setdefault(encoded, []).extend(removals(config, config.key.decode(encoded), updates))
-    return changes
+def read_pending_rows(
+    snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None = None
+) -> list[Row]:
+    """The queued rows that count, of all keys, or at least of the wanted keys; raises as `read_pending_updates`."""
+    with before_adds(config.name):
+        return _read_rows(snapshot, config, wanted)
 
 
-def _read(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None) -> Updates:
+def _read_rows(snapshot: TransactionRead, config: QueueConfig, wanted: Sequence[bytes] | None) -> list[Row]:
     queue = QueueKeys(config.name)
-    staged = _staged(snapshot, queue, config, wanted)
     if wanted is None:
         refuse_after_adds(snapshot, queue, config.name)
         buckets = set(notified(snapshot.get_range(*queue.notifications()), queue))
     else:
         buckets = _buckets_of(config, wanted)
     rows = [row for each in sorted(buckets) for row in read_pending(snapshot, queue, config.name, *each).rows]
-    updates = updates_that_count(snapshot, queue, rows)
-    for encoded, combined in staged:
-        updates.setdefault(encoded, []).insert(0, combined)
-    return updates
+    return drop_repeated_operations(snapshot, queue, rows)
 
 
 def _buckets_of(config: QueueConfig, wanted: Iterable[bytes]) -> set[tuple[int, int]]:

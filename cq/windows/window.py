@@ -1,40 +1,44 @@
-"""`Window`: running totals over the recent past, such as the visits of the last ten minutes."""
+"""`Window`: the values of a queue over time: those of the last minutes, and by hours or days."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
+from cq import runtime
 from cq.arguments import repeatable
 from cq.combiners import Combiner
 from cq.config.queue import QueueConfig, read_config
+from cq.config.rollup import RollUpLevel, seconds_of
 from cq.config.window import WindowSpec, checked_time, milliseconds
-from cq.encoding import codec
-from cq.errors import ConfigurationConflict, InvalidData
-from cq.keys import QueueKeys, place
-from cq.keys.window import WindowKeys
-from cq.queue.adds import write_updates, write_with_levels
+from cq.encoding.codec import shown
+from cq.errors import ConfigurationConflict, InvalidData, NotInStore, WrongType
+from cq.keys import QueueKeys
+from cq.keys.expiry import ExpiryKeys
+from cq.queue.adds import write_updates
 from cq.queue.combine_queue import CombineQueue, Page, own_combiner
-from cq.queue.rows import Updates
-from cq.queue.slots import combined
-from cq.queue.window_rows import read_overdue, removals
+from cq.queue.packing import split_pairs
+from cq.queue.slots import Span
 from cq.store.api import Transaction, TransactionRead, snapshot_of
 from cq.type_variables import K, W
-from cq.windows.pending import read_changes, read_pending_updates
-from cq.windows.refused import FUTURE, LATE, TAKEN, count_refused
-from cq.windows.slices import SliceReads
+from cq.windows.slices import WindowRead
+
+TAKEN: Final = "taken"
+LATE: Final = "late"
+FUTURE: Final = "future"
+_COUNTER_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class WindowStatistics:
-    """Updates that a window refused since its queue was created, and how far its expiry is late.
+    """Updates that a queue refused for their time since it was created, and how far its window is late.
 
     Attributes:
-        late: updates whose time had already left the window when they were added. They do not count in totals. A retry
-            after an unknown commit result may count an update here twice.
-        future: updates whose time was more than a slice ahead. They do not count in totals.
-        overdue_seconds: how long the first row has been due; 0 if no row is due.
+        late: updates that were too old when they were added. They do not count anywhere. A retry after an unknown
+            commit result may count an update here twice.
+        future: updates whose time was too far ahead. They do not count anywhere.
+        overdue_seconds: how long the first slice has been due to leave the window; 0 if none is due.
     """
 
     late: int
@@ -42,13 +46,31 @@ class WindowStatistics:
     overdue_seconds: float
 
 
-def read_statistics(snapshot: TransactionRead, name: str) -> WindowStatistics:
-    """The statistics of a queue with a window: three reads."""
-    window = WindowKeys(name)
-    late, future = snapshot.get(window.late), snapshot.get(window.future)
-    first = snapshot.get_range(*window.rows(), limit=1)
-    overdue = [max(0, milliseconds(None) - window.due_of(row.key)) for row in first]
-    return WindowStatistics(_counted(late.value), _counted(future.value), sum(overdue) / 1000)
+def read_statistics(snapshot: TransactionRead, config: QueueConfig) -> WindowStatistics:
+    """The statistics of a queue with a window or a roll-up: three reads."""
+    queue = QueueKeys(config.name)
+    late, future = snapshot.get(queue.late), snapshot.get(queue.future)
+    overdue = 0.0
+    if config.window is not None:
+        index, kept = ExpiryKeys(config.slices_name), config.fed[config.slices_name]
+        for row in snapshot.get_range(*index.entries(), limit=1):
+            leaves = index.parse_entry(row.key)[0] + kept.width  # type: ignore[union-attr]
+            overdue = max(0.0, runtime.time() - leaves / 1000)
+    return WindowStatistics(_counted(late.value), _counted(future.value), overdue)
+
+
+def _milliseconds(now: float | None) -> int:
+    """The present in milliseconds; raises `InvalidData` for a time that is none."""
+    return milliseconds(None) if now is None else checked_time(now)
+
+
+def _triple(given: Any) -> tuple[Any, Any, Any]:
+    """A key, an update and its time; raises `WrongType` for anything else."""
+    if not isinstance(given, tuple | list) or len(given) != 3:
+        raise WrongType(
+            f"expected triples of key, update and time, as in `add_each(tr, [(key, update, at)])`, got: {shown(given)}"
+        )
+    return given[0], given[1], given[2]
 
 
 def _counted(stored: bytes | None) -> int:
@@ -56,20 +78,19 @@ def _counted(stored: bytes | None) -> int:
 
 
 class Window(Generic[K, W]):
-    """The running total of each key over a window of time: the sum of updates not older than the window's width.
+    """A queue with a window, a roll-up, or both: its values over time, for updates that have a time of their own.
 
-    A window uses a queue configured with it: `cq.configure(db, "visits", window=(600, 10))`. Each add to the queue
-    counts at once. A window is a handle without state, like `CombineQueue`.
+    `cq.configure(db, "hits", window=(600, 10), rollup="1h:60d,1d:forever")` gives a queue a window of the last ten
+    minutes, and its values by hours and days. `CombineQueue.add` adds updates as of now, `Window.add` as of their time.
+    `get`, `get_many` and `items` read the window; `CombineQueue.series` and `merged_series` read periods of the
+    roll-up. The queue itself has the values of all time. A handle without state, like `CombineQueue`.
 
-    With the combiner `sum` and values of int or Decimal, or with the combiner `counter`, workers subtract an update
-    when it leaves the window: exactly once, also after an outage. So a total is always the sum of the updates in the
-    window, of Decimals with all their digits, and costs one read.
-
-    With any other combiner except `last`, the slices are a level of a roll-up: a queue named after their length, such
-    as `tags.10s`, has a value for each key and slice. A read combines the slices in the window, in the order of time.
-    It costs one read for each slice and two more, so about 62 for a key by default. The queue itself
-    (`CombineQueue.get`) has the latest update of each key. For a combiner of your own, give the queue with its
-    combiner: `Window(CombineQueue("tags", combiner=mine))`.
+    A total includes the updates of the last `width` seconds, and older ones of the first slice: the window moves by one
+    slice at a time. It is right even if no worker runs: a read leaves out what has left the window by its clock.
+    Sums of int or Decimal, and counters, have their totals in the queue `hits.window`, which can have a top, an export
+    and other observers; a total is read by one request. Of all other combiners except `last`, and of sums of float, a
+    read merges the slices, by one request for each, so by about 62 for a key by default. For a combiner of your own,
+    give the queue with its combiner: `Window(CombineQueue("tags", combiner=mine))`.
 
     For type checkers, `Window[str, Decimal]` has keys of str and totals of Decimal; `Window[str]` has totals of int.
 
@@ -80,7 +101,9 @@ class Window(Generic[K, W]):
         queue: the queue, or its name.
         width: in seconds. If given, width and slice must match the configuration, else the first use raises
             `ConfigurationConflict`.
-        slice: in seconds; the window moves by one slice at a time. It defaults to a 60th part of the width.
+        slice: in seconds; it defaults to a 60th part of the width.
+        late: the age at which updates are late: seconds, text such as `"1h"`, or a `timedelta`. Default and maximum:
+            the age at which they are in neither the window nor a period of the finest level of the roll-up.
     """
 
     def __init__(
@@ -89,8 +112,10 @@ class Window(Generic[K, W]):
         *,
         width: float | None = None,
         slice: float | None = None,  # noqa: A002 - the field's term
+        late: Span | None = None,
     ) -> None:
         self.queue = queue if isinstance(queue, CombineQueue) else CombineQueue(queue)
+        self._late = None if late is None else seconds_of(late)
         self._required = None
         if width is not None:
             self._required = WindowSpec.parse((width,) if slice is None else (width, slice))
@@ -136,31 +161,63 @@ class Window(Generic[K, W]):
 
         Args:
             tr: a transaction of either store.
-            updates: `{key: update}` or pairs, of the queue's types: ints, finite Decimals, or dicts of such
-                counts.
+            updates: `{key: update}` or pairs, of the queue's types.
             once: an operation id: of all transactions that add with it, only the first to commit counts.
             at: time of the updates in seconds since 1970; by default now.
-            now: the present in seconds since 1970; by default this machine's clock. Give it if several windows must
+            now: the present in seconds since 1970; by default this machine's clock. Give it if several queues must
                 agree on it.
 
         Returns:
-            `"taken"` if the updates were added; `"late"` if their time has already left the window, and `"future"` if
-            it is more than a slice ahead. Late and future updates are not added, only counted, see `statistics`.
+            `"taken"` if the updates were added: they count in the window and in each period that includes their time
+            and is kept. `"late"` if there is none, and `"future"` if their time is more than a slice or period ahead,
+            whichever is shorter. Late and future updates are not added, only counted, see `statistics`.
         """
-        config, spec = self._config(tr)
-        present = milliseconds(now)
+        config = self._timed(tr)
+        present = _milliseconds(now)
         happened = present if at is None else checked_time(at)
-        due = spec.expires(happened)
-        window = WindowKeys(self.name)
-        if due <= present:
-            return count_refused(tr, updates, window.late, LATE)
-        if happened > present + spec.slice:
-            return count_refused(tr, updates, window.future, FUTURE)
-        if config.merges_window:
-            write_with_levels(tr, config, updates, once, [happened // 1000])
+        judged = self._judge(config, happened, present)
+        if judged == TAKEN:
+            write_updates(tr, config, updates, once, times=[happened])
         else:
-            write_updates(tr, self.keys, config, updates, once, due=due)
-        return TAKEN
+            self._count_refused(tr, judged, len(split_pairs(updates)[0]))
+        return judged
+
+    def add_each(
+        self,
+        tr: Transaction,
+        updates: Collection[tuple[K, W, float | None]],
+        once: str | bytes | None = None,
+        *,
+        now: float | None = None,
+    ) -> dict[str, int]:
+        """Add updates that have different times: `[(key, update, at), ...]`, where `at` None is now.
+
+        As `add`, with one row for the updates of a bucket, whatever their times. Returns the numbers of updates:
+        `{"taken": 2, "late": 0, "future": 0}`.
+
+        Args:
+            tr: a transaction of either store.
+            updates: triples of key, update and time in seconds since 1970.
+            once: as for `add`.
+            now: as for `add`.
+        """
+        config, present = self._timed(tr), _milliseconds(now)
+        counts = {TAKEN: 0, LATE: 0, FUTURE: 0}
+        taken: list[tuple[K, W]] = []
+        times: list[int] = []
+        for key, update, at in map(_triple, repeatable(updates, "updates")):
+            happened = present if at is None else checked_time(at)
+            judged = self._judge(config, happened, present)
+            counts[judged] += 1
+            if judged == TAKEN:
+                taken.append((key, update))
+                times.append(happened)
+        if taken:
+            write_updates(tr, config, taken, once, times=times)
+        for judged in (LATE, FUTURE):
+            if counts[judged]:
+                self._count_refused(tr, judged, counts[judged])
+        return counts
 
     def get(
         self, tr: TransactionRead, key: K, *, now: float | None = None, pending: bool = False
@@ -171,46 +228,25 @@ class Window(Generic[K, W]):
     def get_many(
         self, tr: TransactionRead, wanted: Collection[K], *, now: float | None = None, pending: bool = False
     ) -> dict[K, W | None]:
-        """The totals of several keys over the window: `{key: total}`, None for a total of 0 or an empty counter.
+        """The totals of several keys over the window: `{key: total}`, None for a key without updates in it.
 
-        Reads each key, and the overdue rows: those that are due but not yet expired, usually few. For keys with overdue
-        rows it subtracts these, and adds the pending updates. So totals are right even if no worker has run for long.
+        A total of 0 is None, too, and so is a counter without items.
 
         Args:
             tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
             wanted: the keys.
             now: end of the window, in seconds since 1970; by default this machine's clock. Updates that leave the
-                window by then do not count. A time in the past does not bring back expired updates.
-            pending: False: a key without overdue rows has the total that was last combined. True: queued updates
-                count, too, at the transaction's read version.
+                window by then do not count. A time in the past does not bring back updates that have left.
+            pending: False: a total includes the updates that workers have combined. True: queued updates count, too, at
+                the transaction's read version; this reads all updates queued for the slices.
 
         Raises:
-            BacklogTooDeep: more than 1 MB is overdue, or queued in one bucket.
-            PendingUnreadable: the same transaction has added to the keys' buckets.
+            BacklogTooDeep: more than 20,000 slices are due to leave, or more than 1 MB is queued in one bucket.
+            PendingUnreadable: with `pending`, the same transaction has added to the queue.
+            NotInStore: the queue has no window.
             QueueNotConfigured: there is no such queue; and the other errors of `CombineQueue.get`.
         """
-        snapshot = snapshot_of(tr)
-        config, _ = self._config(snapshot)
-        if config.merges_window:
-            return self._slices(config, now, pending=pending).totals(tr, repeatable(wanted, "keys"))
-        encode = config.key.encoder()
-        encoded = {key: encode(key) for key in repeatable(wanted, "keys")}
-        futures = {key: tr.get(self.keys.value(each)) for key, each in encoded.items()}
-        overdue = read_overdue(snapshot, config, milliseconds(now))
-        # An overdue update may itself still be queued: to subtract it is right only if queued updates count.
-        with_pending = (
-            list(encoded.values()) if pending else [each for each in encoded.values() if each in overdue]
-        )
-        waiting = read_pending_updates(snapshot, config, with_pending) if with_pending else {}
-        combiner = own_combiner(self, config)
-        found: dict[K, W | None] = {}
-        for key, each in encoded.items():
-            current = futures[key].value
-            values = [] if current is None else [codec.decode(current)]
-            if pending or each in overdue:
-                values += [*waiting.get(each, ()), *removals(config, key, overdue.get(each, ()))]
-            found[key] = combined(combiner, key, values)
-        return found
+        return self._read(tr, now, pending=pending).totals(repeatable(wanted, "keys"))
 
     def items(
         self,
@@ -221,56 +257,62 @@ class Window(Generic[K, W]):
         now: float | None = None,
         pending: bool = False,
     ) -> Page[K, W]:
-        """About `limit` keys with their totals, in hash order, from `after` onward; see `CombineQueue.items`.
+        """About `limit` keys in the window with their totals, in hash order, from `after` onward.
 
-        With `pending`, or if rows are overdue, each page also reads all queued updates of the queue. Raises the errors
+        As `CombineQueue.items`. With `pending`, each page also reads all queued updates of the queue. Raises the errors
         of `get_many`.
         """
-        snapshot = snapshot_of(tr)
-        config, _ = self._config(snapshot)
-        page = self.queue.items(tr, limit=limit, after=after)
-        if config.merges_window:
-            return self._slices(config, now, pending=pending).page(tr, page, after or b"")
-        if not (pending or read_overdue(snapshot, config, milliseconds(now))):
-            return page
-        changes = read_changes(snapshot, config, milliseconds(now))
-        combiner = own_combiner(self, config)
-        return Page(_changed(combiner, config, page, after or b"", changes), page.continuation)
+        return self._read(tr, now, pending=pending).page(limit, after)
 
     def statistics(self, tr: TransactionRead) -> WindowStatistics:
-        """Updates refused since the queue was created, and how far expiry is late."""
+        """Updates refused since the queue was created, and how far the window is late."""
         snapshot = snapshot_of(tr)
-        self._config(snapshot)
-        return read_statistics(snapshot, self.name)
+        return read_statistics(snapshot, self._timed(snapshot))
 
-    def _slices(self, config: QueueConfig, now: float | None, *, pending: bool) -> SliceReads:
-        return SliceReads(config, own_combiner(self, config), milliseconds(now), pending)
-
-    def _config(self, tr: TransactionRead) -> tuple[QueueConfig, WindowSpec]:
-        """The queue's configuration and its window; raises `ConfigurationConflict` if it has another window or none."""
-        config = read_config(tr, self.name)
-        if config.window is None or (self._required is not None and config.window != self._required):
-            raise ConfigurationConflict(
-                self.name, {"window": (config.window or "none", self._required or "one is expected")}
+    def _read(self, tr: TransactionRead, now: float | None, *, pending: bool) -> WindowRead:
+        config = self._timed(snapshot_of(tr))
+        if config.window is None:
+            raise NotInStore(
+                f"queue {self.name!r} has no window: run `cq configure {self.name} --window 600/10`"
             )
-        return config, config.window
+        return WindowRead(tr, config, own_combiner(self, config), _milliseconds(now), pending=pending)
+
+    def _judge(self, config: QueueConfig, happened: int, present: int) -> str:
+        """Whether updates of a time are taken; both times in milliseconds since 1970."""
+        finest = config.rollup.levels[:1] if config.rollup else ()
+        periods: list[RollUpLevel | WindowSpec] = [*finest, *([config.window] if config.window else [])]
+        if all(each.is_over(each.period_of(happened), present) for each in periods):
+            return LATE
+        if self._late is not None and happened < present - 1000 * self._late:
+            return LATE
+        return FUTURE if happened > present + min(each.step for each in periods) else TAKEN
+
+    def _count_refused(self, tr: Transaction, judged: str, number: int) -> None:
+        """Count refused updates by an atomic addition, which conflicts with no other transaction."""
+        counter = self.keys.late if judged == LATE else self.keys.future
+        tr.add(counter, number.to_bytes(_COUNTER_BYTES, "little"))
+
+    def _timed(self, tr: TransactionRead) -> QueueConfig:
+        """The queue's configuration; raises `NotInStore` if its updates have no times.
+
+        Raises `ConfigurationConflict` if it has another window than the one given, or none.
+        """
+        config = read_config(tr, self.name)
+        if self._required is not None and config.window != self._required:
+            raise ConfigurationConflict(self.name, {"window": (config.window or "none", self._required)})
+        if not config.is_timed:
+            raise NotInStore(
+                f"queue {self.name!r} has neither a window nor a roll-up: run `cq configure {self.name} --window "
+                "600/10` or `--rollup 1m:2d,1h:60d`"
+            )
+        return config
 
 
-def _changed(
-    combiner: Combiner, config: QueueConfig, page: Page, after: bytes, changes: Updates
-) -> list[tuple[Any, Any]]:
-    """The items of a page that begins after a place, with these changes, and with keys that have no value yet."""
-    encode = config.key.encoder()
-    values = {encode(key): [value] for key, value in page.items}
-    for encoded, updates in changes.items():
-        where = place(encoded)
-        # Keys without a stored value are on the page, too, if they sort between its ends.
-        if where > after and (page.continuation is None or where <= page.continuation):
-            values[encoded] = values.get(encoded, []) + updates
-    items = []
-    for encoded in sorted(values, key=place):
-        key = config.key.decode(encoded)
-        total = combined(combiner, key, values[encoded])
-        if total is not None:
-            items.append((key, total))
-    return items
+def reader_of(
+    config: QueueConfig, combiner: Combiner | None = None
+) -> CombineQueue[Any, Any] | Window[Any, Any]:
+    """A handle that reads what users mean by the values of a queue: for the keys in a window, their totals now."""
+    level = config.level_of
+    if level is not None and level.is_window:
+        return Window(CombineQueue(level.queue, combiner=combiner))
+    return CombineQueue(config.name, combiner=combiner)

@@ -216,6 +216,6 @@ def _update(entry: ExportEntry) -> tuple[Any, Any]:
 def _written(config: QueueConfig, entries: Sequence[ExportEntry]) -> int:
     """The approximate bytes that adding these entries to a queue writes; 0 if a batch is small enough in any case."""
     adds = AddCheck(config)
-    if adds.copies == 1 and not adds.each:
+    if not adds.each:
         return 0
     return sum(adds.written(len(entry.encoded_key) + len(encode(_update(entry)[1]))) for entry in entries)

@@ -48,7 +48,7 @@ class Finding(StrEnum):
     FULL = "a queue exceeds its limits"
     ASIDE = "updates are set aside"
     PROGRESS = "workers change a queue, and will finish"
-    REFUSED = "a window has refused updates"
+    REFUSED = "updates are refused for their time"
     LATE = "updates wait for long"
     BUCKETS = "another number of buckets suits a queue better"
     EXPORT = "an export fails"
@@ -89,7 +89,7 @@ REMEDIES: Final[Mapping[Finding, Remedy]] = {
     ),
     Finding.PROGRESS: Remedy(Level.NOTE, "Nothing to do: workers finish it.", ""),
     Finding.REFUSED: Remedy(
-        Level.NOTE, "Add updates sooner after they happen, or configure a wider window.", ""
+        Level.NOTE, "Add updates sooner after they happen, or widen the window or the roll-up.", ""
     ),
     Finding.LATE: Remedy(Level.WARNING, "If it stays so, run more workers.", "cq worker --processes 2"),
     Finding.BUCKETS: Remedy(Level.NOTE, "The command is in the text.", ""),
@@ -278,7 +278,7 @@ def _of_queue(queue: QueueStatus) -> list[Remark]:
     found += [(Finding.PROGRESS, text) for text in _in_progress(queue)]
     window = queue.window
     if window is not None and (window.late or window.future):
-        text = f"its window has refused {window.late:,} updates as too late, {window.future:,} as too early"
+        text = f"it has refused {window.late:,} updates as too late, {window.future:,} as too early"
         found.append((Finding.REFUSED, text))
     if window is not None and window.overdue_seconds > _LATE_SECONDS:
         text = f"updates due to expire from its window have waited for {window.overdue_seconds:,.1f} s"

@@ -91,7 +91,8 @@ def _read(tr: Transaction) -> _HealthReading:
             ):  # of a configuration that cannot be read: the queue is a problem of its own
                 if level := read_config(tr.snapshot, name).level_of:
                     found.source[name] = level.queue
-        found.overdue[name] = read_statistics(tr.snapshot, name).overdue_seconds
+        with suppress(CqError):
+            found.overdue[name] = read_statistics(tr.snapshot, read_config(tr.snapshot, name)).overdue_seconds
     return found
 
 

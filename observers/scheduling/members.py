@@ -32,8 +32,6 @@ LIMIT: Final = "limit"
 """The kind of tasks that compare a queue with its limits, also a queue that the worker leaves alone."""
 TRIM: Final = "trim"
 """The kind of tasks that remove old operation ids and emitters."""
-WINDOW: Final = "window"
-"""The kind of tasks that expire updates from a window."""
 EXPIRY: Final = "expiry"
 """The kind of tasks that notify the buckets with due keys of a queue with an expiry."""
 SETTLE: Final = "settle"
@@ -41,7 +39,7 @@ SETTLE: Final = "settle"
 EXPORTER: Final = "exporter"
 """The kind of tasks that export with the exporters of the application."""
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    COMBINE: (COMBINE, LIMIT, TRIM, WINDOW, EXPIRY, SETTLE),
+    COMBINE: (COMBINE, LIMIT, TRIM, EXPIRY, SETTLE),
     "export": ("export", EXPORTER),
     "publish": ("publish",),
     "deliver": ("deliver",),
@@ -81,6 +79,7 @@ class MemberReport:
         lacking: queues that it leaves alone, as they are paused or it lacks their code; as ROLE/QUEUE if it leaves
             alone only that role of the queue.
         exporters: export queues that its application exports.
+        levels: levels of the queues that it was started for: it works on them, too.
         stuck: its tasks that hang or fail repeatedly; other workers may take them over.
         facts: for operators, in CBOR: counts, rates and the latest error (`WorkerStatistics`).
     """
@@ -89,11 +88,12 @@ class MemberReport:
     stuck: frozenset[str] = frozenset()
     exporters: frozenset[str] = frozenset()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    levels: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[frozenset[str], ...]:
         """The fields that decide which tasks the worker owns."""
-        return self.lacking, self.stuck, self.exporters
+        return self.lacking, self.stuck, self.exporters, self.levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Member:
         id: the worker's id, of 8 bytes.
         stamp: the versionstamp of its latest beat.
         every: seconds until its next beat.
-        roles, queues: its roles, and the queues that it works on (None for all).
+        roles, queues: its roles, and the queues that it was started for (None for all).
         kinds: the kinds of tasks that it can do in these roles.
         host, pid: its machine and process.
         report: the part of the row that changes with its work.
@@ -134,6 +134,7 @@ class Member:
                 "lacking": sorted(report.lacking),
                 "stuck": sorted(report.stuck),
                 "exporters": sorted(report.exporters),
+                "levels": sorted(report.levels),
                 "facts": dict(report.facts),
             }
         )
@@ -144,7 +145,7 @@ class Member:
         row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
         worker = worker_of(key)
         if isinstance(row, dict):
-            row = {"kinds": None, **row}
+            row = {"kinds": None, "levels": [], **row}
         if (
             len(worker) != WORKER_ID_BYTES
             or not isinstance(row, dict)
@@ -164,7 +165,11 @@ class Member:
             row["host"],
             row["pid"],
             MemberReport(
-                frozenset(row["lacking"]), frozenset(row["stuck"]), frozenset(row["exporters"]), row["facts"]
+                frozenset(row["lacking"]),
+                frozenset(row["stuck"]),
+                frozenset(row["exporters"]),
+                row["facts"],
+                frozenset(row["levels"]),
             ),
         )
 
@@ -178,7 +183,8 @@ class Member:
 
     def does(self, task: TaskId) -> bool:
         """Whether it would run this task."""
-        if task.kind not in self.kinds or (self.queues is not None and task.queue not in self.queues):
+        is_named = self.queues is None or task.queue in self.queues or task.queue in self.report.levels
+        if task.kind not in self.kinds or not is_named:
             return False
         lacking = self.report.lacking
         match task.kind:
@@ -202,6 +208,7 @@ _ROW: Final[Mapping[str, tuple[type, ...]]] = {
     "lacking": (list,),
     "stuck": (list,),
     "exporters": (list,),
+    "levels": (list,),
     "facts": (dict,),
 }
 """{field of a worker's row: its types}; lists contain str."""

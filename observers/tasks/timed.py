@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from cq import runtime
 from cq.admin.backfill import is_settled, publish_generations
 from cq.admin.conversion import finish_conversion
 from cq.admin.rebucket import finish_rebucket
@@ -17,7 +16,6 @@ from cq.queue.limits import CHECK_SECONDS, compare
 from cq.queue.operation_ids import Trim
 from cq.store.api import Database
 from cq.store.transact import transact
-from cq.windows.expiry import expire
 
 SETTLE_SECONDS: Final = 0.1
 """The pause between two checks of a rebucketing or backfill in progress."""
@@ -38,25 +36,6 @@ class TimedTask(Task):
 
     def __str__(self) -> str:
         return f"{self.subject} of queue {self.name!r}"
-
-
-class WindowTask(TimedTask):
-    """Expires updates that have left the queue's window, a limited number in each step.
-
-    Without due rows, a step reads one row per slice.
-    """
-
-    subject = "window"
-
-    def run(self) -> float:
-        """Expire due rows; returns the seconds until the next row is due (0.0: now), or `DONE` without a window."""
-        begun = runtime.monotonic()
-        expired = expire(self._db, self.name)
-        if expired is None:
-            return DONE
-        if expired.rows:
-            emit("window_left", queue=self.name, rows=expired.rows, seconds=runtime.monotonic() - begun)
-        return expired.seconds
 
 
 class ExpiryTask(TimedTask):

@@ -380,14 +380,6 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "feed {feed!r}: a receiver or group is skipped: {reason}",
         "The stored data of a receiver or group was not written by cq. The others continue; the worker retries it.",
     ),
-    "window_left": EventKind(
-        DEBUG,
-        "queue {queue!r}: {rows:,} rows have left its window",
-        "A step has expired updates from a queue's window.",
-        others=("seconds",),
-        operation=TracedOperation("expire", "rows"),
-        metrics=(Metric("cq_window_rows", "counter", "rows", "rows expired from windows"),),
-    ),
     "cloud_published": EventKind(
         DEBUG,
         "cloud {version} of queue {queue!r} is published",

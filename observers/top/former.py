@@ -1,6 +1,6 @@
-"""The former tops of a queue with a window: the first keys of its top, copied once in each step of time.
+"""The former tops of a window: the first keys of its top, copied once in each step of time.
 
-The totals of a window that subtracts, and so its top, are those of the present. A task of the workers copies the first
+The totals of a window, and so its top, are those of the present. A task of the workers copies the first
 keys of the top, so that `trending` can compare the top with that of one width ago, and deletes the copies that are too
 old for that. It costs a read of these keys and a write, at most 60 times in a width and once a second.
 """
@@ -62,9 +62,9 @@ class FormerTopTask(Task):
         return DONE if step is None else (step - now % step) / 1000
 
     def _copy(self, tr: Transaction, now: int) -> int | None:
-        """Copy the top; returns the milliseconds of a step, None for a queue without a window that subtracts."""
+        """Copy the top; returns the milliseconds of a step, None for a queue without totals of a window."""
         config = read_config(tr, self._name)
-        window = config.subtracted_window
+        window = window_of_totals(tr, config)
         if window is None:
             return None
         step = step_of(window)
@@ -110,6 +110,12 @@ def read_former(tr: TransactionRead, name: str, window: WindowSpec, now: int) ->
         reverse=True,
     )
     return next((FormerTop(row.value) for row in rows), None)
+
+
+def window_of_totals(tr: TransactionRead, config: QueueConfig) -> WindowSpec | None:
+    """The window whose totals a queue has; None for other queues."""
+    level_of = config.level_of
+    return read_config(tr, level_of.queue).window if level_of and level_of.is_window else None
 
 
 def step_of(window: WindowSpec) -> int:

@@ -201,7 +201,7 @@ class Publisher(Task):
 
 
 def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task] | None:
-    """A worker's tasks for a queue with a top: its clouds, and with a window that subtracts also its former tops.
+    """A worker's tasks for a queue with a top: its clouds, and for totals of a window also its former tops.
 
     None for a top by the last part of keys, which has no clouds. A top in groups has no former tops.
     """
@@ -209,5 +209,7 @@ def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> l
         return None
     task = Publisher(db, config, observer)
     transact(db, task.prepare)
-    keeps_former = config.subtracted_window is not None and not observer.settings["group"]
+    keeps_former = (
+        config.level_of is not None and config.level_of.is_window and not observer.settings["group"]
+    )
     return [task, FormerTopTask(db, config, observer)] if keeps_former else [task]

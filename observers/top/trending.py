@@ -40,8 +40,10 @@ def trending(
     """The keys with the highest values of a period, the highest first, with their ranks in the period before.
 
     The level of the period must keep a top by periods: `cq configure hits.1h --top`. A period as long as the window of
-    a queue is the window, for one that subtracts and keeps a top: the period before ended one width ago, exact to a
-    60th of the width. All reads see one version of the store. Reads the top, and then for all entries together what
+    a queue is the window, whose totals must keep a top: `cq configure hits.window --top`. The period before then ended
+    one width ago, exact to a 60th of the width. All reads see one version of the store.
+
+    Reads the top, and then for all entries together what
     `Ranking.ranks` reads, or for a window the copy of the top of that time.
 
     Args:
@@ -58,7 +60,7 @@ def trending(
         NotReady: workers are still building the top.
     """
     config = read_config(snapshot_of(tr), queue)
-    window = config.subtracted_window
+    window = config.window
     if window is not None and seconds_of(by) * 1000 == window.width:
         if at is not None:
             raise InvalidConfiguration(
@@ -78,9 +80,9 @@ def trending(
 def _of_window(
     tr: TransactionRead, config: QueueConfig, window: WindowSpec, limit: int
 ) -> list[TrendingEntry[Any]]:
-    ranking: Ranking[Any, Any] = Ranking(config.name)
+    ranking: Ranking[Any, Any] = Ranking(config.totals_name)
     page = ranking.page(tr, limit).entries
-    former = read_former(tr, config.name, window, milliseconds(None))
+    former = read_former(tr, config.totals_name, window, milliseconds(None))
     keys = [entry.key for entry in page]
     before = [None if former is None else former.rank(key) for key in keys]
     return _ranked(keys, [entry.score for entry in page], before)
@@ -104,6 +106,6 @@ def level_of_period(config: QueueConfig, by: Span) -> RollUpLevel:
         if level.period == period:
             return level
     has = f"its roll-up is {config.rollup}" if config.rollup else "it has no roll-up"
-    if config.subtracted_window is not None:
-        has = f"its window is {config.subtracted_window} s"
+    if config.window is not None:
+        has += f", and its window is {config.window} s"
     raise NotInStore(f"queue {config.name!r} has no level of {duration(period)}: {has}")

@@ -11,7 +11,7 @@ from cq.errors import CorruptData, CqError
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.outbox.configured import read_problem
 from cq.observers.outbox.state import read_settings
-from cq.observers.scheduling.members import EXPIRY, EXPORTER, OUTBOX, WINDOW
+from cq.observers.scheduling.members import EXPIRY, EXPORTER, OUTBOX
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
@@ -29,14 +29,14 @@ _NAMES: Final = {"export": "export", EXPORTER: "export", OUTBOX: "outbox", "publ
 
 
 def add_updates(work: Workload, stopping: threading.Event) -> None:
-    """Run the jobs that make work for passes, of windows, outboxes and expiries: the first step of a drain.
+    """Run the jobs that make work for passes, of outboxes and expiries: the first step of a drain.
 
-    A queue whose window cannot be read is noted in `work.left`. A failing outbox is left to `finish`, which runs it
+    A queue whose expiry cannot be read is noted in `work.left`. A failing outbox is left to `finish`, which runs it
     again. Raises the store's `FDBError`.
     """
     deadline = runtime.monotonic() + MOST_SECONDS
     for job in work.others:
-        if job.task_id.kind in (WINDOW, OUTBOX, EXPIRY):
+        if job.task_id.kind in (OUTBOX, EXPIRY):
             if stopping.is_set():
                 return
             try:

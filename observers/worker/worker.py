@@ -321,6 +321,7 @@ class Worker:
             stuck=frozenset(stuck | self._released.update(jobs)),
             exporters=self._work.exporters,
             facts=self._reports.facts([job for job in jobs if job.owned]),
+            levels=self._work.levels,
         )
 
     def _distribute(self) -> None:

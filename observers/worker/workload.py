@@ -27,7 +27,6 @@ from cq.observers.scheduling.members import (
     OUTBOX,
     SETTLE,
     TRIM,
-    WINDOW,
     TaskId,
 )
 from cq.observers.scheduling.task import Job, Task
@@ -41,7 +40,6 @@ from cq.observers.tasks.timed import (
     LimitTask,
     TimedTask,
     TrimTask,
-    WindowTask,
 )
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
@@ -138,6 +136,11 @@ class Workload:
         """The queues and roles that this worker leaves alone, see `MemberReport`."""
         queues = {name for name, found in self.found.items() if found.problem}
         return frozenset(queues.union(*(queue.lacking for queue in self._open.values())))
+
+    @property
+    def levels(self) -> frozenset[str]:
+        """The levels of the queues that the worker was started for; none if it works on all queues."""
+        return frozenset(self.found).difference(self._names) if self._names else frozenset()
 
     @property
     def exporters(self) -> frozenset[str]:
@@ -317,8 +320,6 @@ class Workload:
     def _timed_jobs(self, config: QueueConfig, *, is_settled: bool) -> list[Job]:
         """The jobs of a queue that run by time; `is_settled`: no observer is in backfill."""
         tasks: dict[str, type[TimedTask]] = {TRIM: TrimTask}
-        if config.subtracted_window is not None:
-            tasks[WINDOW] = WindowTask
         if config.expiry is not None:
             tasks[EXPIRY] = ExpiryTask
         if config.former is not None or not is_settled:

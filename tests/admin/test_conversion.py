@@ -181,7 +181,7 @@ def test_the_versions_of_levels_change_with_their_queue(db: Any, name: str) -> N
             1, 2, 3,
         ]  # fmt: skip
     assert queue.breaks == []
-    with pytest.raises(InvalidConfiguration, match="is a level of"):
+    with pytest.raises(InvalidConfiguration, match="belongs to the roll-up of"):
         cq.configure(db, names[1], combiner=queue.combiner(3))
 
 

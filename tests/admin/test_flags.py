@@ -116,6 +116,6 @@ def test_a_limit_counts_what_is_queued_in_the_levels(
 
 def test_a_level_has_no_limit_of_its_own(db: Any, name: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
-    with pytest.raises(InvalidConfiguration, match=f"limit queue '{name}', which includes its levels"):
+    with pytest.raises(InvalidConfiguration, match=f"limit queue '{name}', which includes it"):
         cq.limit(db, f"{name}.1m", size=5)
     cq.limit(db, f"{name}.1m")  # removes one that it may have from an earlier version

@@ -11,13 +11,17 @@ import pytest
 import cq
 from cq.bucket.failure_share import FailureShare
 from cq.bucket.pass_runner import PassRunner
+from cq.config.queue import TOTALS, QueueConfig, read_config
 from cq.encoding import codec
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
+from cq.observers import window_totals
 from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import ManyFailed
 from cq.passes.plan import Limits, PassPlan
+from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
+from tests.clocks import set_clock
 from tests.faults import FaultyDatabase, error_class
 from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 
@@ -486,3 +490,38 @@ class TestFailureShare:
             share.report(0, {b"bad": KeyFailure("x")})
 
         assert not share.is_broken
+
+
+def test_a_slice_of_a_window_is_not_deleted_before_it_is_subtracted(db: Any, name: str) -> None:
+    is_refused = True
+
+    def observer(config: QueueConfig, settings: Any, generation: int) -> Any:
+        keep = window_totals.observer(config, settings, generation)
+
+        def refuse(tr: Any, changes: list[cq.Change]) -> None:
+            if is_refused and any(change.new is None for change in changes):
+                raise RuntimeError("no slice may leave")
+            keep(tr, changes)
+
+        return refuse
+
+    def combine(part: str) -> None:
+        config = transact(db, lambda tr: read_config(tr, part))
+        runner = PassRunner(db, cq.App().code(config, {TOTALS: observer}), 0)
+        while runner.combine().more:
+            pass
+
+    with set_clock() as clock:
+        cq.configure(db, name, window=(10, 1), buckets=1)
+        transact(db, lambda tr: cq.Window[str](name).add(tr, {"a": 5, "b": 7}))
+        parts = [name, f"{name}.slices", f"{name}.window"]
+        for part in parts:
+            combine(part)
+        clock.now += 12
+        for _ in range(3):
+            with pytest.raises(ReportFailed):
+                combine(f"{name}.slices")
+        is_refused = False
+        for part in parts:
+            combine(part)
+    assert [dict(cq.CombineQueue(part).scan(db)) for part in parts] == [{"a": 5, "b": 7}, {}, {}]

@@ -451,62 +451,72 @@ def test_all_options_of_one_command_are_applied_at_once(here: Here, db: Any) -> 
     assert cq.transact(db, lambda tr: read_flags(tr, "words")).priority == 20
 
 
-def test_a_queue_with_a_window_is_configured_added_to_and_read(here: Here, db: Any) -> None:
-    ended = here("configure", "views", "--window", "600/10")
-    assert (ended.status, "window 600/10" in ended.out) == (0, True)
-    assert here("configure", "views", "--window", "600").status == 0
-
-    with set_clock() as clock:
-        clock.now = time.time() - 1_000
-        here("add", "views", "/=2")
+def test_a_window_a_roll_up_and_an_expiry_are_configured_changed_and_removed(here: Here) -> None:
+    ended = here(
+        "configure", "views", "--window", "600/10", "--rollup", "1m:2d,1d:forever", "--expire", "30d"
+    )
+    first, window, periods = ended.out.splitlines()
+    assert first.endswith(", buckets 1, window 600/10, expire 30d, rollup 1m:2d,1d:forever")
+    assert window == (
+        "views.window: values of the last 600 s; `cq get views.window KEY` reads them, and "
+        "`cq configure views.window --top` keeps its top"
+    )
+    assert periods == "views.1m, views.1d: values by period; `cq series views KEY` reads them"
     here("add", "views", "/=3")
-
-    assert here("get", "views", "/", "--pending").out == "/\t3\n"
     here("worker", "--drain", "views")
+    for change, left in (
+        (["--window", "60/1"], "window 60/1, expire 30d, rollup 1m:2d,1d:forever"),
+        (["--rollup", "1m:1d"], "window 60/1, expire 30d, rollup 1m:1d"),
+        (["--no-expire"], "window 60/1, rollup 1m:1d"),
+        (["--window", "none"], "rollup 1m:1d"),
+        (["--rollup", "none"], "buckets 1"),
+    ):
+        assert here("configure", "views", *change).out.splitlines()[0].endswith(f", {left}")
     assert here("get", "views", "/").out == "/\t3\n"
-    assert here("configure", "views", "--window", "1/7").status == 2
+    assert "is not configured" in here("get", "views.window", "/").err
 
 
-def test_a_window_of_maxima_is_configured_added_to_and_read(here: Here, db: Any) -> None:
-    ended = here("configure", "slowest", "--combiner", "maximum", "--window", "600/10")
-    assert (ended.status, "window 600/10" in ended.out, "expire" in ended.out) == (0, True, False)
+@pytest.mark.parametrize(("combiner", "ever", "recent"), [("sum", 14, 5), ("maximum", 9, 3)])
+def test_a_window_is_read_while_no_worker_runs(here: Here, combiner: str, ever: int, recent: int) -> None:
+    here("configure", "views", "--combiner", combiner, "--window", "600/10")
     with set_clock() as clock:
         clock.now = time.time() - 1_000
-        here("add", "slowest", "/=9", "/old=9")
-    here("add", "slowest", "/=3", "/=2")
+        here("add", "views", "/=9", "/old=9")
+        here("worker", "--drain", "views")
+    here("add", "views", "/=3", "/=2")
 
-    assert here("get", "slowest", "/", "--pending").out == "/\t3\n"
-    here("worker", "--drain", "slowest")
-    assert here("get", "slowest", "/").out == here("items", "slowest").out == "/\t3\n"
-    assert here("items", "slowest", "--format", "csv").out == "key,value\n/,3\n"
-    refused = here("configure", "slowest", "--top")
-    assert (refused.status, "queue 'slowest.10s'" in refused.err) == (2, True)
-    assert here("configure", "slowest", "--no-rollup").status == 2
-    assert here("configure", "slowest.10s", "--top").status == 0
+    pending = here("get", "views.window", "/", "/old", "--pending")
+    assert (pending.status, pending.out) == (3, f"/\t{recent}\n/old\t-\n")
+    assert here("get", "views.window", "/").out == "/\t-\n"
+    here("worker", "--drain", "views")
+    assert here("get", "views", "/").out == f"/\t{ever}\n"
+    assert here("get", "views.window", "/").out == here("items", "views.window").out == f"/\t{recent}\n"
+    assert here("items", "views.window", "--format", "csv").out == f"key,value\n/,{recent}\n"
 
 
-def test_the_top_of_a_slice_shows_the_ranks_in_the_slice_before(here: Here, db: Any) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["views", "--window", "1/7"], "a whole number of slices of at least 0.01 s; got: '1/7'"),
+        (["views", "--combiner", "last", "--window", "60"], "give the queue an expiry of 60 s"),
+        (["slowest.window", "--top"], "configure the observers of queue 'slowest.slices'"),
+        (["turnover.slices", "--top"], "configure the observers of queue 'turnover.window'"),
+        (["turnover.window", "--window", "60"], "give a window or a roll-up to queue 'turnover'"),
+        (["turnover.window", "--expire", "1d"], "configure queue 'turnover', which includes it"),
+    ],
+)
+def test_windows_that_are_refused_say_what_to_do(here: Here, words: list[str], said: str) -> None:
     here("configure", "slowest", "--combiner", "maximum", "--window", "600/10")
-    here("configure", "slowest.10s", "--top")
-    with set_clock() as clock:
-        for updates in (["a=9", "b=5"], ["b=7", "c=3", "a=4"]):
-            here("add", "slowest", *updates)
-            here("worker", "--drain", "slowest")
-            clock.now += 10
-        clock.now -= 10
-        lines = here("top", "slowest", "--by", "10s", "--json").out.splitlines()
-
-    found = [json.loads(line) for line in lines]
-    assert [(each["key"], each["score"], each["before"]) for each in found] == [
-        ("b", 7, 2),
-        ("a", 4, 1),
-        ("c", 3, None),
-    ]
+    here("configure", "turnover", "--window", "600/10")
+    ended = here("configure", *words)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert said in ended.err
 
 
 def test_the_top_of_a_window_shows_the_ranks_of_one_width_ago(here: Here, db: Any) -> None:
-    here("configure", "turnover", "--window", "600/10", "--top")
-    config = transact(db, lambda tr: read_config(tr.snapshot, "turnover"))
+    here("configure", "turnover", "--window", "600/10")
+    here("configure", "turnover.window", "--top")
+    config = transact(db, lambda tr: read_config(tr.snapshot, "turnover.window"))
     with set_clock() as clock:
         here("add", "turnover", "a=9", "b=5")
         here("worker", "--drain", "turnover")
@@ -554,16 +564,17 @@ def test_a_refused_drop_fails_because_of_the_store_not_of_its_words(here: Here, 
     (cli.folder / "refusing_views.py").write_text(
         "import cq\napp = cq.App()\n\n"
         "def refuse(tr, changes):\n    raise ValueError\n\n"
-        "app.queue('views', observers=[refuse])\n"
+        "app.queue('views.window', observers=[refuse])\n"
     )
-    here("configure", "views", "--window", "600/10", "--app", "refusing_views:app")
+    here("configure", "views", "--window", "600/10")
+    here("configure", "views.window", "--app", "refusing_views:app")
     here("add", "views", "/=1")
     assert here("worker", "--drain", "--app", "refusing_views:app").status == 0
 
-    ended = here("aside", "drop", "views", "--yes")
+    ended = here("aside", "drop", "views.window", "--yes")
 
     assert (ended.status, ended.out) == (1, "")
-    assert "add them again with `cq aside retry views`" in ended.err
+    assert "add them again with `cq aside retry views.window`" in ended.err
 
 
 @pytest.mark.parametrize(

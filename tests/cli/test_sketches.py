@@ -220,17 +220,17 @@ def test_a_window_with_a_damaged_slice_has_all_other_totals(here: Here, db: Any)
     cq.configure(db, "visitors", combiner="distinct", window=(3600, 60), buckets=1)
     add(db, "visitors", {"home": "ann", "help": "ann"})
     drain(db)
-    for key, value in stored(db, QueueKeys("visitors.1m").values()):
+    for key, value in stored(db, QueueKeys("visitors.slices").values()):
         if b"home" in key:
             put(db, {key: codec.encode(Distinct(codec.decode(value).data[:-1]))})
 
-    for words in (("get", "visitors", "home", "help"), ("items", "visitors")):
+    for words in (("get", "visitors.window", "home", "help"), ("items", "visitors.window")):
         ended = here(*words)
         assert (ended.status, sorted(ended.out.splitlines())) == (
             1,
             ['help\t{"estimate": 1, "lower": 1, "upper": 1}', "home\t-"],
         )
-        assert "see `cq verify visitors.1m`" in ended.err
+        assert "see `cq verify visitors.slices`" in ended.err
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "jsonl"])
@@ -238,7 +238,7 @@ def test_a_top_of_a_period_has_estimates(here: Here, db: Any, form: str) -> None
     cq.configure(db, "visitors", combiner="distinct", rollup="1h:2d")
     assert here("configure", "visitors.1h", "--top").status == 0
     now = time.time()
-    transact(db, lambda tr: cq.Series("visitors").add(tr, {"home": ["ann", "bob"]}, at=now))
+    transact(db, lambda tr: cq.Window[str, Any]("visitors").add(tr, {"home": ["ann", "bob"]}, at=now))
     drain(db)
 
     words = ("top", "visitors", "--by", "1h", "--at", datetime.fromtimestamp(now, UTC).isoformat())

@@ -21,7 +21,7 @@ from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from tests.helpers import add, code_of, configured, get
 
-REFUSED: Final = r"needs features that this version of cq lacks \('time travel'\): upgrade cq"
+REFUSED: Final = r"needs features that this version of cq lacks \('time travel'\): use the version of cq"
 
 
 def needs_another(db: Any, name: str) -> None:
@@ -58,14 +58,14 @@ def test_a_queue_without_features_is_stored_as_ever(db: Any, name: str) -> None:
     ("settings", "needed"),
     [
         ({"audit": True}, ["audit"]),
-        ({"window": "60/5"}, ["window"]),
+        ({"window": "60/5"}, ["levels"]),
         ({"expire": 60}, ["expiry"]),
         ({"audit": True, "expire": 60}, ["audit", "expiry"]),
-        ({"rollup": "1m:forever"}, ["rollup"]),
-        ({"audit": True, "window": "60/5"}, ["audit", "window"]),
+        ({"rollup": "1m:forever"}, ["levels"]),
+        ({"audit": True, "window": "60/5"}, ["audit", "levels"]),
         (
-            {"combiner": "maximum", "window": "60/5"},
-            ["window", "expiry", "rollup", "merged window"],
+            {"combiner": "maximum", "window": "60/5", "expire": 60, "rollup": "1m:forever"},
+            ["expiry", "levels"],
         ),
     ],
 )

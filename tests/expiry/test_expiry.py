@@ -317,8 +317,6 @@ def test_a_wrong_period_is_refused(db: Any, name: str, wrong: Any) -> None:
 
 
 def test_wrong_combinations_are_refused(db: Any, name: str) -> None:
-    with pytest.raises(InvalidConfiguration, match="not both"):
-        cq.configure(db, name, expire=60, window="60/5")
     with pytest.raises(InvalidConfiguration, match="several parts"):
         cq.configure(db, name, expire=ExpirySpec(60, 1, KEY))
     with pytest.raises(InvalidConfiguration, match="by update or key"):

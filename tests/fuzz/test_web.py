@@ -65,7 +65,7 @@ def make(db: Any) -> dict[bytes, bytes]:
     cq.configure(db, "totals", window="600/10")
     cq.limit(db, "hits", seconds=100.0, size=10**6)
     cq.transact(db, lambda tr: Feed[Any]("chat").append(tr, "ada", {"text": "hello"}))
-    cq.transact(db, lambda tr: cq.Series[str, int]("hits").add_each(tr, [("h", 5, time.time())]))
+    cq.transact(db, lambda tr: cq.Window[str]("hits").add_each(tr, [("h", 5, time.time())]))
     cq.transact(db, lambda tr: cq.Window[str]("recent").add(tr, {"r": 1}))
     cq.transact(db, lambda tr: cq.Window[str]("totals").add(tr, {"t": 1}))
     totals = WorkerCounts()
@@ -224,11 +224,11 @@ def test_pages_of_a_server_say_which_numbers_are_odd(
 
 
 def test_a_lookup_shows_why_stored_values_cannot_be_combined(db: Any) -> None:
-    prefix = QueueKeys("totals").prefix + b"d"
+    prefix = QueueKeys("totals.window").prefix + b"d"
     found = [key for key in make(db) if key.startswith(prefix)]
     assert found
     put(db, {key: codec.encode("text") for key in found})
     with serving(db) as server:
-        answer = server.client.get("/queues/totals", params={"key": LOOKUPS["totals"]})
+        answer = server.client.get("/queues/totals.window", params={"key": LOOKUPS["totals"]})
         assert answer.status_code == 200
         assert "TypeError: " in answer.text

@@ -340,7 +340,7 @@ def test_a_key_that_only_the_levels_refuse_harms_its_own_caller_only(db: Any, na
 
     with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
         emitter.emit("k")
-        with pytest.raises(cq.TooLarge, match="a queue with a roll-up"):
+        with pytest.raises(cq.TooLarge, match="a queue with a window or a roll-up"):
             emitter.emit("k" * 7_995)
         emitter.emit("k")
 
@@ -419,7 +419,7 @@ def test_durable_follows_a_new_configuration_after_one_flush(db: Any, name: str)
 
 def test_a_level_has_no_emitter(db: Any, name: str) -> None:
     cq.configure(db, name, rollup="1m:2d")
-    with pytest.raises(cq.InvalidConfiguration, match="is a level of the roll-up"):
+    with pytest.raises(cq.InvalidConfiguration, match="belongs to the roll-up"):
         cq.Emitter(cq.CombineQueue(f"{name}.1m"), db)
 
 

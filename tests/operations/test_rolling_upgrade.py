@@ -1,6 +1,6 @@
-"""Two versions of cq on one store: today's code, and the first commit that stores configurations as today's does.
+"""Two versions of cq on one store: today's code, and the first commit that stores rows and levels as today's does.
 
-`OLD` introduced format 2 of the configuration, with its list of features. Its tree is unpacked from this repository, so
+`OLD` is the first one whose passes add updates to windows and roll-ups. Its tree is unpacked from this repository, so
 these tests are skipped in a shallow clone and in a source distribution. It runs with the dependencies that are
 installed for today's code, not with those of its time, in processes of its own.
 """
@@ -21,6 +21,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import pytest
 
+import cq
 from cq.config.queue import read_config, write_config
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
@@ -31,7 +32,7 @@ from tests.config.test_features import needs_another
 from tests.helpers import add, configured, get
 
 ROOT: Final = Path(__file__).parents[2]
-OLD: Final = "2a323edf9d5ae0121b232b5485987bffe0e06fdd"
+OLD: Final = "95582a111b0cf53879fe6e9e8798cd52df1305c2"
 SECONDS: Final = 120.0
 ADD: Final = """
 import sys, cq
@@ -159,7 +160,8 @@ def check(old: Version, db: Any, here: Here, operations: int) -> None:
     assert old.read() == [{**words, "all": operations}, sum(range(operations))]
     assert {key: get(db, "words", key) for key in words} == words
     assert get(db, "words", "all") == operations
-    for name in ("words", "recent"):
+    assert sum(dict(cq.CombineQueue("recent.1d").scan(db)).values()) == sum(range(operations))
+    for name in ("words", "recent", "recent.slices", "recent.window", "recent.1d"):
         found = here("verify", name)
         assert found.status == 0, found.out + found.err
 
@@ -168,7 +170,8 @@ def test_one_version_combines_what_the_other_adds(versions: Versions, db: Any, h
     """Each configures a queue; in turns, one adds and the other combines. Repeated operations do not count again."""
     old, new = versions
     done(old.command("configure", "words", "--audit", "--top", "3"))
-    assert here("configure", "recent", "--window", "86400/10", "--top").status == 0
+    assert here("configure", "recent", "--window", "86400/10", "--rollup", "1d:forever").status == 0
+    done(old.command("configure", "recent.window", "--top"))
 
     done(new.adder(0, 30))
     done(old.command("worker", "--drain"))
@@ -181,7 +184,11 @@ def test_one_version_combines_what_the_other_adds(versions: Versions, db: Any, h
 def test_both_add_and_combine_at_once_while_they_are_killed(versions: Versions, db: Any, here: Here) -> None:
     """A worker and an adder of one version die, then those of the other; the adds are repeated from their first one."""
     assert here("configure", "words", "--audit", "--top", "3", "--buckets", "4").status == 0
-    assert here("configure", "recent", "--window", "86400/10", "--top", "--buckets", "4").status == 0
+    assert (
+        here("configure", "recent", "--window", "86400/10", "--rollup", "1d:forever", "--buckets", "4").status
+        == 0
+    )
+    assert here("configure", "recent.window", "--top").status == 0
     old = versions.old
     workers = [version.worker(f"worker {number}") for number, version in enumerate(versions)]
 
@@ -220,7 +227,7 @@ def test_the_old_version_leaves_a_queue_alone_that_needs_what_it_lacks(versions:
     config = transact(db, lambda tr: read_config(tr, "words"))
     needs_another(db, "words")
     stored = everything(db, "words")
-    refused = "queue 'words' needs features that this version of cq lacks ('time travel'): upgrade cq"
+    refused = "queue 'words' needs features that this version of cq lacks ('time travel'): use the version"
 
     assert refused in done(old.adder(0, 1), status=1)
     assert refused in done(old.command("worker", "--drain", "words"), status=1)

@@ -50,7 +50,7 @@ def test_rows_are_what_an_add_would_have_written(folded: dict[bytes, Any]) -> No
     assert [encoded for encoded, _ in pairs] == list(folded)
     assert list(found) == [row.key for row in places[: len(found)]]
     for row in rows:
-        assert row.value == encode_row(None, row.updates)
+        assert row.value == encode_row(row, range(len(row.updates)))
         assert len(row.updates) == 1 or row.size < ROW_BYTES + 100
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from dataclasses import replace
 from functools import partial
@@ -10,19 +11,15 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq.admin.audit import audit_findings
 from cq.admin.purge import delete
 from cq.admin.rebucket import finish_rebucket, rebucket
 from cq.bucket.pass_runner import PassRunner
-from cq.keys import QueueKeys
 from cq.observers.top.index import top
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
 from cq.store import sizes
 from cq.store.transact import transact
-from cq.testing import drain
-from cq.windows.expiry import expire
-from tests.helpers import add
+from tests.helpers import add, configured
 from tests.sized import MOST, Sized, code_now, drained, fill, words
 
 KEYS: Final = [(10, 12_000), (200, 4_000), (7_900, 300)]
@@ -53,14 +50,21 @@ def test_large_values_count(db: Any, name: str, size: int, number: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "number"), [(5, 6_000), (300, 2_000), (7_000, 150)])
-def test_passes_over_a_level_of_a_roll_up_write_at_most_a_megabyte(
-    db: Any, name: str, size: int, number: int
+@pytest.mark.parametrize("periods", [1, 7])
+def test_passes_over_a_queue_and_its_levels_write_at_most_a_megabyte(
+    db: Any, name: str, size: int, number: int, periods: int
 ) -> None:
-    """The first report has no earlier one to predict the bytes that the next level takes."""
-    cq.configure(db, name, buckets=1, rollup="1m:1h,1h:forever")
-    fill(db, name, size, number, 1 << 60)
+    settings = {"rollup": "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever", "window": "600/0.1"}
+    config = configured(db, name, buckets=1, **settings)
+    window, keys, now = cq.Window[str](name), words(size, number), time.time()
+    updates = [(key, 1 << 60, now - 0.5 * (place % periods)) for place, key in enumerate(keys * periods)]
+    step = 200_000 // (size + 30)
+    for first in range(0, len(updates), step):
+        transact(db, partial(window.add_each, updates=updates[first : first + step]))
 
-    assert max(drained(db, f"{name}.1m")) <= MOST
+    for each in (name, *config.level_names):
+        assert max(drained(db, each)) <= MOST
+    assert dict(cq.CombineQueue(f"{name}.window").scan(db)) == dict.fromkeys(keys, periods << 60)
 
 
 @pytest.mark.parametrize("is_observed", [False, True])
@@ -143,32 +147,6 @@ def test_forgetting_operation_ids_writes_at_most_a_megabyte(db: Any, name: str) 
 
     assert trimming.removed == 400
     assert 0 < max(sized.sizes) <= MOST
-
-
-@pytest.mark.parametrize(("size", "number"), [(8, 1_500), (7_900, 100)])
-def test_taking_out_of_a_window_writes_at_most_a_megabyte(db: Any, name: str, size: int, number: int) -> None:
-    """Also where each update has a row, an operation id, a time to leave and a bucket of its own."""
-    cq.configure(db, name, buckets=256, window=(100_000, 5), audit=True)
-    window, keys = cq.Window(name, width=100_000, slice=5), words(size, number)
-    for second, key in enumerate(keys):
-        now = 5.0 * second
-        transact(db, partial(window.add, updates={key: 1}, once=key[:900] + key[-9:], at=now, now=now))
-    begin = QueueKeys(name).prefix + b"vr"
-    for second in range(number):  # rows that cq has not written
-        transact(db, partial(put, key=begin + second.to_bytes(12, "big"), value=b"\xff"))
-    sized, rows = Sized(db), 0
-    while (expired := expire(sized, name, now=1e9)) is not None and expired.rows:
-        rows += expired.rows
-
-    assert rows == 2 * number
-    assert 0 < max(sized.sizes) <= MOST
-    drain(db, name)
-    assert list(cq.CombineQueue(name).scan(db)) == []
-    assert list(audit_findings(db, name)) == []
-
-
-def put(tr: Any, key: bytes, value: bytes) -> None:
-    tr.set(key, value)
 
 
 def test_changes_of_shape_write_little_whatever_is_queued(db: Any, name: str) -> None:

@@ -20,14 +20,10 @@ from cq.queue.set_aside import read_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.helpers import combine_all
-from tests.sized import MOST, Sized
 
 ROLLUP = "1m:2d,1h:60d"
 LONGEST = 8_000 - 3 - 10
-"""Letters of the longest key of a queue with a roll-up: three bytes are the head of a long text."""
-SIX = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
-FIRST = cq.Combiner("first-of-mine", 1, lambda key, values: values[0])
-"""A combiner without differences: adds write all levels."""
+"""Letters of the longest key of a queue with a window or a roll-up: three bytes are the head of a long text."""
 
 
 def check_of(db: Any, name: str) -> AddCheck:
@@ -55,7 +51,9 @@ def takes(act: Any) -> bool:
         ({"combiner": "counter", "value": dict}, "a", {"a": Decimal("inf")}, False),
         ({"combiner": "counter", "value": dict}, "a", {"a": 1, "b": Decimal("0.5"), "c": 0.5}, True),
         ({"combiner": "counter", "value": dict, "window": 600}, "a", {"a": "x"}, False),
+        ({"combiner": "counter", "value": dict, "window": 600}, "a", {"a": float("inf")}, False),
         ({"combiner": "counter", "value": dict, "window": 600}, "a", {"a": 0.5}, False),
+        ({"value": float, "window": 600}, "a", 0.5, True),
         ({"combiner": "counter", "value": dict, "window": 600}, "a", {"a": 1}, True),
         ({"combiner": "sum", "value": "any"}, "a", "text", False),
         ({"combiner": "sum", "value": "any"}, "a", Decimal("0.5"), True),
@@ -82,13 +80,13 @@ def test_all_who_add_get_the_same_answer_and_what_is_taken_can_be_combined(
 def test_the_longest_key_has_room_for_any_period(db: Any, name: str, at: int) -> None:
     """Whether a key is taken does not depend on the time of the update."""
     cq.configure(db, name, rollup="1m:forever,1h:forever")
-    series: cq.Series[str, int] = cq.Series(name)
-    transact(db, lambda tr: series.add(tr, {"a" * LONGEST: 1}, at=at, now=at))
+    window: cq.Window[str] = cq.Window(name)
+    transact(db, lambda tr: window.add(tr, {"a" * LONGEST: 1}, at=at, now=at))
     drain(db, name)
 
     assert [len(dict(cq.CombineQueue(level).scan(db))) for level in (f"{name}.1m", f"{name}.1h")] == [1, 1]
-    with pytest.raises(TooLarge, match="limit of 7,990 of a queue with a roll-up"):
-        transact(db, lambda tr: series.add(tr, {"a" * (LONGEST + 1): 1}, at=at, now=at))
+    with pytest.raises(TooLarge, match="limit of 7,990 of a queue with a window or a roll-up"):
+        transact(db, lambda tr: window.add(tr, {"a" * (LONGEST + 1): 1}, at=at, now=at))
 
 
 def test_a_document_with_a_bad_item_is_refused(db: Any, name: str) -> None:
@@ -107,7 +105,7 @@ def test_a_document_of_several_parts_with_a_bad_item_is_refused_as_a_whole(db: A
     long = [letter * (LONGEST + 1) for letter in "abcdefgh"]
     bad = next(item for item in long if bucket_of(encode(item), 2) == 1)  # in the last of two parts
 
-    with pytest.raises(TooLarge, match="a queue with a roll-up"):
+    with pytest.raises(TooLarge, match="a queue with a window or a roll-up"):
         documents.put(db, b"page", {**{f"k{number}": 1 for number in range(20_000)}, bad: 1})
 
     assert list(documents.ids(db)) == []
@@ -138,18 +136,14 @@ def test_a_line_that_a_level_does_not_take_is_named_and_those_before_it_are_adde
         ({}, 1, 60_000),
         ({}, 2_000, 5),
         ({"buckets": 4096}, 500, 5),
-        ({"rollup": SIX}, 1, 60_000),
-        ({"rollup": SIX}, 2_000, 5),
-        ({"rollup": SIX}, 100, 500),
-        ({"rollup": SIX, "buckets": 4096}, 200, 5),
-        ({"rollup": SIX, "buckets": 256}, 200, 5),
+        ({"rollup": ROLLUP, "window": 60}, 2_000, 5),
     ],
 )
 @pytest.mark.parametrize("once", [None, "operation"])
 def test_an_add_writes_about_what_is_predicted(
     db: Any, name: str, settings: Any, keys: int, size: int, once: str | None
 ) -> None:
-    cq.configure(db, name, value=str, combiner=FIRST, **settings)
+    cq.configure(db, name, value=str, combiner="first", **settings)
     updates = {f"{number:08}": "x" * size for number in range(keys)}
     check = check_of(db, name)
     predicted = sum(check.check(key, update).size for key, update in updates.items()) + check.operation
@@ -164,13 +158,3 @@ def test_an_add_writes_about_what_is_predicted(
     constant = 200_000
     assert written <= predicted + constant
     assert predicted <= 2 * written + constant
-
-
-def test_batches_of_lines_of_six_levels_write_at_most_a_megabyte(db: Any, name: str) -> None:
-    cq.configure(db, name, value=str, combiner=FIRST, rollup=SIX)
-    sized = Sized(db)
-    lines = [b'{"key": "%d", "update": "%s"}\n' % (number, b"x" * 40_000) for number in range(20)]
-
-    assert add_jsonl(sized, cq.CombineQueue(name), BytesIO(b"".join(lines)), name=b"file")[1] == 20
-
-    assert max(sized.sizes) <= MOST

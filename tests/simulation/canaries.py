@@ -48,13 +48,15 @@ from tests.simulation.operatorcanaries import (
 from tests.simulation.outboxcanaries import ONLY as ONLY_OUTBOXES
 from tests.simulation.outboxcanaries import OUTBOXES, reads_rows_by_a_position
 from tests.simulation.plan import QUEUES, Plan
-from tests.simulation.recentcanaries import RECENT, keeps_slices_two_too_short
-from tests.simulation.rollingcanaries import ROLLING, loses_a_maximum_of_zero, misses_deletions
+from tests.simulation.recentcanaries import RECENT
+from tests.simulation.recentcanaries import WITH as WITH_RECENT
+from tests.simulation.rollingcanaries import ONLY_ROLLING, ROLLING
 from tests.simulation.run import run
 from tests.simulation.sketchcanaries import SKETCHING
 from tests.simulation.store import Reads, SimTransaction
 from tests.simulation.tagcanaries import TAGGING
 from tests.simulation.visitingcanaries import VISITING
+from tests.simulation.visitingcanaries import WITH as WITH_VISITING
 
 Canary = Callable[[], Any]
 
@@ -434,12 +436,13 @@ SYSTEM_OF: Final[Mapping[Canary, str]] = {
 
 _WITH: Final[Mapping[Canary, frozenset[str]]] = {
     **WITH,
+    **WITH_VISITING,
+    **WITH_RECENT,
     exports_without_a_fence: frozenset(("table", "freezes", "the table's database fails")),
     says_that_nothing_counts: frozenset(("emitters", "unknown commits")),
     forgets_what_observers_missed: frozenset(("observers", "observers refuse keys", "purge")),
     looks_for_no_missed_reports: frozenset(("observers", "observers refuse keys", "purge", "rebucket")),
     ends_doubt_by_looking: frozenset(("emitters", "unknown commits", "commits land late", "limit")),
-    keeps_slices_two_too_short: frozenset(("clocks differ",)),
     flushes_without_a_conflict: frozenset(("emitters", "unknown commits", "commits land late")),
 }
 """{canary: the kinds that all of its plans have}, for those that are seldom caught without."""
@@ -450,11 +453,10 @@ _ONLY: Final[Mapping[Canary, frozenset[str]]] = {
     **ONLY_EXPORTING,
     **ONLY_CHANGING,
     **ONLY_OUTBOXES,
+    **ONLY_ROLLING,
     keeps_notifications: frozenset(),  # nothing else need happen
     adds_under_old_shapes: frozenset(("rebucket", "calls are late")),
     holds_more_than_was_said: frozenset(("emitters", "deaths")),
-    misses_deletions: frozenset(("observers refuse keys", "other times")),
-    loses_a_maximum_of_zero: frozenset(("opposite", "other times")),
 }
 """{canary: the only kinds that its plans have}, for those that other kinds hide."""
 

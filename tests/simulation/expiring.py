@@ -8,8 +8,9 @@ value, with the updates that wait, must be that of the updates since the latest 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -61,6 +62,7 @@ class Expected:
         updates: {key: its updates since it was last deleted}.
         values: {key: value} as stored after the latest commit.
         view: {key: value} as reported.
+        aside: {key: updates set aside} after the latest commit.
         purged: keys whose value a purge has not deleted yet.
         shortest: the shortest period so far.
     """
@@ -68,6 +70,7 @@ class Expected:
     updates: dict[Any, list[Update]] = field(default_factory=dict)
     values: dict[Any, int] = field(default_factory=dict)
     view: dict[Any, int] = field(default_factory=dict)
+    aside: dict[Any, list[int]] = field(default_factory=dict)
     purged: set[Any] = field(default_factory=set)
     shortest: float = 1e9
 
@@ -157,6 +160,7 @@ class Expiries(Recount):
         """Compare the deletions and reports of a transaction with what there is."""
         for name, expected in self.expected.items():
             before, after = expected.values, self.stored(name)
+            self._note_retried(name)
             for key in before.keys() - after.keys() - expected.purged:
                 self._deleted(name, key, tr.read_version)
             for note in tr.notes:
@@ -164,6 +168,17 @@ class Expiries(Recount):
                     self._told(expected, note.change)
             expected.values = after
             expected.purged &= after.keys()
+
+    def _note_retried(self, name: str) -> None:
+        """An update that was set aside and is queued again has the version of the retry."""
+        expected = self.expected[name]
+        before, expected.aside = expected.aside, self.aside(name)
+        for key, numbers in before.items():
+            updates = expected.updates.get(key, [])
+            for number in (Counter(numbers) - Counter(expected.aside.get(key, ()))).elements():
+                position = next((at for at, each in enumerate(updates) if each.number == number), None)
+                if position is not None:  # else it was purged
+                    updates.append(replace(updates.pop(position), version=self.version))
 
     def _deleted(self, name: str, key: Any, read_version: int) -> None:
         """Raises `Violation` if a key has expired too early."""

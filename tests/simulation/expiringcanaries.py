@@ -45,9 +45,10 @@ def leaves_times_of_unchanged_values() -> Any:
     """An update that leaves the value as it is does not count."""
     moves = ExpiryIndex.moves
 
-    def changed(self: ExpiryIndex, keys: Any, places: Any, before: Any, after: Any) -> list[IndexMove]:
+    def changed(self: ExpiryIndex, *columns: Any) -> list[IndexMove]:
+        _, _, places, before, after = columns
         same = {where for where, old, new in zip(places, before, after, strict=True) if old == new}
-        return [move for move in moves(self, keys, places, before, after) if move.where not in same]
+        return [move for move in moves(self, *columns) if move.where not in same]
 
     return patch.object(ExpiryIndex, "moves", changed)
 

@@ -132,6 +132,9 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "rebucket",
         "retention",  # of the levels: changed
         "come and go",
+        "levels",  # are added and removed
+        "version",  # of the application's combiner: changed
+        "retry aside",
     ),
     "recent": ("once", "other times", "purge", "rebucket", "width", "come and go"),
 }

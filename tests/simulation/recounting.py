@@ -49,6 +49,7 @@ class Recount(Scenario):
         operations: {operation id: what was drawn}, until it is known to be committed.
         pause: the mean seconds between two adds of an adder.
         limits: those of the workers' passes.
+        version: of the latest commit.
     """
 
     queues: ClassVar[tuple[str, ...]]
@@ -67,7 +68,7 @@ class Recount(Scenario):
         self.limits = Limits()
         self.workers = WorkerPool(self, self.worker)
         self._ids: set[str] = set()
-        self._tokens = self._commits = 0
+        self._tokens = self._commits = self.version = 0
 
     # What a system is
 
@@ -212,6 +213,13 @@ class Recount(Scenario):
         db.shape_note = Purged(name)
         cq.purge(db, name)
 
+    def die_soon(self) -> None:
+        """Now and then, let the worker that has just committed die before its next passes, in plans with "deaths"."""
+        task = self.hub.current
+        process = None if task is None else task.process
+        if process in self.workers.running and self.happens("deaths", 0.5):
+            process.dies_in = self.hub.rng.randint(1, 10)
+
     def _come_and_go(self) -> None:
         if self.workers.running and self.hub.rng.random() < 0.5:
             self.workers.stop(self.hub.rng.choice(list(self.workers.running)))
@@ -226,6 +234,7 @@ class Recount(Scenario):
             if once is None or once not in self._ids:
                 self._ids.add(once or "")
                 self.count(note, version)
+        self.version = version
         self.committed(tr)
         self._commits += 1
         if self._commits % _LOOK_COMMITS == 0:

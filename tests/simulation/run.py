@@ -87,14 +87,14 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
         told(line)
 
     folder = Path(tempfile.mkdtemp(prefix="cq-simulation-", dir=_MEMORY if _MEMORY.is_dir() else None))
-    logging.disable(logging.CRITICAL)  # what goes wrong here is meant to
-    gc.disable()  # it must not run what it finds at moments of its own
     violation = ""
     # What is counted in a process begins anew with each run.
     adds._counter = count()  # type: ignore[misc]
     rows._counters._next = 0
     messages._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)
+    logging.disable(logging.CRITICAL)  # what goes wrong here is meant to
+    gc.disable()  # it must not run what it finds at moments of its own
     try:
         with runtime.using(world.machine), world.around():
             world.start()

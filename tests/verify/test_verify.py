@@ -188,6 +188,7 @@ DAMAGES = {
         "notification", lambda q, key: {q.notification(1, 0): b"x"}
     ),
     "a marker that is too short": Damage("marker", lambda q, key: {q.markers(b"other")[0]: b""}),
+    "a number of late updates that is none": Damage("refused", lambda q, key: {q.late: b"many"}),
     "a marker from the future": Damage(
         "marker", lambda q, key: {q.markers(b"other")[0] + FAR + bytes(2): b""}
     ),
@@ -580,7 +581,8 @@ def test_keys_of_the_layout_are_known_to_it() -> None:
     """Those in the table at the head of cq/keys/queue.py: a verification must also check a new kind."""
     table = inspect.getdoc(key_layout) or ""
     letters = set(re.findall(r'^ *P "(\w)"', table, flags=re.MULTILINE))
-    single = set(re.findall(r'^ *P "(\w\w+)"', table, flags=re.MULTILINE))
+    single = set(re.findall(r'^ *P "(\w\w\w+)"', table, flags=re.MULTILINE))
+    letters |= {name[0] for name in re.findall(r'^ *P "(\w\w)"', table, flags=re.MULTILINE)}
 
     assert (letters, single) == ({*layout.PARTS}, {*layout.SINGLE})
     assert letters | single == set(PARTS)

@@ -17,7 +17,6 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import NotNow
 from cq.keys import QueueKeys
 from cq.passes.combine_pass import Pass
-from cq.queue.rows import encode_row
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from cq.verify.layout import row_in
@@ -185,7 +184,7 @@ def test_a_repair_in_the_shape_before_conflicts_with_passes_over_the_shape_now(d
     drain(db, name)
     add(db, name, {other: 5})
     ((row, _),) = stored(db, QueueKeys(name).rows(1, 0))
-    transact(db, lambda tr: tr.set(row, encode_row(None, [(encoded, 10)])))  # it belongs to bucket 1
+    transact(db, lambda tr: tr.set(row, codec.encode([None, encoded, 10])))  # it belongs to bucket 1
     cq.rebucket(db, name, 4)
     add(db, name, {key: 100})
     former, now = code_of(db, name).shapes

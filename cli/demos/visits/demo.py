@@ -18,6 +18,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final
 
+import cq
 from cq import runtime
 from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed
 from cq.cli.demos.harness.worker import run_worker
@@ -191,7 +192,12 @@ class VisitDemo(Demo):
 
     def is_settled(self) -> bool:
         # The window becomes empty: workers remove expired visits, even without a reader.
-        some = (self._visits.views.queue, self._visits.seen.queue, self._visits.visitors)
+        names = (
+            f"{self._visits.views.name}.window",
+            f"{self._visits.seen.name}.window",
+            self._visits.visitors.name,
+        )
+        some = [cq.CombineQueue[Any, Any](name) for name in names]
         pages = transact(self._db, lambda tr: [queue.items(tr.snapshot, limit=1) for queue in some])
         return not any(page.items for page in pages)
 

@@ -45,19 +45,18 @@ class VisitQueues:
         self.visits = Visits(NAME)
         self.unique = cq.CombineQueue[str, Any](f"{NAME}.unique")
         self.responses = cq.CombineQueue[str, Any](f"{NAME}.responses")
-        self.hits = cq.Series[str, int](f"{NAME}.hits")
+        self.hits = cq.Window[str, int](f"{NAME}.hits")
         self.has_sketches = find_spec(_PACKAGE) is not None
 
     @property
     def possible(self) -> list[str]:
-        """The names of all queues, including those that are left out, without the levels of the roll-up."""
+        """The names of all queues, including those that are left out."""
         return [*self.visits.queues, self.hits.name, self.unique.name, self.responses.name]
 
     @property
     def names(self) -> list[str]:
-        """The names of the configured queues and levels, for workers."""
-        sketches = [self.unique.name, self.responses.name] if self.has_sketches else []
-        return [*self.visits.queues, self.hits.name, *self._levels, *sketches]
+        """The names of the configured queues, for workers, which also work on their levels."""
+        return self.possible if self.has_sketches else [*self.visits.queues, self.hits.name]
 
     @property
     def _levels(self) -> list[str]:
@@ -92,7 +91,8 @@ class VisitQueues:
 
     def are_hits_combined(self, tr: TransactionRead) -> bool:
         """Whether workers have combined all views by periods."""
-        rows = [tr.get_range(*QueueKeys(name).notifications(), limit=1) for name in self._levels]
+        names = [self.hits.name, *self._levels]
+        rows = [tr.get_range(*QueueKeys(name).notifications(), limit=1) for name in names]
         return not any(each.to_list() for each in rows)
 
     def unique_now(self, tr: TransactionRead, pages: Sequence[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from cq.cli.demos.visits.queues import VisitQueues
 from cq.config.window import MIN_SLICE_MS, WindowSpec
 from cq.encoding import codec
 from cq.store.transact import transact
-from cq.windows.refused import TAKEN
+from cq.windows.window import TAKEN
 
 KEYS: Final = b"demo_visits/"
 """The prefix of the demo's own keys."""

@@ -16,6 +16,7 @@ from cq.plain_text import describe, printable
 from cq.store import OpenDatabase
 from cq.store.api import Transaction, TransactionRead, error_code
 from cq.store.transact import transact
+from cq.windows.window import reader_of
 
 SLOTS: Final = 60
 """Periods of a roll-up that a lookup reads, at most one more."""
@@ -61,15 +62,13 @@ def look_up(db: OpenDatabase, queue: str, word: str, by: str = "") -> Lookup:
     """The value of a key, as `cq get` reads it; `word` has the syntax of keys on the command line.
 
     If the queue has a roll-up, also its values by the periods of the level `by`, such as `1h`; by default, and if there
-    is no such level, of the finest one. The level of a window whose slices are merged has these slices.
+    is no such level, of the finest one.
     """
 
     def read(tr: Transaction) -> Lookup:
         config = read_config(tr.snapshot, queue)
         key = key_from_word(config.key, word)
-        handle = cq.CombineQueue[Any, Any](queue)
-        source = handle if config.window is None else cq.Window[Any, Any](handle)
-        value = source.get(tr.snapshot, key)
+        value = reader_of(config).get(tr.snapshot, key)
         return Lookup(word, value, series=_series(tr.snapshot, config, key, by))
 
     try:

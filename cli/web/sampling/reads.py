@@ -22,6 +22,7 @@ from cq.observers.feeds.tasks import FeedStatus, read_all
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.observers.top.cloud import Cloud, CloudReader
+from cq.observers.top.former import window_of_totals
 from cq.observers.top.index import LAST_PART
 from cq.observers.top.index import NAME as TOP
 from cq.observers.top.ranking import RankedEntry, Ranking
@@ -31,7 +32,7 @@ from cq.queue.set_aside import Aside, each_aside, failures_by_key
 from cq.store import OpenDatabase
 from cq.store.api import Transaction, TransactionRead, seconds_since
 from cq.store.transact import transact
-from cq.windows.window import Window
+from cq.windows.window import reader_of
 
 TOP_ENTRIES: Final = 10
 CHANGES: Final = 20
@@ -126,7 +127,7 @@ def _top(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
     observer = next((each for each in config.observers if each.name == TOP), None)
     if observer is None:
         return {}
-    ranking, (source, period) = Ranking[Any, Any](config.name), _trend_of(config, observer)
+    ranking, (source, period) = Ranking[Any, Any](config.name), _trend_of(tr, config, observer)
     found: dict[str, Any] = {"top": [], "period": period}
     try:
         if period:
@@ -142,22 +143,23 @@ def _top(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
     return found
 
 
-def _trend_of(config: QueueConfig, observer: ObserverConfig) -> tuple[str, int]:
+def _trend_of(tr: TransactionRead, config: QueueConfig, observer: ObserverConfig) -> tuple[str, int]:
     """The queue and the period in seconds of `trending` for a queue with a top; a period of 0 if it has no periods."""
-    group, window = observer.settings.get("group"), config.subtracted_window
-    if config.level_of is not None and group == LAST_PART and observer.settings.get("ranks"):
-        return config.level_of
-    if window is not None and not group and window.width % 1000 == 0:
-        return config.name, window.width // 1000
+    group, level = observer.settings.get("group"), config.level_of
+    if level is not None and level.is_period and group == LAST_PART and observer.settings.get("ranks"):
+        return level.queue, level.period
+    window = window_of_totals(tr, config)
+    if level is not None and window is not None and not group and window.width % 1000 == 0:
+        return level.queue, window.width // 1000
     return config.name, 0
 
 
 def _totals(tr: TransactionRead, config: QueueConfig) -> dict[str, Any]:
     """The fields of `QueueDetail` about the totals of a window."""
-    if config.window is None:
+    if config.level_of is None or not config.level_of.is_window:
         return {}
     try:
-        page = Window[Any](config.name).items(tr, limit=TOP_ENTRIES)
+        page = reader_of(config).items(tr, limit=TOP_ENTRIES)
     except CqError as error:
         return {"totals": [], "missing": str(error)}
     return {"totals": page.items, "has_more_totals": page.continuation is not None}

@@ -103,28 +103,30 @@ def test_the_page_of_a_queue_shows_its_top_cloud_changes_and_settings(db: Any) -
         assert re.search(r'<li class="w\d"', html)  # the cloud
         assert "1 of 1 bucket has queued updates" in html
         visits = found.page("/queues/visits")
-        assert "totals over 10 min, in slices of 10.0 s" in visits
-        assert re.search(r"<bdi>\[&#34;&lt;i&gt;&#34;, 1\]</bdi></th><td class=\"num\">5</td>", visits)
-        assert "All keys with a total." in visits
+        link = '<a href="/queues/visits.window">visits.window</a>'
+        assert f"{link}, the last 10 min in slices of 10.0 s" in visits
+        window = found.page("/queues/visits.window")
+        assert re.search(r"<bdi>\[&#34;&lt;i&gt;&#34;, 1\]</bdi></th><td class=\"num\">5</td>", window)
+        assert "All keys with a total." in window
         assert ">Totals of the window</h2>" not in html
         assert "each square stands for 3 buckets" in found.page(f"/queues/{LONG[:100]}")
 
 
 def test_tops_of_windows_and_periods_have_the_ranks_before(db: Any) -> None:
-    cq.configure(db, "recent", window="600/10", observers=[top(n=5)])
-    cq.configure(db, "hits", rollup="10m:1d")
+    cq.configure(db, "hits", window="600/10", rollup="10m:1d")
+    cq.put_observer(db, "hits.window", top(n=5))
     cq.put_observer(db, "hits.10m", top(ranks=True, group=LAST_PART))
-    config = cq.transact(db, lambda tr: read_config(tr.snapshot, "recent"))
+    drain(db)
+    config = cq.transact(db, lambda tr: read_config(tr.snapshot, "hits.window"))
     with set_clock() as clock:
         for updates in ({"a": 9, "b": 5}, {"b": 7, "c": 3}):
-            for name in ("recent", "hits"):
-                cq.CombineQueue[str, int](name).add_now(db, updates)
+            cq.CombineQueue[str, int]("hits").add_now(db, updates)
             drain(db)
             FormerTopTask(db, config, config.observers[0]).run()
             clock.now += 610
         clock.now -= 610
         with serving(db) as found:
-            pages = [found.page(f"/queues/{name}") for name in ("recent", "hits.10m")]
+            pages = [found.page(f"/queues/{name}") for name in ("hits.window", "hits.10m")]
 
     for page in pages:
         rows = re.findall(
@@ -154,7 +156,7 @@ def test_a_value_is_looked_up_by_its_key(db: Any) -> None:
 def test_a_lookup_shows_a_chart_of_the_levels_of_a_roll_up(db: Any) -> None:
     key, now = "<i>&by=1d", time.time()
     cq.configure(db, "hits", key=str, value=int, rollup="1m:2h,1h:60d,1d:forever")
-    series = cq.Series[str, int]("hits")
+    series = cq.Window[str, int]("hits")
     cq.transact(db, lambda tr: series.add_each(tr, [(key, 4321, now - 600), (key, 7, now)]))
     drain(db)
     with serving(db) as found:
@@ -219,7 +221,7 @@ def test_levels_are_below_their_queue(db: Any) -> None:
 
 def test_a_lookup_without_numbers_shows_a_table_only(db: Any) -> None:
     cq.configure(db, "names", key=str, value=str, combiner="last", rollup="1h:2d")
-    names = cq.Series[str, str]("names")
+    names = cq.Window[str, str]("names")
     now = time.time()
     cq.transact(
         db, lambda tr: names.add_each(tr, [("a", "<b>first</b>", now - 7_200), ("a", "<b>last</b>", now)])

@@ -14,9 +14,10 @@ from cq.observers.monitoring.health_check import health
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
+from cq.testing import drain
 from tests.clocks import set_clock
 from tests.faults import TIMED_OUT, FailedCalls
-from tests.helpers import add
+from tests.helpers import add, combine_all
 
 
 @pytest.fixture
@@ -76,14 +77,19 @@ def test_a_queue_and_its_levels_are_one_problem(db: Any, alive: Membership) -> N
     add(db, "hits", {"a": 1})
     time.sleep(0.01)
     (problem,) = health(db, max_age=0.001)
+    assert re.fullmatch(r"queue 'hits': an update has waited for \d+ s, longer than 0.001 s", problem)
+    combine_all(db, "hits")
+    time.sleep(0.01)
+    (problem,) = health(db, max_age=0.001)
     assert problem.startswith("queue 'hits': an update has waited for ")
-    assert problem.endswith(", longer than 0.001 s, in hits, hits.1m")
+    assert problem.endswith(", longer than 0.001 s, in hits.1h, hits.1m")
 
 
 def test_a_window_that_nobody_takes_out_of_is_named(db: Any, alive: Membership) -> None:
     cq.configure(db, "words", window=(60, 1))
     with set_clock() as clock:
         add(db, "words", {"a": 1})
+        drain(db)
         clock.now += 61
         assert health(db) == []
         clock.now += 61

@@ -22,6 +22,7 @@ from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.reports import LatestError, WorkerReports, WorkerStatistics
 from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
+from cq.testing import drain
 from tests.clocks import START, set_clock
 from tests.helpers import add
 from tests.observers.outbox import outboxhelpers
@@ -109,18 +110,23 @@ def test_a_queue_that_no_worker_is_for_is_named(db: Any, name: str, row: Members
     )
 
 
-def test_what_a_window_refuses_and_whether_taking_out_gets_on_is_said(db: Any, name: str) -> None:
+def test_refused_updates_and_an_overdue_window_are_said_once(db: Any, name: str) -> None:
     cq.configure(db, name, window=(60, 1))
     window = cq.Window(name)
     with set_clock() as clock:
         cq.transact(db, lambda tr: window.add(tr, {"a": 1, "b": 1}, at=clock.now - 100))
         cq.transact(db, lambda tr: window.add(tr, {"a": 1}, at=clock.now + 100))
         cq.transact(db, lambda tr: window.add(tr, {"a": 1}))
-        clock.now += 91
+        drain(db, name)
+        clock.now += 131
         said = remarks(overview(db, name))
-
-    assert f"queue {name!r}: its window has refused 2 updates as too late, 1 as too early" in said
-    assert f"queue {name!r}: updates due to expire from its window have waited for 30.0 s" in said
+        assert f"queue {name!r}: it has refused 2 updates as too late, 1 as too early" in said
+        assert f"queue {name!r}: updates due to expire from its window have waited for 70.0 s" in said
+        assert sum("due to expire" in line for line in said) == 1
+        cq.configure(db, name, window=False, rollup="1m:2m")
+        assert f"queue {name!r}: it has refused 2 updates as too late, 1 as too early" in remarks(
+            overview(db, name)
+        )
 
 
 def test_what_workers_are_stuck_in_and_their_latest_error_are_shown(

@@ -91,7 +91,7 @@ class TestOwner:
         assert {owner(share, members) for share in shares} == {members[1].id}
         assert owner(TaskId("combine", "q", 0), members[:1]) == members[0].id
 
-    @pytest.mark.parametrize("kind", ["trim", "window", "expiry", "settle", "combine"])
+    @pytest.mark.parametrize("kind", ["trim", "expiry", "settle", "combine"])
     def test_a_worker_is_not_counted_on_for_kinds_that_it_does_not_announce(self, kind: str) -> None:
         other = member(1, kinds=kinds_of(ROLES) - {kind})
         members = [other, member(2)]
@@ -225,19 +225,19 @@ class TestMembership:
         """Workers of another version beat beside this one, with rows that list fewer kinds, or none."""
         first, fewer, older = Membership(db), Membership(db), Membership(db)
         first.beat(MemberReport())
-        fewer.me = replace(fewer.me, kinds=fewer.me.kinds - {"window"})
+        fewer.me = replace(fewer.me, kinds=fewer.me.kinds - {"settle"})
         rows = {fewer: fewer.me.to_bytes(), older: without_kinds(older.me.to_bytes())}
         for each, row in rows.items():
             transact(db, partial(store_row, worker=each.id, row=row))
         assert first.beat(MemberReport())
 
-        assert all(first.is_mine(TaskId("window", f"q{number}", 0)) for number in range(20))
+        assert all(first.is_mine(TaskId("settle", f"q{number}", 0)) for number in range(20))
         assert not all(first.is_mine(share) for share in SHARES)  # passes are shared with both
         trimming = [first.is_mine(TaskId("trim", f"q{number}", 0)) for number in range(30)]
         assert any(trimming)
         assert not all(trimming)  # shared with the one that announces it
         found = {each.id: each for each in first.others}
-        assert found[older.id].kinds == kinds_of(ROLES) - {"trim", "window", "expiry", "settle", "outbox"}
+        assert found[older.id].kinds == kinds_of(ROLES) - {"trim", "expiry", "settle", "outbox"}
 
     def test_a_worker_announces_the_kinds_of_its_roles(self, db: Any) -> None:
         Membership(db, ["export", "measure"]).beat(MemberReport())

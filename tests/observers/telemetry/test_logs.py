@@ -53,11 +53,15 @@ def clock() -> Iterator[Clock]:
 
 @pytest.fixture
 def logged(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Log]:
-    """The log of the events of workers, by default as text."""
+    """The log of the events of workers, by default as text, whatever the logger's level was before."""
     log, logger = Log(getattr(request, "param", TextFormatter)()), logging.getLogger("cq.worker")
+    assert not logging.root.manager.disable, "another test has left logging disabled"
+    level = logger.level
+    logger.setLevel(logging.INFO)
     logger.addHandler(log.handler)
     yield log
     logger.removeHandler(log.handler)
+    logger.setLevel(level)
     log.handler.close()
 
 

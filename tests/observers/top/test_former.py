@@ -41,7 +41,9 @@ def clock() -> Iterator[Clock]:
 
 @pytest.fixture
 def window(db: Any, name: str, clock: Clock) -> cq.Window:
-    cq.configure(db, name, window=(WIDTH, STEP), observers=[top(3, every=0)])
+    cq.configure(db, name, window=(WIDTH, STEP))
+    cq.put_observer(db, f"{name}.window", top(3, every=0))
+    Worker(db, queues=[name]).drain()
     return cq.Window(name)
 
 
@@ -51,7 +53,8 @@ def add(db: Any, name: str, **updates: int) -> None:
 
 
 def task_of(db: Any, name: str) -> FormerTopTask:
-    config = transact(db, lambda tr: read_config(tr.snapshot, name))
+    """The task of the queue with the totals of a window."""
+    config = transact(db, lambda tr: read_config(tr.snapshot, f"{name}.window"))
     made = publishers(db, config, config.observers[0]) or []
     assert [type(each) for each in made] == [Publisher, FormerTopTask]
     task = made[1]
@@ -60,8 +63,8 @@ def task_of(db: Any, name: str) -> FormerTopTask:
 
 
 def copies(db: Any, name: str) -> list[int]:
-    """The times of the copies, in seconds after `START`."""
-    keys = FormerTopKeys(QueueKeys(name))
+    """The times of the copies of a window's top, in seconds after `START`."""
+    keys = FormerTopKeys(QueueKeys(f"{name}.window"))
     return [int.from_bytes(key[len(keys.prefix) :]) // 1000 - int(START) for key, _ in stored(db, keys.all())]
 
 
@@ -97,7 +100,7 @@ def test_each_step_has_one_copy_until_no_reader_needs_it(db: Any, window: cq.Win
 
 
 def test_running_workers_make_the_copies(db: Any, window: cq.Window) -> None:
-    key = FormerTopKeys(QueueKeys(window.name)).at(int(START) * 1000)
+    key = FormerTopKeys(QueueKeys(f"{window.name}.window")).at(int(START) * 1000)
     copied = event_of(transact(db, lambda tr: tr.watch(key)))
     with running(Worker(db, queues=[window.name])):
         assert copied.wait(SECONDS)
@@ -137,7 +140,7 @@ def test_one_of_two_workers_makes_the_copy(db: Any, window: cq.Window, clock: Cl
 def test_a_top_in_a_backfill_is_not_copied(db: Any, name: str, clock: Clock) -> None:
     cq.configure(db, name, window=(WIDTH, STEP))
     add(db, name, a=1)
-    cq.configure(db, name, observers=[top(3, every=0)])
+    cq.put_observer(db, f"{name}.window", top(3, every=0))
     task = task_of(db, name)
     assert (task.run(), copies(db, name)) == (STEP, [])
     Worker(db, queues=[name]).drain()
@@ -148,7 +151,10 @@ def test_a_purge_and_the_removal_of_the_top_delete_the_copies(
     db: Any, window: cq.Window, clock: Clock
 ) -> None:
     task = task_of(db, window.name)
-    for end in (partial(cq.purge, db, window.name), partial(cq.remove_observer, db, window.name, "top")):
+    for end in (
+        partial(cq.purge, db, window.name),
+        partial(cq.remove_observer, db, f"{window.name}.window", "top"),
+    ):
         add(db, window.name, a=1)
         clock.now += STEP
         task.run()
@@ -194,8 +200,9 @@ def test_a_copy_of_many_keys_fits_into_a_value(db: Any, name: str, clock: Clock)
         return 0
 
     app = cq.App()
-    app.queue(name, observers=[top(10_000, score=score)])
-    app.configure(db, name, key=bytes, window=(WIDTH, STEP))
+    cq.configure(db, name, key=bytes, window=(WIDTH, STEP))
+    app.queue(f"{name}.window", observers=[top(10_000, score=score)])
+    app.configure(db, f"{name}.window")
     updates = {number.to_bytes(7): 1 for number in range(10_000)}
     for part in range(0, len(updates), 2_000):
         some = dict(list(updates.items())[part : part + 2_000])
@@ -204,45 +211,39 @@ def test_a_copy_of_many_keys_fits_into_a_value(db: Any, name: str, clock: Clock)
 
     assert task_of(db, name).run() == STEP
 
-    [(_, copy)] = stored(db, FormerTopKeys(QueueKeys(name)).all())
+    [(_, copy)] = stored(db, FormerTopKeys(QueueKeys(f"{name}.window")).all())
     assert 70_000 < len(copy) <= 100_000
 
 
 def test_verify_repairs_a_damaged_copy(db: Any, window: cq.Window, clock: Clock) -> None:
     add(db, window.name, a=1)
     task_of(db, window.name).run()
-    assert list(verification(db, window.name).run()) == []
-    former = FormerTopKeys(QueueKeys(window.name))
+    assert list(verification(db, f"{window.name}.window").run()) == []
+    former = FormerTopKeys(QueueKeys(f"{window.name}.window"))
     transact(db, lambda tr: tr.set(former.at(int(START) * 1000), b"x"))
     transact(db, lambda tr: tr.set(former.prefix + b"short", b""))
 
-    found = list(verification(db, window.name, repair=True).run())
+    found = list(verification(db, f"{window.name}.window", repair=True).run())
 
     assert {each.kind for each in found} == {"former-top-unreadable", "cloud-piece"}
     assert {each.kind for each in found} <= KINDS.keys()
-    assert list(verification(db, window.name).run()) == []
+    assert list(verification(db, f"{window.name}.window").run()) == []
     assert copies(db, window.name) == []
 
 
 def test_other_queues_have_no_former_tops(db: Any, name: str, clock: Clock) -> None:
-    grouped = top(3, group=lambda key, value: str(key))
-    plain: dict[str, Any] = {"observers": [top(3)]}
-    merged: dict[str, Any] = {"window": (WIDTH, STEP), "combiner": "maximum"}
-    for number, settings in enumerate((plain, {"window": (WIDTH, STEP), "observers": [grouped]}, merged)):
-        cq.configure(db, f"{name}{number}", **settings)
-        config = transact(db, lambda tr: read_config(tr.snapshot, f"{name}{number}"))  # noqa: B023 - runs at once
-        observers = [each for each in config.observers if each.name == "top"]
-        assert [type(task) for each in observers for task in publishers(db, config, each) or ()] in (
-            [],
-            [Publisher],
-        )
-        if not number:
-            assert FormerTopTask(db, config, observers[0]).run() == DONE
+    cq.configure(db, name, window=(WIDTH, STEP), observers=[top(3)])
+    cq.put_observer(db, f"{name}.window", top(3, group=lambda key, value: str(key)))
+    for each in (name, f"{name}.window"):
+        config = transact(db, lambda tr: read_config(tr.snapshot, each))  # noqa: B023 - runs at once
+        assert [type(task) for task in publishers(db, config, config.observers[0]) or ()] in ([], [Publisher])
+    config = transact(db, lambda tr: read_config(tr.snapshot, name))
+    assert FormerTopTask(db, config, config.observers[0]).run() == DONE
 
 
 def test_other_periods_and_times_are_refused(db: Any, window: cq.Window) -> None:
     add(db, window.name, a=1)
-    with pytest.raises(NotInStore, match="no level of 1h: its window is 60/5 s"):
+    with pytest.raises(NotInStore, match="no level of 1h: it has no roll-up, and its window is 60/5 s"):
         transact(db, lambda tr: trending(tr.snapshot, window.name, by="1h"))
     with pytest.raises(InvalidConfiguration, match="give no time"):
         transact(db, lambda tr: trending(tr.snapshot, window.name, by="1m", at=START))

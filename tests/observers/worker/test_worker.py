@@ -17,6 +17,7 @@ import cq
 from cq import runtime
 from cq.admin.backfill import is_settled
 from cq.config.flags import Flags, read_flags
+from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import ExportQueue
@@ -39,8 +40,23 @@ from cq.queue.bucket_state import BucketState
 from cq.store import is_local
 from cq.store.transact import transact
 from tests.faults import TIMED_OUT, FailedCalls, error_class
-from tests.helpers import add, aside, code_of, nothing_queued
+from tests.helpers import add, aside, code_of, event_of, nothing_queued
 from tests.observers.worker.workerhelpers import SECONDS, Told, running, told_app
+
+
+def test_a_worker_for_a_queue_combines_its_levels(db: Any, name: str) -> None:
+    cq.configure(db, name, window=60, rollup="1m:forever")
+    told, app = told_app(f"{name}.1h")
+    total = QueueKeys(f"{name}.window").value(codec.encode("a"))
+    with running(Worker(db, app, queues=[name])):
+        counted = event_of(transact(db, lambda tr: tr.watch(total)))
+        add(db, name, {"a": 1})
+        assert counted.wait(SECONDS)
+        cq.configure(db, name, rollup="1m:forever,1h:forever")  # while it runs
+        app.configure(db, f"{name}.1h")
+        add(db, name, {"a": 1})
+        with told.changed:
+            assert told.changed.wait_for(lambda: list(told.values.values()) == [1], SECONDS)
 
 
 @pytest.mark.parametrize("buckets", [1, 2])
