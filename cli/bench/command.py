@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from cq.cli.bench.systems.system import AGAINST, GROWING, REPORTING
+from cq.cli.bench.report import chart, tables
+from cq.cli.bench.systems.backends import REPORTING, RIVALS, Backends
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Json, duration_option, number_option, option
 from cq.cli.shared.output import note, print_json, print_table, progress, say
+
+GROWING: Final = ("keys", "sparse", "backlog")
 
 commands = CommandSet()
 
@@ -43,7 +46,7 @@ def bench(
         str | None,
         option(
             "NAME,...",
-            f"Systems to compare with: any of {', '.join(AGAINST)}, or none. Default: all that are installed, "
+            f"Systems to compare with: any of {', '.join(RIVALS)}, or none. Default: all that are installed, "
             "postgres-periods only with --rollup and postgres-distinct only with --distinct.",
         ),
     ] = None,
@@ -172,55 +175,57 @@ def bench(
     docs/benchmarks.md describes the systems and the limits of the comparison.
     """
     # Imported here: every other command would wait for these imports.
-    from cq.cli.bench.chart import to_svg
-    from cq.cli.bench.measures.phases import Plan
-    from cq.cli.bench.run import BenchRequest, BenchRun
-    from cq.cli.bench.systems.systems import open_backends
+    from cq.cli.bench.measures.measured_system import Plan
+    from cq.cli.bench.run import BenchRun
 
-    request = BenchRequest(
-        workload=BenchWorkload(keys=keys, skew=skew, kind=value),
-        plans=[
-            Plan(adders, threads, number, seconds, warm_up=seconds / 2, repetitions=repetitions)
-            for number in _workers(workers)
-        ],
-        buckets=buckets,
-        sizes=_numbers(per_transaction),
-        against=None if against is None else _words(against),
-        live=_numbers(live),
-        rate=rate,
-        grow=_words(grow),
-        grow_to=grow_to,
-        emitters=emitters,
-        tasks=tasks or 0,
-        cloud=cloud,
-        export=export,
-        rollup=rollup,
-        distinct=distinct,
-    )
-    if svg is not None:
-        svg.touch()  # fail now, not after minutes of measuring, if the file cannot be written
     with (
         _temporary(folder) as temporary,
         progress(counted=False) as display,
-        open_backends(temporary, store, postgres_url_env) as backends,
+        Backends(temporary, store, postgres_url_env) as backends,
     ):
         task = display.add_task("starting")
-        report = BenchRun(request, backends, lambda step: display.update(task, description=step)).run()
+        run = BenchRun(
+            backends,
+            notify=lambda step: display.update(task, description=step),
+            workload=BenchWorkload(keys=keys, skew=skew, kind=_one_of("--value", KINDS, value)),
+            plans=[
+                Plan(adders, threads, number, seconds, warm_up=seconds / 2, repetitions=repetitions)
+                for number in _numbers("--workers", workers.split(","))
+            ],
+            buckets=buckets,
+            sizes=_numbers("--per-transaction", _words(per_transaction)),
+            against=None
+            if against is None
+            else [_one_of("--against", RIVALS, each) for each in _words(against)],
+            live=_numbers("--live", _words(live)),
+            rate=rate,
+            grow=[_one_of("--grow", GROWING, each) for each in _words(grow)],
+            grow_to=grow_to,
+            emitters=emitters,
+            tasks=tasks or 0,
+            cloud=cloud,
+            export=export and _one_of("--export", REPORTING, export),
+            rollup=rollup,
+            distinct=distinct,
+        )
+        if svg is not None:
+            svg.touch()  # fail now, not after minutes of measuring, if the file cannot be written
+        report = run.run()
     if svg is not None:
-        svg.write_text(to_svg(report), encoding="utf-8")
-    _print(report, json)
-
-
-def _print(report: Any, json: bool) -> None:
+        svg.write_text(chart(report), encoding="utf-8")
     if json:
-        print_json(report.as_dict())
-        return
-    for number, table in enumerate(report.tables()):
+        print_json(report)
+    else:
+        _print(report)
+
+
+def _print(report: dict[str, Any]) -> None:
+    for number, table in enumerate(tables(report)):
         if number:
             say("")
         say(table.title)
         print_table(table.columns, table.lines, right=table.columns[1:])
-    for name, reason in report.left_out.items():
+    for name, reason in report["left_out"].items():
         note(f"left out: {name}: {reason}")
 
 
@@ -228,18 +233,20 @@ def _words(text: str) -> list[str]:
     return [] if text == "none" else text.split(",")
 
 
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(each) for each in _words(text)]
-    except ValueError:
-        raise typer.BadParameter(f"expected numbers such as 5,100,5000, got: {text!r}") from None
+def _numbers(option: str, words: list[str]) -> list[int]:
+    with suppress(ValueError):
+        numbers = [int(each) for each in words]
+        if min(numbers, default=1) >= 1:
+            return numbers
+    expected = f"expected numbers of at least 1, such as 1,5,100, got: {','.join(words)!r}"
+    raise typer.BadParameter(expected, param_hint=option)
 
 
-def _workers(text: str) -> list[int]:
-    numbers = _numbers(text)
-    if not numbers or min(numbers) < 1:
-        raise typer.BadParameter(f"expected numbers of workers such as 1,2,4, got: {text!r}")
-    return numbers
+def _one_of(option: str, choices: Iterable[str], given: str) -> str:
+    if given not in choices:
+        expected = f"expected one of {', '.join(choices)}, got: {given!r}"
+        raise typer.BadParameter(expected, param_hint=option)
+    return given
 
 
 @contextmanager

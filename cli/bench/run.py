@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
-from cq.cli.bench.machine_facts import machine_facts
-from cq.cli.bench.measures.emitting import measure_emitters
+from cq.cli.bench.machine import machine_facts
+from cq.cli.bench.measures.callers import awaiting, emitting, measure_callers
+from cq.cli.bench.measures.figures import Result
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
-from cq.cli.bench.measures.phases import Notify, Plan, measure
-from cq.cli.bench.measures.tasks import measure_tasks
-from cq.cli.bench.report import BenchReport
+from cq.cli.bench.measures.measured_system import Notify, Plan, measure
+from cq.cli.bench.report import OWN, Report, compare
+from cq.cli.bench.systems.backends import QUEUE_PREFIX, RIVALS, Backends
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.system import (
-    AGAINST,
-    DISTINCT,
-    GROWING,
-    PERIODS,
-    REPORTING,
-    CannotMeasure,
-    System,
-    Unavailable,
-)
-from cq.cli.bench.systems.systems import Backends, make_against
+from cq.cli.bench.systems.servers import require
+from cq.cli.bench.systems.system import CannotMeasure, System, Unavailable
 from cq.cli.bench.systems.workload import BenchWorkload
-from cq.cli.shared.output import quantity
 from cq.config.rollup import RollUp, RollUpLevel
 
-_GROWN: Final = (PERIODS, DISTINCT)
-"""The systems that are measured as they grow."""
+Make = Callable[[], System]
 _KEPT: Final = 3_600
 """Seconds for which each period of a measured roll-up must be kept, at least."""
 
 
 @dataclass(frozen=True, slots=True)
-class BenchRequest:
-    """The parts and settings of a run: the options of the command; empty lists skip a part.
+class BenchRun:
+    """A run of all requested parts: the options of the command; empty lists skip a part.
 
     In turn the queue is measured with and without a cloud and an export, then with a roll-up only, and then with
     distinct visitors only. Live it is measured only with cloud, export and roll-up together. Growing, it has no cloud
     and no export. Raises `CannotMeasure` for invalid values, `InvalidConfiguration` for an invalid roll-up.
 
     Args:
+        backends: the stores and servers to measure on.
+        notify: called with a short description of each step.
         plans: one or more, which differ in their workers. Adding and draining in turn and live are measured with each
             plan; everything else, such as systems to compare with, with the first one.
         sizes: transaction sizes, in updates, for adding and draining in turn.
@@ -56,88 +49,46 @@ class BenchRequest:
         tasks: number of tasks of asyncio that add in one process; 0 skips this part.
     """
 
+    backends: Backends
+    notify: Notify
     workload: BenchWorkload
     plans: Sequence[Plan]
     buckets: int | None
-    sizes: Sequence[int] = ()
-    against: Sequence[str] | None = None
-    live: Sequence[int] = ()
-    rate: float | None = None
-    grow: Sequence[str] = ()
-    grow_to: int = 1_000_000
-    emitters: bool = False
-    tasks: int = 0
-    cloud: bool = False
-    export: str | None = None
-    rollup: str | None = None
-    distinct: bool = False
+    sizes: Sequence[int]
+    against: Sequence[str] | None
+    live: Sequence[int]
+    rate: float | None
+    grow: Sequence[str]
+    grow_to: int
+    emitters: bool
+    tasks: int
+    cloud: bool
+    export: str | None
+    rollup: str | None
+    distinct: bool
 
     def __post_init__(self) -> None:
-        if self.export is not None and self.export not in REPORTING:
-            raise CannotMeasure(f"expected to export into {' or '.join(REPORTING)}, got: {self.export!r}")
-        for kind in self.grow:
-            if kind not in GROWING:
-                raise CannotMeasure(f"expected {' or '.join(GROWING)} to grow, got: {kind!r}")
         kept = [each.retention or _KEPT for each in self._levels]
         if self.rollup is not None and min(kept, default=0) < _KEPT:
             raise CannotMeasure(
                 "expected a roll-up that keeps each period for at least 1h, as nothing may expire while it is "
                 f"measured, got: {self.rollup!r}"
             )
-        for name, switch, is_given in (
-            (PERIODS, "--rollup", self.rollup),
-            (DISTINCT, "--distinct", self.distinct),
-        ):
-            if name in (self.against or ()) and not is_given:
-                raise CannotMeasure(f"{name} is compared with a queue that needs {switch}: give it, too")
-        for size in (*self.sizes, *self.live):
-            replace(self.workload, per_transaction=size)  # checks the size
+        for name in self.against or ():
+            if name not in self._suitable:
+                needs = RIVALS[name].needs
+                raise CannotMeasure(f"{name} is compared with a queue that needs --{needs}: give it, too")
 
     @property
     def _levels(self) -> Sequence[RollUpLevel]:
         return RollUp.parse(self.rollup or "none").levels
 
     @property
-    def periods(self) -> list[int]:
-        """The periods of the roll-up, in seconds."""
-        return [level.period for level in self._levels]
-
-    @property
-    def suitable(self) -> list[str]:
+    def _suitable(self) -> list[str]:
         """The systems whose results a measured queue has."""
-        unsuitable = {PERIODS: self.rollup is None, DISTINCT: not self.distinct}
-        return [name for name in AGAINST if not unsuitable.get(name)]
+        return [name for name, each in RIVALS.items() if not each.needs or getattr(self, each.needs)]
 
-    def settings(self) -> dict[str, object]:
-        """The settings that the report shows with the figures."""
-        workload = asdict(self.workload)
-        del workload["per_transaction"]
-        return {
-            **workload,
-            **asdict(self.plans[0]),
-            "workers": [plan.workers for plan in self.plans],
-            "buckets": self.buckets,
-            "cloud": self.cloud,
-            "export": self.export,
-            "rollup": self.rollup,
-            "distinct": self.distinct,
-        }
-
-
-class BenchRun:
-    """A run of all requested parts, with its report.
-
-    Args:
-        request: the parts and settings.
-        backends: the stores and servers to measure on.
-        notify: called with a short description of each step.
-    """
-
-    def __init__(self, request: BenchRequest, backends: Backends, notify: Notify) -> None:
-        self._request, self._backends, self._notify = request, backends, notify
-        self._report = BenchReport(machine_facts(), request.settings())
-
-    def run(self) -> BenchReport:
+    def run(self) -> Report:
         """Run all parts.
 
         Raises:
@@ -145,108 +96,105 @@ class BenchRun:
                 name is missing.
             WrongSum: a system has counted wrongly.
         """
-        request, report, notify = self._request, self._report, self._notify
-        first = request.plans[0]
+        left_out: dict[str, str] = {}
         # Before any measurement, so that a missing system is reported after seconds, not minutes.
-        names = self._available(self._compared())
-        for size in request.sizes:
-            self._measure_in_turn(replace(request.workload, per_transaction=size), names)
-        for size in request.live:
-            workload = replace(request.workload, per_transaction=size)
-            for plan in request.plans:
-                report.live += measure_live(self._full_queue(), workload, plan, request.rate, notify)
-        for what in request.grow:
-            for make in (
-                self._queue,
-                *self._variants(),
-                *self._against(name for name in names if name in _GROWN),
-            ):
-                report.growth += measure_growth(
-                    make(), what, request.workload, first, request.grow_to, notify
-                )
-        if request.emitters:
-            report.emitters += measure_emitters(self._queue, request.workload, first, notify)
-        if request.tasks:
-            report.tasks += measure_tasks(self._queue, request.workload, first, request.tasks, notify)
-        report.machine["versions"] |= self._backends.versions
+        rivals = self._rivals(left_out)
+        first = self.plans[0]
+        callers = partial(measure_callers, self._queue, self.workload, first, self.notify)
+        report: Report = {
+            "machine": machine_facts(),
+            "settings": self._settings(),
+            "rows": list(self._in_turn(rivals.values())),
+            "live": list(self._live()),
+            "growth": list(self._growth(rivals)),
+            "emitters": callers(emitting() if self.emitters else []),
+            "tasks": callers(awaiting(first.threads, self.tasks) if self.tasks else []),
+            "left_out": left_out,
+        }
+        report["machine"]["versions"] |= self.backends.versions
+        compare(report)
         return report
 
-    def _measure_in_turn(self, workload: BenchWorkload, names: Sequence[str]) -> None:
-        """Measure all systems at one transaction size."""
-        request = self._request
-        queues: list[Callable[[], System]] = [self._queue]
-        queues += [partial(self._queue, observed=True)] if request.cloud or request.export else []
-        queues += self._variants()
-        measured = [*product(request.plans, queues), *product(request.plans[:1], self._against(names))]
-        for plan, make in measured:
-            system = make()
-            prefix = f"{system.name}, {workload.per_transaction:,} per transaction"
-            if system.defers:
-                prefix += f", {quantity(plan.workers, 'worker')}"
-            notify = partial(self._notify_of, prefix)
-            self._report.rows.append(measure(system, workload, plan, notify))
+    def _settings(self) -> dict[str, object]:
+        """The settings that the report shows with the figures."""
+        workload = asdict(self.workload)
+        del workload["per_transaction"]
+        names = ("buckets", "cloud", "export", "rollup", "distinct")
+        return {
+            **workload,
+            **asdict(self.plans[0]),
+            "workers": [plan.workers for plan in self.plans],
+            **{name: getattr(self, name) for name in names},
+        }
 
-    def _notify_of(self, prefix: str, step: str) -> None:
-        self._notify(f"{prefix}: {step}")
+    def _in_turn(self, rivals: Iterable[Make]) -> Iterator[Result]:
+        queues = self._queues(observed=True)
+        measured = [*product(self.plans, queues), *product(self.plans[:1], rivals)]
+        for size, (plan, make) in product(self.sizes, measured):
+            yield measure(make(), replace(self.workload, per_transaction=size), plan, self.notify)
 
-    def _queue(self, *, observed: bool = False) -> QueueSystem:
-        """A queue, with the requested cloud and export if it is to be observed."""
-        request = self._request
-        cloud, export = (request.cloud, request.export) if observed else (False, None)
-        return self._backends.queue(request.workload.kind, request.buckets, cloud=cloud, export=export)
+    def _live(self) -> Iterator[Result]:
+        for size, plan in product(self.live, self.plans):
+            queue = self._queue(cloud=self.cloud, export=self.export, rollup=self.rollup)
+            workload = replace(self.workload, per_transaction=size)
+            yield from measure_live(queue, workload, plan, self.rate, self.notify)
 
-    def _full_queue(self) -> QueueSystem:
-        """A queue with all requested observers, and the roll-up."""
-        request = self._request
-        if request.rollup is None:
-            return self._queue(observed=True)
-        return self._backends.rollup_queue(
-            request.workload.kind,
-            request.buckets,
-            request.rollup,
-            cloud=request.cloud,
-            export=request.export,
+    def _growth(self, rivals: Mapping[str, Make]) -> Iterator[Result]:
+        growing = [make for name, make in rivals.items() if RIVALS[name].needs]
+        for what, make in product(self.grow, [*self._queues(observed=False), *growing]):
+            system, plan = make(), self.plans[0]
+            yield from measure_growth(system, what, self.workload, plan, self.grow_to, self.notify)
+
+    def _queues(self, *, observed: bool) -> list[Make]:
+        """The queue alone, with the requested observers, with the roll-up, and with sketches."""
+        options: list[dict[str, Any]] = [{"rollup": self.rollup}, {"distinct": self.distinct}]
+        if observed:
+            options.insert(0, {"cloud": self.cloud, "export": self.export})
+        return [self._queue, *(partial(self._queue, **each) for each in options if any(each.values()))]
+
+    def _queue(
+        self,
+        *,
+        cloud: bool = False,
+        export: str | None = None,
+        rollup: str | None = None,
+        distinct: bool = False,
+    ) -> QueueSystem:
+        """A queue with a new name; raises `Unavailable` without the package for sketches, if it needs them."""
+        if distinct:
+            require("datasketches")
+        parts = {"cloud": cloud, "export": export, "rollup": rollup, "distinct": distinct}
+        return QueueSystem(
+            "+".join([OWN, *(name for name, given in parts.items() if given)]),
+            *self.backends.store(),
+            f"{QUEUE_PREFIX}{secrets.token_hex(4)}",
+            self.workload.kind,
+            self.buckets,
+            cloud,
+            export and self.backends.reporting(export),
+            rollup,
+            distinct,
         )
 
-    def _variants(self) -> list[Callable[[], System]]:
-        """The queue with a roll-up and the queue of distinct visitors, as far as they are requested."""
-        request, found = self._request, list[Callable[[], System]]()
-        if request.rollup is not None:
-            kind = request.workload.kind
-            found.append(partial(self._backends.rollup_queue, kind, request.buckets, request.rollup))
-        if request.distinct:
-            found.append(partial(self._backends.distinct_queue, request.buckets))
-        return found
+    def _rivals(self, left_out: dict[str, str]) -> dict[str, Make]:
+        """The available systems to compare with.
 
-    def _against(self, names: Iterable[str]) -> list[Callable[[], System]]:
-        return [partial(self._make_against, name) for name in names]
-
-    def _make_against(self, name: str) -> System:
-        request = self._request
-        return make_against(self._backends, name, request.workload.kind, request.periods)
-
-    def _compared(self) -> list[str]:
-        """The names of the systems to compare with: all in turn, and those of `_GROWN` as they grow."""
-        request = self._request
-        names = request.suitable if request.against is None else list(request.against)
-        if request.sizes:
-            return names
-        return [name for name in names if name in _GROWN] if request.grow else []
-
-    def _available(self, wanted: Iterable[str]) -> list[str]:
-        """The available ones of these systems.
-
-        A missing system is noted in the report; it is an error if the request names it.
+        A missing system is noted in `left_out`; it is an error if the request names it.
         """
-        names, against = [], self._request.against
-        for name in wanted:
-            self._notify(f"looking for {name}")
-            try:
-                self._make_against(name)
-            except Unavailable as error:
-                if against is not None:
-                    raise
-                self._report.left_out[name] = str(error)
-            else:
-                names.append(name)
-        return names
+        names = self._suitable if self.against is None else self.against
+        periods = [level.period for level in self._levels]
+        rivals: dict[str, Make] = {}
+        for name in names:
+            # A growing queue is compared only with the systems for a roll-up and for sketches.
+            if self.sizes or (self.grow and RIVALS[name].needs):
+                self.notify(f"looking for {name}")
+                make = partial(self.backends.rival, name, self.workload.kind, periods)
+                try:
+                    make()
+                except Unavailable as error:
+                    if self.against is not None:
+                        raise
+                    left_out[name] = str(error)
+                else:
+                    rivals[name] = make
+        return rivals

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import cq
+from cq.cli.bench.systems.servers import own_postgres
 from cq.cli.demos.words.demo import REPORTING_ENV
 from cq.cli.main import main
 from cq.cli.shared.settings import SETTINGS
@@ -135,3 +136,10 @@ def db(cli: Cli) -> Iterator[Any]:
         return
     with Database(cli.folder / "cli.db", power_safe=False) as database:
         yield database
+
+
+@pytest.fixture(scope="session")
+def conninfo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server as the benchmark starts it."""
+    with own_postgres(tmp_path_factory.mktemp("bench") / "postgres") as found:
+        yield found

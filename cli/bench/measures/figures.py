@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import ceil
 from statistics import median
+from typing import Any
+
+Result = dict[str, Any]
+"""A result as in the JSON of the report."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """The results of several repetitions.
+def medians(**figures: Sequence[float] | None) -> Result:
+    """The medians of several repetitions under their names, then the values of each repetition; None: not measured."""
+    rounded = {name: values and [round(each, 3) for each in values] for name, values in figures.items()}
+    return {
+        **{name: values and round(median(values), 3) for name, values in rounded.items()},
+        **{f"{name}_repetitions": values for name, values in rounded.items()},
+    }
 
-    Attributes:
-        values: the value of each repetition, in order.
-    """
 
-    values: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        """The median of the values."""
-        return median(self.values)
-
-    @property
-    def low(self) -> float:
-        """The lowest value."""
-        return min(self.values)
-
-    @property
-    def high(self) -> float:
-        """The highest value."""
-        return max(self.values)
-
-    @property
-    def spread(self) -> float:
-        """The difference of the highest and the lowest value, as a share of the median."""
-        return (self.high - self.low) / self.median if self.median else 0.0
+def spread(values: Sequence[float]) -> float:
+    """The difference of the highest and the lowest value, as a share of the median."""
+    middle = median(values)
+    return (max(values) - min(values)) / middle if middle else 0.0
 
 
 def harmonic(add: float, drain: float) -> float:
@@ -45,7 +33,4 @@ def harmonic(add: float, drain: float) -> float:
 
 def quantile(ordered: Sequence[float], share: float) -> float:
     """The smallest of the ascending values such that at least `share` of all values are at or below it."""
-    if not ordered:
-        raise ValueError("there is no value")
-    at = -(-share * len(ordered) // 1)  # rounded up
-    return ordered[max(0, min(len(ordered), int(at)) - 1)]
+    return ordered[max(1, ceil(share * len(ordered))) - 1]

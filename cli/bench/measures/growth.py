@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
 
 from cq.cli.bench.measures.crew import BenchCrew
-from cq.cli.bench.measures.figures import Figure
-from cq.cli.bench.measures.phases import Notify, Plan, check
-from cq.cli.bench.measures.roles import AdderRole, AddResult, adding, draining, filling
-from cq.cli.bench.systems.system import BACKLOG, KEYS, SPARSE, System
+from cq.cli.bench.measures.figures import Result, medians
+from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Plan, measuring
+from cq.cli.bench.measures.roles import fill
+from cq.cli.bench.systems.system import System
 from cq.cli.bench.systems.workload import POOL_UPDATES, BenchWorkload
 
 LEAST: Final = 10_000
-COMPARED: Final = 100_000
-"""The size whose cost the other costs are compared with."""
 UPDATES: Final = 200_000
 """Number of updates over all keys, if keys grow and are updated sparsely."""
 EACH: Final = 2
@@ -28,57 +25,27 @@ _FOR_EVER: Final = 1e9
 _MICRO: Final = 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthResult:
-    """The cost of an update at one size.
-
-    Attributes:
-        system: name of the system.
-        what: one of `GROWING`.
-        size: number of keys, or of queued updates.
-        updates: number of added and drained updates in each repetition.
-        add, drain, cost: microseconds per update; `cost` is the sum of both.
-    """
-
-    system: str
-    what: str
-    size: int
-    updates: int
-    add: Figure
-    drain: Figure
-    cost: Figure
-
-
 def measure_growth(
-    system: System,
-    what: str,
-    workload: BenchWorkload,
-    plan: Plan,
-    most: int,
-    notify: Notify = lambda _: None,
-) -> list[GrowthResult]:
-    """Measure a system at 10^4, 10^5 ... up to `most` keys, or queued updates.
+    system: System, what: str, workload: BenchWorkload, plan: Plan, most: int, notify: Notify
+) -> list[Result]:
+    """Measure a system at 10^4, 10^5 ... up to `most` keys, or queued updates: microseconds per update.
 
     If keys grow, the updates are spread evenly over all keys: `EACH` updates per key, or `UPDATES` in all. If the
-    backlog grows, the updates are those of the workload. The system is created first, and always removed. Raises the
-    errors of `phases.measure`.
+    backlog grows, the updates are those of the workload. Raises the errors of `measure`.
     """
-    with ExitStack() as stack:
-        stack.callback(system.remove)
-        system.prepare()
-        growing = _GrowthRun(system, plan, stack.enter_context(draining(system, plan.workers)))
-        if what == BACKLOG:
-            notify(f"{system.name}, growth of the backlog: creating the keys")
-            growing.fill(workload, workload.keys)
-        results = []
+    has_keys, keys, results = what == "backlog", 0, []
+    with measuring(system, plan, notify, drainers=plan.workers) as run:
         for size in sizes(most):
             notify(f"{system.name}, growth of {what}: {size:,}")
-            if what != BACKLOG:
-                growing.fill(workload, size)
-            updates = {KEYS: EACH * size, SPARSE: min(UPDATES, _ROUNDS * size), BACKLOG: size}[what]
-            spread = workload if what == BACKLOG else replace(workload, keys=size, skew=0)
-            results.append(growing.measure(what, size, updates, spread))
-        return results
+            wanted = workload.keys if has_keys else size
+            if wanted > keys:
+                _fill(run, workload, keys, wanted)
+                keys = wanted
+            updates = {"keys": EACH * size, "sparse": min(UPDATES, _ROUNDS * size), "backlog": size}[what]
+            spread = workload if has_keys else replace(workload, keys=size, skew=0)
+            cost = _measure(run, updates, spread)
+            results.append({"system": system.name, "what": what, "size": size, **cost})
+    return results
 
 
 def sizes(most: int) -> Iterator[int]:
@@ -89,46 +56,32 @@ def sizes(most: int) -> Iterator[int]:
         size *= 10
 
 
-class _GrowthRun:
-    """A system with its drainers, and the numbers of its keys and updates."""
+def _fill(run: MeasuredSystem[System], workload: BenchWorkload, keys: int, wanted: int) -> None:
+    """Add keys to the first `keys` ones until there are `wanted` keys."""
+    number = run.plan.adders
+    bounds = [keys + (wanted - keys) * place // number for place in range(number + 1)]
+    roles = [partial(fill, run.system, workload, range(*pair)) for pair in pairwise(bounds)]
+    with BenchCrew("filler", roles) as fillers:
+        run.updates += sum(fillers.run()[1])
+    run.drain()
+    run.check()
 
-    def __init__(self, system: System, plan: Plan, draining: BenchCrew) -> None:
-        self._system, self._plan, self._draining = system, plan, draining
-        self._keys, self._updates = 0, 0
 
-    def fill(self, workload: BenchWorkload, keys: int) -> None:
-        """Add keys until the system has `keys` keys."""
-        number = self._plan.adders
-        bounds = [self._keys + (keys - self._keys) * place // number for place in range(number + 1)]
-        with filling(self._system, workload, [range(*pair) for pair in pairwise(bounds)]) as fillers:
-            self._updates += sum(fillers.run()[1])
-        self._keys = keys
-        self._draining.run()
-        check(self._system, self._updates)
-
-    def measure(self, what: str, size: int, updates: int, workload: BenchWorkload) -> GrowthResult:
-        """Add `updates` updates and drain them, once per repetition."""
-        adds, drains = [], []
-        unmeasured = int(updates <= UPDATES)  # a warm-up; in longer runs its effect is too small to matter
-        # Large numbers are added in pieces, because a pool of updates must fit into memory.
-        pieces = -(-updates // (POOL_UPDATES * self._plan.adders))
-        most = max(1, updates // pieces // workload.per_transaction)
-        shares = iter((most + place) // self._plan.adders for place in range(self._plan.adders))
-        roles = partial(AdderRole, self._system, workload, self._plan.threads)
-        with adding(self._plan.adders, lambda seed: roles(seed, most=next(shares))) as adders:
-            for _ in range(self._plan.repetitions + unmeasured):
-                updates, seconds = 0, 0.0
-                for _ in range(pieces):
-                    begin, results = adders.run(_FOR_EVER)
-                    added = AddResult.of_all(results)
-                    updates += added.updates
-                    seconds += added.ended - begin
-                adds.append(seconds / updates * _MICRO)
-                begin, ends = self._draining.run()
-                drains.append((max(ends) - begin) / updates * _MICRO)
-                self._updates += updates
-                self._system.settle()
-        check(self._system, self._updates)
-        add, drain = Figure(tuple(adds[unmeasured:])), Figure(tuple(drains[unmeasured:]))
-        costs = tuple(map(sum, zip(add.values, drain.values, strict=True)))
-        return GrowthResult(self._system.name, what, size, updates, add, drain, Figure(costs))
+def _measure(run: MeasuredSystem[System], wanted: int, workload: BenchWorkload) -> Result:
+    """Add `wanted` updates and drain them, once per repetition; returns the added updates and the costs of each."""
+    adds, drains = [], []
+    unmeasured = int(wanted <= UPDATES)  # a warm-up; in longer runs its effect is too small to matter
+    # Large numbers are added in pieces, because a pool of updates must fit into memory.
+    pieces = -(-wanted // (POOL_UPDATES * run.plan.adders))
+    most = max(1, wanted // pieces // workload.per_transaction)
+    with run.adders(workload, most=most) as adders:
+        for _ in range(run.plan.repetitions + unmeasured):
+            added = [run.added(*adders.run(_FOR_EVER)) for _ in range(pieces)]
+            updates, seconds = map(sum, zip(*added, strict=True))
+            adds.append(seconds / updates * _MICRO)
+            drains.append(run.drain() / updates * _MICRO)
+            run.system.settle()
+    run.check()
+    del adds[:unmeasured], drains[:unmeasured]
+    costs = [add + drain for add, drain in zip(adds, drains, strict=True)]
+    return {"updates": updates, **medians(add_us=adds, drain_us=drains, cost_us=costs)}

@@ -1,4 +1,4 @@
-"""Counts in PostgreSQL: an upsert in each transaction, and appended rows with a later roll-up.
+"""Counts in PostgreSQL without extensions: upserts, and appended rows that later transactions combine.
 
 Each commit is durable. Statements are prepared, arrays are sent in binary format. Keys are sent in the order of their
 bytes: so transactions on the same keys wait for each other, but never deadlock.
@@ -6,43 +6,52 @@ bytes: so transactions on the same keys wait for each other, but never deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cq.cli.bench.systems.system import Add, Drain, System
+from cq.cli.bench.systems.workload import with_visitors
 
 if TYPE_CHECKING:
     import psycopg
 
-COUNTS: Final = "cq_bench_counts"
-"""The table of counts, by key."""
-LOG: Final = "cq_bench_log"
-"""The table that rows are appended to."""
+_COUNTS: Final = "cq_bench_counts"  # by key
+_LOG: Final = "cq_bench_log"  # appended rows
+_PAIRS: Final = "cq_bench_pairs"  # of key and visitor
+_PERIOD: Final = "cq_bench_period_"
 _NUMBERS: Final = {"int": "bigint", "decimal": "numeric"}
+_SUMS: Final = {_LOG: None, _PAIRS: "count(*)"}
+"""{table: the expression with its number of counted updates}; other tables have counts in a column `n`."""
 _COPY_FROM: Final = 1_000
 """Number of rows from which COPY is faster than an INSERT of arrays."""
 
 
 @dataclass(frozen=True)
-class _CountTables(System):
-    """The table of counts, which both systems use.
+class PostgresCounts(System):
+    """Counts in tables.
 
     Args:
         conninfo: connection string of the database.
-        kind: type of the values.
+        tables: {name: its columns and constraints}.
+        number: the SQL type of the added numbers.
+        combining: the rest of a statement that combines the rows of the query `gone`, which were appended to the log;
+            "": each transaction updates the counts.
+        has_visitors: whether each added number is a new visitor.
     """
 
+    name: str
     conninfo: str
-    kind: str
+    tables: Mapping[str, str]
+    number: str
+    combining: str = ""
+    has_visitors: bool = False
     store = "postgresql"
 
     @property
-    def number(self) -> str:
-        """The SQL type of the values."""
-        return _NUMBERS[self.kind]
+    def defers(self) -> bool:
+        return bool(self.combining)
 
     def connect(self) -> psycopg.Connection[Any]:
         """A new connection in autocommit mode, whose statements are prepared at their first use."""
@@ -58,118 +67,123 @@ class _CountTables(System):
     def prepare(self) -> None:
         super().prepare()
         with self.connect() as connection:
-            # Half of each page stays free: an update then has space on the same page, and need not write to the index.
-            connection.execute(
-                f'CREATE TABLE {COUNTS} (key text COLLATE "C" PRIMARY KEY, n {self.number} NOT NULL) '
-                "WITH (fillfactor = 50)"
-            )
-
-    def total(self) -> Any:
-        return self.sum_of(COUNTS)
-
-    def sum_of(self, table: str) -> Any:
-        """The sum of the numbers in a table."""
-        with self.connect() as connection:
-            return connection.execute(f"SELECT coalesce(sum(n), 0) FROM {table}").fetchone()[0]  # type: ignore[index]  # noqa: S608
-
-    def tables(self) -> list[str]:
-        """The names of the system's tables."""
-        return [COUNTS]
-
-    def settle(self) -> None:
-        # Remove dead rows, which autovacuum would otherwise do during the next measurement.
-        with self.connect() as connection:
-            connection.execute(f"VACUUM {', '.join(self.tables())}")
-
-    def remove(self) -> None:
-        with self.connect() as connection:
-            connection.execute("SET client_min_messages = warning")  # no notice if the tables do not exist
-            connection.execute(f"DROP TABLE IF EXISTS {', '.join(self.tables())}")
-
-
-class Upsert(_CountTables):
-    """Counts by one `INSERT ... ON CONFLICT DO UPDATE` with all keys of a transaction."""
-
-    name = "postgres-upsert"
+            for name, columns in self.tables.items():
+                connection.execute(f"CREATE TABLE {name} {columns}")
 
     def adder(self, stack: ExitStack) -> Add:
         connection = stack.enter_context(closing(self.connect()))
-        statement = (
-            f"INSERT INTO {COUNTS} AS counts (key, n) "  # noqa: S608
-            f"SELECT * FROM unnest(%b::text[], %b::{self.number}[]) "
-            "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n"
-        )
-        return partial(_insert, connection, statement)
-
-
-class Rollup(_CountTables):
-    """Counts by rows in a table without an index, which one later transaction rolls up."""
-
-    name = "postgres-rollup"
-    defers: ClassVar[bool] = True
-
-    @property
-    def update_type(self) -> str:
-        """The SQL type of the updates in the log."""
-        return self.number
-
-    def prepare(self) -> None:
-        super().prepare()
-        with self.connect() as connection:
-            connection.execute(
-                f'CREATE TABLE {LOG} (key text COLLATE "C" NOT NULL, n {self.update_type} NOT NULL)'
-            )
-
-    def adder(self, stack: ExitStack) -> Add:
-        connection = stack.enter_context(closing(self.connect()))
-        statement = f"INSERT INTO {LOG} (key, n) SELECT * FROM unnest(%b::text[], %b::{self.update_type}[])"  # noqa: S608
-        types = ["text", "int8" if self.update_type == "bigint" else self.update_type]
+        sent = f"SELECT * FROM unnest(%b::text[], %b::{self.number}[])"  # noqa: S608
+        insert = f"INSERT INTO {_LOG} (key, n) {sent}" if self.defers else _adding(_COUNTS, "key", sent)
 
         def add(updates: Mapping[str, Any]) -> None:
-            if len(updates) < _COPY_FROM:
-                _insert(connection, statement, updates)
-                return
-            with (
-                connection.cursor() as cursor,
-                cursor.copy(f"COPY {LOG} (key, n) FROM STDIN (FORMAT BINARY)") as copy,
-            ):
-                copy.set_types(types)
-                for row in updates.items():
-                    copy.write_row(row)
+            if self.has_visitors:
+                updates = with_visitors(updates)
+            if self.defers and len(updates) >= _COPY_FROM:
+                self._copy(connection, updates)
+            else:
+                connection.execute(insert, (list(updates), list(updates.values())), prepare=True)
 
         return add
+
+    def _copy(self, connection: psycopg.Connection[Any], updates: Mapping[str, Any]) -> None:
+        statement = f"COPY {_LOG} (key, n) FROM STDIN (FORMAT BINARY)"
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.set_types(["text", "int8" if self.number == "bigint" else self.number])
+            for row in updates.items():
+                copy.write_row(row)
 
     def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
         connection = stack.enter_context(closing(self.connect()))
 
         def drain() -> None:
             # One statement has one snapshot: it sums up exactly the rows that it deletes, not rows appended later.
-            gone = f"WITH gone AS (DELETE FROM {LOG} WHERE {_part(connection, place, of)} RETURNING *) "  # noqa: S608
-            connection.execute(gone + self.rolling_up())
+            gone = f"WITH gone AS (DELETE FROM {_LOG} WHERE {_part(connection, place, of)} RETURNING *)"  # noqa: S608
+            connection.execute(gone + self.combining)
 
         return drain
 
-    def rolling_up(self) -> str:
-        """The rest of a statement that adds the rows of the query `gone` to the counts."""
-        return (
-            ", sums AS (SELECT key, sum(n) AS n FROM gone GROUP BY key ORDER BY key) "  # noqa: S608
-            f"INSERT INTO {COUNTS} AS counts (key, n) SELECT key, n FROM sums "
-            "ON CONFLICT (key) DO UPDATE SET n = counts.n + excluded.n"
-        )
+    def sums(self) -> Mapping[str, Any]:
+        with self.connect() as connection:
+            sums = {name: _SUMS.get(name, "coalesce(sum(n), 0)") for name in self.tables}
+            return {
+                f"table {name}": connection.execute(f"SELECT {each} FROM {name}").fetchone()[0]  # type: ignore[index]  # noqa: S608
+                for name, each in sums.items()
+                if each
+            }
 
-    def tables(self) -> list[str]:
-        return [*super().tables(), LOG]
+    def settle(self) -> None:
+        # Remove dead rows, which autovacuum would otherwise do during the next measurement.
+        with self.connect() as connection:
+            connection.execute(f"VACUUM {', '.join(self.tables)}")
+
+    def remove(self) -> None:
+        with self.connect() as connection:
+            connection.execute("SET client_min_messages = warning")  # no notice if the tables do not exist
+            connection.execute(f"DROP TABLE IF EXISTS {', '.join(self.tables)}")
 
 
-def _insert(connection: psycopg.Connection[Any], statement: str, updates: Mapping[str, Any]) -> None:
-    """Add all updates of a transaction as two arrays."""
-    connection.execute(statement, (list(updates), list(updates.values())), prepare=True)
+def upsert(conninfo: str, kind: str) -> PostgresCounts:
+    """Counts by one `INSERT ... ON CONFLICT DO UPDATE` with all keys of a transaction."""
+    number = _NUMBERS[kind]
+    return PostgresCounts("postgres-upsert", conninfo, {_COUNTS: _counts(number)}, number)
+
+
+def periods(conninfo: str, kind: str, periods: Sequence[int] = ()) -> PostgresCounts:
+    """Counts of all time and of each period, as a queue with a roll-up has them, by one later transaction.
+
+    The periods have lengths in seconds, ascending; each is a multiple of the one before. Without periods, there are
+    only the counts of all time.
+    """
+    number = _NUMBERS[kind]
+    at = ", at bigint NOT NULL DEFAULT date_part('epoch', now())::bigint" if periods else ""
+    tables = {_COUNTS: _counts(number), _LOG: _log(number, at)}
+    sums, inserts, finer, time = "", "", "gone", "at"
+    for period in periods:
+        table, by = f"{_PERIOD}{period}", f"by_{period}"
+        tables[table] = _counts(number, ", start")
+        # A longer period sums up the shorter ones, which are fewer rows than the log's.
+        start = f"{time} / {period} * {period} AS start"
+        sums += f", {by} AS (SELECT key, {start}, sum(n) AS n FROM {finer} GROUP BY 1, 2)"  # noqa: S608
+        query = f"SELECT key, start, n FROM {by} ORDER BY key, start"  # noqa: S608
+        inserts += f", into_{period} AS ({_adding(table, 'key, start', query)})"
+        finer, time = by, "start"
+    totals = _adding(_COUNTS, "key", f"SELECT key, sum(n) FROM {finer} GROUP BY key ORDER BY key")  # noqa: S608
+    name = "postgres-periods" if periods else "postgres-rollup"
+    return PostgresCounts(name, conninfo, tables, number, combining=f"{sums}{inserts} {totals}")
+
+
+def distinct(conninfo: str) -> PostgresCounts:
+    """Exact numbers of distinct visitors: a table of all pairs of key and visitor, and the count of each key."""
+    number = "bigint"
+    pairs = f'(key text COLLATE "C", visitor {number}, PRIMARY KEY (key, visitor))'
+    tables = {_COUNTS: _counts(number), _LOG: _log(number), _PAIRS: pairs}
+    new = f"INSERT INTO {_PAIRS} SELECT key, n FROM gone ORDER BY key, n ON CONFLICT DO NOTHING RETURNING key"  # noqa: S608
+    totals = _adding(_COUNTS, "key", "SELECT key, count(*) FROM new GROUP BY key ORDER BY key")
+    combining = f", new AS ({new}) {totals}"
+    return PostgresCounts("postgres-distinct", conninfo, tables, number, combining, has_visitors=True)
+
+
+def _counts(number: str, start: str = "") -> str:
+    """The columns of counts by key, and by the start of a period if `start` is that column."""
+    # Half of each page stays free: an update then has space on the same page, and need not write to the index.
+    columns = f'key text COLLATE "C"{start and ", start bigint"}, n {number} NOT NULL'
+    return f"({columns}, PRIMARY KEY (key{start})) WITH (fillfactor = 50)"
+
+
+def _log(number: str, at: str = "") -> str:
+    return f'(key text COLLATE "C" NOT NULL, n {number} NOT NULL{at})'
+
+
+def _adding(table: str, key: str, query: str) -> str:
+    """The statement that adds the numbers of a query to the counts in a table with this key."""
+    added = "DO UPDATE SET n = counts.n + excluded.n"
+    return f"INSERT INTO {table} AS counts ({key}, n) {query} ON CONFLICT ({key}) {added}"
 
 
 def _part(connection: psycopg.Connection[Any], place: int, of: int) -> str:
     """The condition of a part of the log's pages: drainers delete different parts, and share only the counts."""
     row = connection.execute(
-        f"SELECT pg_relation_size('{LOG}') / current_setting('block_size')::int"
+        f"SELECT pg_relation_size('{_LOG}') / current_setting('block_size')::int"
     ).fetchone()
     assert row is not None  # noqa: S101 - the query always returns a row
     first, last = (row[0] * each // of for each in (place, place + 1))

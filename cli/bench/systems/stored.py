@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from struct import Struct
 from typing import Any, Final
 
 import cq
@@ -17,31 +17,33 @@ from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 _PREFIX: Final = b"cq bench/"  # outside of the keys of queues
-_BYTES: Final = 8
+_COUNT: Final = Struct("<q")
 
 
 @dataclass(frozen=True)
-class _StoredCounts(System):
+class StoredCounts(System):
     """Counts as 64-bit numbers under their words.
 
     Args:
+        name: one of `ADDITIONS`.
         url: URL of the store.
         store: kind of the store.
     """
 
+    name: str
     url: str
     store: str
 
     def adder(self, stack: ExitStack) -> Add:
         db = opened(self.url)  # not closed here: the adders of a process share it
-        return lambda updates: transact(db, partial(self._add, updates=updates))
+        prefix, add = self._prefix, ADDITIONS[self.name]
+        return lambda updates: transact(
+            db, lambda tr: add(tr, {prefix + word.encode(): update for word, update in updates.items()})
+        )
 
-    def _add(self, tr: Transaction, updates: Mapping[str, Any]) -> None:
-        raise NotImplementedError
-
-    def total(self) -> int:
+    def sums(self) -> Mapping[str, int]:
         rows = scan_rows(opened(self.url), self._prefix, keys.prefix_end(self._prefix))
-        return sum(int.from_bytes(value, "little", signed=True) for _, value in rows)
+        return {"the store": sum(_COUNT.unpack(value)[0] for _, value in rows)}
 
     def remove(self) -> None:
         transact(opened(self.url), lambda tr: tr.clear_range(self._prefix, keys.prefix_end(self._prefix)))
@@ -51,27 +53,23 @@ class _StoredCounts(System):
         return _PREFIX + self.name.encode() + b"/"
 
 
-class ReadModifyWrite(_StoredCounts):
-    """Counts by reading all counts of a transaction at once, and writing the sums."""
-
-    name = "read-modify-write"
-
-    def _add(self, tr: Transaction, updates: Mapping[str, Any]) -> None:
-        # All reads are started before the first one is awaited.
-        counts = {key: tr.get(key) for key in (self._prefix + word.encode() for word in updates)}
-        for (key, count), update in zip(counts.items(), updates.values(), strict=True):
-            number = int.from_bytes(count.value or b"", "little", signed=True) + update
-            tr.set(key, number.to_bytes(_BYTES, "little", signed=True))
+def _read_modify_write(tr: Transaction, updates: Mapping[bytes, int]) -> None:
+    # All reads are started before the first one is awaited.
+    counts = [tr.get(key) for key in updates]
+    for (key, update), count in zip(updates.items(), counts, strict=True):
+        tr.set(key, _COUNT.pack(_COUNT.unpack(count.value or bytes(8))[0] + update))
 
 
-class AtomicAdd(_StoredCounts):
-    """Counts by atomic additions without reads."""
+def _atomic_add(tr: Transaction, updates: Mapping[bytes, int]) -> None:
+    for key, update in updates.items():
+        tr.add(key, _COUNT.pack(update))
 
-    name = "atomic-add"
 
-    def _add(self, tr: Transaction, updates: Mapping[str, Any]) -> None:
-        for word, update in updates.items():
-            tr.add(self._prefix + word.encode(), update.to_bytes(_BYTES, "little", signed=True))
+ADDITIONS: Final[Mapping[str, Callable[[Transaction, Mapping[bytes, int]], None]]] = {
+    "read-modify-write": _read_modify_write,
+    "atomic-add": _atomic_add,
+}
+"""{name of a system: how it adds the updates of a transaction to the counts under their keys}."""
 
 
 _opened: Final[dict[str, Any]] = {}

@@ -1,39 +1,14 @@
-"""Measured systems, cq and every system that it is compared with: their interface, names and errors.
-
-The command imports this module for its help, so it imports nothing of the benchmark.
-"""
+"""Measured systems, cq and every system that it is compared with: their interface and errors."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, ClassVar, Final
+from typing import Any
 
 from cq.cli.shared.exit_status import FoundDifference
 from cq.errors import CqError
-
-PERIODS: Final = "postgres-periods"
-"""The system that a queue with a roll-up is compared with."""
-DISTINCT: Final = "postgres-distinct"
-"""The system that a queue of distinct visitors is compared with."""
-AGAINST: Final = (
-    "read-modify-write",
-    "atomic-add",
-    "postgres-upsert",
-    "postgres-rollup",
-    PERIODS,
-    DISTINCT,
-    "redis",
-)
-"""Systems that cq can be compared with."""
-REPORTING: Final = ("sqlite", "postgresql")
-"""Kinds of reporting databases."""
-KEYS: Final = "keys"
-SPARSE: Final = "sparse"
-BACKLOG: Final = "backlog"
-GROWING: Final = (KEYS, SPARSE, BACKLOG)
-"""Kinds of growth that can be measured."""
 
 Add = Callable[[Mapping[str, Any]], object]
 """Adds updates in one transaction, which is durable on return. Each thread has its own function."""
@@ -59,19 +34,22 @@ class System(ABC):
     A system is a plain description. It is pickled to the processes of the benchmark, and opens its resources there.
 
     Attributes:
+        name: name in the report.
         store: kind of the store of the counts.
-        defers: whether added updates are combined later; otherwise counts are current after adding.
-        precision: largest relative error of `total`; 0: it is exact.
     """
 
+    name: str
     store: str
-    defers: ClassVar[bool] = False
-    precision: ClassVar[float] = 0.0
 
     @property
-    @abstractmethod
-    def name(self) -> str:
-        """The name for `--against`."""
+    def defers(self) -> bool:
+        """Whether added updates are combined later; otherwise counts are current after adding."""
+        return False
+
+    @property
+    def precision(self) -> float:
+        """The largest relative error of `sums`; 0: they are exact."""
+        return 0.0
 
     def prepare(self) -> None:
         """Create the system without counts."""
@@ -86,8 +64,8 @@ class System(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def total(self) -> Any:
-        """The sum of all counts."""
+    def sums(self) -> Mapping[str, Any]:
+        """{place that has counts of all updates: their sum there}."""
 
     def settle(self) -> None:  # noqa: B027 - most systems need no maintenance
         """Do maintenance between two measurements: it must not run during the next one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from cq.distribution import version
 
 def machine_facts() -> dict[str, Any]:
     """Facts that the figures depend on; `load` is the load average of the last minute and should be low."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # the cores that this process may use
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
-        "cores": _cores(),
+        "cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
         "memory_bytes": _memory(),
         "load": round(os.getloadavg()[0], 2),
         "versions": {
@@ -28,23 +30,14 @@ def machine_facts() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def _cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
 
 
 def _memory() -> int | None:
-    try:
+    with suppress(OSError, ValueError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        return None
+    return None
