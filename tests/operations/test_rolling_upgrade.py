@@ -32,7 +32,7 @@ from tests.config.test_features import needs_another
 from tests.helpers import add, configured, get
 
 ROOT: Final = Path(__file__).parents[2]
-OLD: Final = "95582a111b0cf53879fe6e9e8798cd52df1305c2"
+OLD: Final = "37283ba5322fa2d9c935a0a82b18b412e50ab065"
 SECONDS: Final = 120.0
 ADD: Final = """
 import sys, cq
