@@ -11,7 +11,7 @@ from tests.cli.conftest import Here
 from tests.config.test_features import needs_another
 from tests.helpers import add
 
-WANTED = "queue 'words' needs features that this version of cq lacks ('time travel'): upgrade cq"
+WANTED = "queue 'words' needs features that this version of cq lacks ('time travel'): use the version of cq"
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from random import Random
 from threading import Event
@@ -36,7 +37,8 @@ then runs the role from the start: it must find the finished work in the store.
 
 def run_role(role: DemoRole, stop: Event, parent: Connection) -> None:
     """Run a role in a process of a `Crew`; reports to the parent when it begins."""
-    parent.send(None)
+    with suppress(OSError):  # the demo has ended in the meantime
+        parent.send(None)
     role(stop)
 
 

@@ -373,7 +373,7 @@ def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str) -> None:
     cq.configure(db, "words")
     needs_another(db, "words")
 
-    assert "upgrade cq" in wrong(url)["queue words"]
+    assert "use the version of cq that configured it" in wrong(url)["queue words"]
 
 
 @pytest.mark.usefixtures("sqlite_url")
