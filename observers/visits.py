@@ -22,6 +22,7 @@ import cq
 from cq import runtime
 from cq.admin.configure import change, put_observer, requested
 from cq.arguments import repeatable
+from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
 from cq.errors import InvalidConfiguration
 from cq.observers.distinct import count_now, distinct
@@ -74,7 +75,7 @@ class Visits:
     @property
     def _inside(self) -> str:
         """The name of the queue with the pairs of page and visitor in the window."""
-        return f"{self.seen.name}.window"
+        return LevelPart.WINDOW.queue_of(self.seen.name)
 
     def configure(self, db: Database, *, window: object = (600, 10), buckets: int | None = None) -> None:
         """Configure the queues; raises `ConfigurationConflict` if they exist with other settings.

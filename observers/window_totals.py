@@ -12,6 +12,7 @@ from typing import Any
 
 from cq.combiners import built_in_combiner, updates_between
 from cq.config.queue import QueueConfig, read_config
+from cq.config.rollup import key_without_time
 from cq.errors import InvalidConfiguration
 from cq.observer import PURGE, Change, ObserverFunction
 from cq.queue.adds import write_updates
@@ -32,7 +33,7 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
         for change in changes:
             if change.cause == PURGE:
                 continue  # the totals are purged, too
-            key = change.key[:-1] if totals.key.is_tuple else change.key[0]
+            key = key_without_time(totals.key, change.key)
             updates += [(key, update) for update in updates_between(combiner, change.new, change.old)]
         if updates:
             with admitted():

@@ -30,6 +30,7 @@ from cq.cli.shared.options import (
 )
 from cq.cli.shared.output import answer, note, print_line, progress, quantity
 from cq.config.queue import QueueConfig, read_config
+from cq.config.rollup import LevelPart
 from cq.encoding.columns import Row
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
@@ -168,7 +169,8 @@ def _without_damaged(pages: Iterable[Sequence[Row]], damaged: DamagedSketches) -
 
 def _values_in(config: QueueConfig) -> str:
     """The name of the queue with the printed values: for a window that reads merge, the one with its slices."""
-    return f"{config.level_of.queue}.slices" if config.lists_keys and config.level_of else config.name
+    level = config.level_of
+    return LevelPart.SLICES.queue_of(level.queue) if config.lists_keys and level else config.name
 
 
 def _add_file(db: Any, handle: cq.CombineQueue, path: str) -> LoadedLines:

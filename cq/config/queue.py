@@ -195,12 +195,12 @@ class QueueConfig:
     @property
     def slices_name(self) -> str:
         """The name of the queue with the slices of its window."""
-        return f"{self.name}.slices"
+        return LevelPart.SLICES.queue_of(self.name)
 
     @property
     def totals_name(self) -> str:
         """The name of the queue with the keys in its window, and with their totals unless reads merge slices."""
-        return f"{self.name}.window"
+        return LevelPart.WINDOW.queue_of(self.name)
 
     @property
     def fed(self) -> dict[str, RollUpLevel | WindowSpec | None]:
@@ -208,7 +208,7 @@ class QueueConfig:
         found: dict[str, RollUpLevel | WindowSpec | None] = {}
         for level in self.rollup.levels if self.rollup else ():
             found[level.queue_of(self.name)] = level
-        if self.window is not None and self.subtracts:
+        if self.window is not None and self._can_subtract:
             found[self.slices_name] = self.window
         elif self.window is not None:
             # Kept for two slices more, as the clocks of readers may be behind those of workers.
@@ -224,21 +224,22 @@ class QueueConfig:
     @property
     def lists_keys(self) -> bool:
         """Whether it has the keys in a window whose slices reads merge, each with the latest update only."""
-        return (
-            self.level_of is not None
-            and self.level_of.part is LevelPart.WINDOW
-            and (self.combiner.name, self.value.name) not in _SUBTRACTED
-        )
+        return self.level_of is not None and self.level_of.is_window and not self._can_subtract
 
     @property
     def subtracts(self) -> bool:
         """Whether it has a window with totals, from which updates are subtracted when they leave."""
-        return self.window is not None and not self.merges_window
+        return self.window is not None and self._can_subtract
 
     @property
     def merges_window(self) -> bool:
         """Whether reads merge the slices of the window, as its combiner cannot subtract."""
-        return self.window is not None and (self.combiner.name, self.value.name) not in _SUBTRACTED
+        return self.window is not None and not self._can_subtract
+
+    @property
+    def _can_subtract(self) -> bool:
+        """Whether each update of the queue can be subtracted from a total."""
+        return (self.combiner.name, self.value.name) in _SUBTRACTED
 
     def has_bucket(self, generation: int, number: int) -> bool:
         """Whether the present shape, or the former shape before the end of its drain, has this bucket."""

@@ -130,6 +130,14 @@ class LevelPart(Enum):
     SLICES = "slices"
     WINDOW = "window"
 
+    def queue_of(self, name: str) -> str:
+        """The name of the queue with this part of a window, for the queue with the window.
+
+        >>> LevelPart.WINDOW.queue_of("hits")
+        'hits.window'
+        """
+        return f"{name}.{self.value}"
+
 
 class LevelOf(NamedTuple):
     """What a queue is a part of: a level of a roll-up, the slices of a window, or the keys in a window.
@@ -190,11 +198,16 @@ def level_key(key: Any, start: int) -> Any:
     return (*key, start) if type(key) is tuple else (key, start)
 
 
+def key_without_time(key: KeyType, level_key: tuple[Any, ...]) -> Any:
+    """The key of the queue, whose keys have this type, in a key of its level."""
+    return level_key[:-1] if key.is_tuple else level_key[0]
+
+
 def encoded_level_keys(key: KeyType, encoded: Sequence[bytes], starts: Sequence[int]) -> list[bytes]:
     """The encoded `level_key` of encoded keys of the queue, and the start of each key's period, or one for all.
 
     An array in CBOR is a head and its items (RFC 8949, section 3), so no key is decoded or encoded again: that would
-    take most of the time that an add spends on a level.
+    take most of the time that a pass spends on a level.
     """
     parts = len(key.parts)
     head, skipped = array_head(parts + 1), len(array_head(parts)) if key.is_tuple else 0

@@ -81,8 +81,8 @@ def write_updates(
         config: the configuration of the queue.
         updates: as for `CombineQueue.add`.
         once: an operation id.
-        times: the time of each update in milliseconds since 1970, or one time for all; empty for updates that passes
-            add to no level of the queue: those of observers, and those that were set aside.
+        times: the time of each update in milliseconds since 1970, or one time for all. Without times, passes
+            add the updates to no level of the queue: observers add such updates, and retries of those set aside.
     """
     refuse_if_full(tr, config)
     operation = _operation(once, updates)

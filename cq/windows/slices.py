@@ -10,13 +10,13 @@ read by a request of its own. The queue of keys then has the latest update of ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
 from cq.combiners import Combiner, built_in_combiner, updates_between
 from cq.config.queue import QueueConfig, read_config
-from cq.config.rollup import level_key
+from cq.config.rollup import key_without_time, level_key
 from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep
@@ -61,12 +61,9 @@ class WindowRead:
         queue = QueueKeys(self._config.totals_name)
         futures = {key: self._tr.get(queue.value(each)) for key, each in encoded.items()}
         changes = self._changes(list(encoded.values()))
-        found = {}
-        for key, each in encoded.items():
-            current = futures[key].value
-            values = [] if current is None else [codec.decode(current)]
-            found[key] = combined(self._combiner, key, values + changes.get(each, []))
-        return found
+        stored = {key: future.value for key, future in futures.items()}
+        values = {key: None if data is None else codec.decode(data) for key, data in stored.items()}
+        return self._changed(values, changes)
 
     def page(self, limit: int, after: bytes | None) -> Page[Any, Any]:
         """About `limit` keys with their totals, in hash order, after a place; with `pending`, also new keys."""
@@ -79,13 +76,15 @@ class WindowRead:
         keys |= {key: keys.get(key) for key in map(self._config.key.decode, inside)}
         if self._config.merges_window:
             return Page(self._present(self.totals(keys)), end)
+        return Page(self._present(self._changed(keys, changes)), end)
+
+    def _changed(self, values: dict[Any, Any], changes: Updates) -> dict[Any, Any]:
+        """{key: total} of stored values, None for none, with these changes."""
         encode = self._config.key.encoder()
-        values = {key: [] if value is None else [value] for key, value in keys.items()}
-        totals = {
-            key: combined(self._combiner, key, some + changes.get(encode(key), []))
-            for key, some in values.items()
+        return {
+            key: combined(self._combiner, key, [value, *changes.get(encode(key), ())])
+            for key, value in values.items()
         }
-        return Page(self._present(totals), end)
 
     def _present(self, totals: dict[Any, Any]) -> list[tuple[Any, Any]]:
         encode = self._config.key.encoder()
@@ -93,7 +92,7 @@ class WindowRead:
         return sorted(found, key=lambda item: place(encode(item[0])))
 
     def _changes(self, wanted: Sequence[bytes] | None) -> Updates:
-        """The updates that change the totals of the wanted keys, or of all keys; None of them if nothing is to do."""
+        """The updates that change the stored totals of the wanted keys, or of all keys; often empty."""
         if self._pending:
             return read_changes(self._snapshot, self._config, self._now, wanted)
         if self._config.merges_window:
@@ -109,24 +108,18 @@ class WindowRead:
         ends = window.ends(self._now)
         level, queue = read_config(self._snapshot, name), QueueKeys(name)
         encode = level.key.encoder()
-        queued: Callable[[bytes, int], Iterable[Any]] = lambda _, __: ()  # noqa: E731
+        queued: dict[int, Updates] = {}
         if self._pending:
-            queued = self._queued([encode(level_key(key, end)) for key in encoded for end in ends], encoded)
+            slices = [encode(level_key(key, end)) for key in encoded for end in ends]
+            queued = _queued_slices(self._snapshot, self._config, slices, list(encoded.values()))
         found = {}
         for key, values in _reads(self._tr, queue, encode, list(encoded), ends):
             parts: list[Any] = []
             for end, value in zip(ends, values, strict=True):
                 parts += [] if value is None else [codec.decode(value)]
-                parts += queued(encoded[key], end)
+                parts += queued.get(end, {}).get(encoded[key], ())
             found[key] = combined(self._combiner, key, parts) if parts else None
         return found
-
-    def _queued(
-        self, wanted: Sequence[bytes], encoded: dict[Any, bytes]
-    ) -> Callable[[bytes, int], Iterable[Any]]:
-        """A function that returns the queued updates of an encoded key and a slice."""
-        found = _queued_slices(self._snapshot, self._config, wanted, list(encoded.values()))
-        return lambda key, end: found.get(end, {}).get(key, ())
 
 
 def _reads(
@@ -166,7 +159,7 @@ def read_changes(
 def _with_removals(
     snapshot: TransactionRead, config: QueueConfig, overdue: Updates, wanted: Sequence[bytes] | None
 ) -> Updates:
-    """What is queued for the totals, and updates that remove overdue slices from them."""
+    """The updates queued for the totals, and the removals of overdue slices."""
     changes = read_pending_updates(snapshot, read_config(snapshot, config.totals_name), wanted)
     for encoded, values in overdue.items():
         combiner = _subtracting(config)
@@ -212,7 +205,7 @@ def split_level_keys(
 ) -> list[tuple[bytes, int]]:
     """(encoded key of the queue, end) of encoded keys of slices."""
     decoded = read_config(snapshot, config.slices_name).key.decode_all(encoded)
-    keys = [key[:-1] if config.key.is_tuple else key[0] for key in decoded]
+    keys = [key_without_time(config.key, key) for key in decoded]
     ends = [key[-1] for key in decoded]
     return list(zip(config.key.encode_all(keys), ends, strict=True))
 

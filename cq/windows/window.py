@@ -60,7 +60,7 @@ def read_statistics(snapshot: TransactionRead, config: QueueConfig) -> WindowSta
 
 
 def _milliseconds(now: float | None) -> int:
-    """The present in milliseconds; raises `InvalidData` for a time that is none."""
+    """The present in milliseconds; raises `InvalidData` unless it is a time."""
     return milliseconds(None) if now is None else checked_time(now)
 
 

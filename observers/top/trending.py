@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple
 
 from cq import runtime
 from cq.config.queue import QueueConfig, read_config
-from cq.config.rollup import RollUpLevel, duration, seconds_of
+from cq.config.rollup import RollUpLevel, duration, key_without_time, seconds_of
 from cq.config.window import WindowSpec, checked_time, milliseconds
 from cq.errors import InvalidConfiguration, NotInStore
 from cq.observers.top.former import read_former
@@ -73,7 +73,7 @@ def trending(
     ranking: Ranking[Any, Any] = Ranking(level.queue_of(queue))
     page = ranking.page(tr, limit, group=str(start)).entries
     before = ranking.ranks(tr, [(*entry.key[:-1], start - level.period) for entry in page])
-    keys = [entry.key[:-1] if config.key.is_tuple else entry.key[0] for entry in page]
+    keys = [key_without_time(config.key, entry.key) for entry in page]
     return _ranked(keys, [entry.score for entry in page], before)
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cq.admin.purge import read_purging
 from cq.combiners import built_in_combiner
 from cq.config.queue import QueueConfig
-from cq.config.rollup import LevelOf
+from cq.config.rollup import LevelOf, key_without_time
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys
@@ -90,8 +91,7 @@ def _target(piece: Piece, level: LevelOf) -> _CoarserQueue | None:
     if not level.is_period:
         if level.is_window or source.merges_window:
             return None
-        is_tuple = source.key.is_tuple
-        return _CoarserQueue(source.totals_name, lambda key: key[:-1] if is_tuple else key[0], lambda _: True)
+        return _CoarserQueue(source.totals_name, partial(key_without_time, source.key), lambda _: True)
     levels = source.rollup.levels if source.rollup else ()
     coarser = next((each for each in levels if each.period > level.period), None)
     if coarser is None:

@@ -52,6 +52,7 @@ from cq.cli.demos.visits.sketches import (
 from cq.cli.demos.visits.trends import TrendingPage, period_of
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_rich, print_table, quantity
+from cq.config.rollup import LevelPart
 from cq.config.window import MIN_SLICE_MS, WindowSpec, milliseconds
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidData, NotReady
@@ -193,8 +194,8 @@ class VisitDemo(Demo):
     def is_settled(self) -> bool:
         # The window becomes empty: workers remove expired visits, even without a reader.
         names = (
-            f"{self._visits.views.name}.window",
-            f"{self._visits.seen.name}.window",
+            LevelPart.WINDOW.queue_of(self._visits.views.name),
+            LevelPart.WINDOW.queue_of(self._visits.seen.name),
             self._visits.visitors.name,
         )
         some = [cq.CombineQueue[Any, Any](name) for name in names]
