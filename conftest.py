@@ -10,6 +10,10 @@ import pytest
 # Pytest collects them as cq.observers and cq.cli, through the links. Under their own names it would import them twice.
 collect_ignore = ["observers", "cli"]
 
+# Tests start hundreds of processes. With this variable, which images for containers often set, each one would compile
+# all modules of cq anew, which takes longer than most commands run.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
