@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 
 from tests.simulation.canaries import CANARIES, caught_by
+from tests.simulation.canary import SEEDS
 from tests.simulation.plan import QUEUES, STEPS, SYSTEMS, Plan
 from tests.simulation.run import Outcome, run, smaller
 
 _TRACE_LINES = 60
-_CANARIES = [canary.__name__ for canary in CANARIES]
 
 
 def main() -> int:
@@ -33,7 +33,7 @@ def main() -> int:
     else:
         failed = _run_many(asked)
     if asked.canaries is not None:
-        failed += _run_canaries(asked.canaries or _CANARIES, asked.processes)
+        failed += _run_canaries(asked.canaries or list(CANARIES), asked.processes)
     print(f"{'failed' if failed else 'held'} after {time.monotonic() - begun:,.0f} s")
     return 1 if failed else 0
 
@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
         "--canaries",
         nargs="*",
         metavar="NAME",
-        choices=_CANARIES,
+        choices=CANARIES,
         help="then run the variants that are broken on purpose: all, or these",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="print all that happens, with --seed")
@@ -126,10 +126,10 @@ def _run_canaries(names: Sequence[str], processes: int) -> int:
     """Run each canary until it is caught; how many were not."""
     missed = 0
     with _pool(processes) as pool:  # it starts no process before it gets work
-        for name, seeds, seed in (map if processes == 1 else pool.map)(caught_by, names):
+        for name, seed in (map if processes == 1 else pool.map)(caught_by, names):
             missed += seed is None
             print(
-                f"{name}: {'NOT CAUGHT' if seed is None else f'caught by seed {seed}'}, within {seeds} seeds"
+                f"{name}: {f'NOT CAUGHT within {SEEDS} seeds' if seed is None else f'caught by seed {seed}'}"
             )
     return missed
 

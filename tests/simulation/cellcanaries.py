@@ -1,30 +1,29 @@
-"""Variants of cells and of forwarding that are broken on purpose, see `canaries`."""
+"""Canaries of cells and of forwarding, see `canary`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any
 from unittest.mock import patch
 
 from cq.cells import directory
-from cq.cells.cells import Cells, Location
+from cq.cells.cells import Location
 from cq.cells.records import Record
-from cq.cells.user_data import UserData
 from cq.keys import cell as cellkeys
 from cq.observers.forward.exporter import ForwardExporter
 from cq.store.transact import transact
+from tests.simulation.canary import Canaries
+
+cells = Canaries("cells")
 
 
-def reads_where_a_user_is_without_a_conflict() -> Any:
+@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=22)
+def reads_where_a_user_is_without_a_conflict(
+    enter: Any, self: Any, tr: Any, user: Any, location: Location
+) -> Any:
     """A move that begins does not keep writes under way from being committed in the old cell."""
-    enter = Cells._enter_cell
-
-    def weak(self: Cells, tr: Any, user: Any, location: Location) -> UserData:
-        found = enter(self, cast(Any, _SnapshotOnly(tr)), user, location)
-        found.tr = tr
-        return found
-
-    return patch.object(Cells, "_enter_cell", weak)
+    found = enter(self, _SnapshotOnly(tr), user, location)
+    found.tr = tr
+    return found
 
 
 class _SnapshotOnly:
@@ -34,33 +33,23 @@ class _SnapshotOnly:
         self.get, self.set = tr.snapshot.get, tr.set
 
 
-def switches_a_user_again() -> Any:
+@cells.replaces("cq.cells.directory.Directory.switch", seed=11)
+def switches_a_user_again(_: Any, self: Any, user: Any, before: Record) -> None:
     """A mover that was late says where the user is, whatever has come to pass meanwhile."""
+    encoded, target = cellkeys.encoded_user(user), str(before.target)
 
-    def switch(self: directory.Directory, user: Any, before: Record) -> None:
-        encoded, target = cellkeys.encoded_user(user), str(before.target)
+    def change(tr: Any) -> None:
+        directory._count_user(tr, encoded, before.cell, -1)
+        directory._count_user(tr, encoded, target, 1)
+        moved = Record(target, before.epoch + 1, source=before.cell)
+        tr.set(cellkeys.record(encoded), moved.to_bytes())
 
-        def change(tr: Any) -> None:
-            directory._count_user(tr, encoded, before.cell, -1)
-            directory._count_user(tr, encoded, target, 1)
-            moved = Record(target, before.epoch + 1, source=before.cell)
-            tr.set(cellkeys.record(encoded), moved.to_bytes())
-
-        transact(self.db, change)
-
-    return patch.object(directory.Directory, "switch", switch)
+    transact(self.db, change)
 
 
+@cells.patches(seed=2)
 def forwards_without_a_fence() -> Any:
     """A batch that comes again is applied again."""
     return patch.multiple(
         ForwardExporter, _progress=lambda self, tr, bucket: b"", _may_apply=lambda self, batch, progress: True
     )
-
-
-MOVING: Final[dict[Callable[[], Any], int]] = {
-    reads_where_a_user_is_without_a_conflict: 20,
-    switches_a_user_again: 20,
-    forwards_without_a_fence: 20,
-}
-"""{canary: within how many seeds, from 0 on, it is caught}."""

@@ -1,145 +1,104 @@
-"""Variants that are broken on purpose in changes of configurations, repairs, and what readers get, see `canaries`."""
+"""Canaries of changes of configurations, of repairs, and of what readers get; see `canary`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Final
-from unittest.mock import patch
+from typing import Any
 
-from cq.admin import backfill, purge, rebucket
-from cq.admin.configure import RequestedSettings
-from cq.config import flags
 from cq.config import queue as config
-from cq.queue import adds, limits
-from cq.queue.combine_queue import CombineQueue
-from cq.queue.operation_ids import Trim
-from cq.verify import buckets
 from tests.faults import Passing
+from tests.simulation.canary import Canaries
 from tests.simulation.store import SimTransaction
 
+queues = Canaries("queues")
 
-def reads_without_staged_updates() -> Any:
+
+class _Unstaged(Passing):
+    """A transaction that does not find a staged value."""
+
+    def __init__(self, tr: Any, staged: bytes) -> None:
+        super().__init__(tr)
+        self._staged = staged
+
+    def get(self, key: bytes) -> Any:
+        return self.inner.get(key + b"none" if key == self._staged else key)
+
+
+@queues.replaces("cq.queue.combine_queue.CombineQueue._with_pending", seed=38, only={"pending reads"})
+def reads_without_staged_updates(
+    read: Any, self: Any, tr: Any, shape: Any, encoded: bytes, *given: Any
+) -> Any:
     """A reader gets the value with the queued updates, and without the staged ones."""
-    read = CombineQueue._with_pending
-
-    class Unstaged(Passing):
-        def __init__(self, tr: Any, staged: bytes) -> None:
-            super().__init__(tr)
-            self._staged = staged
-
-        def get(self, key: bytes) -> Any:
-            return self.inner.get(key + b"none" if key == self._staged else key)
-
-    def without(self: CombineQueue, tr: Any, shape: Any, encoded: bytes, key: Any, current: Any) -> Any:
-        return read(self, Unstaged(tr, self.keys.staged(encoded)), shape, encoded, key, current)
-
-    return patch.object(CombineQueue, "_with_pending", without)
+    return read(self, _Unstaged(tr, self.keys.staged(encoded)), shape, encoded, *given)
 
 
-def reads_updates_of_the_shape_now() -> Any:
+@queues.replaces(
+    "cq.queue.combine_queue.CombineQueue._queued_updates", seed=66, only={"pending reads", "rebucket"}
+)
+def reads_updates_of_the_shape_now(read: Any, self: Any, snapshot: Any, shape: Any, encoded: bytes) -> Any:
     """A reader gets the updates that are queued under the shape now, and not those under the former one."""
-    read = CombineQueue._queued_updates
-
-    def queued(self: CombineQueue, snapshot: Any, shape: Any, encoded: bytes) -> Any:
-        return read(self, snapshot, replace(shape, former=None), encoded)
-
-    return patch.object(CombineQueue, "_queued_updates", queued)
+    return read(self, snapshot, replace(shape, former=None), encoded)
 
 
-@contextmanager
-def changes_configurations_by_snapshot() -> Iterator[None]:
+@queues.replaces(
+    "cq.queue.limits.read_config",
+    "cq.admin.purge.read_config",
+    "cq.admin.rebucket.read_config",
+    seed=57,
+    only={"two operators", "rebucket", "purge", "observers", "calls are late"},
+)
+def changes_configurations_by_snapshot(_: Any, tr: Any, name: str) -> Any:
     """Of two changes of one configuration, the later one undoes the other."""
-
-    def read(tr: Any, name: str) -> Any:
-        return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
-
-    with ExitStack() as stack:
-        for module in (limits, purge, rebucket):
-            stack.enter_context(patch.object(module, "read_config", read))
-        yield
+    return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
 
 
-def switches_too_early() -> Any:
+@queues.replaces("cq.admin.backfill._is_complete", only={"top"})
+def switches_too_early(*_: Any) -> bool:
     """Readers use what an observer keeps before the observer has all values."""
-    return patch.object(backfill, "_is_complete", lambda state, observer: True)
+    return True
 
 
-def forgets_ids_without_a_conflict() -> Any:
+class _Unconflicted(Passing):
+    """A transaction that adds no conflicts."""
+
+    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
+        pass
+
+
+@queues.replaces(
+    "cq.queue.operation_ids.Trim._forget",
+    seed=73,
+    only={"once", "short-lived ids", "late tries", "come and go", "watches are late"},
+)
+def forgets_ids_without_a_conflict(
+    forget: Any, self: Any, tr: Any, operation: bytes, markers: list[Any]
+) -> Any:
     """An operation id is forgotten while another try of the operation is committed."""
-    forget = Trim._forget
-
-    class Unconflicted:
-        def __init__(self, tr: Any) -> None:
-            self.clear_range = tr.clear_range
-
-        def add_read_conflict_range(self, begin: bytes, end: bytes) -> None:
-            pass
-
-    def without(self: Trim, tr: Any, operation: bytes, markers: list[Any]) -> int:
-        return forget(self, Unconflicted(tr), operation, markers)  # type: ignore[arg-type]
-
-    return patch.object(Trim, "_forget", without)
+    return forget(self, _Unconflicted(tr), operation, markers)
 
 
-def repairs_without_notifying() -> Any:
+@queues.replaces("cq.verify.buckets.notify", only={"drill"})
+def repairs_without_notifying(*_: Any) -> None:
     """A repair leaves a bucket with updates without its notification."""
-    return patch.object(buckets, "notify", lambda piece, generation, bucket: None)
 
 
-def ignores_pauses() -> Any:
+@queues.replaces("cq.config.flags.Flags.is_paused", only={"drill"})
+def ignores_pauses(*_: Any) -> bool:
     """A worker combines a queue that is paused."""
-    return patch.object(flags.Flags, "is_paused", lambda self, now: False)
+    return False
 
 
-def adds_to_full_queues() -> Any:
+@queues.replaces("cq.queue.adds.refuse_if_full", only={"drill"})
+def adds_to_full_queues(*_: Any) -> None:
     """An add does not read the mark of a full queue."""
-    return patch.object(adds, "refuse_if_full", lambda tr, config: None)
 
 
-def keeps_queues_full() -> Any:
+@queues.replaces("cq.queue.limits._reason", only={"drill"})
+def keeps_queues_full(reason: Any, flags: Any, waiting: Any, *, is_full: bool) -> Any:
     """A worker does not clear the mark of a full queue that has room again."""
-    reason = limits._reason
-    return patch.object(
-        limits,
-        "_reason",
-        lambda flags, waiting, *, is_full: "full" if is_full else reason(flags, waiting, is_full=False),
-    )
+    return "full" if is_full else reason(flags, waiting, is_full=False)
 
 
-def keeps_what_the_former_version_wrote() -> Any:
+@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"})
+def keeps_what_the_former_version_wrote(*_: Any) -> None:
     """A new version of an observer receives all values again, and nothing is cleared."""
-    return patch.object(RequestedSettings, "begin_observers", lambda self, tr, before, after: None)
-
-
-CHANGING: Final[dict[Callable[[], Any], int]] = {
-    reads_without_staged_updates: 60,
-    reads_updates_of_the_shape_now: 60,
-    changes_configurations_by_snapshot: 60,
-    switches_too_early: 60,
-    forgets_ids_without_a_conflict: 60,
-    repairs_without_notifying: 5,
-    ignores_pauses: 5,
-    adds_to_full_queues: 5,
-    keeps_queues_full: 5,
-    keeps_what_the_former_version_wrote: 60,
-}
-"""{canary: within how many seeds it is caught}."""
-ONLY: Final[dict[Callable[[], Any], frozenset[str]]] = {
-    reads_without_staged_updates: frozenset(("pending reads",)),
-    reads_updates_of_the_shape_now: frozenset(("pending reads", "rebucket")),
-    changes_configurations_by_snapshot: frozenset(
-        ("two operators", "rebucket", "purge", "observers", "calls are late")
-    ),
-    switches_too_early: frozenset(("top",)),
-    keeps_what_the_former_version_wrote: frozenset(("observers",)),
-    **dict.fromkeys(
-        (repairs_without_notifying, ignores_pauses, adds_to_full_queues, keeps_queues_full),
-        frozenset(("drill",)),
-    ),
-    forgets_ids_without_a_conflict: frozenset(
-        ("once", "short-lived ids", "late tries", "come and go", "watches are late")
-    ),
-}
-"""{canary: the only kinds that its plans have}."""

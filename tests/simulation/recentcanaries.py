@@ -1,45 +1,35 @@
-"""Variants of windows of other values than ints that are broken on purpose, see `canaries`."""
+"""Canaries of windows of other values than ints, see `canary`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 from unittest.mock import patch
 
-from cq import combiners, runtime
+from cq import runtime
 from cq.admin import levels
 from cq.config.expiry import ExpirySpec
 from cq.config.queue import QueueConfig
-from cq.config.window import WindowSpec
-from cq.observers import window_totals
-from cq.queue import adds, slots
-from cq.windows import slices
-from cq.windows import window as windows
+from tests.simulation.canary import Canaries
+
+recent = Canaries("recent")
 
 
-def rounds_what_leaves() -> Any:
+@recent.replaces("cq.observers.window_totals.updates_between")
+def rounds_what_leaves(between: Any, *given: Any) -> list[Any]:
     """The difference of two slices has 28 digits."""
-
-    def between(combiner: Any, new: Any, old: Any) -> list[Any]:
-        return [
-            {item: +count for item, count in each.items()} if isinstance(each, dict) else +each
-            for each in own(combiner, new, old)
-        ]
-
-    own = combiners.updates_between
-    return patch.object(window_totals, "updates_between", between)
+    return [
+        {item: +count for item, count in each.items()} if isinstance(each, dict) else +each
+        for each in between(*given)
+    ]
 
 
-def merges_one_slice_less() -> Any:
+@recent.replaces("cq.config.window.WindowSpec.ends")
+def merges_one_slice_less(ends: Any, self: Any, now: int) -> range:
     """A read leaves out the oldest slice that is in the window."""
-
-    def ends(self: WindowSpec, now: int) -> range:
-        found = own(self, now)
-        return range(found.start + found.step, found.stop, found.step)
-
-    own = WindowSpec.ends
-    return patch.object(WindowSpec, "ends", ends)
+    found = ends(self, now)
+    return range(found.start + found.step, found.stop, found.step)
 
 
 def _keeps_slices(change: Callable[[QueueConfig, int], int]) -> Any:
@@ -56,54 +46,37 @@ def _keeps_slices(change: Callable[[QueueConfig, int], int]) -> Any:
     return patch.object(levels, "_levels", made)
 
 
+@recent.patches()
 def keeps_slices_too_short() -> Any:
     """Workers delete a slice a second after its end."""
     return _keeps_slices(lambda level, period: 1_000)
 
 
+@recent.patches(seed=1)
 def keeps_slices_one_too_short() -> Any:
     """Workers delete the slices that are subtracted a slice before they leave."""
     return _keeps_slices(lambda level, period: period if level.observers == () else period - 1_000)
 
 
+@recent.patches(seed=1, also={"clocks differ"})
 def keeps_slices_two_too_short() -> Any:
     """Workers delete the slices that reads merge when they leave, by their own clocks."""
     return _keeps_slices(lambda level, period: period if level.observers else period - 2_000)
 
 
-def adds_to_the_slice_of_now() -> Any:
+@recent.replaces("cq.windows.window.write_updates", seed=2)
+def adds_to_the_slice_of_now(write: Any, tr: Any, config: Any, updates: Any, once: Any, times: Any) -> None:
     """An update with a time of its own counts in the slice of the add."""
-
-    def write(tr: Any, config: Any, updates: Any, once: Any, times: Any) -> None:
-        own(tr, config, updates, once, times=[runtime.time_ns() // 1_000_000])
-
-    own = adds.write_updates
-    return patch.object(windows, "write_updates", write)
+    write(tr, config, updates, once, times=[runtime.time_ns() // 1_000_000])
 
 
-def deletes_listed_keys_early() -> Any:
+@recent.replaces("cq.admin.levels._expiry_of_keys")
+def deletes_listed_keys_early(*_: Any) -> ExpirySpec:
     """The keys of a window that reads merge are deleted when they have had no update for two seconds."""
-    return patch.object(levels, "_expiry_of_keys", lambda config, window: ExpirySpec(2, 1))
+    return ExpirySpec(2, 1)
 
 
-def loses_maxima_of_zero() -> Any:
+@recent.replaces("cq.windows.slices.combined")
+def loses_maxima_of_zero(combined: Any, *given: Any) -> Any:
     """A read takes a maximum of 0 for none."""
-    own = slots.combined
-    return patch.object(slices, "combined", lambda combiner, key, values: own(combiner, key, values) or None)
-
-
-RECENT: Final[dict[Callable[[], Any], int]] = {
-    rounds_what_leaves: 10,
-    merges_one_slice_less: 10,
-    keeps_slices_too_short: 10,
-    keeps_slices_one_too_short: 10,
-    keeps_slices_two_too_short: 20,
-    adds_to_the_slice_of_now: 20,
-    deletes_listed_keys_early: 20,
-    loses_maxima_of_zero: 20,
-}
-"""{canary: within how many seeds, from 0 on, it is caught}."""
-WITH: Final[Mapping[Callable[[], Any], frozenset[str]]] = {
-    keeps_slices_two_too_short: frozenset(("clocks differ",)),
-}
-"""{canary: the kinds that all of its plans have}."""
+    return combined(*given) or None
