@@ -81,11 +81,7 @@ cli/bench/measures
 cli/bench
 cli/demos/harness
 cli/operate
-cli/demos/cells
-cli/demos/chat
-cli/demos/tags
 cli/demos/visits
-cli/demos/words
 cli/demos
 cli/queues
 cli/web/sampling

@@ -45,7 +45,7 @@ def words(
     All counts are exported to the table `demo_word_counts` of the SQL database of $CQ_DEMO_REPORTING_URL, by default an
     SQLite file next to the store.
     """
-    from cq.cli.demos.words.demo import run_words
+    from cq.cli.demos.words import run_words
 
     run_words(paths, store, workers=workers, loaders=loaders, top=top, json=json)
 
@@ -74,7 +74,7 @@ def cells(
     started again. At the end each user must be in exactly one cell, with all written data, under ids without gaps, and
     the totals must be the sum over all users; otherwise the exit status is 4.
     """
-    from cq.cli.demos.cells.demo import CellDemo
+    from cq.cli.demos.cells import CellDemo
     from cq.cli.demos.harness.demo import run_demo
 
     run_demo(CellDemo(number, users, stores, writers, movers, folder, store), seed, kill_every, json=json)
@@ -106,7 +106,7 @@ def chat(
     feed `demo_chat` is deleted first. Afterwards `cq feed read demo_chat 'user 1' --store embedded:cq-demo.db` shows
     messages.
     """
-    from cq.cli.demos.chat.demo import ChatDemo
+    from cq.cli.demos.chat import ChatDemo
     from cq.cli.demos.harness.demo import run_demo
 
     run_demo(ChatDemo(store, users, groups, messages, flood, senders, workers), seed, kill_every, json=json)
@@ -138,8 +138,8 @@ def tags(
     {"entity": "article 17", "tag": "python", "by": 1}
     """
     from cq.cli.demos.harness.demo import run_demo
-    from cq.cli.demos.tags.demo import TagDemo
-    from cq.cli.demos.tags.events import from_file
+    from cq.cli.demos.tag_events import from_file
+    from cq.cli.demos.tags import TagDemo
 
     given = from_file(events) if events else None
     run_demo(TagDemo(store, given, number, servers, collectors, top), seed, kill_every, json=json)

@@ -14,7 +14,7 @@ import pytest
 
 import cq
 from cq.cli.bench.systems.servers import own_postgres
-from cq.cli.demos.words.demo import REPORTING_ENV
+from cq.cli.demos.words import REPORTING_ENV
 from cq.cli.main import main
 from cq.cli.shared.settings import SETTINGS
 from cq.cli.shared.settings_file import CONFIG_ENV

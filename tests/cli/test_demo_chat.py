@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cq.cli.demos.chat.ledger import Action, LedgerEntry, position_of
-from cq.cli.demos.chat.recount import MessageRecount, inbox_of
-from cq.cli.demos.chat.roles import FEED, act
+from cq.cli.demos.chat import FEED, Action, MessageRecount, act, inbox_of
 from cq.cli.demos.harness.crew import DemoFailed
+from cq.cli.demos.harness.roles import Steps
 from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
 from cq.observers.worker.worker import Worker
@@ -35,22 +35,24 @@ def test_all_is_as_recounted_whoever_is_killed(cli: Cli) -> None:
     assert (shown.status, len(shown.out.splitlines())) == (0, 1)
 
 
-ACTIONS = (
-    Action("join", "g", "user 1"),
-    Action("group", "g"),
-    Action("join", "g", "user 2"),
-    Action("group", "g"),
-    Action("message", "user 1"),
-)
+ACTIONS = [
+    Action("sender", 0, "join", "g", "user 1"),
+    Action("sender", 1, "group", "g"),
+    Action("sender", 2, "join", "g", "user 2"),
+    Action("sender", 3, "group", "g"),
+    Action("sender", 4, "message", "user 1"),
+]
 
 
 @pytest.fixture
-def feed(db: Any) -> Feed:
+def feed(db: Any, tmp_path: Path) -> Feed:
     made = Feed(FEED)
     made.configure(db, numbers=True)
+    steps = Steps.stored(tmp_path / "steps", b"position", ACTIONS)
     for place, action in enumerate(ACTIONS):
         for _ in range(2):  # as after a commit of which nobody knows
-            transact(db, partial(act, place=place, entry=LedgerEntry("sender", place, action)))
+            transact(db, partial(act, steps=steps, place=place, action=action))
+    assert transact(db, steps.done) == len(ACTIONS)
     Worker(db).drain()
     return made
 
@@ -58,7 +60,6 @@ def feed(db: Any) -> Feed:
 def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
     recount = MessageRecount(db)
 
-    assert transact(db, position_of("sender").read) == len(ACTIONS)
     assert recount.messages == 3
     for user, number in (("user 1", 3), ("user 2", 1), ("user 3", 0)):
         inbox = list(inbox_of(db, user))

@@ -15,7 +15,7 @@ import pytest
 
 import cq
 from cq.cli.demos.harness.crew import DemoCrew, DemoFailed
-from cq.cli.demos.harness.worker import run_worker
+from cq.cli.demos.harness.roles import run_worker
 from cq.cli.shared.crew import ProcessFailed
 from cq.errors import InvalidData
 from cq.keys import membership as workerkeys

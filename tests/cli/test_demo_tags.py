@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
 import cq
+from cq import testing
+from cq.cli.demos import tag_events, tags
+from cq.cli.demos.harness.crew import DemoFailed
+from cq.cli.demos.harness.demo import published
+from cq.cli.demos.harness.roles import CountedDatabase, Meter, WriteCounts
+from cq.cli.demos.tag_events import TagEvent
+from cq.observers.top.cloud import CloudEntry
+from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
 
 
@@ -19,20 +30,9 @@ def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, demo_db: A
         total[tag] += by
         lines.append(json.dumps({"entity": f"e{number % 70}", "tag": tag, "by": by}) + "\n")
     (cli.folder / "events.jsonl").write_text("".join(lines))
-    command = (
-        "demo",
-        "tags",
-        "--events",
-        "events.jsonl",
-        "--servers",
-        "2",
-        "--kill-every",
-        "0.5",
-        "--top",
-        "9",
-    )
+    options = "--events events.jsonl --servers 2 --kill-every 0.5 --top 9 --seed 5 --json"
 
-    ended = cli.run(*command, "--seed", "5", "--json")
+    ended = cli.run("demo", "tags", *options.split())
 
     assert (ended.status, ended.err) == (0, "seed 5\n")
     (found,) = ended.rows()
@@ -56,3 +56,92 @@ def test_a_line_that_is_no_event_is_named(here: Here, cli: Cli) -> None:
 
     assert (ended.status, ended.out) == (2, "")
     assert ended.err.startswith('cq: events.jsonl, line 3: expected {"entity": TEXT')
+
+
+def test_generated_events_are_those_of_the_seed_and_lose_only_what_is_there() -> None:
+    events = list(tag_events.generated(5_000, Random(1)))
+
+    assert events == list(tag_events.generated(5_000, Random(1)))
+    has: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for entity, tag, by in events:
+        has[entity][tag] += by
+        assert has[entity][tag] in (0, 1)
+
+
+def test_partitions_hold_all_events_of_an_entity_in_order() -> None:
+    events = [TagEvent(f"entity {number % 10}", f"tag {number}", 1) for number in range(100)]
+
+    parts = [[tag for tag, _ in part] for part in tag_events.by_entity(events, 3)]
+
+    assert sorted(tag for part in parts for tag in part) == sorted(event.tag for event in events)
+    for number in range(10):
+        own = [event.tag for event in events if event.entity == f"entity {number}"]
+        assert [tag for part in parts for tag in part if tag in own] == own
+
+
+def test_what_one_would_do_instead_is_counted() -> None:
+    changes = [("a", 1), ("b", 1), ("a", 1), ("b", -1), ("c", 1)]
+
+    assert tag_events.merged_writes(changes, 1) == (WriteCounts(5, 5), 1)
+    assert tag_events.merged_writes(changes, 2) == (WriteCounts(3, 5), 2)
+    assert tag_events.merged_writes([], 2) == (WriteCounts(0, 0), 0)
+
+
+def test_writes_are_counted_when_they_are_committed(db: Any) -> None:
+    meter = Meter()
+    counted: Any = CountedDatabase(db, meter)
+
+    transact(counted, lambda tr: tr.get(b"a").value)
+    assert meter.read() == WriteCounts(0, 0)
+
+    def write(tr: cq.Transaction) -> None:
+        tr.set(b"a", b"1")
+        tr.clear_range(b"b", b"c")
+
+    transact(counted, write)
+    assert meter.read() == WriteCounts(1, 2)
+
+
+@pytest.fixture
+def done(tmp_path: Path) -> Any:
+    """A store in which a demo with the events [a, a, b] has come to its end."""
+    db: Any = cq.open(f"embedded:{tmp_path / 'demo.db'}")
+    tags.make_queue(db, 2)
+    transact(db, lambda tr: cq.CombineQueue("demo_tags").add(tr, {"a": 2, "b": 1}))
+    testing.drain(db, "demo_tags")
+    yield db
+    db.close()
+
+
+RIGHT = (CloudEntry("a", 2, 9), CloudEntry("b", 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("counts", "cloud", "said"),
+    [
+        ({"a": 2, "b": 1}, RIGHT, None),
+        ({"a": 3, "b": 1}, RIGHT, "'a': 2 instead of 3"),
+        ({"a": 2}, RIGHT, "'b': 1 instead of None"),
+        ({"a": 2, "b": 1}, RIGHT[:1], "not the top"),
+        ({"a": 2, "b": 1}, RIGHT[::-1], "not the top"),
+    ],
+)
+def test_a_result_that_is_wrong_is_named(
+    done: Any, counts: dict[str, int], cloud: tuple[CloudEntry, ...], said: str | None
+) -> None:
+    if said is None:
+        tags.check_result(done, counts, cloud, 2)
+    else:
+        with pytest.raises(DemoFailed, match=said):
+            tags.check_result(done, counts, cloud, 2)
+
+
+def test_a_queue_of_an_earlier_demo_is_made_anew(done: Any) -> None:
+    cloud = published(done, "demo_tags")
+    assert cloud is not None
+    tags.check_result(done, {"a": 2, "b": 1}, cloud.entries, 2)
+
+    tags.make_queue(done, 2)
+
+    assert dict(cq.CombineQueue("demo_tags").scan(done)) == {}
+    assert published(done, "demo_tags") is None

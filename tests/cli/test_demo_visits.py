@@ -16,7 +16,8 @@ from cq import runtime
 from cq.cli.demos.harness.crew import DemoCrew
 from cq.cli.demos.visits.access_log import write_log
 from cq.cli.demos.visits.demo import VisitDemo
-from cq.cli.demos.visits.replay import ReplayClock, server_position
+from cq.cli.demos.visits.replay import ReplayClock
+from cq.config.window import WindowSpec
 from cq.observers.visits import Visits
 from tests.cli.conftest import SECONDS, Cli, Here
 
@@ -54,6 +55,12 @@ def test_lines_that_are_skipped_are_named_and_a_log_without_visits_is_refused(he
     assert "cq: the log has no visits" in ended.err
 
 
+def read_places(db: Any) -> list[int]:
+    """The numbers of visits that two servers have counted."""
+    keys = [b"demo_visits/position/%d" % number for number in range(2)]
+    return cq.transact(db, lambda tr: [int(tr.get(key).value or 0) for key in keys])
+
+
 def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_db: Any) -> None:
     write_log(cli.folder / "access.log", Random(3), visits=2_000, seconds=100_000.0)
     demo = cli.start("demo", "visits", "access.log", "--speed", "200", "--chart", "visits.svg", "--seed", "3")
@@ -62,7 +69,7 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
         b"the replay takes about 7.9 minutes at 200 times the log's speed; "
     )
     deadline = time.monotonic() + SECONDS
-    while not cq.transact(demo_db, server_position(0).read):
+    while not read_places(demo_db)[0]:
         assert time.monotonic() < deadline, "no visit is counted"
         assert demo.poll() is None, "it has ended"
         time.sleep(0.01)
@@ -70,7 +77,7 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
     demo.send_signal(signal.SIGINT)
 
     _, err = demo.communicate(timeout=SECONDS)
-    places = [cq.transact(demo_db, server_position(number).read) for number in range(2)]
+    places = read_places(demo_db)
     assert demo.returncode == 130
     assert f"\nended early: {sum(places):,} of " in err.decode()
     assert "counted, as recounted" in err.decode()
@@ -93,7 +100,7 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
 def test_a_long_replay_has_its_duration_and_a_faster_speed(
     seconds: float, speed: float, line: str | None
 ) -> None:
-    pace = ReplayClock(window=600.0, slice=10.0, milliseconds=round(10_000 / speed), first=7.0)
+    pace = ReplayClock.at_speed(WindowSpec(600_000, 10_000), speed, first=7.0)
 
     assert pace.about_duration(7.0 + seconds) == line
 

@@ -1,8 +1,9 @@
-"""The figures of `cq demo visits`: wrong sketches and wrong trends are found, and tables fit a terminal."""
+"""The figures of `cq demo visits`: wrong sketches and wrong trends are found; tables fit a terminal."""
 
 from __future__ import annotations
 
 import io
+import re
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -14,69 +15,86 @@ from rich.console import Console
 import cq
 from cq.cli.demos.harness.crew import DemoDiffers
 from cq.cli.demos.visits.access_log import Visit, read_log, write_log
-from cq.cli.demos.visits.looks import Look, look_tables, response_table, trending_table, visitor_table
-from cq.cli.demos.visits.queues import VisitQueues, measures
-from cq.cli.demos.visits.sketches import compare_responses, compare_visitors, quantile
-from cq.cli.demos.visits.trends import PeriodViews, TrendingPage
+from cq.cli.demos.visits.queues import TrendingPage, VisitQueues
+from cq.cli.demos.visits.recount import VisitorEstimate, VisitRecount
+from cq.cli.demos.visits.replay import ReplayClock
+from cq.cli.demos.visits.tables import (
+    Look,
+    look_tables,
+    response_table,
+    to_svg,
+    trending_table,
+    visitor_table,
+)
 from cq.combiners import BUILT_IN
+from cq.config.window import WindowSpec
 from cq.errors import NotReady
 from cq.observers.worker.worker import Worker
+
+PACE = ReplayClock(WindowSpec(600_000, 10_000), milliseconds=100, first=0.0, start=1_000.0)
 
 
 def sketch(kind: str, items: object) -> Any:
     return BUILT_IN[kind].combine(None, [items])
 
 
-def test_an_estimate_of_visitors_beyond_its_bounds_is_a_difference() -> None:
-    visitors = {str(number) for number in range(5_000)}
-    found = {"/": sketch("distinct", visitors), "/none": None}
+def recount_of(visits: list[Visit]) -> VisitRecount:
+    recount = VisitRecount([visits])
+    recount.advance([len(visits)], (), PACE)
+    return recount
 
-    (estimate,) = compare_visitors(found, {"/": visitors})
+
+def visited_by(number: int, page: str = "/") -> VisitRecount:
+    return recount_of([Visit(0.0, page, str(visitor)) for visitor in range(number)])
+
+
+def test_an_estimate_of_visitors_beyond_its_bounds_is_a_difference() -> None:
+    found = {"/": sketch("distinct", {str(number) for number in range(5_000)}), "/none": None}
+
+    (estimate,) = visited_by(5_000).check_visitors(found)
 
     assert (estimate.page, estimate.visitors) == ("/", 5_000)
     assert estimate.estimate == found["/"].estimate
     assert estimate.error_percent == round((estimate.estimate - 5_000) / 50, 2)
-    for wrong in (range(4_000), range(6_000)):
+    for wrong in (4_000, 6_000):
         with pytest.raises(DemoDiffers, match="distinct visitors of '/': a sketch estimates"):
-            compare_visitors(found, {"/": {str(number) for number in wrong}})
+            visited_by(wrong).check_visitors(found)
     with pytest.raises(DemoDiffers, match="pages with a sketch"):
-        compare_visitors(found, {"/": visitors, "/none": {"ann"}})
-
-
-def test_a_few_visitors_are_counted_to_within_two() -> None:
-    found = {"/": sketch("distinct", [str(number) for number in range(40)])}
-
-    with pytest.raises(DemoDiffers, match="distinct visitors"):
-        compare_visitors(found, {"/": {str(number) for number in range(43)}})
+        visited_by(5_000, "/none").check_visitors(found)
+    few = {"/": sketch("distinct", [str(number) for number in range(40)])}
+    with pytest.raises(DemoDiffers, match="distinct visitors"):  # a few are counted to within two
+        visited_by(43).check_visitors(few)
 
 
 def test_quantiles_of_responses_are_exact_and_within_the_bounds_of_the_rank() -> None:
     rng = Random(3)
-    numbers = sorted(rng.lognormvariate(9, 1) for _ in range(4_000))
+    numbers = [round(rng.lognormvariate(9, 1)) for _ in range(4_000)]
     found = {"bytes": sketch("quantiles", numbers), "seconds": None}
+    ascending = sorted(numbers)
 
-    (bytes_,) = compare_responses(found, {"bytes": numbers})
+    def recount(sizes: list[int]) -> VisitRecount:
+        return recount_of([Visit(0.0, "/", "ann", size) for size in sizes])
 
-    assert (bytes_.measure, bytes_.responses, bytes_.p50) == ("bytes", 4_000, numbers[1_999])
-    assert bytes_.p99 == numbers[3_959] == quantile(numbers, 0.99)
-    assert numbers[1_700] < bytes_.p50_estimate < numbers[2_300]
+    (bytes_,) = recount(numbers).check_responses(found)
+
+    assert (bytes_.measure, bytes_.responses) == ("bytes", 4_000)
+    assert (bytes_.p50, bytes_.p99) == (ascending[1_999], ascending[3_959])
+    assert ascending[1_700] < bytes_.p50_estimate < ascending[2_300]
     with pytest.raises(DemoDiffers, match="number, minimum and maximum"):
-        compare_responses(found, {"bytes": numbers[:-1]})
-    most_are_small = [numbers[0]] * 3_000 + numbers[3_000:]
+        recount(ascending[:-1]).check_responses(found)
     with pytest.raises(DemoDiffers, match=r"bytes of responses: a sketch has .* at the rank 0\.5"):
-        compare_responses(found, {"bytes": most_are_small})
+        recount(ascending[:1] * 3_000 + ascending[3_000:]).check_responses(found)
 
 
 def test_trends_are_ranks_in_two_periods_and_wrong_ones_are_found() -> None:
-    periods = PeriodViews()
     pages = {300: ["/a"] * 3 + ["/b"], 600: ["/b"] * 2 + ["/c"] * 2 + ["/a"]}
-    periods.count(Visit(start + 5.0, page, "ann") for start, each in pages.items() for page in each)
+    recount = recount_of([Visit(start + 5.0, page, "ann") for start, each in pages.items() for page in each])
     right = [TrendingPage("/c", 2, 1, None), TrendingPage("/b", 2, 1, 2), TrendingPage("/a", 1, 3, 1)]
 
-    assert periods.periods == [300, 600]
-    periods.check(600, right, 3)
-    periods.check(600, right[1::-1], 2)  # equal pages in the other order
-    periods.check(900, [], 3)
+    assert sorted(recount.periods) == [300, 600]
+    recount.check_trending(600, right, 3)
+    recount.check_trending(600, right[1::-1], 2)  # equal pages in the other order
+    recount.check_trending(900, [], 3)
     wrong = [
         right[:2],
         [*right[:2], TrendingPage("/a", 1, 2, 1)],
@@ -86,58 +104,71 @@ def test_trends_are_ranks_in_two_periods_and_wrong_ones_are_found() -> None:
     ]
     for each in wrong:
         with pytest.raises(DemoDiffers, match="trending pages of the period at 600"):
-            periods.check(600, each, 3)
+            recount.check_trending(600, each, 3)
+
+
+def test_visits_leave_the_window_with_their_slice() -> None:
+    recount = VisitRecount([[Visit(5.0, "/a", "ann"), Visit(5.0, "/a", "ann"), Visit(15.0, "/a", "bob")]])
+    leaves = 1_000_000 + 100 + 6_000  # 600 s of the log are 6 s
+    recount.advance([2], {(0, 1)}, PACE)
+    recount.check_window({"*": (1, 1), "/a": (1, 1)}, 1_000_000)
+    recount.advance([3], {(0, 1)}, PACE)
+    recount.check_window({"*": (2, 2), "/a": (2, 2)}, leaves - 1)
+    recount.check_window({"*": (1, 1), "/a": (1, 1)}, leaves)
+    with pytest.raises(DemoDiffers, match="at a look"):
+        recount.check_window({"*": (1, 1), "/a": (1, 1)}, leaves + 100)
 
 
 @pytest.mark.parametrize("has_sketches", [True, False])
-def test_queues_count_with_and_without_sketches(tmp_path: Path, has_sketches: bool) -> None:
+def test_queues_count_with_and_without_sketches(
+    tmp_path: Path, has_sketches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_log(tmp_path / "log", Random(4), visits=60, seconds=400.0)
     visits = list(read_log(tmp_path / "log"))
+    if not has_sketches:
+        monkeypatch.setattr("cq.cli.demos.visits.queues.find_spec", lambda package: None)
     queues = VisitQueues()
-    queues.has_sketches = has_sketches
     db = cq.open(f"embedded:{tmp_path / 'visits.db'}")
     queues.configure(db, window="600/10", buckets=2)
 
     now = cq.runtime.time()
     for visit in visits:
         cq.transact(db, partial(queues.count, visits=[visit], at=now))
-    pending = cq.transact(db, lambda tr: queues.unique_now(tr.snapshot, ["*"]))
+    sketches = cq.transact(db, lambda tr: queues.sketches(tr.snapshot, ["*"]))
     assert not cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
     with pytest.raises(NotReady):  # `VisitDemo.look` then looks again later
         cq.transact(db, partial(queues.trending, period=0, limit=3))
     Worker(db, queues=queues.names).drain()
 
-    periods = PeriodViews()
-    periods.count(visits)
-    for start in periods.periods:
-        periods.check(start, cq.transact(db, partial(queues.trending, period=start, limit=3)), 3)
+    recount = recount_of(visits)
+    for start in recount.periods:
+        recount.check_trending(start, cq.transact(db, partial(queues.trending, period=start, limit=3)), 3)
     assert cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
+    assert dict(queues.visits.lifetime.scan(db)) == recount.views
     assert dict(queues.hits.queue.scan(db)) == {
-        page: views for page, views in queues.visits.lifetime.scan(db) if page != "*"
+        page: views for page, views in recount.views.items() if page != "*"
     }
-    responses = cq.transact(db, lambda tr: queues.responses_now(tr.snapshot))
     if has_sketches:
-        compare_visitors(pending, {"*": {visit.visitor for visit in visits}})
-        compare_responses(responses, {name: sorted(numbers) for name, numbers in measures(visits).items()})
+        assert len(recount.check_visitors(sketches[0])) == 1
+        assert len(recount.check_responses(sketches[1])) == 2
     else:
-        assert (pending, responses) == ({}, {})
+        assert sketches == ({}, {})
         assert not {"demo_visits.unique", "demo_visits.responses"} & set(queues.names)
 
 
 def test_the_tables_of_a_look_fit_80_columns() -> None:
     rng = Random(3)
-    numbers = sorted(rng.lognormvariate(15, 3) for _ in range(3_000))
-    visitors = {str(number) for number in range(3_000)}
     page = "/a/long/path/of/a/page/that/no/terminal/could/ever/show/in/one/of/its/columns.html"
-    found = dict.fromkeys(("*", page), sketch("distinct", visitors))
-    unique = compare_visitors(found, dict.fromkeys(found, visitors))
+    sizes = [round(rng.lognormvariate(15, 3)) for _ in range(3_000)]
+    recount = recount_of([Visit(0.0, page, str(number), size) for number, size in enumerate(sizes)])
+    visitors = sketch("distinct", {str(number) for number in range(3_000)})
     look = Look(
         1e9,
         1_234_567,
         123_456,
         ((page, 123_456, 12_345),),
-        unique,
-        compare_responses({"bytes": sketch("quantiles", numbers)}, {"bytes": numbers}),
+        recount.check_visitors(dict.fromkeys(("*", page), visitors)),
+        recount.check_responses({"bytes": sketch("quantiles", sizes)}),
         (TrendingPage(page, 123_456, 1, None), TrendingPage("/b", 1, 2, 10)),
     )
     shown = io.StringIO()
@@ -151,3 +182,51 @@ def test_the_tables_of_a_look_fit_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     for expected in ("1,234,567", "error", "p99", "rank before", "new", "+8"):
         assert any(expected in line for line in lines)
+
+
+def test_a_chart_draws_no_number_that_was_not_seen() -> None:
+    """A page that is not among the first ones of a look may have views all the same."""
+    looks = [
+        Look(0.0, 9, 3, (("/a", 5, 2),)),
+        Look(30_000.0, 9, 3, (("/a", 6, 2),)),
+        Look(60_000.0, 9, 3, (("/b", 7, 2),)),
+        Look(86_400.0, 9, 3, (("/a", 4, 2),)),
+    ]
+
+    drawn = to_svg(looks, 600.0, {})
+
+    lines = re.findall(r'<polyline stroke="var\(--(c.)\)" points="([^"]+)"', drawn)
+    assert [(colour, len(set(points.split()))) for colour, points in lines] == [
+        ("c0", 4),
+        ("c1", 4),
+        ("c2", 1),  # /b
+        ("c3", 2),  # /a
+        ("c3", 1),
+    ]
+    heights = [float(point.split(",")[1]) for _, points in lines for point in points.split()]
+    assert max(heights) < 420 - 46, "nothing at the height of 0"
+    assert "1970-01-01 00:00 to 1970-01-02 00:00 UTC" in drawn
+
+
+def test_a_chart_of_no_looks_or_of_strange_pages_is_one() -> None:
+    looks = [Look(0.0, 5, 2, (("/<b>&" * 10, 5, 2),)), Look(10.0, 0, 0, ())]
+
+    for some in ([], looks[:1], looks):
+        drawn = to_svg(some, 600.0, {})
+        assert drawn.startswith("<svg ")
+        assert "<b>" not in drawn
+
+
+def test_charts_of_visitors_and_of_trending_pages_follow() -> None:
+    estimates = (VisitorEstimate("*", 40, 41, 2.5), VisitorEstimate("/a", 30, 30, 0.0))
+    looks = [Look(0.0, 9, 3, (), estimates), Look(60.0, 9, 3, (), estimates)]
+    periods = {0: [TrendingPage("/a", 5, 1, None)], 300: [TrendingPage("/b", 7, 1, None)]}
+
+    drawn = to_svg(looks, 600.0, periods)
+
+    assert "counted exactly, and by sketches, whose largest error was 2.5 %" in drawn
+    assert (
+        "all pages: at most 40. all pages, sketch: at most 41. /a: at most 30. /a, sketch: at most 30."
+        in drawn
+    )
+    assert "Trending pages: views in 5m. /b: at most 7. /a: at most 5." in drawn

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.cli.demos.words import word_count
-from cq.cli.demos.words.word_count import count_words, files_below
+from cq.cli.demos import words
+from cq.cli.demos.words import count_words, files_below
 
 # Letters whose lower case depends on their neighbours (a final sigma) or is longer, what lower-casing looks
 # across (apostrophes, dots, accents, soft hyphens), and what it does not.
@@ -31,7 +31,7 @@ def test_pieces_change_nothing(tmp_path_factory: pytest.TempPathFactory, text: s
     file = tmp_path_factory.getbasetemp() / "text"
     file.write_bytes(text.encode("utf-8", "replace"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(word_count, "_CHUNK", chunk)
+        patch.setattr(words, "_CHUNK", chunk)
 
         assert count_words(str(file)) == plainly(file.read_bytes().decode())
 

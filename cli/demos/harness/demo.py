@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final
 
 import cq
 from cq import runtime
 from cq.cli.demos.harness.crew import DemoCrew, DemoDiffers, DemoRole
+from cq.cli.demos.harness.roles import Steps
 from cq.cli.shared.output import note, print_json, progress
+from cq.errors import NotReady
 from cq.keys import prefix_end
+from cq.observers.top.cloud import Cloud, CloudReader
 from cq.store.api import Database
 from cq.store.transact import transact
 
@@ -25,22 +30,38 @@ class Demo(ABC):
     """A demo. Subclasses are dataclasses of the options of its command.
 
     Attributes:
-        work: {name: role} of the processes that end when their work is done; set by `start`.
-        services: {name: role} of the processes that run until they are stopped; set by `start`.
+        db: the store with the positions of the steps; set by `start`, as are the following three.
+        work: {name: role} of the processes that end when their work is done.
+        services: {name: role} of the processes that run until they are stopped.
+        steps: the steps whose progress is shown.
         seconds: time limit for the work, and for settling it; infinite: no limit.
     """
 
+    db: Database
     work: Mapping[str, DemoRole]
     services: Mapping[str, DemoRole]
+    steps: Sequence[Steps]
     seconds: ClassVar[float] = 600.0
 
     @abstractmethod
-    def start(self, stack: ExitStack, rng: Random) -> None:
-        """Create queues without data of earlier demos, and the roles; the stack closes resources."""
+    def start(self, stack: ExitStack, folder: Path, rng: Random) -> None:
+        """Create queues without data of earlier demos, and the roles.
 
-    @abstractmethod
+        The stack closes resources; the temporary folder is deleted at the end.
+        """
+
+    def show_progress(self, stack: ExitStack, what: str) -> None:
+        """Show the number of finished steps on a terminal from now on."""
+        self._progress = stack.enter_context(progress())
+        self._task = self._progress.add_task(what, total=sum(each.number for each in self.steps))
+
+    def done(self) -> list[int]:
+        """The numbers of finished steps, read in one transaction."""
+        return transact(self.db, lambda tr: [each.done(tr.snapshot) for each in self.steps])
+
     def look(self) -> None:
-        """Show progress, and check what must hold at any time; called about ten times per second."""
+        """Show progress; called about ten times per second. Subclasses may check what must hold at any time."""
+        self._progress.update(self._task, completed=sum(self.done()))
 
     @abstractmethod
     def is_settled(self) -> bool:
@@ -70,7 +91,8 @@ def run_demo(demo: Demo, seed: int | None, kill_every: float, *, json: bool) -> 
     seed = secrets.randbelow(2**32) if seed is None else seed
     rng = Random(seed)  # noqa: S311 - a load and kills that can be repeated
     with ExitStack() as stack:
-        demo.start(stack, rng)
+        folder = stack.enter_context(TemporaryDirectory(prefix="cq-demo-"))
+        demo.start(stack, Path(folder), rng)
         # After the check of the input, and before all that can fail in another way: a failed run can be repeated.
         note(f"seed {seed}")
         begun = runtime.monotonic()
@@ -114,12 +136,17 @@ def killed(figures: Mapping[str, Any]) -> str:
     return f"{kills:,} process{'' if kills == 1 else 'es'} killed"
 
 
-@contextmanager
-def shown_progress(what: str) -> Iterator[Callable[[int, int], object]]:
-    """Show progress on a terminal; yields a function of the number done and the total."""
-    with progress() as display:
-        task = display.add_task(what)
-        yield lambda done, total: display.update(task, completed=done, total=total)
+def numbered(what: str, roles: Iterable[DemoRole]) -> dict[str, DemoRole]:
+    """Roles of one kind with their names: `{"worker 1": ..., "worker 2": ...}`."""
+    return {f"{what} {number}": role for number, role in enumerate(roles, 1)}
+
+
+def published(db: Database, queue: str) -> Cloud | None:
+    """The last cloud of a queue; None if none was published, because no key has a value."""
+    try:
+        return transact(db, lambda tr: CloudReader(queue).read(tr.snapshot))
+    except NotReady:
+        return None
 
 
 def delete_earlier(db: Database, prefix: bytes, queues: Iterable[str] = ()) -> None:

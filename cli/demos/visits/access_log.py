@@ -6,13 +6,12 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, NamedTuple, cast
 
 _LINE: Final = re.compile(
     rb"(?P<host>\S+) \S+ \S+ \[(?P<time>[^\]]{20,40})\] "
@@ -27,8 +26,7 @@ _LINE_BYTES: Final = 65_536
 _MICRO: Final = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(NamedTuple):
     """A visit of a page.
 
     Attributes:
@@ -50,7 +48,7 @@ class NoVisit(ValueError):
     """A line is not a line of an access log; the message says why."""
 
 
-def read_log(path: Path, skip: Callable[[int, str], object] = lambda line, reason: None) -> Iterator[Visit]:
+def read_log(path: Path, skip: Callable[[str], object] = lambda line: None) -> Iterator[Visit]:
     """The visits in a plain or gzip file, in the order of the file.
 
     A visit is a GET with an answer of status 2xx or 304. The address and, in the combined format, the browser identify
@@ -60,7 +58,7 @@ def read_log(path: Path, skip: Callable[[int, str], object] = lambda line, reaso
 
     Args:
         path: path of the file.
-        skip: called with the number of each line in another format, and the reason.
+        skip: called for each line in another format, with its place and the reason.
     """
     with path.open("rb") as plain:
         is_compressed = plain.read(len(_GZIP)) == _GZIP
@@ -70,7 +68,7 @@ def read_log(path: Path, skip: Callable[[int, str], object] = lambda line, reaso
                 try:
                     visit = parse(line)
                 except NoVisit as error:
-                    skip(number, str(error))
+                    skip(f"{path}:{number}: {error}")
                 else:
                     if visit is not None:
                         yield visit

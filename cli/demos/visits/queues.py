@@ -1,9 +1,10 @@
-"""The queues of the demo of visits: exact counts, and sketches of visitors and responses."""
+"""The queues of the demo of visits, and all that a look reads of them."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby
 from typing import Any, Final
@@ -11,7 +12,6 @@ from typing import Any, Final
 import cq
 from cq.admin.configure import put_observer
 from cq.cli.demos.visits.access_log import Visit
-from cq.cli.demos.visits.trends import PERIOD, ROLLUP, SHORTEST, TrendingPage
 from cq.config.rollup import RollUp
 from cq.keys import QueueKeys
 from cq.observers.top.index import LAST_PART, top
@@ -26,8 +26,29 @@ SIZE: Final = "bytes"
 TOOK: Final = "seconds"
 MEASURES: Final = (SIZE, TOOK)
 """Numbers of responses: sizes in bytes, times in seconds."""
+PERIOD: Final = "5m"
+PERIOD_SECONDS: Final = 300
+_SHORTEST: Final = 60
+_ROLLUP: Final = f"1m:forever,{PERIOD}:forever"
+"""Periods of the log's own time; nothing expires, because the times of a log may be long ago."""
 LEFT_OUT: Final = 'left out: sketches of visitors and responses: run `pip install "combine-queue[sketches]"`'
 _PACKAGE: Final = "datasketches"
+
+
+@dataclass(frozen=True)
+class TrendingPage:
+    """A page of the top of a period.
+
+    Attributes:
+        views: in the period.
+        rank: 1 plus the number of pages with more views in the period.
+        before: the rank in the period before; None without views there.
+    """
+
+    page: str
+    views: int
+    rank: int
+    before: int | None
 
 
 class VisitQueues:
@@ -39,6 +60,8 @@ class VisitQueues:
         responses: {measure: sketch of all its numbers}.
         hits: views of pages by periods of the log's time.
         has_sketches: whether the package for sketches is installed; without it the demo leaves out these two.
+        names: of the configured queues, for workers, which also work on their levels.
+        possible: the names of all queues, including those that are left out.
     """
 
     def __init__(self) -> None:
@@ -46,26 +69,17 @@ class VisitQueues:
         self.unique = cq.CombineQueue[str, Any](f"{NAME}.unique")
         self.responses = cq.CombineQueue[str, Any](f"{NAME}.responses")
         self.hits = cq.Window[str, int](f"{NAME}.hits")
+        self._levels = [level.queue_of(self.hits.name) for level in RollUp.parse(_ROLLUP).levels]
         self.has_sketches = find_spec(_PACKAGE) is not None
-
-    @property
-    def possible(self) -> list[str]:
-        """The names of all queues, including those that are left out."""
-        return [*self.visits.queues, self.hits.name, self.unique.name, self.responses.name]
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the configured queues, for workers, which also work on their levels."""
-        return self.possible if self.has_sketches else [*self.visits.queues, self.hits.name]
-
-    @property
-    def _levels(self) -> list[str]:
-        return [level.queue_of(self.hits.name) for level in RollUp.parse(ROLLUP).levels]
+        self.names = [*self.visits.queues, self.hits.name]
+        self.possible = [*self.names, self.unique.name, self.responses.name]
+        if self.has_sketches:
+            self.names = self.possible
 
     def configure(self, db: Database, *, window: object, buckets: int) -> None:
         """Create the queues."""
         self.visits.configure(db, window=window, buckets=buckets)
-        cq.configure(db, self.hits.name, key=str, rollup=ROLLUP, buckets=buckets)
+        cq.configure(db, self.hits.name, key=str, rollup=_ROLLUP, buckets=buckets)
         put_observer(db, self._levels[-1], top(ranks=True, group=LAST_PART))
         if self.has_sketches:
             cq.configure(db, self.unique.name, key=str, combiner="distinct", buckets=buckets)
@@ -80,14 +94,14 @@ class VisitQueues:
                 visitors[page].append(visitor)
             self.unique.add(tr, visitors)
             self.responses.add(tr, measures(visits))
-        for start, group in groupby(visits, lambda visit: visit.time // SHORTEST * SHORTEST):
+        for start, group in groupby(visits, lambda visit: visit.time // _SHORTEST * _SHORTEST):
             self.hits.add(tr, Counter(visit.page for visit in group), at=start)
         return self.visits.count_many(tr, seen, at=at)
 
     def trending(self, tr: TransactionRead, period: int, limit: int) -> tuple[TrendingPage, ...]:
         """The most viewed pages of a period, as far as workers have combined."""
         entries = trending(tr, self.hits.name, by=PERIOD, at=period, limit=limit)
-        return tuple(TrendingPage(each.key, each.score, each.rank, each.before) for each in entries)
+        return tuple(TrendingPage(*entry) for entry in entries)
 
     def are_hits_combined(self, tr: TransactionRead) -> bool:
         """Whether workers have combined all views by periods."""
@@ -95,17 +109,15 @@ class VisitQueues:
         rows = [tr.get_range(*QueueKeys(name).notifications(), limit=1) for name in names]
         return not any(each.to_list() for each in rows)
 
-    def unique_now(self, tr: TransactionRead, pages: Sequence[str]) -> dict[str, Any]:
-        """{page: sketch or None} of these pages, with queued updates; empty without the package for sketches."""
-        return _now(tr, self.unique, pages) if self.has_sketches else {}
+    def sketches(self, tr: TransactionRead, pages: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """{page: sketch or None} of these pages, and {measure: sketch or None}, with queued updates.
 
-    def responses_now(self, tr: TransactionRead) -> dict[str, Any]:
-        """{measure: sketch or None}, with queued updates; empty without the package for sketches."""
-        return _now(tr, self.responses, MEASURES) if self.has_sketches else {}
-
-
-def _now(tr: TransactionRead, queue: cq.CombineQueue[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    return {key: queue.get(tr, key, pending=True) for key in keys}
+        Empty without the package for sketches.
+        """
+        if not self.has_sketches:
+            return {}, {}
+        unique = {page: self.unique.get(tr, page, pending=True) for page in pages}
+        return unique, {measure: self.responses.get(tr, measure, pending=True) for measure in MEASURES}
 
 
 def measures(visits: Iterable[Visit]) -> dict[str, list[float]]:

@@ -1,37 +1,79 @@
-"""The recount of the demo of visits: from the log and the positions of the servers, without the store."""
+"""The recount of the demo of visits: from the log and the positions of the servers, without the store.
+
+Sums and ranks must be equal. Estimates of sketches must be within the bounds that the sketches state, which hold in 95
+or 99 of 100 cases. The comparison allows three times their distance, at least six standard deviations, so that it never
+fails for sketches of a correct build.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
 
+from cq.cli.demos.harness.crew import DemoDiffers
+from cq.cli.demos.harness.demo import compare
 from cq.cli.demos.visits.access_log import Visit
-from cq.cli.demos.visits.queues import SITE, measures
+from cq.cli.demos.visits.queues import PERIOD_SECONDS, SITE, TrendingPage, measures
 from cq.cli.demos.visits.replay import ReplayClock
-from cq.cli.demos.visits.trends import PeriodViews
 from cq.config.window import milliseconds
+
+_TIMES: Final = 3
+_SLACK: Final = 2
+"""Visitors beyond the bounds: two with the same hash are counted once, which no bound of a small sketch includes."""
+_RANKS: Final = (0.5, 0.99)
+
+
+@dataclass(frozen=True)
+class VisitorEstimate:
+    """The distinct visitors of a page: exact, and by a sketch.
+
+    Attributes:
+        error_percent: difference of the estimate from the exact number.
+    """
+
+    page: str
+    visitors: int
+    estimate: int
+    error_percent: float
+
+
+@dataclass(frozen=True)
+class ResponseNumbers:
+    """The quantiles of sizes or times of responses: exact, and by a sketch."""
+
+    measure: str
+    responses: int
+    p50: float
+    p50_estimate: float
+    p99: float
+    p99_estimate: float
 
 
 class VisitRecount:
-    """The counts that the queues must have after some visits.
+    """The counts that the queues must have after some visits. All `check` methods raise `DemoDiffers`.
 
     Args:
         parts: the visits of each server, in order.
 
     Attributes:
-        places: the number of recounted visits of each server.
-        readers: {page: all its visitors}, with the page `SITE` for the whole site.
+        views: {page: all its views}, with the page `SITE` for the whole site.
+        readers: {page: all its visitors}, with `SITE`.
         numbers: {measure: its numbers, ascending}.
-        periods: the views by periods.
+        periods: {start of a period of the log's time: {page: its views}}.
     """
 
     def __init__(self, parts: Sequence[Sequence[Visit]]) -> None:
         self._parts = parts
+        self._places = [0] * len(parts)
         self._inside: list[tuple[int, Visit]] = []
-        self.places = [0] * len(parts)
+        self.views: Counter[str] = Counter()
         self.readers: defaultdict[str, set[str]] = defaultdict(set)
         self.numbers: defaultdict[str, list[float]] = defaultdict(list)
-        self.periods = PeriodViews()
+        self.periods: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     def advance(self, places: Sequence[int], late: Collection[tuple[int, int]], pace: ReplayClock) -> None:
         """Recount the visits up to these positions.
@@ -42,24 +84,26 @@ class VisitRecount:
             pace: the clock of the replay.
         """
         spec = pace.spec
-        for number, place in enumerate(places):
-            visits = self._parts[number][self.places[number] : place]
-            for line, visit in enumerate(visits, self.places[number]):
-                if (number, line) not in late:
-                    at = milliseconds(pace.at(visit.time))
-                    # A visit leaves the window together with all visits of its slice.
-                    self._inside.append((at - at % spec.slice + spec.slice + spec.width, visit))
-                for page in (visit.page, SITE):
+        for number, (begin, end) in enumerate(zip(self._places, places, strict=True)):
+            visits = self._parts[number][begin:end]
+            self._inside += [
+                (spec.expires(milliseconds(pace.at(visit.time))), visit)
+                for place, visit in enumerate(visits, begin)
+                if (number, place) not in late
+            ]
+            for visit in visits:
+                self.periods[period_of(visit.time)][visit.page] += 1
+                for page in (SITE, visit.page):  # the site first, also of pages with equal views
+                    self.views[page] += 1
                     self.readers[page].add(visit.visitor)
-            self.periods.count(visits)
             for measure, numbers in measures(visits).items():
                 self.numbers[measure] += numbers
         for ascending in self.numbers.values():
             ascending.sort()
-        self.places = list(places)
+        self._places = list(places)
 
-    def within(self, now: int) -> dict[str, tuple[int, int]]:
-        """{page: (views, visitors)} of the window at a time in milliseconds since 1970; it must not decrease."""
+    def check_window(self, found: Mapping[str, tuple[int, int]], now: int) -> None:
+        """Check {page: (views, visitors)} of the window at a time in milliseconds; it must not decrease."""
         self._inside = [(leaves, visit) for leaves, visit in self._inside if leaves > now]
         views: Counter[str] = Counter()
         visitors: defaultdict[str, set[str]] = defaultdict(set)
@@ -67,4 +111,69 @@ class VisitRecount:
             for page in (visit.page, SITE):
                 views[page] += 1
                 visitors[page].add(visit.visitor)
-        return {page: (views[page], len(visitors[page])) for page in views}
+        compare("at a look", found, {page: (views[page], len(visitors[page])) for page in views})
+
+    def check_trending(self, start: int, found: Sequence[TrendingPage], limit: int) -> None:
+        """Check that these are the first `limit` pages of a period; equal ones may be in any order."""
+        views, earlier = (self.periods.get(each, Counter()) for each in (start, start - PERIOD_SECONDS))
+        what, by_page = f"trending pages of the period at {start}", {each.page: each for each in found}
+        most = sorted(views.values(), reverse=True)[:limit]
+        compare(what, {"views": [each.views for each in by_page.values()]}, {"views": most})
+        recounted = {
+            page: TrendingPage(page, views[page], _rank(views, page) or 0, _rank(earlier, page))
+            for page in by_page
+        }
+        compare(what, by_page, recounted)
+
+    def check_visitors(self, found: Mapping[str, Any]) -> tuple[VisitorEstimate, ...]:
+        """Check {page: sketch of its visitors, or None without visitors}; returns the estimates."""
+        sketches = {page: sketch for page, sketch in found.items() if sketch is not None}
+        wanted = [page for page in found if self.readers.get(page)]
+        compare("pages with a sketch of visitors", dict.fromkeys(sketches, 1), dict.fromkeys(wanted, 1))
+        return tuple(self._estimate(page, sketch) for page, sketch in sketches.items())
+
+    def _estimate(self, page: str, sketch: Any) -> VisitorEstimate:
+        exact, estimate = len(self.readers[page]), sketch.estimate
+        below, above = (_TIMES * (bound - estimate) for bound in (sketch.lower, sketch.upper))
+        if not below - _SLACK <= exact - estimate <= above + _SLACK:
+            raise DemoDiffers(
+                f"distinct visitors of {page!r}: a sketch estimates {estimate:,} ({sketch.lower:,} to "
+                f"{sketch.upper:,}) instead of {exact:,}"
+            )
+        return VisitorEstimate(page, exact, estimate, round(100 * (estimate - exact) / exact, 2))
+
+    def check_responses(self, found: Mapping[str, Any]) -> tuple[ResponseNumbers, ...]:
+        """Check {measure: sketch of its numbers, or None without numbers}; returns the quantiles."""
+        sketches = {measure: sketch for measure, sketch in found.items() if sketch is not None}
+        compare(
+            "number, minimum and maximum of responses",
+            {measure: (each.count, each.minimum, each.maximum) for measure, each in sketches.items()},
+            {name: (len(each), each[0], each[-1]) for name, each in self.numbers.items() if name in found},
+        )
+        return tuple(self._quantiles(measure, sketch) for measure, sketch in sketches.items())
+
+    def _quantiles(self, measure: str, sketch: Any) -> ResponseNumbers:
+        ascending, figures = self.numbers[measure], []
+        for rank in _RANKS:
+            estimate, error = sketch.quantile(rank), _TIMES * sketch.rank_error
+            lowest = bisect_left(ascending, estimate) / len(ascending)
+            highest = bisect_right(ascending, estimate) / len(ascending)
+            if not lowest - error <= rank <= highest + error:
+                raise DemoDiffers(
+                    f"{measure} of responses: a sketch has {estimate:,} at the rank {rank}, and {lowest:.4f} to "
+                    f"{highest:.4f} of {len(ascending):,} responses have less"
+                )
+            # The smallest number that at least this share of all numbers does not exceed.
+            figures += [ascending[ceil(rank * len(ascending)) - 1], estimate]
+        return ResponseNumbers(measure, len(ascending), *figures)
+
+
+def _rank(views: Mapping[str, int], page: str) -> int | None:
+    """1 plus the number of pages with more views; None for a page without views."""
+    own = views.get(page)
+    return None if own is None else 1 + sum(number > own for number in views.values())
+
+
+def period_of(time: float) -> int:
+    """The start of the period of a time of the log."""
+    return int(time // PERIOD_SECONDS) * PERIOD_SECONDS

@@ -1,24 +1,21 @@
-"""The events of the demo of tags: generated from a seed or read from a file, partitioned by entity, and recounted.
+"""The events of the demo of tags: generated from a seed or read from a file, and partitioned by entity.
 
 An event says that an entity gets a tag (`by` 1) or loses one (`by` -1), and is one line of a file:
 
     {"entity": "article 17", "tag": "python", "by": 1}
-
-They are partitioned like a log of events: all events of an entity are in one partition, in their order.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from cq.cli.demos.harness.counted_database import WriteCounts
+from cq.cli.demos.harness.roles import WriteCounts
 from cq.encoding import codec
 from cq.errors import InvalidData
 
@@ -34,22 +31,6 @@ class TagEvent(NamedTuple):
     entity: str
     tag: str
     by: int
-
-
-class TagRecount(NamedTuple):
-    """The counts that all events result in.
-
-    Attributes:
-        events: number of events.
-        counts: {tag: number of entities with the tag}, without zeros.
-    """
-
-    events: int
-    counts: dict[str, int]
-
-    def top(self, number: int) -> list[tuple[str, int]]:
-        """The most frequent tags; tags with equal counts are in order."""
-        return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 def generated(number: int, rng: Random) -> Iterator[TagEvent]:
@@ -97,29 +78,13 @@ def _event(line: str, where: str) -> TagEvent:
     )
 
 
-def part(events: Iterable[TagEvent], paths: Sequence[Path]) -> TagRecount:
-    """Write the events to one file per partition, and recount them."""
-    counts: Counter[str] = Counter()
-    number = 0
-    files = [path.open("w", encoding="utf-8") for path in paths]
-    try:
-        for number, (entity, tag, by) in enumerate(events, 1):  # noqa: B007 - used below
-            counts[tag] += by
-            # Not `hash`: runs with one seed must have the same partitions. Text from JSON may have lone surrogates.
-            partition = crc32(entity.encode("utf-8", "surrogatepass")) % len(files)
-            files[partition].write(json.dumps([tag, by]) + "\n")
-    finally:
-        for file in files:
-            file.close()
-    return TagRecount(number, {tag: count for tag, count in counts.items() if count})
-
-
-def of_partition(path: Path) -> Iterator[tuple[str, int]]:
-    """The (tag, change) pairs of a partition that `part` has written."""
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            tag, by = json.loads(line)
-            yield tag, by
+def by_entity(events: Iterable[TagEvent], number: int) -> list[list[tuple[str, int]]]:
+    """The (tag, change) pairs in `number` partitions, like a log of events: those of an entity in one, in order."""
+    parts: list[list[tuple[str, int]]] = [[] for _ in range(number)]
+    for entity, tag, by in events:
+        # Not `hash`: runs with one seed must have the same partitions. Text from JSON may have lone surrogates.
+        parts[crc32(entity.encode("utf-8", "surrogatepass")) % number].append((tag, by))
+    return parts
 
 
 def merged_writes(changes: Iterable[tuple[str, int]], tags: int) -> tuple[WriteCounts, int]:

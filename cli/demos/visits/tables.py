@@ -1,4 +1,4 @@
-"""The looks of the demo of visits: their numbers, as tables on a terminal and as a chart."""
+"""The looks of the demo of visits: their numbers, as tables on a terminal and as charts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any, Final
 from rich.console import Group
 from rich.live import Live
 
-from cq.cli.demos.visits.queues import SITE, TOOK
-from cq.cli.demos.visits.sketches import ResponseNumbers, VisitorEstimate
-from cq.cli.demos.visits.trends import PERIOD, TrendingPage
+from cq.cli.demos.visits.queues import PERIOD, SITE, TOOK, TrendingPage
+from cq.cli.demos.visits.recount import ResponseNumbers, VisitorEstimate
 from cq.cli.shared.chart import MAX_LINES, Chart, line_chart
 from cq.cli.shared.chart import to_svg as image
 from cq.cli.shared.output import as_word, make_table, stderr
@@ -44,6 +43,9 @@ class Look:
     trending: tuple[TrendingPage, ...] = ()
 
 
+# Charts
+
+
 def to_svg(looks: Sequence[Look], window: float, periods: Mapping[int, Sequence[TrendingPage]]) -> str:
     """The charts of a replay: of the window, of the visitors of all time, and of the trending pages.
 
@@ -52,57 +54,51 @@ def to_svg(looks: Sequence[Look], window: float, periods: Mapping[int, Sequence[
         window: the width of the window, in seconds.
         periods: {start: trending pages} of each period of the log's time, in seconds since 1970.
     """
-    charts = [_window_chart(looks, window)]
+    times = [look.time for look in looks]
+    lines: dict[str, Sequence[int | None]] = {
+        "views": [look.views for look in looks],
+        "visitors": [look.visitors for look in looks],
+        **_lines([{page: views for page, views, _ in look.top} for look in looks], _PAGES_DRAWN),
+    }
+    title = f"Visits of the last {window / 60:,.3g} minutes"
+    charts = [line_chart(title, "at each look as recounted, by the clock of the log", times, lines)]
     if any(look.unique for look in looks):
-        charts.append(_visitor_chart(looks))
+        charts.append(_visitor_chart(looks, times))
     if periods:
-        charts.append(_trending_chart(periods))
+        views = [{each.page: each.views for each in pages} for pages in periods.values()]
+        about = "by the clock of the log, where a page is among the first"
+        title = f"Trending pages: views in {PERIOD}"
+        charts.append(line_chart(title, about, list(periods), _lines(views, MAX_LINES)))
     return image(*charts)
 
 
-def _window_chart(looks: Sequence[Look], window: float) -> Chart:
-    """Views, visitors, and views of the most viewed pages."""
+def _lines(rows: Sequence[Mapping[str, int]], number: int) -> dict[str, list[int | None]]:
+    """{page: its number in each row} of the pages with the highest numbers.
+
+    None, not 0, where a row lacks a page: a page that is not among the first ones may have views.
+    """
     highest: Counter[str] = Counter()
-    for look in looks:
-        for page, views, _ in look.top:
-            highest[page] = max(highest[page], views)
-    lines: dict[str, list[int | None]] = {
-        "views": [look.views for look in looks],
-        "visitors": [look.visitors for look in looks],
-    }
-    for page, _ in highest.most_common(_PAGES_DRAWN):
-        # None, not 0: a page that is not among the first pages of a look may have views.
-        lines[page] = [{each: views for each, views, _ in look.top}.get(page) for look in looks]
-    title = f"Visits of the last {window / 60:,.3g} minutes"
-    about = "at each look as recounted, by the clock of the log"
-    return line_chart(title, about, [look.time for look in looks], lines)
+    for row in rows:
+        highest |= Counter(row)
+    return {page: [row.get(page) for row in rows] for page, _ in highest.most_common(number)}
 
 
-def _visitor_chart(looks: Sequence[Look]) -> Chart:
+def _visitor_chart(looks: Sequence[Look], times: Sequence[float]) -> Chart:
     """Visitors of all time, counted exactly and estimated by sketches: of all pages, and of the page with the most."""
-    found = [{each.page: each for each in look.unique} for look in looks]
-    most = Counter({each.page: each.visitors for look in looks for each in look.unique if each.page != SITE})
+    estimates = [{each.page: each.estimate for each in look.unique} for look in looks]
     lines: dict[str, list[int | None]] = {}
-    for page in (SITE, *(page for page, _ in most.most_common(1))):
+    for page, exact in _lines(
+        [{each.page: each.visitors for each in look.unique} for look in looks], 2
+    ).items():
         name = "all pages" if page == SITE else page
-        here = [each.get(page) for each in found]
-        lines[name] = [each.visitors if each else None for each in here]
-        lines[f"{name[:13]}, sketch"] = [each.estimate if each else None for each in here]
+        lines[name] = exact
+        lines[f"{name[:13]}, sketch"] = [row.get(page) for row in estimates]
     worst = max((abs(each.error_percent) for look in looks for each in look.unique), default=0.0)
     about = f"counted exactly, and by sketches, whose largest error was {worst:.1f} %"
-    return line_chart("Visitors of all time", about, [look.time for look in looks], lines)
+    return line_chart("Visitors of all time", about, times, lines)
 
 
-def _trending_chart(periods: Mapping[int, Sequence[TrendingPage]]) -> Chart:
-    """Views of the pages that had the most views in a period."""
-    views = {start: {each.page: each.views for each in pages} for start, pages in periods.items()}
-    highest: Counter[str] = Counter()
-    for of_period in views.values():
-        highest |= Counter(of_period)
-    # None, not 0: a page that is not among the first pages of a period may have views.
-    lines = {page: [each.get(page) for each in views.values()] for page, _ in highest.most_common(MAX_LINES)}
-    about = "by the clock of the log, where a page is among the first"
-    return line_chart(f"Trending pages: views in {PERIOD}", about, list(views), lines)
+# Tables
 
 
 @contextmanager
@@ -122,7 +118,7 @@ def look_tables(look: Look) -> Any:
     rows = []
     for page, views, visitors in ((SITE, look.views, look.visitors), *look.top):
         row = [clock(look.time) if page == SITE else as_word(page), f"{views:,}", f"{visitors:,}"]
-        rows.append(row + (_estimated(estimates.get(page)) if estimates else []))
+        rows.append([*row, *(_estimated(estimates[page]) if page in estimates else [""] * (len(heads) - 3))])
     tables: list[Any] = [make_table(heads, rows, right=heads[1:])]
     if look.trending:
         tables += ["", trending_table(look.trending)]
@@ -138,6 +134,10 @@ def visitor_table(estimates: Sequence[VisitorEstimate]) -> Any:
         ["all pages" if each.page == SITE else as_word(each.page), *_estimated(each)] for each in estimates
     )
     return make_table(heads, rows, right=heads[1:])
+
+
+def _estimated(each: VisitorEstimate) -> list[str]:
+    return [f"{each.visitors:,}", f"{each.estimate:,}", f"{each.error_percent:+.1f} %"]
 
 
 def response_table(responses: Sequence[ResponseNumbers]) -> Any:
@@ -162,17 +162,9 @@ def trending_table(pages: Sequence[TrendingPage]) -> Any:
 
 
 def _change(each: TrendingPage) -> str:
-    return (
-        "new" if each.before is None else f"{each.before - each.rank:+}" if each.before != each.rank else "="
-    )
-
-
-def _estimated(each: VisitorEstimate | None) -> list[str]:
-    return (
-        ["", "", ""]
-        if each is None
-        else [f"{each.visitors:,}", f"{each.estimate:,}", f"{each.error_percent:+.1f} %"]
-    )
+    if each.before is None:
+        return "new"
+    return f"{each.before - each.rank:+}" if each.before != each.rank else "="
 
 
 def clock(time: float) -> str:

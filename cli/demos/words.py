@@ -1,33 +1,37 @@
-"""The demo of words: text files are counted by loader threads and worker processes."""
+"""`cq demo words`: loader threads count the words of text files, and worker processes combine the counts.
+
+Each file is a document, see `Documents`. The ancestor's word count: words are the runs of letters in the lower-cased
+text.
+"""
 
 from __future__ import annotations
 
 import heapq
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count, islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TextIO, TypeVar
 
 import cq
 from cq.admin.configure import change, requested
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness.crew import run_role
-from cq.cli.demos.harness.worker import run_worker
-from cq.cli.demos.words.word_count import count_words, files_below
+from cq.cli.demos.harness.demo import numbered, published
+from cq.cli.demos.harness.roles import run_worker
 from cq.cli.shared.crew import Crew
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_json, print_table, progress, quantity
 from cq.config.flags import read_flags
 from cq.config.queue import read_config
-from cq.errors import ConfigurationError, NotReady, TooLarge
+from cq.errors import ConfigurationError, TooLarge
 from cq.intake.documents import Documents
 from cq.observers.export.spec import export_spec
 from cq.observers.sql.configured import find_export
-from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top as top_spec
 from cq.observers.worker.worker import Worker
 
@@ -36,6 +40,11 @@ R = TypeVar("R")
 
 QUEUE: Final = "demo_words"
 TABLE: Final = "demo_word_counts"
+WORD: Final = re.compile(r"[^\W\d_]+")
+_AT_ONCE: Final = 100
+_CHUNK: Final = 1 << 20
+_ENDS: Final = ' \n\t0123456789,;()[]{}<>=+-*/\\|&%$#@!?~"'
+"""Before these a text can be cut: they are no letters, and lower-casing looks at no neighbour across them."""
 REPORTING_ENV: Final = "CQ_DEMO_REPORTING_URL"
 """The environment variable with the URL of the demo's own reporting database."""
 
@@ -46,10 +55,8 @@ def run_words(paths: list[str], store: str, *, workers: int, loaders: int, top: 
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db, store)  # before files are read, which may take long
     _observe(db, store)
-    roles = {
-        f"worker {number + 1}": partial(run_worker, url=store, queues=[QUEUE]) for number in range(workers)
-    }
-    with Crew(roles, run_role) as crew:
+    roles = [partial(run_worker, url=store, queues=[QUEUE])] * workers
+    with Crew(numbered("worker", roles), run_role) as crew:
         loaded = _load(db, paths, loaders)
         _drain(db, store, crew)
         Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
@@ -57,7 +64,8 @@ def run_words(paths: list[str], store: str, *, workers: int, loaders: int, top: 
     if json:
         print_json({**loaded, "distinct": distinct, "top": [[word, count] for word, count in most]})
         return
-    weights = _weights(db)
+    cloud = published(db, QUEUE)
+    weights = {entry.key: entry.weight for entry in cloud.entries} if cloud else {}
     rows = ([word, f"{count:,}", weights.get(word, "")] for word, count in most)
     print_table(["word", "count", "weight"], rows, right=["count", "weight"])
     note(
@@ -86,15 +94,6 @@ def _reporting_url(store: str) -> str:
     return f"sqlite:///{os.path.abspath(os.path.expanduser(path)).removesuffix('.db')}-reporting.db"
 
 
-def _weights(db: Any) -> dict[str, int]:
-    """The weights of the words in the published cloud."""
-    try:
-        cloud = db.transact(lambda tr: CloudReader(QUEUE).read(tr.snapshot))
-    except NotReady:
-        return {}  # no file has a word
-    return {entry.key: entry.weight for entry in cloud.entries}
-
-
 def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
     """Store every file as a document, and remove those of deleted files; returns numbers of documents and updates."""
     documents = Documents(cq.CombineQueue(QUEUE))
@@ -102,9 +101,7 @@ def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
     with progress() as display, ThreadPoolExecutor(loaders) as pool:
         files = list(files_below(paths, _skip))
         task = display.add_task("files loaded", total=len(files))
-        for path, updates in _run_in_threads(
-            pool, loaders, lambda path: _store(db, documents, path, binary), files
-        ):
+        for path, updates in _run_in_threads(pool, lambda path: _store(db, documents, path, binary), files):
             display.advance(task)
             if updates is not None:
                 seen.add(os.fsencode(path))
@@ -114,9 +111,7 @@ def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
         deleted = [
             document for document in documents.ids(db) if document not in seen and _is_below(document, paths)
         ]
-        for _, updates in _run_in_threads(
-            pool, loaders, lambda document: documents.remove(db, document), deleted
-        ):
+        for _, updates in _run_in_threads(pool, lambda document: documents.remove(db, document), deleted):
             loaded["updates"] += updates
     if binary:  # one line: a folder of pictures would hide the others
         note(f"skipped, not UTF-8: {quantity(len(binary), 'file')}, such as {min(binary)}")
@@ -144,19 +139,12 @@ def _skip(error: OSError, path: str = "") -> None:
 
 
 def _run_in_threads(
-    pool: ThreadPoolExecutor, limit: int, work: Callable[[T], R], tasks: Iterable[T]
+    pool: ThreadPoolExecutor, work: Callable[[T], R], tasks: Iterable[T]
 ) -> Iterator[tuple[T, R]]:
-    """Yield (task, result) of each task when it is done.
-
-    At most `2 * limit` tasks are submitted at a time: results must not pile up in memory.
-    """
-    waiting = iter(tasks)
-    running = {pool.submit(work, task): task for task in islice(waiting, 2 * limit)}
-    while running:
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            yield running.pop(future), future.result()
-        running.update({pool.submit(work, task): task for task in islice(waiting, len(done))})
+    """Yield (task, result) of each task; some tasks at a time: results must not pile up in memory."""
+    left = iter(tasks)
+    while some := list(islice(left, _AT_ONCE)):
+        yield from zip(some, pool.map(work, some), strict=True)
 
 
 def _is_below(document: bytes, paths: list[str]) -> bool:
@@ -190,3 +178,60 @@ def _top(items: Iterable[tuple[str, int]], number: int) -> tuple[int, list[tuple
     counted = (item for item, _ in zip(items, counter, strict=False))
     most = heapq.nsmallest(number, counted, key=lambda item: (-item[1], item[0]))
     return next(counter), most
+
+
+# Files and their words
+
+
+def files_below(
+    paths: Iterable[str], unreadable: Callable[[OSError], object] = lambda error: None
+) -> Iterator[str]:
+    """The absolute paths of all files that the paths are or have below them, each once, in a stable order.
+
+    Links to folders are not followed; folders that cannot be read are told to `unreadable`. Raises `OSError` for a
+    path that does not exist.
+    """
+    seen: set[str] = set()
+    for path in map(os.path.abspath, paths):
+        if os.path.isdir(path):
+            found = _walk(path, unreadable)
+        else:
+            os.stat(path)  # raises when there is nothing
+            found = iter([path])
+        for file in found:
+            if file not in seen:
+                seen.add(file)
+                yield file
+
+
+def _walk(folder: str, unreadable: Callable[[OSError], object]) -> Iterator[str]:
+    for parent, folders, files in os.walk(folder, onerror=unreadable):
+        folders.sort()
+        for file in sorted(files):
+            path = os.path.join(parent, file)
+            if os.path.isfile(path):
+                yield path
+
+
+def count_words(path: str) -> Counter[str]:
+    """How often each word occurs in a file; raises `UnicodeDecodeError` unless it is UTF-8, and `OSError`.
+
+    Reads the file in pieces, so that memory grows with the number of different words, not with the file.
+    """
+    counts: Counter[str] = Counter()
+    with open(path, encoding="utf-8") as stream:
+        for text in _pieces(stream):
+            counts.update(WORD.findall(text.lower()))
+    return counts
+
+
+def _pieces(stream: TextIO) -> Iterator[str]:
+    """The text in pieces that begin where no word and no lower-casing is cut apart."""
+    held: list[str] = []
+    while chunk := stream.read(_CHUNK):
+        end = max(map(chunk.rfind, _ENDS))
+        if end >= 0:
+            yield "".join([*held, chunk[:end]])
+            held, chunk = [], chunk[end:]
+        held.append(chunk)
+    yield "".join(held)

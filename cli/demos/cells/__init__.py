@@ -1,1 +1,0 @@
-"""`cq demo cells`: users in many stores, moved while they are written to."""

@@ -1,0 +1,400 @@
+"""`cq demo chat`: messages in feeds, while processes are killed and one receiver is flooded.
+
+The ledger has a row for each transaction of a sender, with the versionstamp of its commit in the key. Its rows in order
+are the history that the recount uses: it has the members of each group at each message, and so the expected messages of
+every user. Each terminal stores the messages that it has seen, in the transaction that moves its position.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any, Final, NamedTuple
+
+import cq
+from cq import runtime
+from cq.cli.demos.harness.crew import DemoDiffers
+from cq.cli.demos.harness.demo import Demo, delete_earlier, killed, numbered
+from cq.cli.demos.harness.roles import Steps, run_worker
+from cq.cli.shared.options import make_store
+from cq.cli.shared.output import note, print_table, quantity
+from cq.encoding import codec
+from cq.feeds.feed import Feed, Message
+from cq.feeds.verify import verify_feed
+from cq.keys import VERSIONSTAMP_BYTES, prefix_end
+from cq.observers.feeds.tasks import read_status
+from cq.store.api import Database, Transaction
+from cq.store.row_pages import scan_rows
+from cq.store.transact import transact
+
+FEED: Final = "demo_chat"
+FLOODED: Final = "user 0"
+"""The flooded receiver."""
+FLOODER: Final = "flooder"
+KEYS: Final = b"demo_chat/"
+"""The prefix of the demo's own keys."""
+_LEDGER: Final = KEYS + b"ledger/"
+_SEEN: Final = KEYS + b"seen/"
+_TERMINALS: Final = ("phone", "tablet")
+_BATCH: Final = 50
+_LOOK_SECONDS: Final = 0.1
+_PAGE: Final = 200
+_INBOX_PAGE: Final = 1_000
+_PAUSE: Final = 0.005  # average seconds between two actions of a sender
+_ONLINE_SECONDS: Final = (1.0, 4.0)
+_OFFLINE_SECONDS: Final = (0.1, 1.0)
+
+
+class Action(NamedTuple):
+    """An action of a sender.
+
+    Attributes:
+        sender: its name.
+        first: number of its first message.
+        kind: "message", "group", "join" or "leave".
+        to: the receiver, or the group.
+        user: the user who joins or leaves; otherwise empty.
+        messages: number of messages.
+    """
+
+    sender: str
+    first: int
+    kind: str
+    to: str
+    user: str = ""
+    messages: int = 1
+
+    @property
+    def bodies(self) -> list[list[object]]:
+        """The bodies of the messages."""
+        return [[self.sender, self.first + number] for number in range(self.messages)]
+
+
+@dataclass
+class ChatDemo(Demo):
+    """The demo; its fields are the options of the command."""
+
+    url: str
+    users: int
+    groups: int
+    messages: int
+    flood: int
+    senders: int
+    workers: int
+
+    def start(self, stack: ExitStack, folder: Path, rng: Random) -> None:
+        self.db = make_store(self.url)
+        self._feed = Feed(FEED)
+        with suppress(cq.FeedNotConfigured):
+            self._feed.delete(self.db)
+        delete_earlier(self.db, KEYS)
+        self._feed.configure(self.db, numbers=True)
+        self._users = [f"user {number}" for number in range(self.users)]
+        loads = self._loads(rng)
+        steps = {
+            name: Steps.stored(folder / name, KEYS + b"position/" + name.encode(), actions)
+            for name, actions in loads.items()
+        }
+        run_sender(runtime.event(), url=self.url, steps=steps.pop("founder"))
+        flooding, self.steps = steps.pop(FLOODER), list(steps.values())
+        self.work = {
+            **{
+                name: partial(run_sender, url=self.url, steps=each, pause=_PAUSE)
+                for name, each in steps.items()
+            },
+            FLOODER: partial(run_sender, url=self.url, steps=flooding, after=self.steps),
+        }
+        self.services = {
+            # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
+            **numbered(
+                "worker",
+                (
+                    partial(run_worker, url=self.url, queues=[FEED], identity=f"demo chat {number}")
+                    for number in range(self.workers)
+                ),
+            ),
+            **{
+                terminal: partial(follow, url=self.url, terminals=[(user, terminal) for user in self._users])
+                for terminal in _TERMINALS
+            },
+        }
+        self.show_progress(stack, "sent")
+
+    def _loads(self, rng: Random) -> dict[str, list[Action]]:
+        """{sender: its actions}; the founder adds about half of the users to each group."""
+        groups = [f"group {number}" for number in range(self.groups)]
+        joins = [(group, user) for group in groups for user in self._users if rng.random() < 0.5]
+        share = self.messages // self.senders  # so the last few of `messages` may be missing
+        return {
+            "founder": [Action("founder", place, "join", *join) for place, join in enumerate(joins)],
+            FLOODER: [
+                Action(FLOODER, first, "message", FLOODED, messages=min(_BATCH, self.flood - first))
+                for first in range(0, self.flood, _BATCH)
+            ],
+            **{
+                name: [drawn_action(rng, name, place, self._users, groups) for place in range(share)]
+                for name in (f"sender {number + 1}" for number in range(self.senders))
+            },
+        }
+
+    def is_settled(self) -> bool:
+        return transact(self.db, self._is_seen)
+
+    def _is_seen(self, tr: Transaction) -> bool:
+        """Whether all messages are delivered, and seen by all terminals."""
+        status = read_status(tr.snapshot, FEED)
+        if status.to_deliver or status.to_number:
+            return False
+        return all(
+            self._feed.position(tr.snapshot, user, terminal) == self._feed.latest(tr.snapshot, user)
+            for user in self._users
+            for terminal in _TERMINALS
+        )
+
+    def recount(self) -> dict[str, Any]:
+        for difference in verify_feed(self.db, FEED):
+            raise DemoDiffers(": ".join(difference))
+        recount, delays, received = MessageRecount(self.db), DelayRecorder(), 0
+        for user in self._users:
+            inbox = list(inbox_of(self.db, user))
+            recount.compare(user, inbox)
+            received += len(inbox)
+            for terminal in _TERMINALS:
+                found = seen(self.db, user, terminal)
+                # The same order, too: a terminal that skips a message and reads it later is wrong.
+                if [each for each, _ in found] != [message.id for message in inbox]:
+                    raise DemoDiffers(
+                        f"{user}'s {terminal} has not seen each message of {user} once and in order"
+                    )
+                delays.add(user, inbox, [milliseconds for _, milliseconds in found])
+        return {
+            "messages": recount.messages,
+            "received": received,
+            "seen": len(_TERMINALS) * received,
+            "delays": delays.by_kind(),
+        }
+
+    def show(self, figures: Mapping[str, Any]) -> None:
+        rows = (
+            [kind, f"{delay['number']:,}", f"{delay['p50']:,.0f} ms", f"{delay['p99']:,.0f} ms"]
+            for kind, delay in figures["delays"].items()
+        )
+        columns = ["from sender to terminal", "messages", "p50", "p99"]
+        print_table(columns, rows, right=columns[1:])
+        note(
+            f"{quantity(figures['messages'], 'message')} sent in {figures['seconds']:.1f} s, "
+            f"{figures['received']:,} received, {figures['seen']:,} seen by terminals, {killed(figures)}: "
+            "all as recounted"
+        )
+
+
+def drawn_action(rng: Random, sender: str, place: int, users: Sequence[str], groups: Sequence[str]) -> Action:
+    """A random action: a message to a user or a group, or a user joins or leaves a group."""
+    drawn = rng.random()
+    if drawn < 0.05:
+        return Action(sender, place, rng.choice(("join", "leave")), rng.choice(groups), rng.choice(users))
+    if drawn < 0.25:
+        return Action(sender, place, "group", rng.choice(groups))
+    return Action(sender, place, "message", rng.choice(users))
+
+
+# The processes
+
+
+def run_sender(
+    stop: Event, *, url: str, steps: Steps, pause: float = 0.0, after: Sequence[Steps] = ()
+) -> None:
+    """Do the remaining actions of a sender.
+
+    Args:
+        stop: set when the process must end.
+        url: URL of the store.
+        steps: the actions.
+        pause: average seconds between two actions.
+        after: senders that first do a third of their actions: so there are delays without the flood, too.
+    """
+    db, rng = cq.open(url), Random()  # noqa: S311 - random pauses
+    while not all(transact(db, each.done) >= each.number // 3 for each in after):
+        if stop.wait(_LOOK_SECONDS):
+            return
+    for place, action in steps.left(db):
+        if stop.wait(rng.expovariate(1 / pause) if pause else 0.0):
+            return
+        transact(db, partial(act, steps=steps, place=place, action=Action(*action)))
+
+
+def act(tr: Any, *, steps: Steps, place: int, action: Action) -> None:
+    """Do an action, unless an earlier commit whose answer was lost has done it, and note it in the ledger."""
+    if steps.done(tr) != place:
+        return  # with a conflict on the position: of two tries at once, only one can commit
+    feed = Feed(FEED)
+    if action.kind == "message":
+        feed.append_many(tr, action.to, action.bodies)
+    elif action.kind == "group":
+        feed.append_to_group(tr, action.to, action.bodies[0])
+    elif action.kind == "join":
+        feed.join(tr, action.to, action.user)
+    else:
+        feed.leave(tr, action.to, action.user)
+    steps.advance(tr, place + 1)
+    # The store replaces the zeros by the versionstamp of the commit; the last 4 bytes say where they begin.
+    key = _LEDGER + b"\x00" * VERSIONSTAMP_BYTES + len(_LEDGER).to_bytes(4, "little")
+    tr.set_versionstamped_key(key, codec.encode(list(action)))
+
+
+def follow(stop: Event, *, url: str, terminals: Sequence[tuple[str, str]]) -> None:
+    """Run several terminals, (user, name) each, in threads; they go offline, and later continue at their positions."""
+    db = cq.open(url)
+    with ThreadPoolExecutor(len(terminals)) as threads:
+        list(threads.map(lambda each: _Terminal(db, *each).run(stop), terminals))  # raises errors
+
+
+class _Terminal:
+    """One terminal of a user."""
+
+    def __init__(self, db: Database, user: str, terminal: str) -> None:
+        self._db = db
+        self._user = user
+        self._terminal = terminal
+        self._feed = Feed(FEED)
+        self._rng = Random()  # noqa: S311 - random times offline
+        self._online_since = 0.0
+
+    def run(self, stop: Event) -> None:
+        while not stop.wait(self._rng.uniform(*_OFFLINE_SECONDS)):
+            self._online_since = runtime.time()
+            self._follow(runtime.monotonic() + self._rng.uniform(*_ONLINE_SECONDS), stop)
+
+    def _follow(self, until: float, stop: Event) -> None:
+        """Read existing and new messages until the time `until`."""
+        while (left := until - runtime.monotonic()) > 0 and not stop.is_set():
+            position = transact(self._db, self._position)
+            # At most 1 s, so that a stop is noticed.
+            page = self._feed.wait(self._db, self._user, position, limit=1, timeout=min(left, 1.0))
+            if page.messages:
+                transact(self._db, self._see)
+
+    def _position(self, tr: Any) -> bytes:
+        return self._feed.position(tr, self._user, self._terminal)
+
+    def _see(self, tr: Any) -> None:
+        """Store the next messages as seen, and move the position of the terminal in the same transaction."""
+        # The position is read with a conflict, the messages without: new ones must not abort this transaction.
+        page = self._feed.read(tr.snapshot, self._user, self._position(tr), _PAGE)
+        now = runtime.time()
+        # -1: sent before the terminal was online, so that the delay says nothing about the system.
+        sights = [
+            [message.id, (now - message.sent) * 1000 if message.sent >= self._online_since else -1.0]
+            for message in page.messages
+        ]
+        if sights:
+            # Ids of messages ascend, so the rows of a terminal are in the order in which it has seen them.
+            tr.set(_of_terminal(self._user, self._terminal) + page.messages[-1].id, codec.encode(sights))
+            self._feed.advance(tr, self._user, self._terminal, page.position)
+
+
+def _of_terminal(user: str, terminal: str) -> bytes:
+    return _SEEN + f"{user}/{terminal}/".encode()
+
+
+# The recount
+
+
+def seen(db: Database, user: str, terminal: str) -> list[tuple[bytes, float]]:
+    """(id, milliseconds since it was sent) of all messages that a terminal has seen, in that order."""
+    prefix = _of_terminal(user, terminal)
+    return [
+        tuple(each) for _, value in scan_rows(db, prefix, prefix_end(prefix)) for each in codec.decode(value)
+    ]
+
+
+class MessageRecount:
+    """The expected messages of every user, computed from the ledger only.
+
+    Attributes:
+        messages: number of sent messages.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self.messages = 0
+        # By group: messages from different groups have no order in the ledger that receivers must keep.
+        self._expected: dict[str, dict[str | None, list[list[object]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        members: dict[str, set[str]] = defaultdict(set)
+        for _, value in scan_rows(db, _LEDGER, prefix_end(_LEDGER)):
+            action = Action(*codec.decode(value))
+            if action.kind == "join":
+                members[action.to].add(action.user)
+            elif action.kind == "leave":
+                members[action.to].discard(action.user)
+            else:
+                self.messages += action.messages
+                group = action.to if action.kind == "group" else None
+                for user in members[action.to] if group else [action.to]:
+                    self._expected[user][group] += action.bodies
+
+    def compare(self, user: str, inbox: Sequence[Message]) -> None:
+        """Raise `DemoDiffers` unless the user has the expected messages, with the numbers 1, 2, 3 ..."""
+        found: dict[str | None, list[object]] = defaultdict(list)
+        for message in inbox:
+            found[message.group].append(message.body)
+        expected = self._expected[user]
+        for group in {*found, *expected}:
+            if found[group] != expected[group]:
+                of = "" if group is None else f" of {group}"
+                raise DemoDiffers(
+                    f"{user} has {len(found[group]):,} messages{of}, and in the recount {len(expected[group]):,}, "
+                    "or has them in another order"
+                )
+        if [message.number for message in inbox] != list(range(1, len(inbox) + 1)):
+            raise DemoDiffers(f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
+
+
+class DelayRecorder:
+    """Delays of messages: of the flooded user, and of other users during the flood and without it."""
+
+    def __init__(self) -> None:
+        self._flood: list[float] = []
+        self._found: list[tuple[str, float, float]] = []
+
+    def add(self, user: str, inbox: Sequence[Message], milliseconds: Sequence[float]) -> None:
+        """Add the messages that one terminal has seen."""
+        for message, took in zip(inbox, milliseconds, strict=True):
+            if message.body[0] == FLOODER:
+                self._flood.append(message.sent)
+            if took >= 0:  # otherwise the terminal was offline
+                by = "by group" if message.group is not None else "direct"
+                self._found.append(("the flooded user" if user == FLOODED else by, message.sent, took))
+
+    def by_kind(self) -> dict[str, dict[str, float]]:
+        """{kind of messages: their number, and quantiles of the milliseconds until an online terminal had them}."""
+        begin, end = min(self._flood, default=0.0), max(self._flood, default=0.0)
+        kinds: dict[str, list[float]] = defaultdict(list)
+        for kind, sent, took in self._found:
+            when = "during the flood" if begin <= sent <= end else "without it"
+            kinds[kind if kind == "the flooded user" else f"others, {kind}, {when}"].append(took)
+        delays = {}
+        for kind, found in sorted(kinds.items()):
+            found.sort()
+            quantiles = {f"p{share}": found[len(found) * share // 100] for share in (50, 99)}
+            delays[kind] = {"number": len(found), **quantiles}
+        return delays
+
+
+def inbox_of(db: Database, user: str) -> Iterator[Message]:
+    """All messages of a user with their numbers, read in several transactions."""
+    feed, number = Feed(FEED), 0
+    while True:
+        page = transact(db, lambda tr: feed.read_numbered(tr.snapshot, user, number, _INBOX_PAGE))  # noqa: B023
+        yield from page.messages
+        if not page.more:
+            return
+        number += len(page.messages)

@@ -1,1 +1,0 @@
-"""`cq demo chat`: messages in feeds, with a receiver that is flooded."""

@@ -1,0 +1,226 @@
+"""`cq demo tags`: web servers count, collectors combine and publish, all are killed, and the counts are exact.
+
+Each web server is a process with an emitter, each collector a process with a worker. A follower reads each version of
+the published cloud. At the end a recount of the events is compared with the store.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any, Final
+
+import cq
+from cq.admin.queue_status import is_drained
+from cq.cli.demos.harness.crew import DemoDiffers, DemoFailed
+from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed, numbered, published
+from cq.cli.demos.harness.roles import CountedDatabase, Meter, Steps, WriteCounts, run_worker
+from cq.cli.demos.tag_events import TagEvent, by_entity, generated, merged_writes
+from cq.cli.shared.options import make_store
+from cq.cli.shared.output import as_word, note, print_table, quantity
+from cq.errors import FlushFailed
+from cq.observers.top.cloud import Cloud, CloudEntry
+from cq.observers.top.follower import CloudFollower
+from cq.observers.top.index import top
+from cq.observers.worker.worker import Worker
+from cq.store.api import Database
+from cq.store.transact import transact
+
+QUEUE: Final = "demo_tags"
+KEYS: Final = b"demo_tags/"
+"""The prefix of the demo's own keys."""
+THREADS: Final = 4
+"""Number of partitions that a web server counts at the same time."""
+SLICE: Final = 50
+"""Number of events that are counted at a time."""
+MERGED: Final = 5_000
+"""Number of tags that the merging server gathers before it writes them."""
+_FLUSH_SECONDS: Final = 60.0
+_PUBLISH_MILLISECONDS: Final = 200
+_FOLLOW_SECONDS: Final = 30.0
+
+
+@dataclass
+class TagDemo(Demo):
+    """The demo; its fields are the options of the command."""
+
+    url: str
+    events: Iterable[TagEvent] | None
+    number: int
+    servers: int
+    collectors: int
+    top: int
+
+    def start(self, stack: ExitStack, folder: Path, rng: Random) -> None:
+        self.db = make_store(self.url)
+        parts = by_entity(self.events or generated(self.number, rng), self.servers * THREADS)
+        make_queue(self.db, self.top)
+        self.steps = [
+            Steps.stored(folder / f"partition-{number}", KEYS + b"position/%d" % number, part)
+            for number, part in enumerate(parts)
+        ]
+        self._meters = {
+            "web servers": [Meter() for _ in range(self.servers)],
+            "collectors": [Meter() for _ in range(self.collectors)],
+        }
+        # Each server has a share of the partitions, and so its own entities: the order of an entity's events is kept.
+        self.work = numbered(
+            "web server",
+            (
+                partial(run_server, url=self.url, partitions=self.steps[number :: self.servers], meter=meter)
+                for number, meter in enumerate(self._meters["web servers"])
+            ),
+        )
+        self.services = numbered(
+            "collector",
+            (
+                partial(run_worker, url=self.url, queues=[QUEUE], meter=meter)
+                for meter in self._meters["collectors"]
+            ),
+        )
+        self._versions: list[int] = []
+        self._follower = stack.enter_context(CloudFollower(self.db, QUEUE))
+        self.show_progress(stack, "increments committed")
+
+    def look(self) -> None:
+        super().look()
+        self._see(self._follower.latest)
+
+    def is_settled(self) -> bool:
+        self._see(self._follower.latest)
+        return is_drained(self.db, QUEUE)
+
+    def recount(self) -> dict[str, Any]:
+        Worker(self.db, queues=[QUEUE]).drain()  # publishes the last cloud, too
+        cloud = published(self.db, QUEUE)
+        entries = cloud.entries if cloud else ()
+        self._follow_to(cloud)
+        changes = [(tag, by) for part in self.steps for tag, by in part]
+        counts = recounted(changes)
+        compare("the increments", {"committed": sum(self.done())}, {"committed": len(changes)})
+        check_result(self.db, counts, entries, self.top)
+        one_by_one, _ = merged_writes(changes, 1)
+        by_one_server, at_risk = merged_writes(changes, MERGED)
+        writes = {
+            **{
+                who: WriteCounts(*map(sum, zip(*(meter.read() for meter in meters), strict=True)))
+                for who, meters in self._meters.items()
+            },
+            "one UPDATE per change": one_by_one,
+            f"one server, merging {MERGED:,} tags": by_one_server,
+        }
+        return {
+            "increments": len(changes),
+            "tags": len(counts),
+            "versions": len(self._versions),
+            "cloud": [entry._asdict() for entry in entries],
+            "writes": {who: each._asdict() for who, each in writes.items()},
+            "at_risk": at_risk,
+        }
+
+    def show(self, figures: Mapping[str, Any]) -> None:
+        rows = ([as_word(each["key"]), f"{each['score']:,}", each["weight"]] for each in figures["cloud"])
+        print_table(["tag", "count", "weight"], rows, right=["count", "weight"])
+        increments = figures["increments"]
+        shares = (
+            [who, *(f"{number / increments:.4f}" for number in writes.values())]
+            for who, writes in figures["writes"].items()
+        )
+        columns = ["for an increment", "transactions", "writes"]
+        print_table(columns, shares, right=columns[1:])
+        note(
+            f"{quantity(increments, 'increment')} of {quantity(figures['tags'], 'tag')} in {figures['seconds']:.1f} s, "
+            f"{killed(figures)}, {quantity(figures['versions'], 'version')} of the cloud: all as recounted; "
+            f"merging by one server risks {quantity(figures['at_risk'], 'increment')}"
+        )
+
+    def _follow_to(self, cloud: Cloud | None) -> None:
+        """Wait until the follower has the last cloud: short demos end before it has read any."""
+        while cloud is not None and (not self._versions or self._versions[-1] < cloud.version):
+            newer = self._follower.wait(self._versions[-1] if self._versions else 0, timeout=_FOLLOW_SECONDS)
+            if newer is None:
+                raise DemoDiffers(f"the follower has not received version {cloud.version:,} of the cloud")
+            self._see(newer)
+
+    def _see(self, cloud: Cloud | None) -> None:
+        """Note the version of the cloud; raises `DemoDiffers` if an earlier one was newer."""
+        last = self._versions[-1] if self._versions else 0
+        if cloud is not None and cloud.version != last:
+            if cloud.version < last:
+                raise DemoDiffers(f"version {cloud.version:,} of the cloud has come after version {last:,}")
+            self._versions.append(cloud.version)
+
+
+def make_queue(db: Database, shown: int) -> None:
+    """Create the queue, and delete all data of an earlier demo."""
+    delete_earlier(db, KEYS, [QUEUE])  # also the positions: servers would skip events
+    spec = top(shown, every=_PUBLISH_MILLISECONDS)
+    cq.configure(db, QUEUE, key=str, value=int, combiner="sum", observers=[spec])
+
+
+def recounted(changes: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """{tag: number of entities with the tag} after these changes, without zeros."""
+    counts: Counter[str] = Counter()
+    for tag, by in changes:
+        counts[tag] += by
+    return {tag: count for tag, count in counts.items() if count}
+
+
+def check_result(db: Database, counts: Mapping[str, int], cloud: Sequence[CloudEntry], shown: int) -> None:
+    """Raise `DemoDiffers` if the store differs from the recount."""
+    compare("the counts of tags", dict(cq.CombineQueue(QUEUE).scan(db)), counts)
+    # Tags with equal counts are in order.
+    highest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:shown]
+    if [(entry.key, entry.score) for entry in cloud] != highest:
+        raise DemoDiffers("the published cloud is not the top of the recount")
+
+
+# The web servers
+
+
+def run_server(stop: Event, *, url: str, partitions: Sequence[Steps], meter: Meter) -> None:
+    """Count the remaining events of some partitions by an emitter; the meter counts the writes.
+
+    Each partition has a thread, which counts one slice at a time, as it would serve requests.
+    """
+    db: Any = CountedDatabase(cq.open(url), meter)
+    with (
+        ThreadPoolExecutor(len(partitions)) as threads,
+        cq.Emitter(cq.CombineQueue(QUEUE), db, mode="durable", timeout=_FLUSH_SECONDS) as emitter,
+    ):
+        list(threads.map(partial(_count_partition, stop, db, emitter), partitions))  # raises errors
+
+
+def _count_partition(stop: Event, db: Any, emitter: cq.Emitter, partition: Steps) -> None:
+    left = partition.left(db)
+    while not stop.is_set() and (events := list(islice(left, SLICE))):
+        _count(db, emitter, partition, events)
+
+
+def _count(db: Any, emitter: cq.Emitter, partition: Steps, events: Sequence[tuple[int, Any]]) -> None:
+    """Count a slice of events, given with their places, and store the position in the same transaction."""
+    begin, end = events[0][0], events[-1][0] + 1
+
+    def advance(tr: Any) -> None:
+        if partition.done(tr) != begin:
+            raise LookupError("another process counts these events")
+        partition.advance(tr, end)
+
+    while True:
+        try:
+            emitter.emit_many([(tag, by) for _, (tag, by) in events], also=advance)
+        except FlushFailed:  # the flush may have committed: the position shows whether it has
+            place = transact(db, partition.done)
+            if place == begin:
+                continue
+            if place != end:
+                raise DemoFailed(f"another process counts the events of {partition.path.name}") from None
+        return

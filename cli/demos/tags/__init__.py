@@ -1,1 +1,0 @@
-"""`cq demo tags`: a cloud of tags that many web servers count."""

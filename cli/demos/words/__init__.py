@@ -1,1 +1,0 @@
-"""`cq demo words`: the counts of words in text files."""
