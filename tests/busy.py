@@ -1,9 +1,10 @@
-"""A queue in use: adders and passes in threads of their own, for as long as a test looks at it."""
+"""A queue in use: adders and passes in threads of their own, and how often their transactions fail."""
 
 from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,8 +18,10 @@ from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
+from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.store.transact import transact
+from tests.faults import WrappedDatabase, WrappedTransaction
 
 KEYS = [f"k{number}" for number in range(60)]
 SMALL = Limits(read_bytes=400, load_bytes=300, write_bytes=600)
@@ -91,3 +94,46 @@ def busy(db: Any, name: str, app: App, tasks: Callable[[], None] | None = None) 
             thread.join()
     for error in found.errors:
         raise error
+
+
+def in_threads(*bodies: Callable[[], object]) -> None:
+    """Run all of them at once; the first failure is raised."""
+    failures: list[BaseException] = []
+
+    def guarded(body: Callable[[], object]) -> None:
+        try:
+            body()
+        except BaseException as error:  # noqa: BLE001 - raised again
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=[body]) for body in bodies]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def add_during_passes(db: Any, queue: cq.CombineQueue, worker: Worker, number: int) -> None:
+    """Make at least `number` adds to the key "hot", and go on until the worker has made more than one pass."""
+    deadline = time.monotonic() + 60
+    while number > 0 or worker.totals.passes <= 1:
+        assert time.monotonic() < deadline, f"the worker has made {worker.totals.passes} passes in 60 s"
+        transact(db, lambda tr: queue.add(tr, {"hot": 1}))
+        number -= 1
+
+
+class Counting(WrappedDatabase):
+    """A database that counts commits and retries."""
+
+    def __init__(self, db: Any) -> None:
+        super().__init__(db)
+        self.commits = self.errors = 0
+        self._lock = threading.Lock()
+
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            self.commits += what == "commit"
+            self.errors += what == "on_error"
+        return super().call(tr, what, *args, **kwargs)

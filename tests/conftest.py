@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 import cq
 from cq.store.embedded import Database
+from tests.clocks import Clock, set_clock
 from tests.reporting_databases import (  # noqa: F401 - fixtures
     _closed,
     mariadb,
@@ -74,6 +75,13 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     # Commits do not wait for the disk: only tests/crash is about power failures.
     with Database(tmp_path / "test.db", power_safe=False) as database:
         yield cq.Space("cq").database(database)
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """The clock of the day, which stands until the test sets it."""
+    with set_clock() as clock:
+        yield clock
 
 
 @pytest.fixture

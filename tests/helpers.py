@@ -18,6 +18,7 @@ from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observer import ObserverSpec
+from cq.observers.builtin import FACTORIES
 from cq.passes.pass_result import PassResult
 from cq.passes.plan import Limits
 from cq.queue.set_aside import Aside, read_aside
@@ -30,8 +31,9 @@ STAGING: Final = Limits(repack_bytes=0)
 
 
 def code_of(db: Any, name: str, app: App | None = None) -> QueueCode:
-    """The configuration and code of a queue."""
-    return (app or App()).code(transact(db, lambda tr: read_config(tr, name)))
+    """The configuration and code of a queue, with the built-in observers unless an application is given."""
+    config = transact(db, lambda tr: read_config(tr, name))
+    return App().code(config, FACTORIES) if app is None else app.code(config)
 
 
 def begun(db: Any, name: str) -> Any:
@@ -61,12 +63,19 @@ def put_built_in(db: Any, config: QueueConfig, observer: ObserverSpec) -> QueueC
     return change(db, config.name, requested(put=[observer], creates=False))
 
 
-def put(db: Any, rows: Mapping[bytes, bytes]) -> None:
-    """Set these keys in one transaction."""
+Writes = Mapping[bytes, bytes | None]
+"""Keys and values to write; None for a key to clear."""
+
+
+def put(db: Any, rows: Writes) -> None:
+    """Set these keys in one transaction, and clear those with None."""
 
     def write(tr: Any) -> None:
         for key, value in rows.items():
-            tr.set(key, value)
+            if value is None:
+                tr.clear(key)
+            else:
+                tr.set(key, value)
 
     transact(db, write)
 
@@ -109,6 +118,11 @@ def combine_all(
 def stored(db: Any, bounds: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
     """What lies in a range of keys."""
     return transact(db, lambda tr: [(row.key, row.value) for row in tr.snapshot.get_range(*bounds)])
+
+
+def values(db: Any, name: str) -> dict[Any, Any]:
+    """{key: value} of a queue."""
+    return dict(cq.CombineQueue(name).scan(db))
 
 
 def values_of(db: Any, name: str) -> dict[Any, Any]:

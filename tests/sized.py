@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import cq
-from cq.app import QueueCode
 from cq.bucket.pass_runner import PassRunner
-from cq.config.queue import read_config
-from cq.observers.builtin import FACTORIES
 from cq.passes.plan import Limits
-from cq.store.transact import transact
 from tests.faults import WrappedDatabase, WrappedTransaction
-from tests.helpers import add
+from tests.helpers import add, code_of
 
 MOST: Final = 1_000_000
 """Bytes of a transaction on a cluster, where the caller has not asked for more."""
@@ -40,14 +35,10 @@ def fill(db: Any, name: str, size: int, number: int, update: Any = 1) -> None:
     add(db, name, *(dict.fromkeys(keys[start : start + step], update) for start in range(0, number, step)))
 
 
-def code_now(db: Any, name: str) -> QueueCode:
-    return cq.App().code(transact(db, lambda tr: read_config(tr, name)), FACTORIES)
-
-
 def drained(db: Any, name: str, limits: Limits | None = None) -> list[int]:
     """The sizes of the transactions of passes until nothing is left to do."""
     sized = Sized(db)
-    bucket = PassRunner(sized, code_now(db, name), 0, limits=limits)
+    bucket = PassRunner(sized, code_of(db, name), 0, limits=limits)
     for _ in range(2_000):
         if not bucket.combine().more:
             return sized.sizes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -15,32 +14,12 @@ import pytest
 import cq
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
-from cq.store.transact import transact
-from tests.faults import FaultyDatabase, WrappedDatabase, WrappedTransaction
+from tests.busy import Counting, add_during_passes, in_threads
+from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, nothing_queued
-from tests.passes.test_combine_pass import Seen
-from tests.queue.test_combine_queue import concatenation
+from tests.observing import Seen, concatenation
 
 SEEDS = range(4)
-
-
-def in_threads(*bodies: Callable[[], object]) -> None:
-    """Run all of them at once; the first failure is raised."""
-    failures: list[BaseException] = []
-
-    def guarded(body: Callable[[], object]) -> None:
-        try:
-            body()
-        except BaseException as error:  # noqa: BLE001 - raised again
-            failures.append(error)
-
-    threads = [threading.Thread(target=guarded, args=[body]) for body in bodies]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -146,30 +125,6 @@ def test_neither_adders_nor_passes_ever_conflict_with_adders(db: Any, name: str)
 
     assert dict(queue.scan(db)) == {"hot": adding.commits}
     assert adding.errors == working.errors == 0
-
-
-def add_during_passes(db: Any, queue: cq.CombineQueue, worker: Worker, number: int) -> None:
-    """Make at least `number` adds to the key "hot", and go on until the worker has made more than one pass."""
-    deadline = time.monotonic() + 60
-    while number > 0 or worker.totals.passes <= 1:
-        assert time.monotonic() < deadline, f"the worker has made {worker.totals.passes} passes in 60 s"
-        transact(db, lambda tr: queue.add(tr, {"hot": 1}))
-        number -= 1
-
-
-class Counting(WrappedDatabase):
-    """A database that counts commits and retries."""
-
-    def __init__(self, db: Any) -> None:
-        super().__init__(db)
-        self.commits = self.errors = 0
-        self._lock = threading.Lock()
-
-    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
-            self.commits += what == "commit"
-            self.errors += what == "on_error"
-        return super().call(tr, what, *args, **kwargs)
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])

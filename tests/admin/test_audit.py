@@ -31,6 +31,7 @@ from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from tests import helpers
+from tests.busy import in_threads
 from tests.faults import (
     TOO_OLD,
     Calls,
@@ -39,7 +40,6 @@ from tests.faults import (
     WrappedTransaction,
 )
 from tests.helpers import STAGING, add, aside, begun, code_of, commits, configured, stored
-from tests.test_promises import in_threads
 
 MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
 SECONDS = 60.0

@@ -18,12 +18,8 @@ from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, combine_all, configured, nothing_queued, stored
-from tests.passes.test_combine_pass import Seen
-
-
-def values(db: Any, name: str) -> dict[Any, Any]:
-    return dict(cq.CombineQueue(name).scan(db))
+from tests.helpers import add, aside, code_of, combine_all, configured, nothing_queued, stored, values
+from tests.observing import Seen
 
 
 def current(db: Any, name: str, observer: str) -> int | None:

@@ -10,15 +10,12 @@ import cq
 from cq.admin.configure import change, requested
 from cq.admin.flags import pause_failing
 from cq.admin.queue_status import is_drained
-from cq.bucket.pass_runner import PassRunner
 from cq.config.flags import Flags, read_flags
-from cq.config.queue import read_config
 from cq.errors import InvalidConfiguration, QueueFull
-from cq.observers.builtin import FACTORIES
 from cq.queue import limits
 from cq.queue.limits import compare
 from cq.store.transact import transact
-from tests.helpers import add
+from tests.helpers import add, combine_all
 
 LEVELS = "1m:forever,1h:forever"
 
@@ -73,24 +70,15 @@ def test_a_new_level_has_the_pause_and_the_priority_of_its_queue(db: Any, name: 
     assert flags(db, name)[1:] == [Flags(paused=True, reason="a move", priority=50)] * 2
 
 
-def combine_alone(db: Any, name: str) -> None:
-    """Passes over a queue without its levels; `cq.testing.drain` includes these."""
-    code = cq.App().code(transact(db, lambda tr: read_config(tr.snapshot, name)), FACTORIES)
-    for number in range(code.config.buckets):
-        bucket = PassRunner(db, code, number)
-        while bucket.combine().more:
-            pass
-
-
 def test_a_queue_is_drained_when_its_levels_are(db: Any, name: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
     add(db, name, {"a": 1})
-    combine_alone(db, name)
+    combine_all(db, name)
     assert not is_drained(db, name)
-    combine_alone(db, f"{name}.1m")  # which adds to the hours
+    combine_all(db, f"{name}.1m")  # which adds to the hours
     assert not is_drained(db, name)
     assert is_drained(db, f"{name}.1m")
-    combine_alone(db, f"{name}.1h")
+    combine_all(db, f"{name}.1h")
     assert is_drained(db, name)
 
 
@@ -102,14 +90,14 @@ def test_a_limit_counts_what_is_queued_in_the_levels(
     cq.limit(db, name, size=1)
     assert compare(db, name) == ""
     add(db, name, {"a": 1})
-    combine_alone(db, name)
-    combine_alone(db, f"{name}.1m")
+    combine_all(db, name)
+    combine_all(db, f"{name}.1m")
     assert (
         compare(db, name) == "more than 1 bytes are queued in it and its levels"
     )  # only the hours have updates
     with pytest.raises(QueueFull, match="in it and its levels: try again later"):
         add(db, name, {"a": 1})
-    combine_alone(db, f"{name}.1h")
+    combine_all(db, f"{name}.1h")
     assert compare(db, name) == ""
     add(db, name, {"a": 1})
 

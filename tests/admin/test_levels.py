@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,26 +18,18 @@ from cq.observers.top.ranking import Ranking
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
-from tests.clocks import START, Clock, set_clock
-from tests.helpers import add, combine_all, configured
+from tests.clocks import START, Clock
+from tests.helpers import add, combine_all, configured, values
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 LEVELS = "1m:2h,1h:forever"
 ALL: dict[str, Any] = {"window": "60/5", "rollup": LEVELS, "expire": 600}
 PARTS = (".1h", ".1m", ".slices", ".window")
 
 
-@pytest.fixture(autouse=True)
-def clock() -> Iterator[Clock]:
-    with set_clock() as clock:
-        yield clock
-
-
 def names(db: Any) -> list[str]:
     return transact(db, lambda tr: queue_names(tr.snapshot))
-
-
-def values(db: Any, name: str) -> dict[Any, Any]:
-    return dict(cq.CombineQueue(name).scan(db))
 
 
 def sums(db: Any, name: str) -> dict[str, int]:

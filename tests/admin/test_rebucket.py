@@ -29,11 +29,10 @@ from cq.passes.plan import Limits, PassPlan
 from cq.queue.set_aside import retry_aside, set_aside
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
+from tests.busy import in_threads
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, code_of, commits, event_of, get, nothing_queued, stored
-from tests.passes.test_combine_pass import Seen
-from tests.queue.test_combine_queue import concatenation
-from tests.test_promises import in_threads
+from tests.observing import Seen, concatenation
 
 SECONDS = 60.0
 

@@ -21,9 +21,9 @@ from cq.passes.combine_pass import Pass
 from cq.store.api import METADATA_VERSION, NOT_COMMITTED, error_code
 from cq.store.transact import transact
 from cq.testing import drain
+from tests.busy import Counting, add_during_passes, in_threads
 from tests.faults import Calls, WrappedTransaction
 from tests.helpers import add, code_of, get
-from tests.test_promises import Counting, add_during_passes, in_threads
 
 
 def observer(tr: Any, changes: list[cq.Change]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +26,7 @@ from cq.queue.missed_reports import read_missed, retry_missed
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
-from tests.clocks import START, Clock, set_clock
+from tests.clocks import START, Clock
 from tests.helpers import (
     STAGING,
     add,
@@ -40,18 +38,13 @@ from tests.helpers import (
     get,
     put,
     stored,
+    values,
 )
 
 PERIOD = 600
 SLICE = PERIOD // 60
 LONG = PERIOD + SLICE + 1
 """Seconds after which every key without an update is due."""
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with set_clock() as clock:
-        yield clock
 
 
 class View:
@@ -83,10 +76,6 @@ def view_of(db: Any, name: str, refuses: Any = (), **settings: Any) -> tuple[Vie
     app = view.app(name)
     app.configure(db, name, **{"expire": PERIOD, "buckets": 2, **settings})
     return view, app
-
-
-def values(db: Any, name: str) -> dict[Any, Any]:
-    return dict(cq.CombineQueue(name).scan(db))
 
 
 def index_of(db: Any, name: str) -> dict[Any, int]:
@@ -547,10 +536,6 @@ def test_a_queue_without_expiry_has_no_index(db: Any, name: str) -> None:
 # Verification
 
 
-def _clear(tr: Any, key: bytes) -> None:
-    tr.clear(key)
-
-
 def damaged(db: Any, name: str) -> tuple[ExpiryKeys, bytes, int]:
     configured(db, name, expire=PERIOD, buckets=1)
     add(db, name, {"a": 1, "b": 1})
@@ -578,10 +563,7 @@ def damaged(db: Any, name: str) -> tuple[ExpiryKeys, bytes, int]:
 )  # fmt: skip
 def test_a_wrong_index_is_found_and_repaired(db: Any, name: str, clock: Clock, kind: str, rows: Any) -> None:
     keys, where, time = damaged(db, name)
-    damage = rows(keys, where, time)
-    put(db, {key: value for key, value in damage.items() if value is not None})
-    for key in [key for key, value in damage.items() if value is None]:
-        transact(db, partial(_clear, key=key))
+    put(db, rows(keys, where, time))
 
     assert kind in {each.kind for each in verify(db, name)}
     while any(verify(db, name, repair=True)):

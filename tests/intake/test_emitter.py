@@ -20,6 +20,7 @@ import cq
 from cq.intake.flush import FLUSH_BYTES
 from cq.keys import QueueKeys, parse_flush
 from cq.testing import assert_values, drain
+from tests.busy import in_threads
 from tests.emitters import Gate
 from tests.faults import (
     NOT_COMMITTED,
@@ -33,7 +34,6 @@ from tests.faults import (
 )
 from tests.helpers import get, stored
 from tests.sized import MOST
-from tests.test_promises import in_threads
 
 MODES = ("durable", "fast")
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))

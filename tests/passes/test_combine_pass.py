@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import cq
-from cq.app import QueueCode
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.passes.bucket_cache import BucketCache
@@ -18,12 +17,10 @@ from cq.passes.pass_result import PassResult
 from cq.passes.plan import Limits, PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.store.transact import transact
-from tests.faults import Calls
 from tests.helpers import (
     STAGING,
     add,
     aside,
-    begun,
     buckets_of,
     code_of,
     combine_all,
@@ -31,66 +28,24 @@ from tests.helpers import (
     nothing_queued,
     stored,
 )
-from tests.queue.test_combine_queue import concatenation
-
-
-class Seen:
-    """An observer that keeps what it was told, and checks that every old value is the new value of before."""
-
-    def __init__(self) -> None:
-        self.changes: list[cq.Change] = []
-        self.values: dict[Any, Any] = {}
-
-    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
-        for change in changes:
-            assert change.old == self.values.get(change.key)
-            assert change.new != change.old
-            self.values[change.key] = change.new
-        self.changes += changes
-
-    def app(self, name: str) -> cq.App:
-        app = cq.App()
-        app.queue(name, observers=[cq.Observer("seen", 1, self)])
-        return app
-
-
-def _all_but_bad(key: str, values: Any) -> int:
-    if key == "bad":
-        raise RuntimeError("no")
-    return sum(values)
-
-
-choosy = cq.Combiner("choosy", 1, _all_but_bad)
-"""Sums up, but fails for one key."""
-
-
-def one_pass(
-    db: Any, name: str, app: cq.App | None = None, *, cache: BucketCache | None = None, **plan: Any
-) -> PassResult:
-    """One committed pass over bucket 0."""
-    code = code_of(db, name, app)
-    return transact(db, lambda tr: Pass(tr, code, 0, PassPlan(**plan), cache).run())
+from tests.observing import Seen, concatenation
+from tests.passes.passhelpers import BEGIN, READ, calls_of, choosy, one_pass
 
 
 def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1}, {"a": 1, "b": 2})
-    code = code_of(db, name)
-    tr = Calls(begun(db, name))
-    tr.snapshot  # noqa: B018
-    snapshot = Calls(tr.inner.snapshot)
-    tr.__dict__["snapshot"] = snapshot
 
-    Pass(tr, code, 0).run()
+    reads, writes, _ = calls_of(db, code_of(db, name), BucketCache())
 
-    assert snapshot.made == [
+    assert reads == [
         "get",  # the notification
         "get",  # the metadata version
         "get_range",  # rows
         "get",  # current value of a
         "get",  # current value of b
     ]
-    assert tr.made == [
+    assert writes == [
         "get_read_version",
         "get",  # the bucket's state, for real: the lock
         "add_read_conflict_key",  # the queue's configuration
@@ -102,21 +57,6 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
     ]
 
 
-def calls_of(db: Any, code: QueueCode, cache: BucketCache, **plan: Any) -> tuple[list[str], list[str]]:
-    """The calls of one committed pass, those of snapshot reads first; what it may remember is taken over."""
-    tr = begun(db, code.config.name)
-    calls, snapshot = Calls(tr), Calls(tr.snapshot)
-    calls.__dict__["snapshot"] = snapshot
-    result = Pass(calls, code, 0, PassPlan(**plan), cache).run()
-    tr.commit().wait()
-    cache.update(result.token, result.values, result.staged)
-    return snapshot.made, calls.made
-
-
-BEGIN = ["get_read_version", "get", "add_read_conflict_key"]  # the bucket's state, the queue's configuration
-READ = ["get", "get", "get_range"]  # by snapshot reads: notification, metadata version, rows
-
-
 def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1, "b": 1}, {"a": 1})
@@ -124,17 +64,17 @@ def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: A
 
     # a and b staged, the rows cleared, the state.
     first = calls_of(db, code, cache, limits=STAGING, max_report=0)
-    assert first == (READ, [*BEGIN, "set", "set", "clear_range", "set"])
+    assert first[:2] == (READ, [*BEGIN, "set", "set", "clear_range", "set"])
     add(db, name, {"a": 1, "c": 1})
 
     # Of what is staged only that of c is not known.
     second = calls_of(db, code, cache, limits=STAGING, max_report=0)
-    assert second == ([*READ, "get"], [*BEGIN, "set", "set", "clear_range", "set"])
+    assert second[:2] == ([*READ, "get"], [*BEGIN, "set", "set", "clear_range", "set"])
 
     # All that is staged in one range, and the current values; each value set and what was staged cleared, no rows.
     third = calls_of(db, code, cache)
     reads = [*READ, *["get_range"] * 2, *["get"] * 3]
-    assert third == (reads, [*BEGIN, *["clear"] * 3, *["set"] * 3, "compare_and_clear", "set"])
+    assert third[:2] == (reads, [*BEGIN, *["clear"] * 3, *["set"] * 3, "compare_and_clear", "set"])
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 3, "b": 1, "c": 1}
 
 
@@ -144,7 +84,7 @@ def test_values_of_many_keys_that_lie_together_are_read_as_ranges(db: Any, name:
     one_pass(db, name)
     add(db, name, {f"k{number}": 1 for number in range(1_500)})
 
-    reads, _ = calls_of(db, code_of(db, name), BucketCache(), max_report=2_000)
+    reads, *_ = calls_of(db, code_of(db, name), BucketCache(), max_report=2_000)
 
     assert reads == [*READ, *["get_range"] * 3]  # of 256 rows, of 512, and of what is left
     assert dict(cq.CombineQueue(name).scan(db)) == {
@@ -158,7 +98,7 @@ def test_values_of_few_of_many_keys_are_read_one_by_one(db: Any, name: str) -> N
     one_pass(db, name, max_report=3_000)
     add(db, name, {f"k{number}": 1 for number in range(0, 3_000, 10)})
 
-    reads, _ = calls_of(db, code_of(db, name), BucketCache())
+    reads, *_ = calls_of(db, code_of(db, name), BucketCache())
 
     assert reads[3] == "get_range"  # 256 rows, too few of which are wanted
     assert set(reads[4:]) == {"get"}
@@ -175,20 +115,14 @@ def test_a_pass_over_an_empty_bucket_writes_nothing(db: Any, name: str) -> None:
 def test_remembered_values_are_not_read_again(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {"a": 1, "b": 1})
-    cache = BucketCache()
-    first = one_pass(db, name, cache=cache)
-    cache.update(first.token, first.values, first.staged)
+    code, cache = code_of(db, name), BucketCache()
+    calls_of(db, code, cache)
     add(db, name, {"a": 1, "c": 1})
-    code, tr = code_of(db, name), begun(db, name)
-    snapshot = Calls(tr.snapshot)
-    calls = Calls(tr)
-    calls.__dict__["snapshot"] = snapshot
 
-    result = Pass(calls, code, 0, cache=cache).run()
+    reads, _, result = calls_of(db, code, cache)
 
-    tr.commit().wait()
     assert result.cache_is_valid
-    assert snapshot.made == [*READ, "get"]  # and c, which is new
+    assert reads == [*READ, "get"]  # and c, which is new
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2, "b": 1, "c": 1}
 
 

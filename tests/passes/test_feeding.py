@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,22 +32,14 @@ from cq.testing import assert_drained, drain
 from cq.verify.queue import verify
 from tests.clocks import START, Clock, set_clock
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, waiting_of
+from tests.helpers import add, aside, code_of, values, waiting_of
 from tests.sized import MOST, Sized
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 NOW: Final = int(START)
 MINUTE, HOUR = NOW // 60 * 60, NOW // 3600 * 3600
 LEVELS: Final[dict[str, Any]] = {"rollup": "1m:2h,1h:forever", "window": "60/5"}
-
-
-@pytest.fixture(autouse=True)
-def clock() -> Iterator[Clock]:
-    with set_clock() as clock:
-        yield clock
-
-
-def values(db: Any, name: str) -> dict[Any, Any]:
-    return dict(cq.CombineQueue(name).scan(db))
 
 
 def add_each(

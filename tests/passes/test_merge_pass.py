@@ -12,15 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
-from cq.app import QueueCode
 from cq.bucket.pass_runner import PassRunner
-from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, after
-from cq.observers.builtin import FACTORIES
 from cq.observers.top.index import top
 from cq.passes.bucket_cache import BucketCache
-from cq.passes.combine_pass import Pass
 from cq.passes.hash_order import sort_from_cursor
 from cq.passes.merge_pass import MergePass
 from cq.passes.open_bucket import OpenBucket
@@ -31,8 +27,8 @@ from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
 from cq.store.transact import transact
 from tests.faults import Calls, FailedCalls, FaultyDatabase, WrappedDatabase
-from tests.helpers import add, aside, begun, buckets_of, code_of, get, nothing_queued, put, stored
-from tests.passes.test_combine_pass import one_pass
+from tests.helpers import add, aside, begun, buckets_of, code_of, get, nothing_queued, put, stored, values
+from tests.passes.passhelpers import BEGIN, calls_of, one_pass
 
 WORDS: Final = [f"{number:0200}" for number in range(2_000)]
 """So long that a row has few of them, as a row of a large backlog is a small part of it."""
@@ -65,10 +61,6 @@ def drained(bucket: PassRunner, most: int = 200) -> list[PassResult]:
 def until_merging(bucket: PassRunner) -> None:
     while bucket.cache.runs.is_open or not bucket.cache.runs.remaining:
         assert bucket.combine().more
-
-
-def values(db: Any, name: str) -> dict[Any, Any]:
-    return dict(cq.CombineQueue(name).scan(db))
 
 
 def test_each_key_is_reported_once_and_with_all_that_waited(db: Any, name: str) -> None:
@@ -181,31 +173,12 @@ def test_what_is_added_while_runs_are_merged_comes_behind_them(db: Any, name: st
 # What a pass costs
 
 
-def calls_of(db: Any, bucket: PassRunner) -> tuple[list[str], list[str], PassResult]:
-    """The calls of one committed pass over runs, those of snapshot reads first."""
-    tr = begun(db, bucket.code.config.name)
-    calls, snapshot = Calls(tr), Calls(tr.snapshot)
-    calls.__dict__["snapshot"] = snapshot
-    attempt: Any = Pass(calls, bucket.code, 0, SORTING, bucket.cache)
-    result = attempt.run()
-    tr.commit().wait()
-    bucket.cache.update(result.token, {}, {}, result.runs)
-    return snapshot.made, calls.made, result
-
-
-BEGIN: Final = [
-    "get_read_version",
-    "get",
-    "add_read_conflict_key",
-]  # the bucket's state, the queue's configuration
-
-
 def test_a_pass_that_makes_a_run_reads_rows_once_and_writes_them_once(db: Any, name: str) -> None:
     deep(db, name)
     (bucket,) = buckets_of(db, name, limits=SMALL)
     bucket.combine()
 
-    reads, writes, result = calls_of(db, bucket)
+    reads, writes, result = calls_of(db, bucket.code, bucket.cache, limits=SMALL, may_sort=True)
 
     assert reads == ["get", "get_range"]  # the metadata version, rows
     assert writes == [*BEGIN, "clear_range", *["set"] * result.runs.remaining[-1].rows, "set"]
@@ -217,7 +190,7 @@ def test_a_pass_that_merges_reads_and_clears_the_beginning_of_each_run(db: Any, 
     until_merging(bucket)
     runs = len(bucket.cache.runs.remaining)
 
-    reads, writes, result = calls_of(db, bucket)
+    reads, writes, result = calls_of(db, bucket.code, bucket.cache, limits=SMALL, may_sort=True)
 
     # The metadata version; a range of each run; of the values, which lie side by side, ranges or single ones.
     assert reads[: runs + 1] == ["get", *["get_range"] * runs]
@@ -351,16 +324,12 @@ def test_of_runs_that_are_not_in_order_nothing_is_lost(db: Any, name: str, seed:
     assert nothing_queued(db, name)
 
 
-def code_with_observers(db: Any, name: str) -> QueueCode:
-    return cq.App().code(transact(db, lambda tr: read_config(tr, name)), FACTORIES)
-
-
 def test_a_queue_that_is_observed_from_now_on_is_not_merged(db: Any, name: str) -> None:
     deep(db, name)
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
     cq.configure(db, name, observers=[top()])
-    observed = PassRunner(db, code_with_observers(db, name), 0, limits=SMALL, cache=bucket.cache)
+    observed = PassRunner(db, code_of(db, name), 0, limits=SMALL, cache=bucket.cache)
 
     assert sum(result.observer_changes for result in drained(observed)) >= len(WORDS)
     assert values(db, name) == dict.fromkeys(WORDS, 2)
@@ -371,7 +340,7 @@ def test_backlogs_that_are_folded_first_are_not_sorted(db: Any, name: str, is_ob
     cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
     for _ in range(20):
         add(db, name, dict.fromkeys(WORDS[:100], 1))
-    bucket = PassRunner(db, code_with_observers(db, name), 0, limits=SMALL)
+    bucket = PassRunner(db, code_of(db, name), 0, limits=SMALL)
 
     assert not any(result.runs.is_any for result in drained(bucket))
     assert values(db, name) == dict.fromkeys(WORDS[:100], 20)

@@ -23,8 +23,8 @@ from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, decode_row, encode_row, read_rows
 from cq.store.transact import transact
 from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored
-from tests.passes.test_combine_pass import BEGIN, READ, Seen, calls_of, choosy, one_pass
-from tests.queue.test_combine_queue import concatenation
+from tests.observing import Seen, concatenation
+from tests.passes.passhelpers import BEGIN, READ, calls_of, choosy, one_pass
 
 encoded_keys = st.one_of(
     st.text(max_size=40).map(codec.encode),
@@ -76,7 +76,7 @@ def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, na
     add(db, name, *({f"k{number}": 1 for number in range(9)} for _ in range(3)))
     code, cache = code_of(db, name), BucketCache()
 
-    reads, writes = calls_of(db, code, cache, max_report=4)
+    reads, writes, _ = calls_of(db, code, cache, max_report=4)
 
     # Rows as always, and four values; these written, the rows cleared, one of them written again, the state.
     assert reads == [*READ, *["get"] * 4]

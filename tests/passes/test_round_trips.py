@@ -17,8 +17,7 @@ from cq.store import is_local
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.faults import Passing, WrappedDatabase
-from tests.helpers import add
-from tests.sized import code_now
+from tests.helpers import add, code_of
 
 VERSION, COMMIT = ["get_read_version"], ["commit"]
 
@@ -175,7 +174,7 @@ def test_the_first_add_reads_its_configuration_once_more(db: Any, name: str) -> 
 @repeated_on_a_cluster
 def test_a_pass_waits_for_its_version_its_rows_its_values_and_its_commit(db: Any, name: str) -> None:
     configured(db, name)
-    runner, counted = PassRunner(db, code_now(db, name), 0), TripsDatabase(db)
+    runner, counted = PassRunner(db, code_of(db, name), 0), TripsDatabase(db)
     runner.db = counted
     add(db, name, {"a": 1, "b": 2})
 
@@ -188,7 +187,7 @@ def test_a_pass_waits_for_its_version_its_rows_its_values_and_its_commit(db: Any
 @repeated_on_a_cluster
 def test_a_pass_over_cached_values_reads_none(db: Any, name: str) -> None:
     configured(db, name)
-    runner, counted = PassRunner(db, code_now(db, name), 0), TripsDatabase(db)
+    runner, counted = PassRunner(db, code_of(db, name), 0), TripsDatabase(db)
     runner.combine()
     add(db, name, {"cached": 1})
     runner.db = counted

@@ -19,8 +19,8 @@ from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
 from cq.store import sizes
 from cq.store.transact import transact
-from tests.helpers import add, configured
-from tests.sized import MOST, Sized, code_now, drained, fill, words
+from tests.helpers import add, code_of, configured
+from tests.sized import MOST, Sized, drained, fill, words
 
 KEYS: Final = [(10, 12_000), (200, 4_000), (7_900, 300)]
 """(bytes of a key, how many keys)."""
@@ -168,7 +168,7 @@ def test_changes_of_shape_write_little_whatever_is_queued(db: Any, name: str) ->
 
 def drained_of(db: Any, name: str) -> None:
     """Combine all that is queued under the shape before."""
-    code = code_now(db, name)
+    code = code_of(db, name)
     former = code.config.under_former_shape()
     assert former is not None
     for number in range(former.buckets):

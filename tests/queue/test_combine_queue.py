@@ -26,6 +26,7 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from tests.faults import Calls
 from tests.helpers import add, aside, begun, combine_all, get, stored
+from tests.observing import concatenation
 
 
 def test_what_is_added_is_combined_and_read(db: Any, name: str) -> None:
@@ -204,11 +205,6 @@ def test_updates_of_one_transaction_are_combined_in_the_order_they_were_added(db
 
     transact(db, add)
     assert transact(db, lambda tr: queue.get(tr, "a", pending=True)) == [1, 2, 3, 4]
-
-
-concatenation = cq.Combiner(
-    "concatenation", 1, lambda key, values: [item for value in values for item in value]
-)
 
 
 def test_delete_removes_a_key_of_a_queue_of_last_values(db: Any, name: str) -> None:

@@ -26,7 +26,7 @@ from cq.testing import assert_values, drain
 from tests.faults import FaultyDatabase
 from tests.helpers import add, buckets_of, code_of, combine_all, event_of, get
 from tests.observers.worker.workerhelpers import running
-from tests.queue.test_combine_queue import concatenation
+from tests.observing import concatenation
 
 SECONDS = 60.0
 

@@ -17,8 +17,8 @@ from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
+from tests.busy import in_threads
 from tests.simulation.store import Faults, SimDatabase, Surroundings
-from tests.test_promises import in_threads
 
 
 def later(seconds: float, call: Callable[[], object]) -> None:

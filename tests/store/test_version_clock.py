@@ -27,7 +27,8 @@ from cq.store.transact import transact
 from cq.store.version_clock import UNSEEN_SECONDS, VersionClock
 from tests.clocks import Jumping, jumping
 from tests.helpers import add, configured, stored
-from tests.passes.test_combine_pass import Seen, one_pass
+from tests.observing import Seen
+from tests.passes.passhelpers import one_pass
 
 RECOVERY = 100.0
 """By how many seconds a recovery of a cluster moves versions on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from cq.verify.piece import Difference
 from cq.verify.queue import CHECKS, PARTS, verify
 from cq.verify.verification import Verification
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, stored
+from tests.helpers import Writes, add, aside, put, stored
 
 BUCKETS = 4
 NOW = {f"k{number}": 2 for number in range(40)}
@@ -42,9 +42,6 @@ NOW = {f"k{number}": 2 for number in range(40)}
 NEW = "a key that the queue has not"
 FAR = (1 << 62).to_bytes(8, "big")
 """A version that no store reaches."""
-
-Writes = Mapping[bytes, bytes | None]
-"""What somebody has written behind cq's back; None for what is cleared."""
 
 
 @dataclass
@@ -72,19 +69,6 @@ def queue(db: Any, name: str) -> QueueKeys:
     drain(db, name)
     add(db, name, dict.fromkeys(NOW, 1), once="an operation")
     return QueueKeys(name)
-
-
-def put(db: Any, writes: Writes) -> None:
-    """Write, and clear, behind cq's back."""
-
-    def change(tr: Any) -> None:
-        for key, value in writes.items():
-            if value is None:
-                tr.clear(key)
-            else:
-                tr.set(key, value)
-
-    transact(db, change)
 
 
 def found_in(db: Any, queue: QueueKeys, **settings: Any) -> list[Difference]:

@@ -25,8 +25,7 @@ from cq.verify.queue import CHECKS, verify
 from cq.verify.verification import Verification
 from tests.busy import KEYS, busy
 from tests.faults import FaultyDatabase, Overtaken
-from tests.helpers import add, code_of, commits, stored
-from tests.verify.test_verify import put
+from tests.helpers import add, code_of, commits, put, stored
 
 
 def watch(tr: Any, changes: list[cq.Change]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,27 +19,17 @@ from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.clocks import START, Clock, set_clock
-from tests.helpers import add, combine_all, get, put
-from tests.queue.test_combine_queue import concatenation
+from tests.clocks import START, Clock
+from tests.helpers import add, combine_all, get, put, values
+from tests.observing import concatenation
 
 LEVELS = "1m:forever,1h:forever,1d:forever"
 NOW = int(START)
 MINUTE, HOUR, DAY = (NOW // each * each for each in (60, 3600, 86_400))
 
 
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with set_clock() as clock:
-        yield clock
-
-
 def configure(db: Any, name: str, **settings: Any) -> cq.Window[Any, Any]:
     return cq.Window(cq.configure(db, name, **{"rollup": LEVELS, **settings}))
-
-
-def values(db: Any, name: str) -> dict[Any, Any]:
-    return dict(cq.CombineQueue(name).scan(db))
 
 
 def add_at(db: Any, window: cq.Window[Any, Any], updates: Any, at: float | None, **given: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -38,12 +37,6 @@ from tests.clocks import START, Clock, set_clock
 from tests.helpers import add, combine_all, configured
 
 WIDTH, SLICE = 60.0, 5.0
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with set_clock() as clock:
-        yield clock
 
 
 def window_of(db: Any, name: str, **given: Any) -> cq.Window[Any, Any]:

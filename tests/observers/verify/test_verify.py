@@ -32,11 +32,10 @@ from cq.testing import assert_drained, assert_values, drain
 from cq.verify.kinds import KINDS
 from cq.verify.piece import Difference
 from cq.verify.verification import Verification
-from tests.helpers import add, stored
+from tests.helpers import Writes, add, put, stored
 from tests.observers.export.exporthelpers import entries_aside
 from tests.observers.sql.sqlhelpers import configure as configure_export
 from tests.observers.sql.sqlhelpers import sql, table_of
-from tests.verify.test_verify import Writes, put
 
 VALUES = {f"k{number}": number for number in range(1, 41)}
 
