@@ -30,6 +30,10 @@ def error_class(store: Any) -> type[Any]:
     return found
 
 
+class Died(KeyboardInterrupt):
+    """Stands for a process that dies: nothing handles it."""
+
+
 class Passing:
     """Passes on everything to `inner`, except for what a subclass defines."""
 

@@ -32,8 +32,13 @@ STAGING: Final = Limits(repack_bytes=0)
 
 def code_of(db: Any, name: str, app: App | None = None) -> QueueCode:
     """The configuration and code of a queue, with the built-in observers unless an application is given."""
-    config = transact(db, lambda tr: read_config(tr, name))
+    config = config_of(db, name)
     return App().code(config, FACTORIES) if app is None else app.code(config)
+
+
+def config_of(db: Any, name: str) -> QueueConfig:
+    """The configuration of a queue."""
+    return transact(db, lambda tr: read_config(tr, name))
 
 
 def begun(db: Any, name: str) -> Any:
@@ -127,7 +132,7 @@ def values(db: Any, name: str) -> dict[Any, Any]:
 
 def values_of(db: Any, name: str) -> dict[Any, Any]:
     """{key: value} of a queue, read without its API."""
-    keys, config = QueueKeys(name), transact(db, lambda tr: read_config(tr, name))
+    keys, config = QueueKeys(name), config_of(db, name)
     return {
         config.key.decode(keys.encoded_key(key)): codec.decode(value)
         for key, value in stored(db, keys.values())

@@ -17,9 +17,9 @@ from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
+from tests.faults import Died, FaultyDatabase
 from tests.helpers import add, aside, code_of, combine_all, configured, nothing_queued, stored, values
-from tests.observing import Seen
+from tests.observing import Seen, SeenInStore, app_of, app_with
 
 
 def current(db: Any, name: str, observer: str) -> int | None:
@@ -31,9 +31,7 @@ def test_an_observer_enabled_later_is_told_of_all_values(db: Any, name: str) -> 
     add(db, name, {f"k{number}": number + 1 for number in range(50)})
     combine_all(db, name)
     seen = Seen()
-    app = seen.app(name)
-
-    app.configure(db, name, buckets=3)
+    app = app_with(db, name, seen.observer)
     assert not nothing_queued(db, name)  # every bucket is notified
     assert current(db, name, "seen") is None
     Worker(db, app, [name]).drain()
@@ -53,15 +51,12 @@ def test_an_observer_of_a_new_queue_is_current_at_once(db: Any, name: str) -> No
 @pytest.mark.parametrize("seed", range(6))
 def test_old_values_chain_for_each_observer_whenever_it_was_enabled(db: Any, name: str, seed: int) -> None:
     rng = random.Random(seed)
-    first, second = Seen(), Seen()
-    app = cq.App()
-    app.queue(name, observers=[cq.Observer("first", 1, first)])
-    app.configure(db, name, buckets=2)
+    first, second = Seen(name="first"), Seen(name="second")
+    app = app_with(db, name, first.observer, buckets=2)
     limits = Limits(read_bytes=rng.choice([100, 240_000]))
     for turn in range(60):
         if turn == 20:
-            app.queue(name, observers=[cq.Observer("first", 1, first), cq.Observer("second", 1, second)])
-            app.configure(db, name, buckets=2)
+            app = app_with(db, name, first.observer, second.observer)
         add(db, name, {f"k{rng.randrange(30)}": rng.randint(-2, 3) for _ in range(3)})
         buckets = [PassRunner(db, code_of(db, name, app), number, limits=limits) for number in range(2)]
         for bucket in buckets:
@@ -69,8 +64,7 @@ def test_old_values_chain_for_each_observer_whenever_it_was_enabled(db: Any, nam
             bucket.combine()
     combine_all(db, name, app, limits)
 
-    for seen in (first, second):
-        assert {key: value for key, value in seen.values.items() if value is not None} == values(db, name)
+    assert first.values == second.values == values(db, name)
     assert nothing_queued(db, name)
 
 
@@ -78,17 +72,8 @@ def test_faults_while_values_are_told_repeat_and_lose_nothing(db: Any, name: str
     cq.configure(db, name, buckets=1)
     add(db, name, {f"k{number}": 1 for number in range(40)})
     combine_all(db, name)
-
-    def observer(tr: Any, changes: list[cq.Change]) -> None:
-        for change in changes:
-            key = b"test/%s/%s" % (name.encode(), change.key.encode())
-            told = tr.get(key).value
-            assert codec.encode(change.old) == (told or codec.encode(None))
-            tr.set(key, codec.encode(change.new))
-
-    app = cq.App()
-    app.queue(name, observers=[observer])
-    app.configure(db, name, buckets=1)
+    seen = SeenInStore(db, name)
+    app = app_with(db, name, seen.observer)
     bucket = PassRunner(FaultyDatabase(db, 7, conflict=0.2, unknown=0.4), code_of(db, name, app), 0)
     bucket.size.reports.now = 3
     turn = 0
@@ -96,29 +81,18 @@ def test_faults_while_values_are_told_repeat_and_lose_nothing(db: Any, name: str
         turn += 1
         add(db, name, {f"k{turn % 40}": 1, f"n{turn}": 1} if turn < 20 else {})
 
-    told = stored(db, (b"test/%s/" % name.encode(), b"test/%s0" % name.encode()))
-    assert {key.rsplit(b"/")[-1].decode(): codec.decode(value) for key, value in told} == values(db, name)
+    assert seen.values == values(db, name)
     assert aside(db, name) == []
-    transact(db, lambda tr: tr.clear_range(b"test/%s/" % name.encode(), b"test/%s0" % name.encode()))
 
 
 def test_a_value_that_an_observer_cannot_be_told_of_holds_nobody_up(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {f"k{number}": 1 for number in range(30)})
     combine_all(db, name)
-    told: set[str] = set()
+    seen = Seen({"k7"})
+    combine_all(db, name, app_with(db, name, seen.observer))
 
-    def observer(tr: Any, changes: list[cq.Change]) -> None:
-        if any(change.key == "k7" for change in changes):
-            raise RuntimeError("not 7")
-        told.update(change.key for change in changes)
-
-    app = cq.App()
-    app.queue(name, observers=[observer])
-    app.configure(db, name, buckets=1)
-    combine_all(db, name, app)
-
-    assert told == {f"k{number}" for number in range(30)} - {"k7"}
+    assert seen.values.keys() == {f"k{number}" for number in range(30)} - {"k7"}
     assert [(codec.decode(each.encoded_key), each.updates) for each in aside(db, name)] == [("k7", [])]
     assert len(values(db, name)) == 30
 
@@ -135,22 +109,20 @@ def test_a_new_version_is_a_new_generation_and_the_old_data_goes_when_it_is_comp
 
         return function
 
-    def app_of(scale: int) -> cq.App:
-        app = cq.App()
-        app.queue(name, observers=[cq.ObserverSpec("kept", 1, {"scale": scale}, keep)])
-        return app
+    def scaled(scale: int) -> cq.App:
+        return app_of(name, cq.ObserverSpec("kept", 1, {"scale": scale}, keep))
 
-    app_of(1).configure(db, name, buckets=2)
+    scaled(1).configure(db, name, buckets=2)
     add(db, name, {"a": 1, "b": 2, "c": 3})
-    combine_all(db, name, app_of(1))
-    app_of(10).configure(db, name, buckets=2)
+    combine_all(db, name, scaled(1))
+    scaled(10).configure(db, name, buckets=2)
     changed = configured(db, name)
 
     assert [each.generation for each in changed.observers] == [2]
     assert current(db, name, "kept") == 1
     assert transact(db, lambda tr: backfill_progress(tr, read_config(tr, name))) == {"kept": 0}
     assert not publish_generations(db, name)
-    Worker(db, app_of(10), [name]).drain()
+    Worker(db, scaled(10), [name]).drain()
     assert current(db, name, "kept") == 2
     assert transact(db, lambda tr: backfill_progress(tr, read_config(tr, name))) == {}
     data = stored(db, QueueKeys(name).all_observer_data())
@@ -160,8 +132,7 @@ def test_a_new_version_is_a_new_generation_and_the_old_data_goes_when_it_is_comp
 
 def test_an_observer_can_be_rebuilt_and_removed(db: Any, name: str) -> None:
     seen = Seen()
-    app = seen.app(name)
-    app.configure(db, name, buckets=2)
+    app = app_with(db, name, seen.observer, buckets=2)
     add(db, name, {"a": 1})
     combine_all(db, name, app)
     seen.values.clear()
@@ -197,10 +168,6 @@ def test_buckets_remember_nothing_of_old_observers(db: Any, name: str) -> None:
     assert again.values == {"a": 1}
 
 
-class Died(KeyboardInterrupt):
-    """Stands for a process that dies."""
-
-
 def test_a_value_that_kills_workers_is_found_and_passed_over(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     add(db, name, {f"k{number}": 1 for number in range(20)})
@@ -212,9 +179,7 @@ def test_a_value_that_kills_workers_is_found_and_passed_over(db: Any, name: str)
             raise Died
         told.update(change.key for change in changes)
 
-    app = cq.App()
-    app.queue(name, observers=[observer])
-    app.configure(db, name)
+    app = app_with(db, name, observer)
     deaths = 0
     while not nothing_queued(db, name):
         if deaths < 8:
@@ -233,14 +198,7 @@ def test_a_value_that_is_refused_does_not_slow_a_busy_bucket(db: Any, name: str)
     cq.configure(db, name, buckets=1)
     add(db, name, {f"k{number}": 1 for number in range(50)})
     combine_all(db, name)
-
-    def observer(tr: Any, changes: list[cq.Change]) -> None:
-        if any(change.key == "k7" for change in changes):
-            raise RuntimeError("not 7")
-
-    app = cq.App()
-    app.queue(name, observers=[observer])
-    app.configure(db, name)
+    app = app_with(db, name, Seen({"k7"}).observer)
     bucket = PassRunner(db, code_of(db, name, app), 0)
     reported = 0
     for turn in range(60):
@@ -258,13 +216,10 @@ def test_an_update_that_one_observer_refuses_leaves_no_gap_for_another(db: Any, 
         if failing and any(change.key == "a" and change.new == 6 for change in changes):
             raise RuntimeError("not 6")
 
-    app = cq.App()
-    app.queue(name, observers=[first])
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, first, buckets=1)
     add(db, name, {"a": 5})
     combine_all(db, name, app)
-    app.queue(name, observers=[first, cq.Observer("second", 1, second)])
-    app.configure(db, name)
+    app = app_with(db, name, first, second.observer)
     add(db, name, {"a": 1})
     combine_all(db, name, app)
     failing = False
@@ -279,9 +234,7 @@ def test_data_of_generations_that_nobody_reads_goes(db: Any, name: str) -> None:
         prefix = QueueKeys(name).observer_data(generation)
         return lambda tr, changes: [tr.set(prefix + change.key.encode(), b"") for change in changes]
 
-    app = cq.App()
-    app.queue(name, observers=[cq.ObserverSpec("kept", 1, {}, keep)])
-    app.configure(db, name, buckets=2)
+    app = app_with(db, name, cq.ObserverSpec("kept", 1, {}, keep), buckets=2)
     add(db, name, {f"k{number}": 1 for number in range(20)})
     combine_all(db, name, app)
     rebuild_observer(db, name, "kept")

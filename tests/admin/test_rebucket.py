@@ -14,8 +14,7 @@ import pytest
 import cq
 from cq import keys
 from cq.admin.rebucket import finish_rebucket
-from cq.config.queue import Shape, read_config
-from cq.encoding import codec
+from cq.config.queue import Shape
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.failure import KeyFailure
 from cq.intake.documents import Documents
@@ -31,14 +30,10 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from tests.busy import in_threads
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, commits, event_of, get, nothing_queued, stored
-from tests.observing import Seen, concatenation
+from tests.helpers import add, aside, code_of, commits, config_of, event_of, get, nothing_queued, stored
+from tests.observing import Seen, SeenInStore, app_of, app_with, concatenation
 
 SECONDS = 60.0
-
-
-def config_of(db: Any, name: str) -> Any:
-    return transact(db, lambda tr: read_config(tr, name))
 
 
 @pytest.mark.parametrize(
@@ -55,38 +50,13 @@ def test_buckets_overlap_where_they_share_hashes(buckets: int, others: int) -> N
         assert found == all_pairs
 
 
-class Mirror:
-    """An observer that keeps what it was told in the store, and checks that each old value is what it was told before.
-
-    Whoever told it something wrong ends up with a queue that differs from it.
-    """
-
-    def __init__(self, db: Any, name: str) -> None:
-        self.db, self.prefix = db, f"mirror/{name}/".encode()
-
-    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
-        for change in changes:
-            key = self.prefix + change.key.encode()
-            old = tr.get(key).value
-            assert old == (None if change.old is None else codec.encode(change.old)), change
-            if change.new is None:
-                tr.clear(key)
-            else:
-                tr.set(key, codec.encode(change.new))
-
-    @property
-    def values(self) -> dict[str, Any]:
-        found = stored(self.db, (self.prefix, self.prefix + b"\xff"))
-        return {key[len(self.prefix) :].decode(): codec.decode(value) for key, value in found}
-
-
 class Story:
     """Steps in one thread that interleave what processes do: adds and passes begun before a change, ended after it."""
 
     def __init__(self, db: Any, name: str, seed: int) -> None:
         self.db, self.name, self.random = db, name, random.Random(seed)
-        self.mirror, self.app = Mirror(db, name), cq.App()
-        self.app.queue(name, combiner=concatenation, observers=[cq.Observer("mirror", 1, self.mirror)])
+        self.mirror = SeenInStore(db, name)
+        self.app = app_of(name, self.mirror.observer, combiner=concatenation)
         self.app.configure(db, name, value="list", buckets=self.random.choice([1, 2, 5]))
         self.queue = cq.CombineQueue(name)
         self.open: list[tuple[Any, Any]] = []
@@ -198,9 +168,8 @@ class TestRebucket:
         assert get(db, name, "a", pending=True) == "new"
 
     def test_observers_are_not_told_again(self, db: Any, name: str) -> None:
-        seen, app = Seen(), cq.App()
-        app.queue(name, observers=[cq.Observer("seen", 1, seen)])
-        app.configure(db, name, buckets=2)
+        seen = Seen()
+        app = app_with(db, name, seen.observer, buckets=2)
         add(db, name, {f"k{number}": 1 for number in range(20)})
         drain(db, app=app)
         cq.rebucket(db, name, 7)
@@ -212,15 +181,13 @@ class TestRebucket:
         assert {(change.old, change.new) for change in seen.changes[told:]} == {(1, 2)}
 
     def test_what_the_shape_before_reports_is_not_complete(self, db: Any, name: str) -> None:
-        told: list[cq.Change] = []
-        app = cq.App()
-        app.queue(name, observers=[cq.Observer("seen", 1, lambda tr, changes: told.extend(changes))])
-        app.configure(db, name, buckets=1)
+        seen = Seen()
+        app = app_with(db, name, seen.observer, buckets=1)
         add(db, name, {"a": 1})
         cq.rebucket(db, name, 2)
         add(db, name, {"a": 1})
         drain(db, app=app)
-        assert told == [cq.Change("a", None, 1, complete=False), cq.Change("a", 1, 2)]
+        assert seen.changes == [cq.Change("a", None, 1, complete=False), cq.Change("a", 1, 2)]
 
     def test_what_must_wait_is_said(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=8)
@@ -252,9 +219,8 @@ class TestRebucket:
     def test_workers_and_adders_go_on_meanwhile(self, db: Any, name: str, seed: int) -> None:
         """In threads, with faults, and an observer that checks each old value."""
         rng = random.Random(seed)
-        mirror, app = Mirror(db, name), cq.App()
-        app.queue(name, observers=[cq.Observer("mirror", 1, mirror)])
-        app.configure(db, name, buckets=4)
+        mirror = SeenInStore(db, name)
+        app = app_with(db, name, mirror.observer, buckets=4)
         plans = [[f"k{rng.randrange(30)}" for _ in range(150)] for _ in range(3)]
         workers = [
             Worker(FaultyDatabase(db, seed + number), app, [name], beat_seconds=0.1) for number in range(2)
@@ -295,9 +261,8 @@ class TestPurge:
     """`purge`: all that was committed before goes, and observers hear of it."""
 
     def test_values_go_and_observers_are_told(self, db: Any, name: str) -> None:
-        mirror, app = Mirror(db, name), cq.App()
-        app.queue(name, observers=[cq.Observer("mirror", 1, mirror)])
-        app.configure(db, name, buckets=3)
+        mirror = SeenInStore(db, name)
+        app = app_with(db, name, mirror.observer, buckets=3)
         add(db, name, {f"k{number}": 1 for number in range(50)})
         drain(db, app=app)
         add(db, name, {"waits": 1})
@@ -333,15 +298,8 @@ class TestPurge:
         assert_values(db, name, {"bad": 1})
 
     def test_a_key_that_an_observer_refuses_goes_and_is_noted(self, db: Any, name: str) -> None:
-        def refuse(tr: Any, changes: list[cq.Change]) -> None:
-            if any(change.new is None and change.key == "bad" for change in changes):
-                raise ValueError("not this one")
-            told.extend(change.key for change in changes if change.new is None)
-
-        told: list[str] = []
-        app = cq.App()
-        app.queue(name, observers=[refuse])
-        app.configure(db, name, buckets=1)
+        seen = Seen({"bad"}, only_deletions=True)
+        app = app_with(db, name, seen.observer, buckets=1)
         words = [f"k{number}" for number in range(40)]
         add(db, name, dict.fromkeys([*words, "bad"], 1))
         drain(db, app=app)
@@ -349,8 +307,8 @@ class TestPurge:
         drain(db, app=app)
 
         assert_values(db, name, {})
-        assert sorted(set(told)) == sorted(words)
-        assert [each.error for each in aside(db, name)] == ["observer 'refuse': ValueError: not this one"]
+        assert seen.values == {"bad": 1}
+        assert [each.error for each in aside(db, name)] == ["observer 'seen': RuntimeError: not bad"]
 
     def test_documents_that_are_stored_again_count_again(self, db: Any, name: str) -> None:
         cq.configure(db, name)

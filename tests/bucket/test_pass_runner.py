@@ -22,7 +22,7 @@ from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
 from tests.clocks import set_clock
-from tests.faults import FaultyDatabase, error_class
+from tests.faults import Died, FaultyDatabase, error_class
 from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
 
 
@@ -261,10 +261,6 @@ def test_faults_of_the_store_neither_lose_nor_repeat_updates(db: Any, name: str,
         value for _, value in sorted(cq.CombineQueue(name).scan(db))
     ]
     transact(db, lambda tr: tr.clear_range(b"test/%s/" % name.encode(), b"test/%s0" % name.encode()))
-
-
-class Died(KeyboardInterrupt):
-    """Stands for a process that dies: nothing handles it."""
 
 
 AT_ONCE = Limits(stale_seconds=0)  # notes of attempts are those of workers that died

@@ -25,14 +25,10 @@ from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.verify.queue import verify
-from tests.faults import FaultyDatabase, WrappedDatabase, WrappedTransaction
+from tests.faults import Died, FaultyDatabase, WrappedDatabase, WrappedTransaction
 from tests.helpers import stored
 
 USER = "ada"
-
-
-class Died(Exception):
-    """The process is no more."""
 
 
 class Watched(WrappedDatabase):

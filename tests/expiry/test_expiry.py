@@ -40,6 +40,7 @@ from tests.helpers import (
     stored,
     values,
 )
+from tests.observing import Seen, app_with
 
 PERIOD = 600
 SLICE = PERIOD // 60
@@ -47,35 +48,9 @@ LONG = PERIOD + SLICE + 1
 """Seconds after which every key without an update is due."""
 
 
-class View:
-    """An observer that keeps the values as it was told, and every change."""
-
-    def __init__(self, refuses: Any = ()) -> None:
-        self.values: dict[Any, Any] = {}
-        self.changes: list[cq.Change] = []
-        self.refuses = refuses
-
-    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
-        if any(change.new is None and change.key in self.refuses for change in changes):
-            raise RuntimeError("refused")
-        for change in changes:
-            assert change.old == self.values.get(change.key)
-            self.values[change.key] = change.new
-            if change.new is None:
-                del self.values[change.key]
-        self.changes += changes
-
-    def app(self, name: str) -> cq.App:
-        app = cq.App()
-        app.queue(name, observers=[cq.Observer("view", 1, self)])
-        return app
-
-
-def view_of(db: Any, name: str, refuses: Any = (), **settings: Any) -> tuple[View, cq.App]:
-    view = View(refuses)
-    app = view.app(name)
-    app.configure(db, name, **{"expire": PERIOD, "buckets": 2, **settings})
-    return view, app
+def view_of(db: Any, name: str, refused: Any = (), **settings: Any) -> tuple[Seen, cq.App]:
+    view = Seen(refused, only_deletions=True)
+    return view, app_with(db, name, view.observer, **{"expire": PERIOD, "buckets": 2, **settings})
 
 
 def index_of(db: Any, name: str) -> dict[Any, int]:
@@ -113,13 +88,13 @@ def test_a_key_without_updates_is_deleted_and_others_stay(db: Any, name: str, cl
 
 
 def test_no_key_is_deleted_before_its_period(db: Any, name: str, clock: Clock) -> None:
-    view_of(db, name)
+    configured(db, name, expire=PERIOD)
     clock.now = START + SLICE - 1
     add(db, name, {"a": 1})
-    drain(db, name, app=View().app(name))
+    drain(db, name)
 
     clock.now += PERIOD
-    drain(db, name, app=View().app(name))
+    drain(db, name)
     assert values(db, name) == {"a": 1}
 
 
@@ -263,9 +238,8 @@ def test_no_times_are_given_while_passes_over_buckets_of_the_former_shape_may_wr
 
 
 def test_no_times_are_given_to_values_that_a_purge_deletes(db: Any, name: str, clock: Clock) -> None:
-    view = View()
-    app = view.app(name)
-    app.configure(db, name, buckets=1)
+    view = Seen()
+    app = app_with(db, name, view.observer, buckets=1)
     add(db, name, {"a": 1, "b": 1})
     combine_all(db, name, app)
     cq.purge(db, name)
@@ -349,7 +323,7 @@ def test_by_key_former_values_expire_too(db: Any, name: str, clock: Clock) -> No
 def test_a_refused_deletion_is_a_missed_report_and_delays_no_other_key(
     db: Any, name: str, clock: Clock
 ) -> None:
-    view, app = view_of(db, name, refuses={"7"})
+    view, app = view_of(db, name, refused={"7"})
     add(db, name, {str(number): number for number in range(1, 30)})
     combine_all(db, name, app)
     clock.now = START + LONG
@@ -360,7 +334,7 @@ def test_a_refused_deletion_is_a_missed_report_and_delays_no_other_key(
     assert [codec.decode(key) for key, _ in transact(db, lambda tr: read_missed(tr, name))] == ["7"]
     assert index_of(db, name) == {}
 
-    view.refuses = ()
+    view.refused = ()
     retry_missed(db, name)
     drain(db, name, app=app)
     assert view.values == {}
@@ -368,7 +342,7 @@ def test_a_refused_deletion_is_a_missed_report_and_delays_no_other_key(
 
 def test_a_refused_deletion_sets_no_update_aside(db: Any, name: str, clock: Clock) -> None:
     """Although the key has a queued update by the time when it is set aside."""
-    view, app = view_of(db, name, refuses={"a"}, buckets=1)
+    view, app = view_of(db, name, refused={"a"}, buckets=1)
     add(db, name, {"a": 1})
     combine_all(db, name, app)
     clock.now = START + LONG
@@ -579,7 +553,7 @@ def test_passes_write_at_most_a_megabyte(
     db: Any, name: str, clock: Clock, width: int, is_observed: bool
 ) -> None:
     """With entries of new keys, with moved entries, and when all keys expire."""
-    app = View().app(name) if is_observed else cq.App()
+    app = Seen().app(name) if is_observed else cq.App()
     app.configure(db, name, expire=PERIOD, buckets=1)
     keys = [f"{number}".ljust(width, "x") for number in range(4_000 if width < 10 else 1_500)]
     sizes, expired, read = [], [0], [0]

@@ -25,45 +25,7 @@ from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
 from tests.helpers import add, aside, code_of, combine_all, commits, get, nothing_queued, stored
-
-
-class Strict:
-    """An observer that raises for some keys, and fails if an old value is not the last one that it received."""
-
-    def __init__(self, db: Any, name: str, number: int = 1) -> None:
-        self.db = db
-        self.refused: set[str] = set()
-        self.number = number
-        self.changes: list[cq.Change] = []
-        self._prefix = b"test/%s/%d/" % (name.encode(), number)
-
-    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
-        for change in changes:
-            if change.key in self.refused:
-                raise RuntimeError(f"not {change.key}")
-            assert change.old != change.new
-            stored = tr.get(self._prefix + change.key.encode()).value
-            assert change.old == (None if stored is None else codec.decode(stored)), change
-            tr.set(self._prefix + change.key.encode(), codec.encode(change.new))
-        self.changes += changes
-
-    def observer(self) -> cq.Observer:
-        return cq.Observer(f"strict{self.number}", 1, self)
-
-    def received(self, key: str) -> list[tuple[Any, Any]]:
-        return [(change.old, change.new) for change in self.changes if change.key == key]
-
-    @property
-    def values(self) -> dict[str, Any]:
-        rows = stored(self.db, (self._prefix, prefix_end(self._prefix)))
-        values = {key[len(self._prefix) :].decode(): codec.decode(value) for key, value in rows}
-        return {key: value for key, value in values.items() if value is not None}
-
-
-def app_of(name: str, *observers: Strict) -> cq.App:
-    app = cq.App()
-    app.queue(name, observers=[each.observer() for each in observers])
-    return app
+from tests.observing import SeenInStore, app_of, app_with
 
 
 def missed(db: Any, name: str) -> list[tuple[bytes, bytes]]:
@@ -80,13 +42,11 @@ class Backfilled:
 
     def __init__(self, db: Any, name: str, buckets: int = 1) -> None:
         self.db, self.name = db, name
-        self.first, self.second = Strict(db, name, 1), Strict(db, name, 2)
-        app_of(name, self.first).configure(db, name, buckets=buckets)
+        self.first, self.second = (SeenInStore(db, name, name=each) for each in ("first", "second"))
+        self.app = app_with(db, name, self.first.observer, buckets=buckets)
         add(db, name, {"ann": 20, "bob": 1})
-        self.app = app_of(name, self.first)
         self.drain()
-        self.app = app_of(name, self.first, self.second)
-        self.app.configure(db, name)
+        self.app = app_with(db, name, self.first.observer, self.second.observer)
         self.second.refused = {"ann"}
         self.drain()
         self.second.refused = set()
@@ -172,11 +132,10 @@ def test_a_key_that_is_deleted_before_its_first_report_needs_none(backfilled: Ba
 
 
 @pytest.fixture
-def purged(db: Any, name: str) -> tuple[Strict, Strict, cq.App]:
+def purged(db: Any, name: str) -> tuple[SeenInStore, SeenInStore, cq.App]:
     """Two observers of a purged queue, the first of which has refused the deletion of `ann`."""
-    first, second = Strict(db, name, 1), Strict(db, name, 2)
-    app = app_of(name, first, second)
-    app.configure(db, name, buckets=1)
+    first, second = (SeenInStore(db, name, name=each) for each in ("first", "second"))
+    app = app_with(db, name, first.observer, second.observer, buckets=1)
     add(db, name, {"ann": 20, "bob": 1})
     drain(db, name, app=app)
     purge(db, name)
@@ -187,7 +146,7 @@ def purged(db: Any, name: str) -> tuple[Strict, Strict, cq.App]:
 
 
 def test_after_a_refused_purge_the_next_report_starts_from_the_value_received(
-    db: Any, name: str, purged: tuple[Strict, Strict, cq.App]
+    db: Any, name: str, purged: tuple[SeenInStore, SeenInStore, cq.App]
 ) -> None:
     first, second, app = purged
     assert shown(db, name) == [("ann", [])]
@@ -201,7 +160,9 @@ def test_after_a_refused_purge_the_next_report_starts_from_the_value_received(
     assert missed(db, name) == []
 
 
-def test_a_refused_purge_can_be_retried(db: Any, name: str, purged: tuple[Strict, Strict, cq.App]) -> None:
+def test_a_refused_purge_can_be_retried(
+    db: Any, name: str, purged: tuple[SeenInStore, SeenInStore, cq.App]
+) -> None:
     first, second, app = purged
     purge(db, name)  # again: what the observers received is still known
     drain(db, name, app=app)
@@ -213,7 +174,7 @@ def test_a_refused_purge_can_be_retried(db: Any, name: str, purged: tuple[Strict
 
 
 def test_the_same_value_again_after_a_refused_purge_is_no_change(
-    db: Any, name: str, purged: tuple[Strict, Strict, cq.App]
+    db: Any, name: str, purged: tuple[SeenInStore, SeenInStore, cq.App]
 ) -> None:
     first, _, app = purged
     add(db, name, {"ann": 20})
@@ -305,37 +266,35 @@ def test_a_dropped_note_is_not_listed_and_the_next_report_is_right(backfilled: B
 def test_an_observer_that_is_rebuilt_or_removed_has_missed_nothing(backfilled: Backfilled, what: str) -> None:
     db, name = backfilled.db, backfilled.name
     if what == "removed":
-        cq.configure(db, name, observers=[backfilled.first.observer()])
+        cq.configure(db, name, observers=[backfilled.first.observer])
         assert [*aside(db, name), *missed(db, name)] == []
         return
-    rebuild_observer(db, name, "strict2")
-    backfilled.second._prefix += b"rebuilt/"
+    rebuild_observer(db, name, "second")
+    backfilled.second.prefix += b"rebuilt/"
     assert [*aside(db, name), *missed(db, name)] == []
     backfilled.drain()
     assert backfilled.second.received("ann") == [(None, 20)]
 
 
 def test_a_first_report_says_when_later_updates_are_queued(db: Any, name: str) -> None:
-    strict = Strict(db, name)
+    seen = SeenInStore(db, name)
     cq.configure(db, name, buckets=1)
     add(db, name, {"ann": 20, "bob": 1})
     combine_all(db, name)
-    app = app_of(name, strict)
-    app.configure(db, name)
+    app = app_with(db, name, seen.observer)
     bucket = PassRunner(db, code_of(db, name, app), 0)
     bucket.combine()  # finds that the observer is new
     add(db, name, {"ann": 1})
     bucket.combine()
-    assert {change.key: change.complete for change in strict.changes} == {"ann": False, "bob": True}
+    assert {change.key: change.complete for change in seen.changes} == {"ann": False, "bob": True}
 
     combine_all(db, name, app)
-    assert strict.changes[-1] == cq.Change("ann", 20, 21, complete=True)
+    assert seen.changes[-1] == cq.Change("ann", 20, 21, complete=True)
 
 
 def test_a_purge_says_when_later_updates_are_queued(db: Any, name: str) -> None:
-    strict = Strict(db, name)
-    app = app_of(name, strict)
-    app.configure(db, name, buckets=1)
+    seen = SeenInStore(db, name)
+    app = app_with(db, name, seen.observer, buckets=1)
     add(db, name, {"ann": 20, "bob": 1})
     drain(db, name, app=app)
     add(db, name, {"bob": 7})  # before the purge, which drops it
@@ -343,25 +302,24 @@ def test_a_purge_says_when_later_updates_are_queued(db: Any, name: str) -> None:
     add(db, name, {"ann": 1})
     drain(db, name, app=app)
 
-    deletions = {change.key: change.complete for change in strict.changes if change.new is None}
+    deletions = {change.key: change.complete for change in seen.changes if change.new is None}
     assert deletions == {"ann": False, "bob": True}
-    assert strict.values == {"ann": 1}
+    assert seen.values == {"ann": 1}
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_each_old_value_is_the_last_one_received_whatever_is_refused(db: Any, name: str, seed: int) -> None:
     rng = random.Random(seed)
-    observers = [Strict(db, name, number) for number in (1, 2, 3)]
+    observers = [SeenInStore(db, name, name=f"seen{number}") for number in range(3)]
     cq.configure(db, name, buckets=2)
-    enabled: list[Strict] = []
+    enabled: list[SeenInStore] = []
     app = app_of(name)
     for _ in range(60):
         match rng.randrange(8):
             case 0 if len(enabled) < len(observers):
                 enabled.append(observers[len(enabled)])
-                app = app_of(name, *enabled)
-                drain(db, name, app=app_of(name, *enabled[:-1]))
-                app.configure(db, name)
+                drain(db, name, app=app)
+                app = app_with(db, name, *(each.observer for each in enabled))
             case 1:
                 for each in observers:
                     each.refused = {f"k{number}" for number in range(8) if rng.random() < 0.3}
@@ -422,7 +380,7 @@ def test_verification_repairs_what_it_cannot_read(backfilled: Backfilled, kind: 
 
     assert [each.kind for each in verify(db, name, repair=True)] == [kind]
     assert list(verify(db, name)) == [] or kind == "missed-unreadable"
-    backfilled.second._prefix += b"rebuilt/" if kind == "missed-unreadable" else b""
+    backfilled.second.prefix += b"rebuilt/" if kind == "missed-unreadable" else b""
     backfilled.drain()
     assert list(verify(db, name)) == []
 
@@ -437,16 +395,16 @@ def test_the_command_line_retries_and_rebuilds(tmp_path: Path) -> None:
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    assert "strict2" in run("aside", "list", "words")
+    assert "second" in run("aside", "list", "words")
     assert run("aside", "retry", "words") == "retried 1 update or missed report of queue 'words'\n"
     with cq.open(url) as db:  # type: ignore[attr-defined]
         backfilled.second.db = backfilled.first.db = backfilled.db = db
         backfilled.drain()
         assert backfilled.second.received("ann") == [(None, 20)]
-    run("configure", "words", "--rebuild", "strict2", "--yes")
+    run("configure", "words", "--rebuild", "second", "--yes")
     with cq.open(url) as db:  # type: ignore[attr-defined]
         backfilled.db = db
-        backfilled.second._prefix += b"rebuilt/"
+        backfilled.second.prefix += b"rebuilt/"
         backfilled.drain()
         assert backfilled.second.received("ann") == [(None, 20), (None, 20)]
     missing = CliRunner().invoke(command_line(), ["configure", "wrods", "--rebuild", "top", "--store", url])

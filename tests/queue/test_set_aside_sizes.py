@@ -17,6 +17,7 @@ from cq.queue.set_aside import drop_aside, retry_aside, set_aside
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, combine_all, put
+from tests.observing import Seen, app_with
 from tests.sized import MOST, Sized, drained, fill, words
 
 LARGE: Final = "k" * 7_900
@@ -82,9 +83,7 @@ def test_unreadable_rows_are_set_aside_in_bounded_transactions(
 
 
 def test_many_updates_of_a_key_that_fails_are_set_aside_in_bounded_transactions(db: Any, name: str) -> None:
-    app = cq.App()
-    app.queue(name, combiner=cq.Combiner("failing", 1, fails))
-    app.configure(db, name, value=int, buckets=1)
+    app = app_with(db, name, combiner=cq.Combiner("failing", 1, fails), value=int, buckets=1)
     for _ in range(30):
         add(db, name, [("a", 1 << 60)] * 10_000)
     sized = Sized(db)
@@ -98,40 +97,22 @@ def fails(key: Any, values: Sequence[Any]) -> Any:
     raise ValueError("these cannot be combined")
 
 
-class Refusing:
-    """Observers that raise as long as they are told to, and keep the values that they have received."""
-
-    def __init__(self, number: int) -> None:
-        self.refuses = False
-        self.values: dict[str, Any] = {}
-        self.observer = cq.Observer(f"refusing{number}", 1, self)
-
-    def __call__(self, tr: Any, changes: list[cq.Change]) -> None:
-        if self.refuses:
-            raise RuntimeError("not now")
-        for change in changes:
-            assert change.old == self.values.get(change.key)
-            self.values[change.key] = change.new
-
-
 class Missed:
     """A queue of large keys of which three observers have missed the first reports."""
 
     def __init__(self, db: Any, name: str) -> None:
         self.db, self.name = db, name
-        self.observers = [Refusing(number) for number in range(3)]
+        self.observers = [Seen(name=f"seen{number}") for number in range(3)]
         self.keys = words(7_900, 60)
         cq.configure(db, name, buckets=1)
         fill(db, name, 7_900, len(self.keys))
         combine_all(db, name)
-        self.app = cq.App()
-        self.app.queue(name, observers=[each.observer for each in self.observers])
-        self.app.configure(db, name)
+        self.app = app_with(db, name, *(each.observer for each in self.observers))
         for each in self.observers:
-            each.refuses = True
+            each.refused = self.keys
         self.combine()
         for each in self.observers:
-            each.refuses = False
+            each.refused = ()
 
     def combine(self) -> list[int]:
         """Passes until nothing is left to do; the sizes of their transactions."""
