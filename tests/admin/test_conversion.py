@@ -28,7 +28,7 @@ from cq.queue.bucket_state import BucketState
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, combine_all, commits, nothing_queued
+from tests.helpers import add, aside, code_of, combine_all, commits, nothing_queued, values
 
 UPDATE = 0
 """The version of updates, which every version of the combiner accepts."""
@@ -177,7 +177,7 @@ def test_the_versions_of_levels_change_with_their_queue(db: Any, name: str) -> N
     for each in names:
         config = transact(db, lambda tr: read_config(tr, each))  # noqa: B023
         assert (str(config.combiner), config.conversion) == ("numbers@2", None)
-        assert sorted(number for value in dict(cq.CombineQueue(each).scan(db)).values() for number in value[1:]) == [
+        assert sorted(number for value in values(db, each).values() for number in value[1:]) == [
             1, 2, 3,
         ]  # fmt: skip
     assert queue.breaks == []

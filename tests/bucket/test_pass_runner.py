@@ -23,13 +23,8 @@ from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
 from tests.clocks import set_clock
 from tests.faults import Died, FaultyDatabase, error_class
-from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored
-
-
-def app_with(name: str, observer: Any) -> cq.App:
-    app = cq.App()
-    app.queue(name, observers=[cq.Observer("test", 1, observer)])
-    return app
+from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored, values
+from tests.observing import Seen, SeenInStore, app_with
 
 
 def keys_aside(db: Any, name: str) -> set[Any]:
@@ -46,16 +41,15 @@ def test_an_observer_that_raises_for_one_key_sets_aside_just_that_key(db: Any, n
         tr.clear(b"test/" + name.encode())
         told.extend(changes)
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     for _ in range(3):
         add(db, name, {f"k{number}": 1 for number in range(100)})
         combine_all(db, name, app)
 
     assert keys_aside(db, name) == {"k13"}
-    assert all(each.error == "observer 'test': RuntimeError: not 13" for each in aside(db, name))
+    assert all(each.error == "observer 'observer': RuntimeError: not 13" for each in aside(db, name))
     assert sum(sum(each.updates) for each in aside(db, name)) == 3
-    assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 3 for number in range(100) if number != 13}
+    assert values(db, name) == {f"k{number}": 3 for number in range(100) if number != 13}
     assert transact(db, lambda tr: tr.get(b"test/" + name.encode()).value) is None
     assert nothing_queued(db, name)
 
@@ -69,15 +63,14 @@ def test_a_failure_has_the_code_the_frames_and_the_number_of_failed_passes(db: A
             tries += 1
             raise ValueError("not this one")
 
-    app = app_with(name, refuse)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, refuse, buckets=1)
     add(db, name, {"bad": 1, **{f"k{number}": 1 for number in range(30)}})
 
     combine_all(db, name, app)
 
     (piece,) = aside(db, name)
     assert piece.failure.tries == tries > 1
-    assert piece.failure.code == "observer test@1"
+    assert piece.failure.code == "observer refuse@1"
     assert piece.failure.trace[-1].endswith('in refuse: raise ValueError("not this one")')
     assert 0 < piece.failure.first <= piece.failure.last
 
@@ -86,9 +79,7 @@ def test_a_combiner_that_fails_is_named_with_its_frames(db: Any, name: str) -> N
     def half(key: str, values: Sequence[int]) -> int:
         return sum(values) // (0 if key == "bad" else 1)
 
-    app = cq.App()
-    app.queue(name, combiner=cq.Combiner("half", 3, half))
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, combiner=cq.Combiner("half", 3, half), buckets=1)
     add(db, name, {"bad": 1, "good": 2})
 
     combine_all(db, name, app)
@@ -108,8 +99,7 @@ def test_a_key_that_has_failed_costs_the_others_no_further_retries(db: Any, name
         if any(change.key == "bad" for change in changes):
             raise RuntimeError("no")
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     bucket = buckets_of(db, name, app)[0]
 
     def work() -> int:
@@ -131,13 +121,12 @@ def test_retryable_errors_of_an_observer_are_retried(db: Any, name: str) -> None
         if failures:
             raise error_class(tr)(failures.pop())
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     add(db, name, {"a": 1})
     combine_all(db, name, app)
 
     assert aside(db, name) == []
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
+    assert values(db, name) == {"a": 1}
 
 
 def test_a_key_that_is_too_old_again_and_again_counts_as_failed(db: Any, name: str) -> None:
@@ -145,13 +134,12 @@ def test_a_key_that_is_too_old_again_and_again_counts_as_failed(db: Any, name: s
         if any(change.key == "slow" for change in changes):
             raise error_class(tr)(1007)
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     add(db, name, {"slow": 1, "a": 1, "b": 1})
     combine_all(db, name, app)
 
     assert keys_aside(db, name) == {"slow"}
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1, "b": 1}
+    assert values(db, name) == {"a": 1, "b": 1}
 
 
 def test_conflicts_do_not_count_against_a_key_that_is_too_old_once(db: Any, name: str) -> None:
@@ -165,14 +153,13 @@ def test_conflicts_do_not_count_against_a_key_that_is_too_old_once(db: Any, name
         if calls < 12:  # another worker passes over the bucket meanwhile, and takes nothing
             transact(db, lambda tr: tr.add_write_conflict_key(QueueKeys(name).state(1, 0)))
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     add(db, name, {"a": 1})
     combine_all(db, name, app)
 
     assert calls == 12
     assert aside(db, name) == []
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
+    assert values(db, name) == {"a": 1}
 
 
 @pytest.mark.parametrize("code", [2101, 2103, 2005, 2004])
@@ -191,14 +178,13 @@ def test_writes_that_the_store_refuses_are_the_failure_of_their_key(db: Any, nam
         else:
             tr.set(b"\xff/x", b"")
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     add(db, name, {"bad": 1, **{f"k{number}": 1 for number in range(20)}})
     combine_all(db, name, app)
 
     assert keys_aside(db, name) == {"bad"}
     assert str(code) in aside(db, name)[0].error
-    assert len(dict(cq.CombineQueue(name).scan(db))) == 20
+    assert len(values(db, name)) == 20
 
 
 def test_reports_that_write_much_are_split_over_passes(db: Any, name: str) -> None:
@@ -210,17 +196,15 @@ def test_reports_that_write_much_are_split_over_passes(db: Any, name: str) -> No
             tr.set(b"test/" + name.encode() + b"/%d" % change.key, bytes(2000))
         sizes.append(tr.get_approximate_size().wait())
 
-    app = app_with(name, observer)
-    app.configure(db, name, key=int, buckets=1)
+    app = app_with(db, name, observer, key=int, buckets=1)
     add(db, name, dict.fromkeys(range(5000), 1))
     combine_all(db, name, app)
 
-    assert len(dict(cq.CombineQueue(name, combiner=None).scan(db))) == 5000
+    assert len(values(db, name)) == 5000
     assert aside(db, name) == []
     assert max(sizes) < 1_500_000
     assert len(sizes) < 100
     assert nothing_queued(db, name)
-    transact(db, lambda tr: tr.clear_range(b"test/" + name.encode() + b"/", b"test/" + name.encode() + b"0"))
 
 
 def test_errors_that_are_not_the_keys_fault_are_raised(db: Any, name: str) -> None:
@@ -236,15 +220,8 @@ def test_errors_that_are_not_the_keys_fault_are_raised(db: Any, name: str) -> No
 
 @pytest.mark.parametrize("seed", range(5))
 def test_faults_of_the_store_neither_lose_nor_repeat_updates(db: Any, name: str, seed: int) -> None:
-    values: dict[Any, Any] = {}
-
-    def observer(tr: Any, changes: list[cq.Change]) -> None:
-        for change in changes:  # kept in the store: what a lost commit has told must not count
-            tr.set(b"test/%s/%s" % (name.encode(), change.key.encode()), codec.encode(change.new))
-            values[change.key] = change.new
-
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=2)
+    seen = SeenInStore(db, name)
+    app = app_with(db, name, seen.observer, buckets=2)
     faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.3, too_old=0.05)
     buckets = [PassRunner(faulty, code_of(db, name, app), number) for number in range(2)]
     for turn in range(20):
@@ -256,11 +233,7 @@ def test_faults_of_the_store_neither_lose_nor_repeat_updates(db: Any, name: str,
     assert sum(value for _, value in cq.CombineQueue(name).scan(db)) == 60
     assert aside(db, name) == []
     assert faulty.injected.keys() == {"conflict", "unknown, committed", "unknown, not committed", "too old"}
-    observed = stored(db, (b"test/%s/" % name.encode(), b"test/%s0" % name.encode()))
-    assert [codec.decode(value) for _, value in observed] == [
-        value for _, value in sorted(cq.CombineQueue(name).scan(db))
-    ]
-    transact(db, lambda tr: tr.clear_range(b"test/%s/" % name.encode(), b"test/%s0" % name.encode()))
+    assert seen.values == values(db, name)
 
 
 AT_ONCE = Limits(stale_seconds=0)  # notes of attempts are those of workers that died
@@ -286,15 +259,14 @@ def test_a_key_that_kills_its_workers_is_found_and_set_aside(db: Any, name: str,
         if any(change.key == "killer" for change in changes):
             raise Died
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     add(db, name, {"killer": 1, **{f"k{number}": 1 for number in range(10)}})
 
     deaths = combine_until_drained(db, name, app, arrivals)
 
     assert keys_aside(db, name) == {"killer"}
     assert "workers have died with this key" in aside(db, name)[0].error
-    assert len(dict(cq.CombineQueue(name).scan(db))) >= 10
+    assert len(values(db, name)) >= 10
     assert 1 < deaths <= 20
     assert (
         stored(db, QueueKeys(name).attempts(1, 0)) != []
@@ -307,27 +279,24 @@ def test_a_combiner_that_kills_its_workers_is_found_too(db: Any, name: str) -> N
             raise Died
         return sum(values)
 
-    app = cq.App()
-    app.queue(name, combiner=cq.Combiner("deadly", 1, combine))
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, combiner=cq.Combiner("deadly", 1, combine), buckets=1)
     for _ in range(2):
         add(db, name, {"killer": 1, **{f"k{number}": 1 for number in range(5)}})
 
     combine_until_drained(db, name, app)
 
     assert keys_aside(db, name) == {"killer"}
-    assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 2 for number in range(5)}
+    assert values(db, name) == {f"k{number}": 2 for number in range(5)}
 
 
 def test_workers_killed_for_other_reasons_condemn_no_key(db: Any, name: str) -> None:
-    app = app_with(name, lambda tr, changes: None)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, Seen().observer, buckets=1)
     for turn in range(20):
         add(db, name, {f"k{turn}": 1})
         buckets_of(db, name, app, AT_ONCE)[0].combine()  # each by a worker that then dies without a word
 
     assert aside(db, name) == []
-    assert len(dict(cq.CombineQueue(name).scan(db))) == 20
+    assert len(values(db, name)) == 20
 
 
 def test_workers_that_live_condemn_no_key_of_each_other(db: Any, name: str) -> None:
@@ -339,8 +308,7 @@ def test_workers_that_live_condemn_no_key_of_each_other(db: Any, name: str) -> N
         if not hasattr(waited, "once"):
             waited.once = together.wait(60)
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     add(db, name, {"only": 1})
     threads = [threading.Thread(target=buckets_of(db, name, app)[0].combine) for _ in range(8)]
     for thread in threads:
@@ -349,12 +317,11 @@ def test_workers_that_live_condemn_no_key_of_each_other(db: Any, name: str) -> N
         thread.join()
 
     assert aside(db, name) == []
-    assert dict(cq.CombineQueue(name).scan(db)) == {"only": 1}
+    assert values(db, name) == {"only": 1}
 
 
 def test_a_worker_that_leaves_in_good_order_takes_its_note_back(db: Any, name: str) -> None:
-    app = app_with(name, lambda tr, changes: None)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, Seen().observer, buckets=1)
     add(db, name, {"a": 1})
     bucket = buckets_of(db, name, app)[0]
     bucket.combine()
@@ -381,13 +348,12 @@ def test_a_store_error_that_an_observer_always_raises_is_its_keys_failure(
         if any(change.key == "bad" for change in changes):
             raise error_class(tr)(code)
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     add(db, name, {"bad": 1, **{f"k{number}": 1 for number in range(5)}})
     combine_all(db, name, app)
 
     assert keys_aside(db, name) == {"bad"}
-    assert len(dict(cq.CombineQueue(name).scan(db))) == 5
+    assert len(values(db, name)) == 5
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), OSError("caf\udce9"), ValueError("x" * 5000)])
@@ -395,8 +361,7 @@ def test_whatever_an_observer_raises_can_be_stored(db: Any, name: str, error: Ba
     def observer(tr: Any, changes: list[cq.Change]) -> None:
         raise error
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     add(db, name, {"bad": 1})
     combine_all(db, name, app)
 
@@ -408,9 +373,7 @@ def test_a_combiner_that_fails_for_many_keys_sets_none_aside(db: Any, name: str)
     def combine(key: str, values: Any) -> int:
         raise RuntimeError("broken")
 
-    app = cq.App()
-    app.queue(name, combiner=cq.Combiner("broken", 1, combine))
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, combiner=cq.Combiner("broken", 1, combine), buckets=1)
     add(db, name, {f"k{number}": 1 for number in range(100)})
 
     with pytest.raises(ManyFailed, match="100 keys of one pass failed, one with: RuntimeError: broken"):
@@ -426,8 +389,7 @@ def test_a_key_that_has_failed_once_has_its_turn_in_a_busy_bucket_too(db: Any, n
         if failures and any(change.key == "a" for change in changes):
             raise failures.pop()
 
-    app = app_with(name, observer)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, observer, buckets=1)
     bucket = buckets_of(db, name, app)[0]
     add(db, name, {"a": 1})
     while bucket.combine().more:
@@ -436,7 +398,7 @@ def test_a_key_that_has_failed_once_has_its_turn_in_a_busy_bucket_too(db: Any, n
         add(db, name, {"a": 1, "hot": 1})
         bucket.combine()
 
-    assert dict(cq.CombineQueue(name).scan(db))["a"] > 0
+    assert values(db, name)["a"] > 0
 
 
 def test_a_bucket_of_very_many_small_keys_stays_within_a_transaction(db: Any, name: str) -> None:
@@ -454,7 +416,7 @@ def test_a_bucket_of_very_many_small_keys_stays_within_a_transaction(db: Any, na
             break
 
     assert max(sizes) < 5_000_000
-    assert len(dict(cq.CombineQueue(name).scan(db))) == 40_000
+    assert len(values(db, name)) == 40_000
     assert nothing_queued(db, name)
 
 
@@ -520,4 +482,4 @@ def test_a_slice_of_a_window_is_not_deleted_before_it_is_subtracted(db: Any, nam
         is_refused = False
         for part in parts:
             combine(part)
-    assert [dict(cq.CombineQueue(part).scan(db)) for part in parts] == [{"a": 5, "b": 7}, {}, {}]
+    assert [values(db, part) for part in parts] == [{"a": 5, "b": 7}, {}, {}]

@@ -73,6 +73,7 @@ def test_a_key_without_updates_is_deleted_and_others_stay(db: Any, name: str, cl
     add(db, name, {"new": 1})
     combine_all(db, name, app)
     assert values(db, name) == view.values == {"old": 1, "new": 2}
+    assert list(verify(db, name)) == []
 
     clock.now = START + LONG
     drain(db, name, app=app)

@@ -32,7 +32,7 @@ from tests.faults import (
     LateCommit,
     WrappedDatabase,
 )
-from tests.helpers import get, stored
+from tests.helpers import get, stored, values
 from tests.sized import MOST
 
 MODES = ("durable", "fast")
@@ -362,7 +362,7 @@ def test_fast_gives_up_what_the_queue_refuses_since_its_configuration_changed(
         emitter.emit("k")
 
     drain(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {"k": 2, "l": 1}
+    assert values(db, name) == {"k": 2, "l": 1}
     statistics = emitter.statistics()
     assert (statistics.emitted, statistics.committed, statistics.lost) == (4, 3, 1)
     assert "1 increments are given up, as the queue refuses them: a key of 7,998 bytes" in caplog.text

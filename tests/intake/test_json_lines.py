@@ -19,6 +19,7 @@ from cq.intake.json_lines import FilePosition, add_jsonl
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.faults import FaultyDatabase, error_class
+from tests.helpers import values
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +161,7 @@ def test_null_deletes_where_the_last_update_counts(db: Any, name: str) -> None:
     add(db, name, line("a", "here") + line("b", "here") + line("a", None))
 
     drain(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {"b": "here"}
+    assert values(db, name) == {"b": "here"}
 
 
 def test_a_queue_must_be_configured(db: Any, name: str) -> None:

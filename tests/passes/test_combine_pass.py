@@ -27,6 +27,7 @@ from tests.helpers import (
     configured,
     nothing_queued,
     stored,
+    values,
 )
 from tests.observing import Seen, concatenation
 from tests.passes.passhelpers import BEGIN, READ, calls_of, choosy, one_pass
@@ -75,7 +76,7 @@ def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: A
     third = calls_of(db, code, cache)
     reads = [*READ, *["get_range"] * 2, *["get"] * 3]
     assert third[:2] == (reads, [*BEGIN, *["clear"] * 3, *["set"] * 3, "compare_and_clear", "set"])
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 3, "b": 1, "c": 1}
+    assert values(db, name) == {"a": 3, "b": 1, "c": 1}
 
 
 def test_values_of_many_keys_that_lie_together_are_read_as_ranges(db: Any, name: str) -> None:
@@ -87,9 +88,7 @@ def test_values_of_many_keys_that_lie_together_are_read_as_ranges(db: Any, name:
     reads, *_ = calls_of(db, code_of(db, name), BucketCache(), max_report=2_000)
 
     assert reads == [*READ, *["get_range"] * 3]  # of 256 rows, of 512, and of what is left
-    assert dict(cq.CombineQueue(name).scan(db)) == {
-        f"k{number}": 1 + (number < 1_000) for number in range(1_500)
-    }
+    assert values(db, name) == {f"k{number}": 1 + (number < 1_000) for number in range(1_500)}
 
 
 def test_values_of_few_of_many_keys_are_read_one_by_one(db: Any, name: str) -> None:
@@ -123,7 +122,7 @@ def test_remembered_values_are_not_read_again(db: Any, name: str) -> None:
 
     assert result.cache_is_valid
     assert reads == [*READ, "get"]  # and c, which is new
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2, "b": 1, "c": 1}
+    assert values(db, name) == {"a": 2, "b": 1, "c": 1}
 
 
 def test_a_repeated_row_is_counted_by_the_pass_that_takes_it_away(db: Any, name: str) -> None:
@@ -148,7 +147,7 @@ def test_values_remembered_before_somebody_else_passed_are_not_used(db: Any, nam
     add(db, name, {"a": 1})
 
     assert not one_pass(db, name, cache=cache).cache_is_valid
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 3}
+    assert values(db, name) == {"a": 3}
 
 
 def test_two_passes_over_one_bucket_conflict(db: Any, name: str) -> None:
@@ -175,7 +174,7 @@ def test_an_add_during_a_pass_neither_conflicts_nor_gets_lost(db: Any, name: str
     assert not result.more
     assert len(stored(db, QueueKeys(name).notifications())) == 1  # that of the second add stands
     combine_all(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2}
+    assert values(db, name) == {"a": 2}
     assert nothing_queued(db, name)
 
 
@@ -188,7 +187,7 @@ def test_an_add_may_be_committed_from_before_the_pass_to_after_it(db: Any, name:
     open_add.commit().wait()
 
     combine_all(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2}
+    assert values(db, name) == {"a": 2}
 
 
 def test_what_cannot_be_reported_is_folded_and_no_key_starves(db: Any, name: str) -> None:
@@ -210,7 +209,7 @@ def test_what_cannot_be_reported_is_folded_and_no_key_starves(db: Any, name: str
         f"k{number}": 2 for number in range(1, 10)
     }
     combine_all(db, name, app)
-    assert seen.values == dict(cq.CombineQueue(name).scan(db))
+    assert seen.values == values(db, name)
     assert nothing_queued(db, name)
 
 
@@ -227,7 +226,7 @@ def test_partial_combinations_do_not_vanish_before_they_are_reported(
 
     assert folded.folded >= 1
     combine_all(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 6}
+    assert values(db, name) == {"a": 6}
 
 
 @pytest.mark.parametrize(("limits", "most"), [(STAGING, 0), (Limits(), 1)], ids=["staged", "rows"])
@@ -239,7 +238,7 @@ def test_a_delete_folded_ahead_of_its_report_deletes(db: Any, name: str, limits:
     assert one_pass(db, name, limits=limits, max_report=most).folded
 
     combine_all(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {}
+    assert values(db, name) == {}
 
 
 def test_equal_old_and_new_values_are_not_reported(db: Any, name: str) -> None:
@@ -326,7 +325,7 @@ def test_staged_values_are_read_within_limits_and_rows_split_where_they_end(db: 
         assert len(results) < 500
 
     assert all(len(value) == 3 for _, value in cq.CombineQueue(name).scan(db))
-    assert len(dict(cq.CombineQueue(name).scan(db))) == 100
+    assert len(values(db, name)) == 100
     assert nothing_queued(db, name)
 
 
@@ -338,7 +337,7 @@ def test_a_combiner_that_fails_for_a_key_sets_only_that_key_aside(db: Any, name:
 
     combine_all(db, name, app)
 
-    assert dict(cq.CombineQueue(name).scan(db)) == {"good": 3}
+    assert values(db, name) == {"good": 3}
     assert [(codec.decode(each.encoded_key), each.error, each.updates) for each in aside(db, name)] == [
         ("bad", "RuntimeError: no", [1, 2])
     ]
@@ -389,7 +388,7 @@ def test_rows_that_cq_has_not_written_are_set_aside(db: Any, name: str) -> None:
     add(db, name, {"a": 1})
     combine_all(db, name)
 
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
+    assert values(db, name) == {"a": 1}
     assert {each.encoded_key for each in aside(db, name)} == {b""}
     assert len(aside(db, name)) >= 5
     assert nothing_queued(db, name)
@@ -407,7 +406,7 @@ def test_a_row_from_the_future_is_left_where_it_is(db: Any, name: str) -> None:
 
     assert result.foreign
     assert not result.more
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1}
+    assert values(db, name) == {"a": 1}
     assert [key for key, _ in stored(db, queue.all_rows())] == [future]
     assert stored(db, queue.notifications()) != []
 
@@ -492,7 +491,7 @@ def test_what_an_observer_does_to_its_changes_stays_with_it(db: Any, name: str) 
         add(db, name, {"a": {number}})
         bucket.combine()
 
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": {0, 1, 2, 3}}
+    assert values(db, name) == {"a": {0, 1, 2, 3}}
 
 
 def test_values_that_only_python_calls_equal_are_told_apart(db: Any, name: str) -> None:
@@ -536,7 +535,7 @@ def test_a_combiner_sees_single_values_too(db: Any, name: str) -> None:
     add(db, name, {"a": {"x": 0}, "b": {"x": 0, "y": 1}})
     combine_all(db, name)
 
-    assert dict(cq.CombineQueue(name).scan(db)) == {"b": {"y": 1}}
+    assert values(db, name) == {"b": {"y": 1}}
 
 
 def test_an_observer_may_add_to_the_queue_it_observes(db: Any, name: str) -> None:

@@ -26,6 +26,7 @@ from cq.passes.runs import FIRST_RUN, Run
 from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
 from cq.store.transact import transact
+from cq.testing import drain
 from tests.faults import Calls, FailedCalls, FaultyDatabase, WrappedDatabase
 from tests.helpers import add, aside, begun, buckets_of, code_of, get, nothing_queued, put, stored, values
 from tests.passes.passhelpers import BEGIN, calls_of, one_pass
@@ -139,7 +140,7 @@ def test_what_is_left_of_a_run_is_known(db: Any, name: str) -> None:
 
 def test_large_values_are_merged_as_many_as_may_be_read_at_once(db: Any, name: str) -> None:
     deep(db, name, rounds=1, update="x" * 500, combiner="last", value=str)
-    cq.testing.drain(db, name)
+    drain(db, name)
     for start in range(0, len(WORDS), 100):
         add(db, name, dict.fromkeys(WORDS[start : start + 100], "y"))
     (bucket,) = buckets_of(db, name, limits=replace(SMALL, load_bytes=20_000))
@@ -303,7 +304,7 @@ def test_rows_are_not_sorted_while_older_updates_are_in_the_former_shape(db: Any
     assert bucket.combine().blocked
     assert other.combine().blocked
     assert values(db, name) == {}
-    cq.testing.drain(db, name)
+    drain(db, name)
     assert values(db, name) == dict.fromkeys(WORDS, 3)
     assert nothing_queued(db, name)
 
@@ -368,7 +369,7 @@ def test_a_queue_that_is_rebucketed_is_drained_of_its_runs(db: Any, name: str) -
     add(db, name, dict.fromkeys(WORDS[:50], 3))
 
     refuse(db, bucket)
-    cq.testing.drain(db, name)
+    drain(db, name)
     assert values(db, name) == dict.fromkeys(WORDS, 1) | dict.fromkeys(WORDS[:50], 3)
     assert nothing_queued(db, name)
 

@@ -22,7 +22,7 @@ from cq.queue.bucket_state import BucketState
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, decode_row, encode_row, read_rows
 from cq.store.transact import transact
-from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored
+from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored, values
 from tests.observing import Seen, concatenation
 from tests.passes.passhelpers import BEGIN, READ, calls_of, choosy, one_pass
 
@@ -112,7 +112,7 @@ def test_all_keys_have_their_turn_and_reads_with_what_is_pending_see_everything(
         assert found == {key: value or None for key, value in expected.items()}
 
     assert passes < 12
-    assert dict(cq.CombineQueue(name).scan(db)) == {key: value for key, value in expected.items() if value}
+    assert values(db, name) == {key: value for key, value in expected.items() if value}
     assert nothing_queued(db, name)
 
 
@@ -141,7 +141,7 @@ def test_a_deep_backlog_of_many_keys_is_reported_as_it_is_read_where_nobody_is_t
 
     assert all(result.reported for result in results)
     assert not any(result.staged for result in results)
-    assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 1 for number in range(300)}
+    assert values(db, name) == {f"k{number}": 1 for number in range(300)}
 
 
 def test_keys_that_have_no_room_as_rows_do_not_hold_up_the_rest(db: Any, name: str) -> None:
@@ -152,7 +152,7 @@ def test_keys_that_have_no_room_as_rows_do_not_hold_up_the_rest(db: Any, name: s
     results = passes(db, name, limits=Limits(read_bytes=9_000, repack_bytes=600))
 
     assert all(result.reported for result in results)
-    assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 3 for number in range(100)}
+    assert values(db, name) == {f"k{number}": 3 for number in range(100)}
 
 
 def test_what_is_staged_is_not_left_behind(db: Any, name: str) -> None:
@@ -168,7 +168,7 @@ def test_what_is_staged_is_not_left_behind(db: Any, name: str) -> None:
     add(db, name, {"a": [3], "b": [3]})
 
     combine_all(db, name, app)
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": [1, 2, 3], "b": [1, 2, 3]}
+    assert values(db, name) == {"a": [1, 2, 3], "b": [1, 2, 3]}
 
 
 def test_operations_that_are_in_rows_again_count_once(db: Any, name: str) -> None:
@@ -179,7 +179,7 @@ def test_operations_that_are_in_rows_again_count_once(db: Any, name: str) -> Non
         one_pass(db, name, max_report=1)
 
     combine_all(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 11, "b": 11, "c": 11}
+    assert values(db, name) == {"a": 11, "b": 11, "c": 11}
 
 
 def test_what_the_queue_would_not_take_as_an_update_is_staged(db: Any, name: str) -> None:
@@ -243,7 +243,7 @@ def test_nothing_is_lost_or_reordered(db: Any, is_observed: bool, data: st.DataO
             )
     combine_all(db, name, app)
 
-    assert dict(cq.CombineQueue(name).scan(db)) == expected
+    assert values(db, name) == expected
     assert not is_observed or seen.values == expected
     assert nothing_queued(db, name)
     state = transact(db, lambda tr: tr.get(QueueKeys(name).state(1, 0)).value)

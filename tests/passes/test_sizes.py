@@ -19,7 +19,7 @@ from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
 from cq.store import sizes
 from cq.store.transact import transact
-from tests.helpers import add, code_of, configured
+from tests.helpers import add, code_of, configured, values
 from tests.sized import MOST, Sized, drained, fill, words
 
 KEYS: Final = [(10, 12_000), (200, 4_000), (7_900, 300)]
@@ -38,7 +38,7 @@ def test_a_pass_writes_at_most_a_megabyte(
     found = drained(db, name, replace(Limits(), repack_bytes=repack_bytes))
 
     assert max(found) <= MOST
-    assert dict(cq.CombineQueue(name).scan(db)) == dict.fromkeys(words(size, number), 2)
+    assert values(db, name) == dict.fromkeys(words(size, number), 2)
 
 
 @pytest.mark.parametrize(("size", "number"), [(10, 1_500), (7_900, 100)])
@@ -64,7 +64,7 @@ def test_passes_over_a_queue_and_its_levels_write_at_most_a_megabyte(
 
     for each in (name, *config.level_names):
         assert max(drained(db, each)) <= MOST
-    assert dict(cq.CombineQueue(f"{name}.window").scan(db)) == dict.fromkeys(keys, periods << 60)
+    assert values(db, f"{name}.window") == dict.fromkeys(keys, periods << 60)
 
 
 @pytest.mark.parametrize("is_observed", [False, True])

@@ -19,7 +19,7 @@ from cq.queue.checks import AddCheck
 from cq.queue.set_aside import read_aside
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import combine_all
+from tests.helpers import combine_all, values
 
 ROLLUP = "1m:2d,1h:60d"
 LONGEST = 8_000 - 3 - 10
@@ -84,7 +84,7 @@ def test_the_longest_key_has_room_for_any_period(db: Any, name: str, at: int) ->
     transact(db, lambda tr: window.add(tr, {"a" * LONGEST: 1}, at=at, now=at))
     drain(db, name)
 
-    assert [len(dict(cq.CombineQueue(level).scan(db))) for level in (f"{name}.1m", f"{name}.1h")] == [1, 1]
+    assert [len(values(db, level)) for level in (f"{name}.1m", f"{name}.1h")] == [1, 1]
     with pytest.raises(TooLarge, match="limit of 7,990 of a queue with a window or a roll-up"):
         transact(db, lambda tr: window.add(tr, {"a" * (LONGEST + 1): 1}, at=at, now=at))
 
@@ -110,7 +110,7 @@ def test_a_document_of_several_parts_with_a_bad_item_is_refused_as_a_whole(db: A
 
     assert list(documents.ids(db)) == []
     drain(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {}
+    assert values(db, name) == {}
 
 
 def test_a_line_that_a_level_does_not_take_is_named_and_those_before_it_are_added(db: Any, name: str) -> None:
@@ -122,7 +122,7 @@ def test_a_line_that_a_level_does_not_take_is_named_and_those_before_it_are_adde
 
     assert len(str(refused.value)) < 400
     drain(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {"a": 1, "b": 1}
+    assert values(db, name) == {"a": 1, "b": 1}
     del lines[2]
     assert add_jsonl(db, cq.CombineQueue(name), BytesIO(b"".join(lines)), name=b"file")[1] == 1
 

@@ -24,7 +24,7 @@ from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
-from tests.helpers import add, aside, code_of, combine_all, commits, get, nothing_queued, stored
+from tests.helpers import add, aside, code_of, combine_all, commits, get, nothing_queued, stored, values
 from tests.observing import SeenInStore, app_of, app_with
 
 
@@ -341,7 +341,7 @@ def test_each_old_value_is_the_last_one_received_whatever_is_refused(db: Any, na
     retry_aside(db, name)
     drain(db, name, app=app)
 
-    expected = dict(cq.CombineQueue(name).scan(db))
+    expected = values(db, name)
     assert enabled
     assert [each.values for each in enabled] == [expected] * len(enabled)
     assert [*aside(db, name), *missed(db, name)] == []

@@ -24,7 +24,7 @@ from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from tests.faults import error_class
-from tests.helpers import add, combine_all, get
+from tests.helpers import add, combine_all, get, values
 
 HIDING = ["read_your_writes_disable", "snapshot_ryw_disable"]
 GIVEN: dict[type, Any] = {int: 5_000, str: "text", bytes: bytes(33)}
@@ -177,10 +177,8 @@ def test_a_document_that_is_stored_twice_counts_once_or_is_refused(
 
     transact(db, change)
     combine_all(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == (
-        {"a": 5} if option == "read_your_writes_disable" else {"b": 2}
-    )
-    assert transact(db, lambda tr: documents.counts(tr, b"doc")) == dict(cq.CombineQueue(name).scan(db))
+    assert values(db, name) == ({"a": 5} if option == "read_your_writes_disable" else {"b": 2})
+    assert transact(db, lambda tr: documents.counts(tr, b"doc")) == values(db, name)
 
 
 def write_metadata_version(tr: Any) -> None:

@@ -19,7 +19,7 @@ from cq.testing import drain
 from cq.verify import layout
 from cq.verify.queue import verify
 from tests import helpers
-from tests.helpers import add, aside, stored
+from tests.helpers import add, aside, stored, values
 from tests.sized import MOST, Sized, words
 
 LARGE = words(7_900, 120)
@@ -119,4 +119,4 @@ def test_a_repair_of_rows_in_wrong_buckets_of_two_shapes_writes_at_most_a_megaby
 
     assert max(repaired(db, name)) <= MOST
     drain(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == dict.fromkeys(keys, 1)
+    assert values(db, name) == dict.fromkeys(keys, 1)

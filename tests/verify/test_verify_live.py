@@ -25,7 +25,7 @@ from cq.verify.queue import CHECKS, verify
 from cq.verify.verification import Verification
 from tests.busy import KEYS, busy
 from tests.faults import FaultyDatabase, Overtaken
-from tests.helpers import add, code_of, commits, put, stored
+from tests.helpers import add, code_of, commits, put, stored, values
 
 
 def watch(tr: Any, changes: list[cq.Change]) -> None:
@@ -196,4 +196,4 @@ def test_a_repair_in_the_shape_before_conflicts_with_passes_over_the_shape_now(d
         under_way.commit().wait()
 
     drain(db, name)
-    assert dict(cq.CombineQueue(name).scan(db)) == {key: 111}
+    assert values(db, name) == {key: 111}

@@ -34,7 +34,7 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from cq.windows import slices
 from tests.clocks import START, Clock, set_clock
-from tests.helpers import add, combine_all, configured
+from tests.helpers import add, combine_all, configured, values
 
 WIDTH, SLICE = 60.0, 5.0
 
@@ -72,7 +72,7 @@ def totals(db: Any, window: cq.Window[Any, Any], **given: Any) -> dict[Any, Any]
 
 def kept(db: Any, name: str) -> int:
     """The number of values that the store has for a window."""
-    return sum(len(dict(cq.CombineQueue(f"{name}.{part}").scan(db))) for part in ("slices", "window"))
+    return sum(len(values(db, f"{name}.{part}")) for part in ("slices", "window"))
 
 
 # Which updates are in a window
