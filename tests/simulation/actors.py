@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import cq
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
-from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.application import BAD_KEY, OTHERS, STORED, TEXTS, app
 from tests.simulation.hub import Process
@@ -45,9 +44,7 @@ class Adders:
 
     def start(self) -> None:
         """Another adder."""
-        process = self.world.process("adder")
-        process.reborn = self.start
-        self.world.hub.start(process, "add", lambda: self._run(process))
+        self.world.start_process("adder", "add", self._run)
 
     def _run(self, process: Process) -> None:
         while not self.world.is_calm:
@@ -77,15 +74,12 @@ class Adders:
             if self.rng.random() < self.slow:
                 self.world.hub.wait(self.rng.expovariate(1.0))
 
-        try:
-            transact(self.world.db(process), run)
-        except (cq.QueueFull, cq.QueueNotConfigured) as error:
-            self.world.trace("refused:", error)
+        error = self.world.attempt(
+            lambda: transact(self.world.db(process), run), cq.QueueFull, cq.QueueNotConfigured
+        )
+        if isinstance(error, cq.CqError):
             self.world.hub.wait(0.5)
-        except Exception as error:
-            if error_code(error) is None:
-                raise
-        else:
+        elif error is None:
             self.operations.pop(note.once or "", None)
             if note.once and "late tries" in self.world.plan and self.rng.random() < 0.7:
                 self._done.append((self.world.hub.clock + LATE_TRY_SECONDS, note))
@@ -160,10 +154,20 @@ class WorkerPool:
         if worker is not None:
             worker.stop()
 
-    def replace(self) -> None:
-        """Stop all, and start as many with the code as it is now."""
+    def replace(self, least: int = 0) -> None:
+        """Stop all, and start as many with the code as it is now, or this number at least."""
         for process in list(self.running):
             self.stop(process)
+            self.start()
+        while len(self.running) < least:
+            self.start()
+
+    def come_and_go(self, most: int = 4) -> None:
+        """Stop one of them in good order, or start another one if there are fewer than this number."""
+        rng = self._world.hub.rng
+        if self.running and rng.random() < 0.5:
+            self.stop(rng.choice(list(self.running)))
+        elif len(self.running) < most:
             self.start()
 
     def _again(self, identity: str) -> None:
@@ -208,10 +212,4 @@ class Drains(WorkerPool):
         super().__init__(world, world.workers.make)
 
     def _work(self, worker: Worker) -> None:
-        try:
-            worker.drain()
-        except cq.CqError as error:
-            self._world.trace("the drain ends:", error)
-        except Exception as error:
-            if error_code(error) is None:
-                raise
+        self._world.attempt(worker.drain, cq.CqError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -16,7 +17,6 @@ from cq.observers.sql.configured import find_export
 from cq.observers.verify.queue import verification
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
-from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS, app, observer
 from tests.simulation.model import Shaped, Violation
@@ -46,7 +46,7 @@ class Administrator:
             "limit": self._limit,
             "top": lambda name: cq.rebuild_observer(self.db, SUMS, "top"),
             "audit": self._audit,
-            "come and go": self._come_and_go,
+            "come and go": lambda name: self.world.workers.come_and_go(),
             "rebuild": self._rebuild,
             "export again": self._export_again,
             "table set back": self._set_table_back,
@@ -64,26 +64,21 @@ class Administrator:
 
     def start(self) -> None:
         """Start; a process that replaces an administrator that has died continues its work."""
-        self.process = self.world.process("administrator")
-        self.process.reborn = self.start
-        self.world.hub.start(self.process, "change", self._run)
+        self.world.start_process("administrator", "change", self._run)
 
-    def _run(self) -> None:
-        rng = self.world.hub.rng
+    def _run(self, process: Process) -> None:
+        rng, self.process = self.world.hub.rng, process
         while self.kinds and not self.world.is_calm:
             self.world.hub.wait(rng.expovariate(1 / 2.0))
             what = rng.choice(self.kinds)
             name = rng.choice(list(self.world.models))
             self.world.trace(what, name)
-            try:
-                self.make_texts()
-                self.doing[what](name)
-            except (cq.CqError, sa.exc.DBAPIError) as error:
-                self.world.trace("refused:", error)
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
+            self.world.attempt(partial(self._do, what, name), cq.CqError, sa.exc.DBAPIError)
             self.db.shape_note = None
+
+    def _do(self, what: str, name: str) -> None:
+        self.make_texts()
+        self.doing[what](name)
 
     def make_texts(self) -> None:
         """Configure the queue of texts if it was deleted and is not there yet."""
@@ -131,13 +126,6 @@ class Administrator:
 
     def _audit(self, name: str) -> None:
         cq.configure(self.db, SUMS, audit=self.world.hub.rng.random() < 0.7)
-
-    def _come_and_go(self, name: str) -> None:
-        workers, rng = self.world.workers, self.world.hub.rng
-        if workers.running and rng.random() < 0.5:
-            workers.stop(rng.choice(list(workers.running)))
-        elif len(workers.running) < 4:
-            workers.start()
 
     def _rebuild(self, name: str) -> None:
         """Have an observer of the application's report all values again, from `old=None` on."""
@@ -205,9 +193,7 @@ class Trimmer:
 
     def start(self) -> None:
         """Begin; a process that has died is replaced."""
-        process = self.world.process("trimmer")
-        process.reborn = self.start
-        self.world.hub.start(process, "trim", lambda: self._run(process))
+        self.world.start_process("trimmer", "trim", self._run)
 
     def _run(self, process: Process) -> None:
         world, rng = self.world, self.world.hub.rng
@@ -217,13 +203,11 @@ class Trimmer:
         while not world.is_calm:
             world.hub.wait(rng.expovariate(1 / pause))
             trim = Trim(db, rng.choice(list(world.models)), REMEMBER_SECONDS)
-            try:
-                while trim.step():
-                    pass
-            except cq.QueueNotConfigured as error:
-                world.trace("refused:", error)
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
+            world.attempt(partial(_trim_all, trim), cq.QueueNotConfigured)
             if trim.removed:
                 world.trace("forgets", trim.removed, "operation ids")
+
+
+def _trim_all(trim: Trim) -> None:
+    while trim.step():
+        pass

@@ -19,7 +19,6 @@ from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes import repacking
 from cq.passes.plan import LOCAL_LIMITS, Limits
-from cq.store.api import error_code
 from tests.simulation.hub import Process
 from tests.simulation.model import Added, Violation
 from tests.simulation.plan import Plan
@@ -105,10 +104,6 @@ class Backlogs(Recount):
         self._number += 1
         return Added(name, tuple((f"{key:04}", self._number) for key in keys), self.new_operation())
 
-    def write(self, tr: Any, drawn: Added) -> Added:
-        cq.CombineQueue(drawn.queue).add(tr, drawn.updates, once=drawn.once)
-        return drawn
-
     def changes(self, db: Any) -> Mapping[str, Callable[[str], object]]:
         return {"rebucket": lambda name: cq.rebucket(db, name, self.hub.rng.randint(1, 2))}
 
@@ -121,11 +116,7 @@ class Backlogs(Recount):
 
     def drain(self, process: Process) -> None:
         """What `cq worker --drain` does."""
-        try:
-            self.worker(process, f"{process}-{self.hub.turns}").drain()
-        except Exception as error:
-            if error_code(error) is None:
-                raise
+        self.attempt(self.worker(process, f"{process}-{self.hub.turns}").drain)
 
     # The log
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 from unittest.mock import patch
@@ -21,7 +22,6 @@ from cq.keys.export import ExportKeys
 from cq.observers.forward.observer import forward_spec
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
-from cq.store.api import error_code
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
@@ -90,9 +90,9 @@ class CellsWorld(Scenario):
             cq.configure(self.inners[name], QUEUE, buckets=2, observers=observers)
         cq.configure(self.inner, QUEUE, buckets=2)
         for _ in range(self.rng.randint(1, 3)):
-            self._start("user", "write", self._write)
+            self.start_process("user", "write", partial(self._repeat, self._write))
         for _ in range(self.rng.randint(1, 2)):
-            self._start("mover", "change", self._change)
+            self.start_process("mover", "change", partial(self._repeat, self._change))
         if "forward" in self.plan:
             self._start_workers()
 
@@ -100,28 +100,12 @@ class CellsWorld(Scenario):
         """The cells as a process sees them."""
         return cq.Cells(self.db(process), opener=lambda url, *, create: self.db(process, Path(url).name))
 
-    def _start(self, name: str, task: str, act: Callable[[cq.Cells], object]) -> None:
-        """A process that does something again and again."""
-        process = self.process(name)
-        process.reborn = lambda: self._start(name, task, act)
-
-        def run() -> None:
-            cells = self.cells(process)
-            while not self.is_calm:
-                self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
-                self.attempt(lambda: act(cells))
-
-        self.hub.start(process, task, run)
-
-    def attempt(self, act: Callable[[], object]) -> None:
-        """Do something that may fail now, as a store does, or while a user is moved."""
-        try:
-            act()
-        except (cq.UserMoving, cq.NoRoom) as error:
-            self.trace("refused:", error)
-        except Exception as error:
-            if error_code(error) is None:
-                raise
+    def _repeat(self, act: Callable[[cq.Cells], object], process: Process) -> None:
+        """Do something again and again that may fail while a user is moved."""
+        cells = self.cells(process)
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
+            self.attempt(partial(act, cells), cq.UserMoving, cq.NoRoom)
 
     # Users
 

@@ -117,9 +117,7 @@ class Emitters:
 
     def start(self) -> None:
         """Another process."""
-        process = self.world.process("emitter")
-        process.reborn = self.start
-        self.world.hub.start(process, "emit", lambda: self._run(process))
+        self.world.start_process("emitter", "emit", self._run)
 
     def close(self) -> None:
         """Close them all after the last fault: none of their increments may be lost."""

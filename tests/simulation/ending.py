@@ -30,6 +30,7 @@ from tests.simulation.application import FEED, LENGTHS, SUMS, TABLE, TEXTS, TOP,
 from tests.simulation.drill import Drill
 from tests.simulation.model import Violation
 from tests.simulation.plan import MAY_SET_ASIDE
+from tests.simulation.scenario import check_verified, first_row
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -47,9 +48,7 @@ def settle(world: World) -> None:
     for name in world.models:
         cq.resume(world.db(process), name)
         cq.limit(world.db(process), name)
-    world.workers.replace()
-    while len(world.workers.running) < 2:
-        world.workers.start()
+    world.workers.replace(least=2)
     drill = world.drill = Drill(world, process)
     world.hub.start(process, "finish", lambda: _finish(world, process, drill))
 
@@ -88,16 +87,14 @@ def _queued(world: World) -> str:
             "notifications": queue.notifications(),
             "staged": (queue.staged_at(b""), queue.staged_at(b"\xff" * 5)),
         }
-        for what, bounds in ranges.items():
-            if found := tr.get_range(*bounds, limit=1).to_list():
-                return f"{what} of {name}: {found}"
+        if found := first_row(tr, ranges):
+            return f"{name}: {found}"
         if not is_settled(tr, name):
             return f"{name} is not settled"
     for name in (SUMS, FEED):
         export = ExportKeys(name)
-        for what, bounds in {"entries": export.all_rows(), "failures": export.failures()}.items():
-            if found := tr.get_range(*bounds, limit=1).to_list():
-                return f"{what} of the export {name}: {found}"
+        if found := first_row(tr, {"entries": export.all_rows(), "failures": export.failures()}):
+            return f"the export {name}: {found}"
     return ""
 
 
@@ -177,9 +174,7 @@ def check(world: World) -> None:
     _check_memory(world)
     _check_history(world)
     for name in world.models:
-        found = verification(world.inner, name, app=app(world, world.extra), wait_seconds=0).run()
-        if differences := [f"{each.kind}: {each.what}" for each in found]:
-            raise Violation(f"cq verify finds in {name}: {differences}")
+        check_verified(world.inner, name, app=app(world, world.extra), wait_seconds=0)
 
 
 def _check_lengths(world: World) -> None:

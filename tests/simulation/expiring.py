@@ -130,10 +130,6 @@ class Expiries(Recount):
             keys = [(key, int(self.now) // 5 * 5 - 5 * rng.randint(0, 2)) for key in keys]
         return Added(name, tuple((key, rng.randint(1, 3)) for key in keys), self.new_operation())
 
-    def write(self, tr: Any, drawn: Added) -> Added:
-        cq.CombineQueue(drawn.queue).add(tr, drawn.updates, once=drawn.once)
-        return drawn
-
     def changes(self, db: Any) -> Mapping[str, Callable[[str], object]]:
         def switch(name: str) -> None:
             cq.configure(db, name, expire=False)

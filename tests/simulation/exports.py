@@ -33,10 +33,8 @@ from cq.observers.export.spec import export_spec
 from cq.observers.sql import rebuild
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import Export, find_export
-from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
-from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool
 from tests.simulation.application import SUMS, TABLE
@@ -44,7 +42,7 @@ from tests.simulation.hub import Process
 from tests.simulation.model import Table, Violation
 from tests.simulation.outboxmodel import Trouble
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import LANDING, STORE, Scenario
+from tests.simulation.scenario import LANDING, STORE, Scenario, check_verified, first_row
 from tests.simulation.sql import Connections, TableCopy
 from tests.simulation.store import CommitRequest
 
@@ -125,11 +123,14 @@ class Exports(Scenario):
         found = find_export(self.inner, SUMS)
         init(found.reporting, found.definition)
         found.reporting.close()
-        for _ in range(self.rng.randint(1, 2)):
-            self._start_adder()
+        self._start_all(self.rng.randint(1, 2))
+
+    def _start_all(self, adders: int) -> None:
+        for _ in range(adders):
+            self.start_process("adder", "add", self._add_all)
         for _ in range(self.rng.randint(1, 3)):
             self.workers.start()
-        self._start_operator()
+        self.start_process("operator", "change", self._change)
 
     def _app(self) -> cq.App:
         made = cq.App()
@@ -143,16 +144,11 @@ class Exports(Scenario):
 
     # Adders
 
-    def _start_adder(self) -> None:
-        process = self.process("adder")
-        process.reborn = self._start_adder
-        self.hub.start(process, "add", lambda: self._add_all(process))
-
     def _add_all(self, process: Process) -> None:
         while not self.is_calm:
             self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
             self._numbers_added += 1
-            self._attempt(lambda: self._add(process))
+            self._try(lambda: self._add(process))
 
     def _add(self, process: Process) -> None:
         rng = self.hub.rng
@@ -165,22 +161,11 @@ class Exports(Scenario):
 
         transact(self.db(process), run)
 
-    def _attempt(self, act: Callable[[], object]) -> None:
+    def _try(self, act: Callable[[], object]) -> None:
         """Do something that one of the databases, or cq, may refuse."""
-        try:
-            act()
-        except (cq.CqError, sa.exc.DBAPIError) as error:
-            self.trace("refused:", error)
-        except Exception as error:
-            if error_code(error) is None:
-                raise
+        self.attempt(act, cq.CqError, sa.exc.DBAPIError)
 
     # The operator
-
-    def _start_operator(self) -> None:
-        process = self.process("operator")
-        process.reborn = self._start_operator
-        self.hub.start(process, "change", lambda: self._change(process))
 
     def _change(self, process: Process) -> None:
         doing = self._doing(process)
@@ -189,7 +174,7 @@ class Exports(Scenario):
             self.hub.wait(self.hub.rng.expovariate(1 / self.change_seconds))
             what = self.hub.rng.choice(kinds)
             self.trace(what)
-            self._attempt(doing[what])
+            self._try(doing[what])
 
     def _doing(self, process: Process) -> dict[str, Callable[[], object]]:
         """{kind of operation: what begins it}."""
@@ -197,7 +182,7 @@ class Exports(Scenario):
             "store set back": lambda: self.hub.start(self.sky, "change", self._set_store_back),
             "table set back": self._set_table_back,
             "export again": lambda: self._export_again(process),
-            "come and go": self._come_and_go,
+            "come and go": lambda: self.workers.come_and_go(3),
         }
 
     def _check_stop(self, since: float, error: object) -> None:
@@ -206,12 +191,6 @@ class Exports(Scenario):
             self.trouble.check(since, error)
         except Violation as violation:
             self.violations.append(str(violation))
-
-    def _come_and_go(self) -> None:
-        if self.workers.running and self.hub.rng.random() < 0.5:
-            self.workers.stop(self.hub.rng.choice(list(self.workers.running)))
-        elif len(self.workers.running) < 3:
-            self.workers.start()
 
     def _export_again(self, process: Process) -> None:
         """Rebuild or rebase; a rebase leaves what the table lacks, so everything is exported again in the end."""
@@ -315,16 +294,14 @@ class Exports(Scenario):
 
     def settle(self) -> None:
         """Let two workers do everything; export all again if the operator has accepted a difference."""
-        self.workers.replace()
-        while len(self.workers.running) < 2:
-            self.workers.start()
+        self.workers.replace(least=2)
         process = self.process("ending")
         self.hub.start(process, "finish", lambda: self._finish(process))
 
     def _finish(self, process: Process) -> None:
         while True:
             if self._is_to_be_rebuilt:
-                self._attempt(lambda: self._rebuild(process))  # again, while another transaction is open
+                self._try(lambda: self._rebuild(process))  # again, while another transaction is open
             retry_aside(self.db(process), SUMS)
             self.hub.wait(5.0)
 
@@ -339,20 +316,22 @@ class Exports(Scenario):
             return "a rebuild"
         self.table_copy.rebuild_if_stopped()
         tr = self.inner.create_transaction().snapshot
-        ranges = {
+        if found := first_row(tr, self._ranges()):
+            return found
+        stored, table = self._stored(), self.connections.rows()
+        if stored == table:
+            return ""
+        return f"the table differs from the values: {sorted(table.items() ^ stored.items())}"
+
+    def _ranges(self) -> dict[str, tuple[bytes, bytes]]:
+        """{name: range of keys} in which nothing is left at the end."""
+        return {
             "rows": QueueKeys(SUMS).all_rows(),
             "notifications": QueueKeys(SUMS).notifications(),
             "set aside": QueueKeys(SUMS).aside(),
             "entries": ExportKeys(SUMS).all_rows(),
             "failures": ExportKeys(SUMS).failures(),
         }
-        for what, bounds in ranges.items():
-            if found := tr.get_range(*bounds, limit=1).to_list():
-                return f"{what}: {found}"
-        stored, table = self._stored(), self.connections.rows()
-        if stored == table:
-            return ""
-        return f"the table differs from the values: {sorted(table.items() ^ stored.items())}"
 
     def _queued(self) -> list[tuple[str, Any]]:
         """The entries of the export queue, in order for each key."""
@@ -369,9 +348,7 @@ class Exports(Scenario):
         expected = {key: total for key, total in self.sums.items() if total}
         if (stored := self._stored()) != expected:
             raise Violation(f"the values are {stored}, expected {expected}")
-        found = verification(self.inner, SUMS, app=self._app(), wait_seconds=0).run()
-        if differences := [f"{each.kind}: {each.what}" for each in found]:
-            raise Violation(f"cq verify finds: {differences}")
+        check_verified(self.inner, SUMS, app=self._app(), wait_seconds=0)
 
     def close(self) -> None:
         self.connections.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -85,20 +86,15 @@ class FeedWorld(Scenario):
             self.inner, numbers="numbers" in self.plan, keep_last=self.rng.choice((1, 5)) if keeps else None
         )
         for _ in range(self.rng.randint(1, 3)):
-            self._start_sender()
+            self.start_process("sender", "add", self._send)
         for _ in range(self.rng.randint(1, 3)):
             self.workers.start()
         for user, terminal in self.terminals:
-            self._start_terminal(user, terminal)
+            self.start_process(terminal, "read", partial(self._read, user, terminal))
         if "come and go" in self.plan:
             self.hub.start(self.process("administrator"), "change", self._come_and_go)
 
     # Those who send
-
-    def _start_sender(self) -> None:
-        process = self.process("sender")
-        process.reborn = self._start_sender
-        self.hub.start(process, "add", lambda: self._send(process))
 
     def _send(self, process: Process) -> None:
         while not self.is_calm:
@@ -125,12 +121,7 @@ class FeedWorld(Scenario):
 
     # Those who read
 
-    def _start_terminal(self, user: str, terminal: str) -> None:
-        process = self.process(terminal)
-        process.reborn = lambda: self._start_terminal(user, terminal)
-        self.hub.start(process, "read", lambda: self._read(process, user, terminal))
-
-    def _read(self, process: Process, user: str, terminal: str) -> None:
+    def _read(self, user: str, terminal: str, process: Process) -> None:
         """Catch up, and wait for more, again and again; offline now and then."""
         db, rng = self.db(process), self.hub.rng
         while True:

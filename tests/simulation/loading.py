@@ -6,13 +6,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
 from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
-from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.application import STORED
 from tests.simulation.hub import Process
@@ -67,15 +67,10 @@ class Loaders:
         """Begin, with the kinds of loading that the plan has."""
         if DOCUMENTS in self.world.plan:
             for _ in range(2):
-                self._start("documents", self._store_documents)
+                self.world.start_process("documents", "load", self._store_documents)
         if FILES in self.world.plan:
             self._write_lines(_LINES)
-            self._start("loader", self._load_again)
-
-    def _start(self, name: str, work: Any) -> None:
-        process = self.world.process(name)
-        process.reborn = lambda: self._start(name, work)
-        self.world.hub.start(process, "load", lambda: work(process))
+            self.world.start_process("loader", "load", self._load_again)
 
     def note(self, note: Loaded) -> None:
         """A transaction that has loaded something is committed."""
@@ -97,13 +92,7 @@ class Loaders:
             hub.wait(rng.expovariate(1 / 0.5))
             document = b"document %d" % rng.randrange(3)
             counts = {f"k{rng.randrange(6)}": rng.randrange(4) for _ in range(rng.randrange(5))}
-            try:
-                self._change(db, document, counts)
-            except cq.CqError as error:
-                self.world.trace("refused:", error)
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
+            self.world.attempt(partial(self._change, db, document, counts), cq.CqError)
 
     def _change(self, db: Any, document: bytes, counts: dict[str, int]) -> None:
         documents = self._documents
@@ -136,27 +125,21 @@ class Loaders:
         """Load the file again and again while lines are appended to it."""
         hub, rng = self.world.hub, self.world.hub.rng
         while not self.world.is_calm:
-            self._load(self.world.db(process))
+            self.world.attempt(partial(self._load, self.world.db(process)), cq.CqError)
             hub.wait(rng.expovariate(1.0))
             if rng.random() < 0.3:
                 self._write_lines(rng.randint(1, 50))
 
     def _load(self, db: Any) -> None:
-        try:
-            with self.path.open("rb") as file:
-                add_jsonl(db, _Noting(FILES), file, name=_FILE)
-        except cq.CqError as error:
-            self.world.trace("refused:", error)
-        except Exception as error:
-            if error_code(error) is None:
-                raise
+        with self.path.open("rb") as file:
+            add_jsonl(db, _Noting(FILES), file, name=_FILE)
 
     # The end
 
     def finish(self, process: Process) -> None:
         """Load the rest of the file."""
         if FILES in self.world.plan:
-            self._load(self.world.db(process))
+            self.world.attempt(partial(self._load, self.world.db(process)), cq.CqError)
 
     def check(self) -> None:
         """Raises `Violation` unless sums are those of all documents, and each line was added once."""

@@ -25,7 +25,6 @@ import sqlalchemy as sa
 
 import cq
 from cq.errors import InvalidData
-from cq.keys import QueueKeys
 from cq.keys.outbox import OutboxKeys
 from cq.observers.export.batch import ExportFailed, ExportStopped
 from cq.observers.outbox import operate
@@ -33,7 +32,6 @@ from cq.observers.outbox.batch import OutboxBatch
 from cq.observers.outbox.configured import find_outbox
 from cq.observers.outbox.state import OutboxSettings, number_of, parse_state, read_settings
 from cq.observers.sql.engine import ReportingDatabase
-from cq.observers.verify.queue import verification
 from cq.queue.set_aside import retry_aside
 from tests.simulation.application import SUMS
 from tests.simulation.exports import URL_ENV, Exports
@@ -41,6 +39,7 @@ from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.outboxmodel import Began, Moved, OutboxModel
 from tests.simulation.plan import MAY_SET_ASIDE, Plan
+from tests.simulation.scenario import check_verified, first_row
 from tests.simulation.sql import Connections
 from tests.simulation.store import CommitRequest
 
@@ -131,11 +130,7 @@ class Outboxes(Exports):
         os.environ[URL_ENV] = f"sqlite:///{self.report_path}"
         self._app().configure(self.inner, SUMS, buckets=self.rng.randint(1, 3), key=str, value=str)
         operate.init(self.inner, SUMS, _SETTINGS)
-        for _ in range(self.rng.randint(2, 3)):
-            self._start_adder()
-        for _ in range(self.rng.randint(1, 3)):
-            self.workers.start()
-        self._start_operator()
+        self._start_all(self.rng.randint(2, 3))
 
     # Applications
 
@@ -149,7 +144,7 @@ class Outboxes(Exports):
         elif "refused rows" in self.plan and rng.random() < 0.1:
             self.model.refused.add(number)
         for _ in range(rng.randint(1, 3) if is_once else 1):
-            self._attempt(lambda: self._insert(number, key))
+            self._try(lambda: self._insert(number, key))
 
     def _insert(self, number: int, key: str) -> None:
         rng, restores = self.hub.rng, self._table_restores
@@ -340,24 +335,20 @@ class Outboxes(Exports):
     def _finish(self, process: Process) -> None:
         while True:
             if self._has_outbox:
-                self._attempt(lambda: self._rebase(process, is_careful=True))
-                self._attempt(lambda: self._repair(process))
+                self._try(lambda: self._rebase(process, is_careful=True))
+                self._try(lambda: self._repair(process))
             else:
-                self._attempt(lambda: self._init(process))
+                self._try(lambda: self._init(process))
             retry_aside(self.db(process), SUMS)
             self.hub.wait(5.0)
 
+    def _ranges(self) -> dict[str, tuple[bytes, bytes]]:
+        return super()._ranges() | {"failures": OutboxKeys(SUMS).failures()}
+
     def left(self) -> str:
         tr = self.inner.create_transaction().snapshot
-        ranges = {
-            "rows": QueueKeys(SUMS).all_rows(),
-            "notifications": QueueKeys(SUMS).notifications(),
-            "set aside": QueueKeys(SUMS).aside(),
-            "failures": OutboxKeys(SUMS).failures(),
-        }
-        for what, bounds in ranges.items():
-            if found := tr.get_range(*bounds, limit=1).to_list():
-                return f"{what}: {found}"
+        if found := first_row(tr, self._ranges()):
+            return found
         if not self._has_outbox:
             return "no outbox"
         if stopped := tr.get(OutboxKeys(SUMS).stopped).value:
@@ -376,9 +367,7 @@ class Outboxes(Exports):
             stored, expected = ({key: sorted(each) for key, each in of.items()} for of in (stored, expected))
         if stored != expected:
             raise Violation(f"the values are {stored}, expected {expected}")
-        found = verification(self.inner, SUMS, app=self._app(), wait_seconds=0).run()
-        if differences := [f"{each.kind}: {each.what}" for each in found]:
-            raise Violation(f"cq verify finds: {differences}")
+        check_verified(self.inner, SUMS, app=self._app(), wait_seconds=0)
 
 
 def _number(update_json: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
@@ -10,7 +11,6 @@ from cq.admin.purge import read_purging
 from cq.config.queue import read_config
 from cq.keys.missed import MissedKeys
 from cq.observers.top.ranking import Ranking
-from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS
 from tests.simulation.hub import Process
@@ -31,26 +31,21 @@ class Readers:
 
     def start(self) -> None:
         """Start a process; another one replaces it when it dies."""
-        process = self.world.process("reader")
-        process.reborn = self.start
-        self.world.hub.start(process, "read", lambda: self._run(process))
+        self.world.start_process("reader", "read", self._run)
 
     def _run(self, process: Process) -> None:
         while not self.world.is_calm:
             self.world.hub.wait(self.rng.expovariate(1 / 0.1))
             model = self.world.models[self.rng.choice(list(self.world.models))]
             key = self.rng.choice(self.world.adders.keys)
-            deletions = model.deletions
-            try:
-                version, value = transact(self.world.db(process), lambda tr: self._read(tr, model, key))  # noqa: B023
-            except (cq.QueueNotConfigured, cq.BacklogTooDeep) as error:
-                self.world.trace("refused:", error)
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
-            else:
-                if version and model.deletions == deletions:
-                    self._compare(model, key, version, value)
+            look = partial(self._look, self.world.db(process), model, key)
+            self.world.attempt(look, cq.QueueNotConfigured, cq.BacklogTooDeep)
+
+    def _look(self, db: Any, model: QueueModel, key: str) -> None:
+        deletions = model.deletions
+        version, value = transact(db, lambda tr: self._read(tr, model, key))
+        if version and model.deletions == deletions:
+            self._compare(model, key, version, value)
 
     def _read(self, tr: Any, model: QueueModel, key: str) -> tuple[int, Any]:
         """A read version and the value at it; version 0 during a purge, which deletes a value and its updates apart."""

@@ -23,15 +23,20 @@ import cq
 from cq import runtime
 from cq.config.queue import QueueConfig, read_config
 from cq.keys import QueueKeys
-from cq.observers.verify.queue import verification
-from cq.store.api import TransactionRead, error_code
+from cq.store.api import TransactionRead
 from cq.store.transact import transact
-from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
-from tests.simulation.recounting import Purged, Recount
+from tests.simulation.recounting import Purged
 from tests.simulation.store import CommitRequest
-from tests.simulation.windowmodel import WindowModel, is_settled, milliseconds, read_items, small_limits
+from tests.simulation.windowmodel import (
+    Windowed,
+    WindowModel,
+    is_settled,
+    milliseconds,
+    read_items,
+    small_limits,
+)
 
 TURNOVER: Final = "turnover"
 COUNTS: Final = "counts"
@@ -94,13 +99,10 @@ class Read:
     version: float
 
 
-class RecentTotals(Recount):
+class RecentTotals(Windowed):
     """One run."""
 
     queues: ClassVar[tuple[str, ...]] = (TURNOVER, COUNTS, RATES, SLOWEST)
-    most_skew: ClassVar[float] = 2.0
-    """With 100 s, no window would have an update that must be in it."""
-    beginners: ClassVar[tuple[str, ...]] = (*Recount.beginners, "read")
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
@@ -118,10 +120,6 @@ class RecentTotals(Recount):
         for name, (value, combiner) in _KINDS.items():
             window, buckets = (self.rng.choice(_WIDTHS), 1), self.rng.randint(1, 3)
             cq.configure(self.inner, name, value=value, combiner=combiner, window=window, buckets=buckets)
-
-    def begin(self) -> None:
-        super().begin()
-        self.start_process("reader", "read", self._read_all)
 
     def drawn(self) -> Recent:
         rng = self.hub.rng
@@ -223,18 +221,11 @@ class RecentTotals(Recount):
 
     # A reader in the middle of everything, by another clock
 
-    def _read_all(self, process: Process) -> None:
-        while not self.is_calm:
-            self.hub.wait(self.hub.rng.expovariate(4.0))
-            name = self.hub.rng.choice(self.queues)
-            try:
-                read = transact(self.db(process), lambda tr: self._read_once(tr, name))  # noqa: B023
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
-            else:
-                if read is not None and read.version > self.models[name].purged:
-                    self._check(read)
+    def read(self, db: Any) -> None:
+        name = self.hub.rng.choice(self.queues)
+        read = transact(db, lambda tr: self._read_once(tr, name))
+        if read is not None and read.version > self.models[name].purged:
+            self._check(read)
 
     def _read_once(self, tr: Any, name: str) -> Read | None:
         return self._read(tr.snapshot, name, runtime.time(), tr.get_read_version().wait())
@@ -245,12 +236,6 @@ class RecentTotals(Recount):
         """In the windows there is nothing at the end."""
         is_part = name.endswith((".slices", ".window"))
         return super().ranges(name) | ({"values": QueueKeys(name).values()} if is_part else {})
-
-    def check(self) -> None:
-        self.look()
-        for name in self.names:
-            if wrong := list(verification(self.inner, name).run()):
-                raise Violation(f"{name}: verification finds {wrong[0]}")
 
 
 def _by_key(pairs: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:

@@ -3,7 +3,7 @@
 Adders add what a system draws, some of it several times under one operation id. An administrator purges and changes the
 queues, and workers come and go. At the end everything that was set aside or missed is retried, and nothing waits.
 
-A system has `make`, `drawn`, `write`, `count` and `check`, and more as far as it differs from the defaults here.
+A system has `make`, `drawn`, `count` and `check`, and more as far as it differs from the defaults here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -22,13 +23,12 @@ from cq.keys.missed import MissedKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.queue.set_aside import read_aside, retry_aside
-from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.helpers import values_of, waiting_of
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import Scenario, first_row
 from tests.simulation.store import CommitRequest
 
 _LOOK_COMMITS: Final = 8
@@ -80,9 +80,10 @@ class Recount(Scenario):
     def drawn(self) -> Any:
         """What an adder adds next; its `once` is an operation id, or None."""
 
-    @abstractmethod
     def write(self, tr: Any, drawn: Any) -> Any:
         """Add what was drawn in a transaction; returns the note of its commit, with its `once`; None for nothing."""
+        cq.CombineQueue(drawn.queue).add(tr, drawn.updates, once=drawn.once)
+        return drawn
 
     @abstractmethod
     def count(self, note: Any, version: int) -> None:
@@ -129,12 +130,6 @@ class Recount(Scenario):
             self.workers.start()
         self.start_process("administrator", "change", self._change)
 
-    def start_process(self, name: str, task: str, work: Callable[[Process], object]) -> None:
-        """Start a process with one task; another one takes its place when it dies."""
-        process = self.process(name)
-        process.reborn = lambda: self.start_process(name, task, work)
-        self.hub.start(process, task, lambda: work(process))
-
     @property
     def now(self) -> float:
         """The true time, in seconds since 1970."""
@@ -176,12 +171,7 @@ class Recount(Scenario):
             if self.hub.rng.random() < self.slow_adds:
                 self.hub.wait(self.hub.rng.expovariate(1.0))
 
-        try:
-            transact(self.db(process), run)
-        except Exception as error:
-            if error_code(error) is None:
-                raise
-        else:
+        if self.attempt(lambda: transact(self.db(process), run)) is None:
             self.operations.pop(drawn.once or "", None)
 
     # Changes
@@ -192,7 +182,7 @@ class Recount(Scenario):
             "purge": lambda name: self._purge(db, name),
             "rebucket": lambda name: cq.rebucket(db, name, rng.randint(1, 4)),
             "retry aside": lambda name: [retry_aside(db, each) for each in self.names],
-            "come and go": lambda name: self._come_and_go(),
+            "come and go": lambda name: self.workers.come_and_go(),
             **self.changes(db),
         }
         kinds = [what for what in doing if what in self.plan]
@@ -200,13 +190,7 @@ class Recount(Scenario):
             self.hub.wait(rng.expovariate(1 / self.change_seconds))
             what, name = rng.choice(kinds), rng.choice(self.queues)
             self.trace(what, name)
-            try:
-                doing[what](name)
-            except cq.CqError as error:
-                self.trace("refused:", error)
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
+            self.attempt(partial(doing[what], name), cq.CqError)
             db.shape_note = None
 
     def _purge(self, db: Any, name: str) -> None:
@@ -219,12 +203,6 @@ class Recount(Scenario):
         process = None if task is None else task.process
         if process in self.workers.running and self.happens("deaths", 0.5):
             process.dies_in = self.hub.rng.randint(1, 10)
-
-    def _come_and_go(self) -> None:
-        if self.workers.running and self.hub.rng.random() < 0.5:
-            self.workers.stop(self.hub.rng.choice(list(self.workers.running)))
-        elif len(self.workers.running) < 4:
-            self.workers.start()
 
     # What is committed, and what is stored
 
@@ -265,9 +243,7 @@ class Recount(Scenario):
 
     def settle(self) -> None:
         """All updates are combined, and those that were set aside are added again."""
-        self.workers.replace()
-        while len(self.workers.running) < _LAST_WORKERS:
-            self.workers.start()
+        self.workers.replace(least=_LAST_WORKERS)
         self.start_process("ending", "finish", self._finish)
 
     def _finish(self, process: Process) -> None:
@@ -284,9 +260,8 @@ class Recount(Scenario):
             return f"operations {sorted(self.operations)}"
         snapshot = self.inner.create_transaction().snapshot
         for name in self.names:
-            for what, bounds in self.ranges(name).items():
-                if found := snapshot.get_range(*bounds, limit=1).to_list():
-                    return f"{what} of {name}: {found}"
+            if found := first_row(snapshot, self.ranges(name)):
+                return f"{name}: {found}"
         return next((f"a purge of {name}" for name in self.queues if is_purging(self.inner, name)), "")
 
     def ranges(self, name: str) -> dict[str, tuple[bytes, bytes]]:

@@ -26,7 +26,6 @@ from cq.admin.purge import is_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUp, RollUpLevel
 from cq.observers.verify import levels
-from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.queue.missed_reports import retry_missed
@@ -38,6 +37,7 @@ from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
 from tests.simulation.recounting import Purged, Recount
+from tests.simulation.scenario import check_verified
 from tests.simulation.store import CommitRequest
 
 HITS: Final = "hits"
@@ -355,8 +355,7 @@ class Hits(Recount):
             if extra := self.stored(level.name).keys() - self._expected(level).keys():
                 raise Violation(f"{level.name} has {extra}, and there was no such hit")
         for name in self.names:
-            if wrong := list(verification(self.inner, name).run()):
-                raise Violation(f"verification of {name} finds {wrong[0]}")
+            check_verified(self.inner, name)
 
     def _expected(self, level: Level) -> dict[Any, int]:
         """{(key, start of a period): combination of its hits}."""

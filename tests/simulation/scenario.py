@@ -4,12 +4,13 @@ A scenario is one small system: its actors, what they note of each transaction, 
 committed and of the end. To write one:
 
 - Name it and its kinds of operations in `plan.SYSTEMS`, and its class in `run.SCENARIOS`.
-- `begin` makes what lies in the stores, by `self.inner`, which has no faults, and starts the actors: tasks of
-  `self.process(...)`, started with `self.hub.start(process, name, function)`. A process can die and freeze at each of
-  its calls of the store, so it has `reborn`, which begins another one in its place. `WorkerPool` has the workers.
-- An actor works through `self.db(process)`, waits with `self.hub.wait(seconds)`, draws from `self.hub.rng`, and puts
-  what it does into `tr.notes`, in the transaction: `log` gets each transaction that is committed, in commit order,
-  whether its owner ever hears of it or not, and raises `Violation` when a promise is broken.
+- `begin` makes what lies in the stores, by `self.inner`, which has no faults, and starts the actors by
+  `self.start_process(name, task, function)`. A process can die and freeze at each of its calls of the store; then
+  another one takes its place. `WorkerPool` has the workers.
+- An actor works through `self.db(process)`, does what may fail by `self.attempt`, waits with `self.hub.wait(seconds)`,
+  draws from `self.hub.rng`, and puts what it does into `tr.notes`, in the transaction: `log` gets each transaction that
+  is committed, in commit order, whether its owner ever hears of it or not, and raises `Violation` when a promise is
+  broken.
 - It begins nothing new once `self.is_calm`; the tasks that begin something are named in `beginners`.
 - Then `settle` starts what brings all to its end, `left` says what is not done yet, and `check` compares what is stored
   with what was logged.
@@ -19,11 +20,13 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from cq.observers.verify.queue import verification
+from cq.store.api import error_code
 from cq.store.embedded import Database
 from cq.store.space import Space
 from tests.simulation.hub import Hub, Process, SimMachine
@@ -223,6 +226,25 @@ class Scenario(ABC):
         self._databases[process] = {name: self._seen_by(process, name) for name in self.stores}
         return process
 
+    def start_process(self, name: str, task: str, work: Callable[[Process], object]) -> None:
+        """Start a process with one task; another one takes its place when it dies."""
+        process = self.process(name)
+        process.reborn = lambda: self.start_process(name, task, work)
+        self.hub.start(process, task, lambda: work(process))
+
+    def attempt(self, act: Callable[[], object], *refusals: type[Exception]) -> Exception | None:
+        """Do something that the store may fail, or that one of these errors may refuse; returns the error."""
+        try:
+            act()
+        except refusals as error:
+            self.trace("refused:", error)
+            return error
+        except Exception as error:
+            if error_code(error) is None:
+                raise
+            return error
+        return None
+
     def db(self, process: Process, store: str = "") -> SimDatabase:
         """A store as a process sees it: the first one, unless another one is named."""
         return self._databases[process][store or self.stores[0]]
@@ -284,3 +306,18 @@ class Scenario(ABC):
             self.log(store, tr, version)
         except Violation as violation:
             self.violations.append(str(violation))
+
+
+def first_row(snapshot: Any, ranges: Mapping[str, tuple[bytes, bytes]]) -> str:
+    """The first row of the first range that has one, with the name of the range; empty without any."""
+    for what, bounds in ranges.items():
+        if found := snapshot.get_range(*bounds, limit=1).to_list():
+            return f"{what}: {found}"
+    return ""
+
+
+def check_verified(db: Any, name: str, **options: Any) -> None:
+    """Raises `Violation` if `cq verify` finds anything in a queue."""
+    found = verification(db, name, **options).run()
+    if differences := [f"{each.kind}: {each.what}" for each in found]:
+        raise Violation(f"cq verify finds in {name}: {differences}")

@@ -79,10 +79,6 @@ class Sketching(Recount):
             drawn.items.append((key, items))
         return drawn
 
-    def write(self, tr: Any, drawn: Sketched) -> Sketched:
-        cq.CombineQueue(drawn.queue).add(tr, drawn.updates, once=drawn.once)
-        return drawn
-
     def count(self, note: Sketched, version: int) -> None:
         for key, items in note.items:
             self.counts[note.queue].setdefault(key, Counter()).update(items)

@@ -28,7 +28,7 @@ from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import Scenario, first_row
 from tests.simulation.store import CommitRequest
 
 TAGS: Final = "tags"
@@ -79,7 +79,7 @@ class TagCloud(Scenario):
         spec = top(SHOWN, every=self.rng.choice((0, 300)))
         cq.configure(self.inner, TAGS, buckets=self.rng.randint(1, 4), observers=[spec])
         for number in range(_SERVERS):
-            self._start_server(number)
+            self.start_process("server", "count", partial(self._serve, number))
         for _ in range(self.rng.randint(1, 2)):
             self.workers.start()
         for page in self.pages:
@@ -103,9 +103,8 @@ class TagCloud(Scenario):
             return "what was set aside"
         tr = self.inner.create_transaction().snapshot
         queue = QueueKeys(TAGS)
-        for what, bounds in {"rows": queue.all_rows(), "notifications": queue.notifications()}.items():
-            if found := tr.get_range(*bounds, limit=1).to_list():
-                return f"{what}: {found}"
+        if found := first_row(tr, {"rows": queue.all_rows(), "notifications": queue.notifications()}):
+            return found
         version, shown = self._published()
         if shown != self.expected()[:SHOWN]:
             return f"the cloud shows {shown} of {self.expected()}"
@@ -136,13 +135,8 @@ class TagCloud(Scenario):
 
     # The servers
 
-    def _start_server(self, number: int) -> None:
-        process = self.process("server")
-        process.reborn = lambda: self._start_server(number)
+    def _serve(self, number: int, process: Process) -> None:
         process.on_death.append(lambda: self.followers.pop(process, None))
-        self.hub.start(process, "count", lambda: self._serve(process, number))
-
-    def _serve(self, process: Process, number: int) -> None:
         self.followers[process] = CloudFollower(self.db(process), TAGS)
         emitter = self._patiently(
             lambda: cq.Emitter(cq.CombineQueue(TAGS), self.db(process), at_most=50, timeout=_SECONDS)

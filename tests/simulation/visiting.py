@@ -21,18 +21,16 @@ from cq import runtime
 from cq.config.queue import QueueConfig, read_config
 from cq.keys import QueueKeys
 from cq.observers.distinct import distinct
-from cq.observers.verify.queue import verification
 from cq.queue.rows import timed
-from cq.store.api import error_code
 from cq.store.transact import transact
 from cq.windows.pending import read_pending_rows
 from tests.helpers import configured, put_built_in
-from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
-from tests.simulation.recounting import Purged, Recount
+from tests.simulation.recounting import Purged
 from tests.simulation.store import CommitRequest
 from tests.simulation.windowmodel import (
+    Windowed,
     WindowModel,
     end_of_slice,
     is_settled,
@@ -68,7 +66,7 @@ class Visited:
     once: str | None
 
 
-class Site(Recount):
+class Site(Windowed):
     """One run.
 
     Attributes:
@@ -76,9 +74,6 @@ class Site(Recount):
     """
 
     queues: ClassVar[tuple[str, ...]] = (SEEN,)
-    most_skew: ClassVar[float] = 2.0
-    """With 100 s, no window would have a visit that must be in it."""
-    beginners: ClassVar[tuple[str, ...]] = (*Recount.beginners, "read")
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
@@ -103,10 +98,6 @@ class Site(Recount):
         )
         totals = read_config(self.inner.create_transaction().snapshot, TOTALS)
         put_built_in(self.inner, totals, distinct(VISITORS))
-
-    def begin(self) -> None:
-        super().begin()
-        self.start_process("reader", "read", self._read_all)
 
     def drawn(self) -> Visits:
         rng = self.hub.rng
@@ -235,18 +226,10 @@ class Site(Recount):
         expected = Counter({key: number for key, number in expected.items() if key not in uncertain})
         self._compare(f"a reader at {now:.3f}", found, expected)
 
-    def _read_all(self, process: Process) -> None:
-        """Read in the middle of everything, by another clock."""
-        while not self.is_calm:
-            self.hub.wait(self.hub.rng.expovariate(4.0))
-            try:
-                read = transact(self.db(process), self._read_once)
-            except Exception as error:
-                if error_code(error) is None:
-                    raise
-            else:
-                if read is not None and read[3] > self.model.purged:
-                    self._check_items(*read)
+    def read(self, db: Any) -> None:
+        read = transact(db, self._read_once)
+        if read is not None and read[3] > self.model.purged:
+            self._check_items(*read)
 
     def _read_once(self, tr: Any) -> tuple[list[tuple[Key, int]], QueueConfig, float, int] | None:
         now, snapshot = runtime.time(), tr.snapshot
@@ -262,22 +245,13 @@ class Site(Recount):
         self.look()
         snapshot = self.inner.create_transaction().snapshot
         if "clocks differ" not in self.plan and is_settled(snapshot, SEEN):
-            self._verify()
+            self.verify()
         super().settle()
-
-    def _verify(self) -> None:
-        for name in self.names:
-            if wrong := list(verification(self.inner, name).run()):
-                raise Violation(f"{name}: verification finds {wrong[0]}")
 
     def ranges(self, name: str) -> dict[str, tuple[bytes, bytes]]:
         """In the window there is nothing at the end."""
         found = super().ranges(name)
         return found | {"values": QueueKeys(name).values()} if name in (SLICES, TOTALS, VISITORS) else found
-
-    def check(self) -> None:
-        self.look()
-        self._verify()
 
 
 def _judged(config: QueueConfig, at: int, now: int) -> str:

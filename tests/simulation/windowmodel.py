@@ -7,11 +7,13 @@ under any width since then, is uncertain: for example after the width is reduced
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, inf
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import cq
 from cq.admin.purge import read_purging
@@ -22,7 +24,10 @@ from cq.passes.plan import Limits
 from cq.queue.rows import decode_row, timed
 from cq.queue.set_aside import read_aside
 from cq.store.api import TransactionRead
+from tests.simulation.hub import Process
 from tests.simulation.model import Violation
+from tests.simulation.recounting import Recount
+from tests.simulation.scenario import check_verified
 
 NEVER: Final = -inf
 """The end of the slice of an update that is in no slice, as the queue had no window when a pass took it."""
@@ -131,6 +136,36 @@ class WindowModel:
             return set()
         inside = [each for each, _ in self.inside(config, now, version)]
         return {each.key for each in inside} - {each.key for each in inside if each.listed_until > present}
+
+
+class Windowed(Recount):
+    """A run of a system with windows, and with a reader in the middle of everything, by another clock."""
+
+    most_skew: ClassVar[float] = 2.0
+    """With 100 s, no window would have an update that must be in it."""
+    beginners: ClassVar[tuple[str, ...]] = (*Recount.beginners, "read")
+
+    def begin(self) -> None:
+        super().begin()
+        self.start_process("reader", "read", self._read_all)
+
+    def _read_all(self, process: Process) -> None:
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(4.0))
+            self.attempt(partial(self.read, self.db(process)))
+
+    @abstractmethod
+    def read(self, db: Any) -> None:
+        """Read what a user reads, and compare it with the model. Raises `Violation`."""
+
+    def verify(self) -> None:
+        """Raises `Violation` if `cq verify` finds anything."""
+        for name in self.names:
+            check_verified(self.inner, name)
+
+    def check(self) -> None:
+        self.look()
+        self.verify()
 
 
 def end_of_slice(config: QueueConfig, at: int) -> int:
