@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 import cq
 from cq.admin.conversion import finish_conversion
 from cq.admin.rebucket import finish_rebucket
-from cq.bucket.pass_runner import PassRunner
-from cq.config.queue import QueueConfig, read_config, write_config
+from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, NotNow
-from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
-from cq.passes import combine_pass
-from cq.passes.combine_pass import Pass
 from cq.passes.conversion import ConversionFailed
-from cq.passes.plan import Limits
-from cq.queue.bucket_state import BucketState
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, combine_all, commits, nothing_queued, values
+from tests.helpers import add, aside, combine_all, values
+from tests.observing import SeenInStore, app_of, app_with
 
 UPDATE = 0
 """The version of updates, which every version of the combiner accepts."""
@@ -38,15 +29,15 @@ class Converted:
     """A queue with values [version, number, ...]: the numbers of its updates in commit order.
 
     Attributes:
-        refused: keys that the combiner and the observer refuse now.
-        chain: {key: value} that the observer has received last.
+        refused: keys that the combiner refuses now.
+        seen: an observer of all versions.
         breaks: what was wrong.
     """
 
     def __init__(self, db: Any, name: str, *, converts: bool = True) -> None:
         self.db, self.name, self.converts = db, name, converts
         self.refused: set[str] = set()
-        self.told = f"test/{name}/".encode()
+        self.seen = SeenInStore(db, name)
         self.breaks: list[str] = []
 
     def combiner(self, version: int) -> cq.Combiner:
@@ -70,21 +61,7 @@ class Converted:
         )
 
     def app(self, version: int) -> cq.App:
-        made = cq.App()
-        made.queue(
-            self.name, combiner=self.combiner(version), observers=[cq.Observer("chain", 1, self._observe)]
-        )
-        return made
-
-    def _observe(self, tr: Any, changes: list[cq.Change]) -> None:
-        for change in changes:
-            if change.key in self.refused:
-                raise ValueError("not reported")
-            key = self.told + change.key.encode()
-            last, old = tr.snapshot.get(key).value, repr(change.old).encode()
-            if last != (None if change.old is None else old):
-                self.breaks.append(f"{change} after {last!r}")
-            tr.set(key, repr(change.new).encode())
+        return app_of(self.name, self.seen.observer, combiner=self.combiner(version))
 
     def configure(self, version: int, **settings: Any) -> None:
         self.app(version).configure(self.db, self.name, key=str, value=list, **settings)
@@ -158,9 +135,7 @@ def test_a_worker_of_the_former_version_stops_when_its_part_is_done(queue: Conve
 
 def test_the_versions_of_levels_change_with_their_queue(db: Any, name: str) -> None:
     queue = Converted(db, name)
-    app, later = cq.App(), cq.App()
-    app.queue(name, combiner=queue.combiner(1))
-    later.queue(name, combiner=queue.combiner(2))
+    app, later = (app_of(name, combiner=queue.combiner(version)) for version in (1, 2))
     app.configure(db, name, key=str, value=list, rollup="1m:1h,1h:forever")
     names = queue.config().names
     queue.add("a")
@@ -190,9 +165,7 @@ def test_reads_combine_no_values_of_a_level_that_is_not_converted(
     db: Any, name: str, setting: dict[str, Any]
 ) -> None:
     queue = Converted(db, name)
-    app, later = cq.App(), cq.App()
-    app.queue(name, combiner=queue.combiner(1))
-    later.queue(name, combiner=queue.combiner(2))
+    app, later = (app_of(name, combiner=queue.combiner(version)) for version in (1, 2))
     app.configure(db, name, key=str, value=list, **setting)
     names = queue.config().names
     queue.add("a")
@@ -323,9 +296,7 @@ def test_a_conversion_makes_values_of_the_queue(db: Any, name: str, made: Any) -
     queue.configure(1)
     queue.add("a")
     queue.combine(1)
-    app = cq.App()
-    app.queue(name, combiner=combiner, observers=[cq.Observer("chain", 1, queue._observe)])
-    app.configure(db, name)
+    app = app_with(db, name, queue.seen.observer, combiner=combiner)
     queue.drain(1)
 
     with pytest.raises(ConversionFailed, match=r"InvalidData|WrongType"):
@@ -333,21 +304,14 @@ def test_a_conversion_makes_values_of_the_queue(db: Any, name: str, made: Any) -
 
 
 def test_an_observer_that_refuses_a_converted_value_misses_its_report(queue: Converted) -> None:
-    combiner, observed = queue.combiner(2), queue.refused
     queue.configure(2)
     queue.drain(1)
-    refused = {"b"}
-
-    def observe(tr: Any, changes: list[cq.Change]) -> None:
-        if any(change.key in refused and change.cause == "conversion" for change in changes):
-            raise ValueError("not this one")
-        queue._observe(tr, changes)
-
-    app = cq.App()
-    app.queue(queue.name, combiner=combiner, observers=[cq.Observer("chain", 1, observe)])
+    app = queue.app(2)
+    queue.seen.refused = {"b"}
     combine_all(queue.db, queue.name, app)
+    queue.seen.refused = set()
     assert [(each.updates, each.failure.code) for each in aside(queue.db, queue.name)] == [
-        ([], "observer chain@1")
+        ([], "observer seen@1")
     ]
     assert queue.values()["b"] == [2, 1]
     queue.add("b", number=7)
@@ -355,163 +319,4 @@ def test_an_observer_that_refuses_a_converted_value_misses_its_report(queue: Con
 
     assert queue.values()["b"] == [2, 1, 7]
     assert queue.breaks == []
-    assert observed == set()
-
-
-# Whatever happens
-
-
-class Run:
-    """Adds, passes of both versions, changes and finishes in a random order, with faults and commits that land late.
-
-    Attributes:
-        expected: {key: the numbers of its committed updates, in commit order}.
-    """
-
-    def __init__(self, db: Any, name: str, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.queue = Converted(db, name)
-        self.faulty = FaultyDatabase(db, seed, conflict=0.1, unknown=0.1)
-        self.version = 1
-        self.numbers = 0
-        self.expected: dict[str, list[int]] = defaultdict(list)
-        self.late: list[tuple[Any, list[str], int]] = []
-        self.queue.configure(1, buckets=self.rng.randint(1, 3))
-
-    def run(self, turns: int = 120) -> None:
-        steps = [self.begin, self.begin, self.land, self.land, self.finish, *[self.combine] * 3]
-        for turn in range(turns):
-            if turn in (turns // 4, turns // 2):
-                self.switch()
-            with suppress(CodeMismatch):
-                self.rng.choice(steps)()
-
-    def settle(self) -> None:
-        while self.late:
-            self.land()
-        for _ in range(2):
-            for version in range(1, self.version + 1):
-                self.queue.drain(version)
-
-    def begin(self) -> None:
-        """An add, which is committed later."""
-        self.numbers += 1
-        keys = self.rng.sample("abcdefgh", self.rng.randint(1, 4))
-        tr = self.queue.db.create_transaction()
-        cq.CombineQueue[str, Any](self.queue.name).add(tr, {key: [UPDATE, self.numbers] for key in keys})
-        self.late.append((tr, keys, self.numbers))
-
-    def land(self) -> None:
-        """Commit an add or a pass; one from before a change conflicts with it."""
-        if not self.late:
-            return
-        tr, keys, number = self.late.pop(self.rng.randrange(len(self.late)))
-        if commits(tr):
-            for key in keys:
-                self.expected[key].append(number)
-
-    def combine(self) -> None:
-        """A pass of the present or the former version that is committed later, conflicts, or is in doubt."""
-        version = self.rng.randint(max(1, self.version - 1), self.version)
-        code = code_of(self.queue.db, self.queue.name, self.queue.app(version))
-        shape = self.rng.choice(code.shapes)
-        limits = Limits(read_bytes=self.rng.choice((60, 10_000)), load_bytes=self.rng.choice((20, 10_000)))
-        bucket = self.rng.randrange(shape.config.buckets)
-        if self.rng.random() < 0.3:
-            tr = self.queue.db.create_transaction()
-            Pass(tr, shape, bucket).run()
-            self.late.append((tr, [], 0))
-        else:
-            PassRunner(self.faulty, shape, bucket, limits=limits).combine()
-
-    def finish(self) -> None:
-        finish_rebucket(self.faulty, self.queue.name)
-        finish_conversion(self.faulty, self.queue.name)
-
-    def switch(self) -> None:
-        with suppress(NotNow):
-            self.queue.configure(self.version + 1)
-            self.version += 1
-
-    def wrong(self) -> list[str]:
-        """What is wrong once everything is combined."""
-        found = list(self.queue.breaks)
-        values = self.queue.values()
-        if (numbers := {key: value[1:] for key, value in values.items()}) != self.expected:
-            found.append(f"the updates are {numbers}, expected {dict(self.expected)}")
-        found += [f"{key!r} is {value}" for key, value in values.items() if value[0] != self.version]
-        if not nothing_queued(self.queue.db, self.queue.name) or self.queue.config().conversion is not None:
-            found.append("the change is not finished")
-        return found
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_each_value_is_converted_once_after_the_last_pass_of_the_former_version(
-    db: Any, name: str, seed: int
-) -> None:
-    run = Run(db, name, seed)
-    run.run()
-    run.settle()
-
-    assert run.version > 1
-    assert run.wrong() == []
-
-
-def combines_before_it_converts() -> AbstractContextManager[object]:
-    """A pass of the new version does not look whether the bucket is converted."""
-    return patch.object(combine_pass, "needs_conversion", lambda config, state: False)
-
-
-def converts_again() -> AbstractContextManager[object]:
-    """A pass does not note how far it has converted."""
-
-    def forgets(state: BucketState, *, converting: bytes | None) -> BucketState:
-        return state
-
-    return patch("cq.passes.conversion.replace", forgets)
-
-
-def combines_the_former_shape_with_the_new_version() -> AbstractContextManager[object]:
-    """A worker of the new version does not leave the former shape to the former version."""
-    return patch.object(cq.App, "code", lambda self, wanted, built_in=None: self._code(wanted, built_in))
-
-
-def finishes_before_the_former_shape_is_empty() -> AbstractContextManager[object]:
-    """The former shape is forgotten although updates are queued in it."""
-
-    def finish(db: Any, name: str) -> bool:
-        def forget(tr: Any) -> bool:
-            config = read_config(tr, name)
-            if config.former is not None:
-                for bounds in QueueKeys(name).of_generation(config.former.generation):
-                    tr.clear_range(*bounds)
-                write_config(tr, replace(config, former=None))
-            return True
-
-        return transact(db, forget)
-
-    return patch(f"{__name__}.finish_rebucket", finish)
-
-
-@pytest.mark.parametrize(
-    "variant",
-    [
-        combines_before_it_converts,
-        converts_again,
-        combines_the_former_shape_with_the_new_version,
-        finishes_before_the_former_shape_is_empty,
-    ],
-)
-def test_a_broken_variant_is_found(
-    db: Any, name: str, variant: Callable[[], AbstractContextManager[object]]
-) -> None:
-    for seed in range(20):
-        run = Run(db, f"{name}-{seed}", seed)
-        with variant():
-            run.run()
-        if run.queue.breaks:
-            return
-        run.settle()
-        if run.wrong():
-            return
-    raise AssertionError("it is not found")
+    assert queue.seen.received("b") == [(None, [1, 1]), ([1, 1], [2, 1, 7])]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections import Counter
-from functools import partial
 from typing import Any
 
 import pytest
 
 import cq
-from cq import keys
 from cq.admin.rebucket import finish_rebucket
 from cq.config.queue import Shape
 from cq.encoding.hashing import bucket_of, overlapping
@@ -22,18 +18,13 @@ from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.export.queue import ExportQueue
 from cq.observers.top.index import top
-from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import Limits, PassPlan
 from cq.queue.set_aside import retry_aside, set_aside
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
-from tests.busy import in_threads
-from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, commits, config_of, event_of, get, nothing_queued, stored
+from tests.helpers import add, aside, code_of, commits, config_of, get, nothing_queued, stored
 from tests.observing import Seen, SeenInStore, app_of, app_with, concatenation
-
-SECONDS = 60.0
 
 
 @pytest.mark.parametrize(
@@ -214,47 +205,6 @@ class TestRebucket:
                 cq.rebucket(db, name, wrong)  # type: ignore[arg-type]
         with pytest.raises(cq.QueueNotConfigured):
             cq.rebucket(db, f"{name}-none", 5)
-
-    @pytest.mark.parametrize("seed", range(3))
-    def test_workers_and_adders_go_on_meanwhile(self, db: Any, name: str, seed: int) -> None:
-        """In threads, with faults, and an observer that checks each old value."""
-        rng = random.Random(seed)
-        mirror = SeenInStore(db, name)
-        app = app_with(db, name, mirror.observer, buckets=4)
-        plans = [[f"k{rng.randrange(30)}" for _ in range(150)] for _ in range(3)]
-        workers = [
-            Worker(FaultyDatabase(db, seed + number), app, [name], beat_seconds=0.1) for number in range(2)
-        ]
-        threads = [threading.Thread(target=worker.run) for worker in workers]
-        for thread in threads:
-            thread.start()
-        in_threads(
-            *(partial(add, db, name, *({key: 1} for key in plan)) for plan in plans),
-            partial(reshape, db, name, rng),
-        )
-        for worker in workers:
-            worker.stop()
-        for thread in threads:
-            thread.join()
-        drain(db, app=app)
-        expected = Counter(key for plan in plans for key in plan)
-        assert_values(db, name, expected)
-        assert mirror.values == expected
-        assert config_of(db, name).former is None
-
-
-def reshape(db: Any, name: str, rng: random.Random) -> None:
-    """Rebucket a few times, each as soon as the one before is done; ends only if workers finish them."""
-    for _ in range(4):
-        cq.rebucket(db, name, rng.choice([1, 3, 8, 20]))
-        deadline = time.monotonic() + SECONDS
-        while config_of(db, name).former is not None:
-            assert time.monotonic() < deadline
-            changed = transact(db, lambda tr: tr.watch(keys.CHANGED))
-            fired = event_of(changed)
-            if config_of(db, name).former is not None:
-                fired.wait(1.0)
-            changed.cancel()
 
 
 class TestPurge:
