@@ -16,7 +16,14 @@ concatenation: Final = cq.Combiner(
 """A combiner of lists that shows in which order it gets updates."""
 
 
-def app_of(name: str, *observers: Any, combiner: cq.Combiner | None = None) -> cq.App:
+def _fail(key: Any, values: Any) -> Any:
+    raise RuntimeError("no")
+
+
+failing: Final = cq.Combiner("failing", 1, _fail)
+
+
+def app_of(name: str, *observers: Any, combiner: str | cq.Combiner | None = None) -> cq.App:
     """An application with this code for one queue."""
     app = cq.App()
     app.queue(name, combiner=combiner, observers=observers)
@@ -24,7 +31,7 @@ def app_of(name: str, *observers: Any, combiner: cq.Combiner | None = None) -> c
 
 
 def app_with(
-    db: Any, name: str, *observers: Any, combiner: cq.Combiner | None = None, **settings: Any
+    db: Any, name: str, *observers: Any, combiner: str | cq.Combiner | None = None, **settings: Any
 ) -> cq.App:
     """An application with this code for one queue, which it has configured."""
     app = app_of(name, *observers, combiner=combiner)

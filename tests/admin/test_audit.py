@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -23,7 +22,6 @@ from cq.encoding.hashing import key_hash
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
-from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import Limits, PassPlan
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
@@ -31,18 +29,15 @@ from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from tests import helpers
-from tests.busy import in_threads
 from tests.faults import (
     TOO_OLD,
     Calls,
-    FaultyDatabase,
     WrappedDatabase,
     WrappedTransaction,
 )
 from tests.helpers import STAGING, add, aside, begun, code_of, commits, configured, stored
 
 MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
-SECONDS = 60.0
 
 
 def unbalanced(db: Any, name: str) -> list[str]:
@@ -176,71 +171,6 @@ def test_the_audit_is_balanced_at_every_moment_of_whatever_is_under_way(db: Any,
         "audit True", "audit True not now", "audit False",
     ):  # fmt: skip
         assert done[what], f"no {what}: {done}"
-
-
-class Run:
-    """Adders with operation ids, operators and a checker, for a thread each; with faults in all."""
-
-    def __init__(self, db: Any, name: str, seed: int) -> None:
-        self.db, self.name, self.seed = db, name, seed
-        self.found: list[str] = []
-        self.ended, self.checked = threading.Event(), threading.Event()
-
-    def add(self, number: int) -> None:
-        rng = random.Random(self.seed * 100 + number)
-        faulty = FaultyDatabase(self.db, self.seed * 100 + number, conflict=0.1, unknown=0.2)
-        for turn in range(60):
-            updates = {f"k{rng.randrange(20)}": rng.randint(-9, 9) for _ in range(3)}
-            add(faulty, self.name, updates, once=f"{number}/{turn}" if turn % 2 else None)
-
-    def operate(self) -> None:
-        rng = random.Random(self.seed)
-        for turn in range(9):
-            with contextlib.suppress(cq.NotNow):
-                cq.rebucket(self.db, self.name, rng.choice([1, 3, 8]))
-            if turn == 4:
-                with contextlib.suppress(cq.NotNow):
-                    cq.purge(self.db, self.name)
-            with contextlib.suppress(cq.NotNow):
-                cq.configure(FaultyDatabase(self.db, turn), self.name, audit=turn % 3 != 1)
-            self.checked.clear()
-            assert self.checked.wait(SECONDS)
-
-    def check(self) -> None:
-        faulty = FaultyDatabase(self.db, self.seed, conflict=0, unknown=0)
-        while not self.ended.is_set():
-            with contextlib.suppress(cq.InvalidConfiguration):  # it is off just now
-                self.found += unbalanced(faulty, self.name)
-            self.checked.set()
-
-    def work(self) -> None:
-        try:
-            in_threads(*(partial(self.add, number) for number in range(3)), self.operate)
-        finally:
-            self.ended.set()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_audit_is_balanced_whenever_it_is_checked_in_a_live_run(db: Any, name: str, seed: int) -> None:
-    cq.configure(db, name, buckets=4)
-    run, limits = Run(db, name, seed), Limits(read_bytes=300)
-    workers = [
-        Worker(FaultyDatabase(db, seed + number), queues=[name], beat_seconds=0.1, limits=limits)
-        for number in range(2)
-    ]
-    threads = [threading.Thread(target=worker.run) for worker in workers]
-    for thread in threads:
-        thread.start()
-    in_threads(run.check, run.work)
-    for worker in workers:
-        worker.stop()
-    for thread in threads:
-        thread.join()
-    drain(db, name)
-
-    cq.configure(db, name, audit=True)
-    assert run.found == [], f"seed {seed}"
-    assert total(db, name)[1] == sum(value for _, value in cq.CombineQueue(name).scan(db))
 
 
 def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:

@@ -16,6 +16,7 @@ from cq.store import sizes
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.helpers import configured
+from tests.observing import app_with
 
 
 def add(db: Any, name: str, updates: dict[str, int]) -> None:
@@ -118,9 +119,7 @@ def test_what_was_set_aside_is_counted(db: Any, name: str) -> None:
     def refuse(tr: Any, changes: list[cq.Change]) -> None:
         raise ValueError("never")
 
-    app = cq.App()
-    app.queue(name, observers=[refuse])
-    app.configure(db, name)
+    app = app_with(db, name, refuse)
     add(db, name, {"a": 1, "b": 1})
     drain(db, name, app=app)
 

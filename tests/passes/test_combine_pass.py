@@ -29,7 +29,7 @@ from tests.helpers import (
     stored,
     values,
 )
-from tests.observing import Seen, concatenation
+from tests.observing import Seen, app_with, concatenation
 from tests.passes.passhelpers import BEGIN, READ, calls_of, choosy, one_pass
 
 
@@ -192,8 +192,7 @@ def test_an_add_may_be_committed_from_before_the_pass_to_after_it(db: Any, name:
 
 def test_what_cannot_be_reported_is_folded_and_no_key_starves(db: Any, name: str) -> None:
     seen = Seen()
-    app = seen.app(name)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, seen.observer, buckets=1)
     add(db, name, {f"k{number}": 1 for number in range(10)}, {f"k{number}": 1 for number in range(10)})
 
     first = one_pass(db, name, app, max_report=3)
@@ -243,8 +242,7 @@ def test_a_delete_folded_ahead_of_its_report_deletes(db: Any, name: str, limits:
 
 def test_equal_old_and_new_values_are_not_reported(db: Any, name: str) -> None:
     seen = Seen()
-    app = seen.app(name)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, seen.observer, buckets=1)
     add(db, name, {"a": 2})
     combine_all(db, name, app)
     add(db, name, {"a": 1, "b": 1}, {"a": -1, "b": -1})
@@ -256,8 +254,7 @@ def test_equal_old_and_new_values_are_not_reported(db: Any, name: str) -> None:
 def test_a_backlog_is_folded_to_its_end_before_it_is_reported(db: Any, name: str) -> None:
     """The value reported derives from all updates committed before, also when one pass cannot read them all."""
     seen = Seen()
-    app = seen.app(name)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, seen.observer, buckets=1)
     add(db, name, *({"a": 1, f"k{number}": 1} for number in range(200)))
 
     results = combine_all(db, name, app, Limits(read_bytes=1000))
@@ -271,8 +268,7 @@ def test_a_backlog_is_folded_to_its_end_before_it_is_reported(db: Any, name: str
 
 def test_a_bucket_in_overload_reports_a_prefix_and_says_so(db: Any, name: str) -> None:
     seen = Seen()
-    app = seen.app(name)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, seen.observer, buckets=1)
     add(db, name, *({"a": 1} for _ in range(100)))
 
     limits = Limits(read_bytes=500, overload_seconds=0.0)
@@ -286,9 +282,7 @@ def test_a_bucket_in_overload_reports_a_prefix_and_says_so(db: Any, name: str) -
 
 
 def test_combining_keeps_commit_order_through_folding_and_partial_rows(db: Any, name: str) -> None:
-    app = cq.App()
-    app.queue(name, combiner=concatenation)
-    app.configure(db, name, value=list, buckets=1)
+    app = app_with(db, name, combiner=concatenation, value=list, buckets=1)
     for number in range(60):
         add(db, name, {f"k{number % 7}": [number], f"k{(number + 3) % 7}": [number]})
 
@@ -330,9 +324,7 @@ def test_staged_values_are_read_within_limits_and_rows_split_where_they_end(db: 
 
 
 def test_a_combiner_that_fails_for_a_key_sets_only_that_key_aside(db: Any, name: str) -> None:
-    app = cq.App()
-    app.queue(name, combiner=choosy)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, combiner=choosy, buckets=1)
     add(db, name, {"bad": 1, "good": 1}, {"bad": 2, "good": 2})
 
     combine_all(db, name, app)
@@ -345,9 +337,8 @@ def test_a_combiner_that_fails_for_a_key_sets_only_that_key_aside(db: Any, name:
 
 
 def test_a_combiner_that_returns_none_or_another_type_is_found_out(db: Any, name: str) -> None:
-    app = cq.App()
-    app.queue(name, combiner=cq.Combiner("odd", 1, lambda key, values: None if key == "none" else "text"))
-    app.configure(db, name, buckets=1)
+    odd = cq.Combiner("odd", 1, lambda key, values: None if key == "none" else "text")
+    app = app_with(db, name, combiner=odd, buckets=1)
     add(db, name, {"none": 1, "text": 1}, {"none": 1, "text": 1})
 
     combine_all(db, name, app)
@@ -462,8 +453,7 @@ def test_a_row_from_the_future_keeps_its_notification_also_alone(db: Any, name: 
 
 def test_large_values_do_not_take_the_turns_of_others(db: Any, name: str) -> None:
     seen = Seen()
-    app = seen.app(name)
-    app.configure(db, name, value=set, combiner="union", buckets=1)
+    app = app_with(db, name, seen.observer, value=set, combiner="union", buckets=1)
     hot = [f"large{number}" for number in range(10)]
     add(db, name, *({key: {bytes([turn]) * 20_000} for key in hot} for turn in range(4)))
     combine_all(db, name, app)
@@ -483,9 +473,7 @@ def test_what_an_observer_does_to_its_changes_stays_with_it(db: Any, name: str) 
             assert change.new is not None
             change.new.clear()
 
-    app = cq.App()
-    app.queue(name, observers=[observer])
-    app.configure(db, name, value=set, combiner="union", buckets=1)
+    app = app_with(db, name, observer, value=set, combiner="union", buckets=1)
     bucket = buckets_of(db, name, app)[0]
     for number in range(4):
         add(db, name, {"a": {number}})
@@ -506,9 +494,7 @@ def test_values_that_cannot_be_compared_are_a_change_and_nothing_is_set_aside(db
     def combine(key: str, values: Any) -> list[Any]:
         return values[0] if len(values) == 1 else [Decimal("sNaN")]  # it raises when it is compared
 
-    app = cq.App()
-    app.queue(name, combiner=cq.Combiner("odd", 1, combine))
-    app.configure(db, name, value=list, buckets=1)
+    app = app_with(db, name, combiner=cq.Combiner("odd", 1, combine), value=list, buckets=1)
     add(db, name, {"a": [1]})
     combine_all(db, name, app)
     add(db, name, {"a": [2]})
@@ -521,8 +507,7 @@ def test_values_that_cannot_be_compared_are_a_change_and_nothing_is_set_aside(db
 
 def test_sets_in_another_order_are_no_change(db: Any, name: str) -> None:
     seen = Seen()
-    app = seen.app(name)
-    app.configure(db, name, value=set, combiner="union", buckets=1)
+    app = app_with(db, name, seen.observer, value=set, combiner="union", buckets=1)
     for items in ({1, 9, 17}, {17, 1}, {9}):
         add(db, name, {"a": items})
         combine_all(db, name, app)
@@ -544,9 +529,7 @@ def test_an_observer_may_add_to_the_queue_it_observes(db: Any, name: str) -> Non
     def echo(tr: Any, changes: list[cq.Change]) -> None:
         queue.add(tr, {change.key + "'": change.new for change in changes if len(change.key) < 4})
 
-    app = cq.App()
-    app.queue(name, observers=[echo])
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, echo, buckets=1)
     add(db, name, {"a": 2})
     while not nothing_queued(db, name):
         combine_all(db, name, app)

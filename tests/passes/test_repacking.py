@@ -23,7 +23,7 @@ from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, decode_row, encode_row, read_rows
 from cq.store.transact import transact
 from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored, values
-from tests.observing import Seen, concatenation
+from tests.observing import Seen, app_with, concatenation
 from tests.passes.passhelpers import BEGIN, READ, calls_of, choosy, one_pass
 
 encoded_keys = st.one_of(
@@ -118,8 +118,7 @@ def test_all_keys_have_their_turn_and_reads_with_what_is_pending_see_everything(
 
 def test_a_deep_backlog_of_few_keys_is_folded_before_any_is_reported(db: Any, name: str) -> None:
     seen = Seen()
-    app = seen.app(name)
-    app.configure(db, name, buckets=1)
+    app = app_with(db, name, seen.observer, buckets=1)
     add(db, name, *({f"k{number % 5}": 1, "a": 1} for number in range(400)))
 
     results = combine_all(db, name, app, Limits(read_bytes=3_000))
@@ -157,9 +156,7 @@ def test_keys_that_have_no_room_as_rows_do_not_hold_up_the_rest(db: Any, name: s
 
 def test_what_is_staged_is_not_left_behind(db: Any, name: str) -> None:
     """Rows come after what is staged: as long as anything is, nothing becomes rows."""
-    app = cq.App()
-    app.queue(name, combiner=concatenation)
-    app.configure(db, name, value=list, buckets=1)
+    app = app_with(db, name, combiner=concatenation, value=list, buckets=1)
     add(db, name, {"a": [1], "b": [1]})
     one_pass(db, name, app, limits=STAGING, max_report=0)
     add(db, name, {"a": [2], "b": [2]})
@@ -184,11 +181,8 @@ def test_operations_that_are_in_rows_again_count_once(db: Any, name: str) -> Non
 
 def test_what_the_queue_would_not_take_as_an_update_is_staged(db: Any, name: str) -> None:
     """A combiner of an application may make of updates what is none, though it should not."""
-    app = cq.App()
-    app.queue(
-        name, combiner=cq.Combiner("odd", 1, lambda key, values: sum(values) if len(values) == 1 else 0.5)
-    )
-    app.configure(db, name, value=int, buckets=1)
+    odd = cq.Combiner("odd", 1, lambda key, values: sum(values) if len(values) == 1 else 0.5)
+    app = app_with(db, name, combiner=odd, value=int, buckets=1)
     add(db, name, {"a": 1, "b": 1}, {"a": 1, "b": 1})
 
     result = one_pass(db, name, app, max_report=0)
@@ -199,9 +193,7 @@ def test_what_the_queue_would_not_take_as_an_update_is_staged(db: Any, name: str
 
 
 def test_a_key_that_cannot_be_folded_is_set_aside_alone(db: Any, name: str) -> None:
-    app = cq.App()
-    app.queue(name, combiner=choosy)
-    app.configure(db, name, value=int, buckets=1)
+    app = app_with(db, name, combiner=choosy, value=int, buckets=1)
     add(db, name, {"a": 1, "bad": 1, "b": 1}, {"a": 1, "bad": 1, "b": 1})
     one_pass(db, name, app, max_report=1)
 

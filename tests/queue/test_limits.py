@@ -26,7 +26,7 @@ from cq.testing import assert_values, drain
 from tests.faults import FaultyDatabase
 from tests.helpers import add, buckets_of, code_of, combine_all, event_of, get
 from tests.observers.worker.workerhelpers import running
-from tests.observing import concatenation
+from tests.observing import app_with, concatenation
 
 SECONDS = 60.0
 
@@ -183,9 +183,7 @@ class TestLimits:
             entered.set()
             assert release.wait(SECONDS)
 
-        app = cq.App()
-        app.queue(name, observers=[holds])
-        app.configure(db, name, buckets=1)
+        app = app_with(db, name, holds, buckets=1)
         cq.limit(db, name, size=1_000)
         full = QueueKeys(name).full
         with running(Worker(db, app, [name])):
@@ -292,9 +290,7 @@ class TestPassSize:
         self, db: Any, name: str, refusals: int
     ) -> None:
         """The rest of the budget of a small pass is negative: the row is larger than all that the pass may write."""
-        app = cq.App()
-        app.queue(name, combiner=concatenation)
-        app.configure(db, name, value=list, buckets=1)
+        app = app_with(db, name, combiner=concatenation, value=list, buckets=1)
         add(db, name, {"a": [1]}, once="x")
         combine_all(db, name, app)
         add(db, name, {"a": ["x" * 89_000]}, once="x")

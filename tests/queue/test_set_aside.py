@@ -15,27 +15,17 @@ from cq.keys import QueueKeys
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from tests.helpers import add, aside, combine_all, get, nothing_queued
-
-
-def broken(name: str, *bad: str) -> cq.App:
-    def observer(tr: Any, changes: list[cq.Change]) -> None:
-        if wrong := [change.key for change in changes if change.key in bad]:
-            raise RuntimeError(f"not {wrong[0]}")
-
-    app = cq.App()
-    app.queue(name, observers=[observer])
-    return app
+from tests.observing import Seen, app_of, app_with, failing
 
 
 def test_what_is_retried_after_its_cause_is_mended_counts(db: Any, name: str) -> None:
-    app = broken(name, "a", "b")
-    app.configure(db, name, buckets=2)
+    app = app_with(db, name, Seen("ab").observer, buckets=2)
     add(db, name, {"a": 1, "b": 2, "c": 3}, {"a": 4})
     combine_all(db, name, app)
     assert {codec.decode(each.encoded_key): sum(each.updates) for each in aside(db, name)} == {"a": 5, "b": 2}
 
     assert retry_aside(db, name, "a") >= 1
-    combine_all(db, name, broken(name))
+    combine_all(db, name, Seen().app(name))
 
     assert get(db, name, "a") == 5
     assert [codec.decode(each.encoded_key) for each in aside(db, name)] == ["b"]
@@ -45,9 +35,7 @@ def test_what_is_retried_after_its_cause_is_mended_counts(db: Any, name: str) ->
 
 
 def test_pieces_of_large_updates_come_back_in_order(db: Any, name: str) -> None:
-    app = cq.App()
-    app.queue(name, combiner=cq.Combiner("failing", 1, fails))
-    app.configure(db, name, value=bytes, buckets=1)
+    app = app_with(db, name, combiner=failing, value=bytes, buckets=1)
     updates = [bytes([number]) * 60_000 for number in range(3)]
     add(db, name, *({"a": update} for update in updates))
     combine_all(db, name, app)
@@ -55,15 +43,9 @@ def test_pieces_of_large_updates_come_back_in_order(db: Any, name: str) -> None:
 
     assert retry_aside(db, name) == 3
 
-    app.queue(
-        name, combiner=cq.Combiner("failing", 1, lambda key, values: b"".join(value[:1] for value in values))
-    )
-    combine_all(db, name, app)
+    mended = cq.Combiner("failing", 1, lambda key, values: b"".join(value[:1] for value in values))
+    combine_all(db, name, app_of(name, combiner=mended))
     assert get(db, name, "a") == b"\x00\x01\x02"
-
-
-def fails(key: Any, values: Any) -> Any:
-    raise RuntimeError("no")
 
 
 def test_a_row_that_cannot_be_read_can_only_be_dropped(db: Any, name: str) -> None:
@@ -89,9 +71,9 @@ def test_keys_of_another_type_and_unknown_queues_are_refused(db: Any, name: str)
 def test_the_command_line_shows_retries_and_drops(tmp_path: Any) -> None:
     url = f"embedded:{tmp_path / 'test.db'}"
     with cq.open(url) as db:  # type: ignore[attr-defined]
-        broken("words", "a", "b").configure(db, "words", buckets=1)
+        app = app_with(db, "words", Seen("ab").observer, buckets=1)
         add(db, "words", {"a": 1, "b": 2})
-        combine_all(db, "words", broken("words", "a", "b"))
+        combine_all(db, "words", app)
 
     def run(*arguments: str) -> list[Any]:
         result = CliRunner().invoke(command_line(), ["aside", *arguments, "--store", url, "--json"])
@@ -100,7 +82,7 @@ def test_the_command_line_shows_retries_and_drops(tmp_path: Any) -> None:
 
     listed = sorted(run("list", "words"), key=lambda each: each["key"])
     assert [(each["key"], each["updates"]) for each in listed] == [("a", 1), ("b", 1)]
-    assert listed[0]["error"] == "observer 'observer': RuntimeError: not a"
+    assert listed[0]["error"] == "observer 'seen': RuntimeError: not a"
     assert [each["updates"] for each in run("show", "words", "b")] == [[2]]
     assert run("retry", "words", "a") == [{"queue": "words", "added": 1}]
     assert run("drop", "words", "--yes") == [{"queue": "words", "dropped": 1}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -17,7 +16,7 @@ from cq.queue.set_aside import drop_aside, retry_aside, set_aside
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, combine_all, put, values
-from tests.observing import Seen, app_with
+from tests.observing import Seen, app_with, failing
 from tests.sized import MOST, Sized, drained, fill, words
 
 LARGE: Final = "k" * 7_900
@@ -83,7 +82,7 @@ def test_unreadable_rows_are_set_aside_in_bounded_transactions(
 
 
 def test_many_updates_of_a_key_that_fails_are_set_aside_in_bounded_transactions(db: Any, name: str) -> None:
-    app = app_with(db, name, combiner=cq.Combiner("failing", 1, fails), value=int, buckets=1)
+    app = app_with(db, name, combiner=failing, value=int, buckets=1)
     for _ in range(30):
         add(db, name, [("a", 1 << 60)] * 10_000)
     sized = Sized(db)
@@ -91,10 +90,6 @@ def test_many_updates_of_a_key_that_fails_are_set_aside_in_bounded_transactions(
 
     assert max(sized.sizes) <= MOST
     assert sum(len(each.updates) for each in aside(db, name)) == 300_000
-
-
-def fails(key: Any, values: Sequence[Any]) -> Any:
-    raise ValueError("these cannot be combined")
 
 
 class Missed:

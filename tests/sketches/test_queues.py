@@ -30,6 +30,7 @@ from cq.passes.plan import Limits
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from tests.helpers import STAGING, add, aside, code_of, combine_all, get, put, stored
+from tests.observing import app_with
 
 MISSING = r"sketches need the package datasketches: run `pip install 'combine-queue\[sketches\]'`"
 
@@ -184,9 +185,9 @@ def test_folded_and_staged_updates_are_counted(db: Any, name: str, kind: str, li
 def test_an_update_without_new_items_changes_nothing(db: Any, name: str) -> None:
     """Then a pass neither writes the value nor calls the observers."""
     changes: list[cq.Change] = []
-    app = cq.App()
-    app.queue(name, observers=[cq.Observer("seen", 1, lambda tr, some: changes.extend(some))])
-    app.configure(db, name, combiner="distinct")
+    app = app_with(
+        db, name, cq.Observer("seen", 1, lambda tr, some: changes.extend(some)), combiner="distinct"
+    )
     visitors: cq.CombineQueue[str, Any] = cq.CombineQueue(name)
     visitors.add_now(db, {"home": [f"u{number}" for number in range(1000)]})
     drain(db, name, app=app)

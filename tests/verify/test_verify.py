@@ -35,6 +35,7 @@ from cq.verify.queue import CHECKS, PARTS, verify
 from cq.verify.verification import Verification
 from tests.faults import FaultyDatabase
 from tests.helpers import Writes, add, aside, put, stored
+from tests.observing import Seen, app_with
 
 BUCKETS = 4
 NOW = {f"k{number}": 2 for number in range(40)}
@@ -366,9 +367,7 @@ def test_a_bucket_with_anything_to_do_needs_a_notification(
     elif waits == "purge":
         cq.purge(db, name)
     elif waits == "observer":
-        app = cq.App()
-        app.queue(name, observers=[watch])
-        app.configure(db, name)
+        app_with(db, name, Seen().observer)
     else:
         state = BucketState(staged=waits == "staged", unfinished_since=int(waits == "backlog"))
         put(db, {queue.state(1, 2): state.to_bytes(), queue.notification(1, 2): bytes(10)})
@@ -386,18 +385,12 @@ def test_a_bucket_with_anything_to_do_needs_a_notification(
     assert found_in(db, queue) == []
 
 
-def watch(tr: Any, changes: list[cq.Change]) -> None:
-    """An observer."""
-
-
 def test_an_observer_that_was_being_told_is_told_anew_when_its_state_is_lost(
     db: Any, name: str, queue: QueueKeys
 ) -> None:
-    told: list[cq.Change] = []
-    app = cq.App()
-    app.queue(name, observers=[cq.Observer("keep", 1, lambda tr, changes: told.extend(changes))])
+    seen = Seen()
     drain(db, name)
-    app.configure(db, name)
+    app = app_with(db, name, seen.observer)
     put(db, {queue.state(1, bucket): b"\xff" for bucket in (1, 2)})
 
     found = found_in(db, queue, repair=True)
@@ -405,7 +398,7 @@ def test_an_observer_that_was_being_told_is_told_anew_when_its_state_is_lost(
     assert [each.kind for each in found] == ["state-unreadable"] * 2
     assert found_in(db, queue) == []
     drain(db, name, app=app)
-    assert {change.key: change.new for change in told} == NOW
+    assert seen.values == NOW
     assert found_in(db, queue) == []
 
 
@@ -413,16 +406,14 @@ def test_a_backfill_begins_again_with_the_repair_of_a_state_even_if_the_repair_e
     db: Any, name: str, queue: QueueKeys
 ) -> None:
     """Else the observer would get values of the bucket a second time, as if they were new."""
-    told: list[cq.Change] = []
-    app = cq.App()
-    app.queue(name, observers=[cq.Observer("keep", 1, lambda tr, changes: told.extend(changes))])
+    seen = Seen()
     drain(db, name)
-    app.configure(db, name)
+    app = app_with(db, name, seen.observer)
     bucket = bucket_of("k1")
     code = app.code(transact(db, lambda tr: read_config(tr, name)))
     assert transact(db, lambda tr: Pass(tr, code, bucket, PassPlan(max_backfill=3)).run()).backfilled == 3
-    assert len(told) == 3
-    told.clear()
+    assert len(seen.changes) == 3
+    seen.values.clear()
     put(db, {queue.state(1, bucket): b"\xff"})
 
     found = verify(db, name, repair=True)
@@ -432,9 +423,8 @@ def test_a_backfill_begins_again_with_the_repair_of_a_state_even_if_the_repair_e
     (observer,) = transact(db, lambda tr: read_config(tr, name)).observers
     assert observer.generation == 2
     drain(db, name, app=app)
-    assert sorted((change.key, change.old, change.new) for change in told) == sorted(
-        (key, None, value) for key, value in NOW.items()
-    )
+    assert seen.values == NOW
+    assert len(seen.changes) == 3 + len(NOW)
     assert found_in(db, queue) == []
 
 
