@@ -27,10 +27,17 @@ from tests.crash.failing import COMMITS
 from tests.crash.load import Name, assert_whole
 
 
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without room Python leaves a part of a compiled module, which no later process can import."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+
 class Told:
     """What a process has said of its commits."""
 
-    def __init__(self, out: bytes) -> None:
+    def __init__(self, out: bytes, path: Path, seed: int) -> None:
+        self.path, self._seed = path, seed
         lines: list[list[Any]] = [json.loads(line) for line in out.splitlines()]
         self.returned: dict[Name, bytes] = {
             (line[1], line[2]): bytes.fromhex(line[3]) for line in lines if line[0] == "returned"
@@ -43,11 +50,26 @@ class Told:
         """How many commits of a writer have returned."""
         return Counter(each for each, _ in self.returned)[writer]
 
+    def whole(self) -> dict[Name, bytes]:
+        """The transactions that the store holds, after a check that it holds all that have returned."""
+        with Database(self.path) as db:
+            return assert_whole(db, self._seed, self.returned)
 
-def run(scripts: Scripts, path: Path, seed: int, what: str, status: int = 0) -> Told:
-    ended, out = scripts.run("failing", path, seed, what)
-    assert ended == status
-    return Told(out)
+
+Failing = Callable[..., Told]
+
+
+@pytest.fixture
+def failing(tmp_path: Path, scripts: Scripts, seed: int) -> Failing:
+    """Runs a process whose disk fails in one of the ways of `failing`, to its end with this status."""
+
+    def run(what: str, status: int = 0) -> Told:
+        path = tmp_path / "store.db"
+        ended, out = scripts.run("failing", path, seed, what)
+        assert ended == status
+        return Told(out, path, seed)
+
+    return run
 
 
 @pytest.mark.usefixtures("watched_disk")
@@ -55,75 +77,61 @@ class TestFromBelow:
     """Errors that the layer between SQLite and the disk makes."""
 
     def test_a_full_disk_fails_commits_clearly_and_they_go_on_when_there_is_room(
-        self, tmp_path: Path, scripts: Scripts, seed: int
+        self, failing: Failing
     ) -> None:
-        path = tmp_path / "store.db"
-        told = run(scripts, path, seed, "full")
+        told = failing("full")
 
         assert told.failed
         for code, message in told.failed:
             assert code == IO_ERROR
-            assert f"there is no room for {path} (database or disk is full): free space" in message
+            assert f"there is no room for {told.path} (database or disk is full): free space" in message
         assert told.could_read
         assert told.count(0) == told.count(2) == COMMITS
-        with Database(path) as db:
-            assert assert_whole(db, seed, told.returned) == told.returned
+        assert told.whole() == told.returned
 
-    def test_a_log_that_does_not_fit_into_the_file_is_kept(
-        self, tmp_path: Path, scripts: Scripts, seed: int
-    ) -> None:
+    def test_a_log_that_does_not_fit_into_the_file_is_kept(self, failing: Failing) -> None:
         """Commits need the log only; also when the store is closed, what it holds is not thrown away."""
-        path = tmp_path / "store.db"
-        told = run(scripts, path, seed, "full-file")
+        told = failing("full-file")
 
         assert told.failed == []
-        assert path.with_name("store.db-wal").stat().st_size
-        with Database(path) as db:
-            assert assert_whole(db, seed, told.returned) == told.returned
+        assert told.path.with_name("store.db-wal").stat().st_size
+        assert told.whole() == told.returned
 
     def test_a_commit_whose_sync_fails_is_unknown_until_another_has_taken_its_place(
-        self, tmp_path: Path, scripts: Scripts, seed: int
+        self, failing: Failing
     ) -> None:
-        path = tmp_path / "store.db"
-        told = run(scripts, path, seed, "sync-once")
+        told = failing("sync-once")
 
         ((code, message),) = told.failed
         assert code == COMMIT_UNKNOWN_RESULT
-        assert f"{path} cannot be read or written (disk I/O error): check whether its disk is full" in message
+        assert (
+            f"{told.path} cannot be read or written (disk I/O error): check whether its disk is full"
+            in message
+        )
         assert told.count(1) == 1
-        with Database(path) as db:
-            assert assert_whole(db, seed, told.returned) == told.returned
+        assert told.whole() == told.returned
 
-    def test_a_commit_that_is_said_to_have_failed_does_not_come_back(
-        self, tmp_path: Path, scripts: Scripts, seed: int
-    ) -> None:
+    def test_a_commit_that_is_said_to_have_failed_does_not_come_back(self, failing: Failing) -> None:
         """SQLite finds what it could not sync in the log again, when the process is killed then."""
-        path = tmp_path / "store.db"
-        told = run(scripts, path, seed, "sync", -signal.SIGKILL)
+        told = failing("sync", -signal.SIGKILL)
 
         assert [code for code, _ in told.failed] == [COMMIT_UNKNOWN_RESULT, IO_ERROR, IO_ERROR]
-        with Database(path) as db:
-            found = assert_whole(db, seed, told.returned)
-        assert found.keys() - told.returned.keys() <= {(3, 0)}  # of which it was said to be unknown
+        assert told.whole().keys() - told.returned.keys() <= {(3, 0)}  # of which it was said to be unknown
 
-    def test_a_retry_after_1021_counts_once(self, tmp_path: Path, scripts: Scripts, seed: int) -> None:
+    def test_a_retry_after_1021_counts_once(self, failing: Failing) -> None:
         """Without an operation id: the retry begins by overwriting what the first try may have left in the log."""
-        path = tmp_path / "store.db"
-        told = run(scripts, path, seed, "retry-once", -signal.SIGKILL)
+        told = failing("retry-once", -signal.SIGKILL)
 
         assert told.counted == [2, 0, 1]  # two tries, no error, and the number
-        with Database(path) as db:
+        with Database(told.path) as db:
             assert db[b"count"] == (1).to_bytes(8, "little")
 
-    def test_a_commit_stays_in_doubt_when_its_retry_fails_too(
-        self, tmp_path: Path, scripts: Scripts, seed: int
-    ) -> None:
+    def test_a_commit_stays_in_doubt_when_its_retry_fails_too(self, failing: Failing) -> None:
         """It is not there while the process lives; after a crash it may be."""
-        path = tmp_path / "store.db"
-        told = run(scripts, path, seed, "retry", -signal.SIGKILL)
+        told = failing("retry", -signal.SIGKILL)
 
         assert told.counted == [2, IO_ERROR, 0]
-        with Database(path) as db:
+        with Database(told.path) as db:
             assert db[b"count"] in (None, (1).to_bytes(8, "little"))
 
 
