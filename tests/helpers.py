@@ -192,6 +192,4 @@ def free_ports(number: int = 1) -> int:
 
 def is_ended(watch: Any) -> bool:
     """Whether a watch has fired, failed or been cancelled, or soon has: a cluster's client cancels in its thread."""
-    ended = threading.Event()
-    watch.on_ready(lambda _: ended.set())
-    return ended.wait(60)
+    return event_of(watch).wait(60)

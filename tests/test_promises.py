@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -18,12 +19,30 @@ from tests.busy import Counting, add_during_passes, in_threads
 from tests.faults import FaultyDatabase
 from tests.helpers import add, aside, nothing_queued
 from tests.observing import Seen, concatenation
+from tests.simulation.store import Faults, SimDatabase, Surroundings
 
 SEEDS = range(4)
 
 
+def faulty(db: Any, seed: int) -> FaultyDatabase:
+    return FaultyDatabase(db, seed, conflict=0.1, unknown=0.2)
+
+
+def simulated(db: Any, seed: int) -> SimDatabase:
+    """The database with the simulation's faults, which include other errors of reads and commits."""
+
+    def later(seconds: float, call: Callable[[], object]) -> None:
+        raise AssertionError("only simulated watches are told of things later")
+
+    faults = Faults(read_error=0.03, conflict=0.2, unknown=0.2, latency=1e-5)
+    return SimDatabase(db, faults, Surroundings(random.Random(seed), time.sleep, later, later))
+
+
+@pytest.mark.parametrize("with_faults", [faulty, simulated])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_update_counts_exactly_once_whatever_fails(db: Any, name: str, seed: int) -> None:
+def test_every_update_counts_exactly_once_whatever_fails(
+    db: Any, name: str, seed: int, with_faults: Callable[[Any, int], Any]
+) -> None:
     """Adders in several threads with operation ids, workers with tiny limits, faults in all of them."""
     rng = random.Random(seed)
     limits = Limits(read_bytes=rng.choice([100, 2_000, 240_000]), load_bytes=rng.choice([100, 400_000]))
@@ -39,14 +58,13 @@ def test_every_update_counts_exactly_once_whatever_fails(db: Any, name: str, see
             expected.update(updates)
 
     def adder(number: int) -> None:
-        faulty = FaultyDatabase(db, seed * 100 + number, conflict=0.1, unknown=0.2)
+        store = with_faults(db, seed * 100 + number)
         for turn, updates in enumerate(plans[number]):
             once = f"{number}/{turn}"
-            add(faulty, name, updates, once=once)
+            add(store, name, updates, once=once)
 
     workers = [
-        Worker(FaultyDatabase(db, seed * 100 + 50 + number), queues=[name], limits=limits)
-        for number in range(2)
+        Worker(with_faults(db, seed * 100 + 50 + number), queues=[name], limits=limits) for number in range(2)
     ]
     threads = [threading.Thread(target=worker.run) for worker in workers]
     for thread in threads:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from tests.helpers import free_ports
 
 PROCESSES: Final = 5
 COORDINATORS: Final = 3
@@ -35,7 +35,8 @@ class Cluster:
         beside = server.with_name("fdbcli")
         self._cli = str(beside) if beside.exists() else shutil.which("fdbcli") or "fdbcli"
         suffix = ":tls" if tls else ""
-        self._addresses = [f"127.0.0.1:{port}{suffix}" for port in _free_ports(processes)]
+        first = free_ports(processes)
+        self._addresses = [f"127.0.0.1:{port}{suffix}" for port in range(first, first + processes)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self.file = folder / "fdb.cluster"
         self.file.write_text(f"chaos:chaos@{','.join(self._addresses[:COORDINATORS])}\n")
@@ -98,14 +99,3 @@ class Cluster:
         while not condition():
             assert time.monotonic() < deadline, self._exec("status details")
             time.sleep(0.2)  # the cluster tells nobody when it is ready
-
-
-def _free_ports(number: int) -> list[int]:
-    """Ports that nobody uses now, of those that the system does not give to others by itself."""
-    found: list[int] = []
-    while len(found) < number:
-        port = random.SystemRandom().randrange(10_000, 30_000)
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)) and port not in found:
-                found.append(port)
-    return found

@@ -7,10 +7,12 @@ holds can be compared with what its transactions, in their order, make of an emp
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from cq.store.embedded import Database
+from tests.busy import in_threads
 
 Name = tuple[int, int]
 """Writer and number of a transaction."""
@@ -26,6 +28,25 @@ def write(tr: Any, seed: int, name: Name) -> None:
         else:
             tr.set(key, value)
     tr.set_versionstamped_value(_COMMITS + b"%d/%d" % name, bytes(14))
+
+
+def commit_in_threads(
+    db: Database, seed: int, writers: int, numbers: range, returned: Callable[[int, int, bytes], object]
+) -> None:
+    """Have each writer commit its transactions with these numbers, in a thread of its own.
+
+    Each commit that has returned is reported, with writer, number and versionstamp.
+    """
+
+    def commit(writer: int) -> None:
+        for number in numbers:
+            tr = db.create_transaction()
+            write(tr, seed, (writer, number))
+            stamp = tr.get_versionstamp()
+            tr.commit().wait()
+            returned(writer, number, stamp.value)
+
+    in_threads(*(partial(commit, writer) for writer in range(writers)))
 
 
 def assert_whole(db: Database, seed: int, returned: Mapping[Name, bytes]) -> dict[Name, bytes]:

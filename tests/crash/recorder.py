@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +37,10 @@ def main(folder: str, seed: str, power_safe: str, notes: str) -> None:
     for number in range(_ROUNDS):
         with Database(Path(folder) / "store.db", power_safe=power_safe == "True") as db:
             note("opened")
-            threads = [
-                threading.Thread(target=_commit, args=(db, int(seed), writer, number, events))
-                for writer in range(_WRITERS)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            numbers = range(number * _COMMITS, (number + 1) * _COMMITS)
+            load.commit_in_threads(db, int(seed), _WRITERS, numbers, partial(note, "returned"))
     with open(notes, "wb") as file:
         cbor2.dump(events, file)
-
-
-def _commit(db: Database, seed: int, writer: int, round_: int, events: list[Event]) -> None:
-    for number in range(round_ * _COMMITS, (round_ + 1) * _COMMITS):
-        tr = db.create_transaction()
-        load.write(tr, seed, (writer, number))
-        stamp = tr.get_versionstamp()
-        tr.commit().wait()
-        events.append(("returned", writer, number, stamp.value))
 
 
 def _note_python(folder: Path, events: list[Event]) -> None:

@@ -32,22 +32,11 @@ def main(store: str, seed: str, number: str, step: str) -> None:
 
     vfs.install(count)
     with Database(store) as db:
-        threads = [
-            threading.Thread(target=_commit, args=(db, int(seed), writer)) for writer in range(WRITERS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        load.commit_in_threads(db, int(seed), WRITERS, range(COMMITS), _report)
 
 
-def _commit(db: Database, seed: int, writer: int) -> None:
-    for number in range(COMMITS):
-        tr = db.create_transaction()
-        load.write(tr, seed, (writer, number))
-        stamp = tr.get_versionstamp()
-        tr.commit().wait()
-        os.write(1, b"%d %d %s\n" % (writer, number, stamp.value.hex().encode()))
+def _report(writer: int, number: int, stamp: bytes) -> None:
+    os.write(1, b"%d %d %s\n" % (writer, number, stamp.hex().encode()))
 
 
 if __name__ == "__main__":

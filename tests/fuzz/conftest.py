@@ -1,13 +1,15 @@
-"""Failures of searches show their seeds."""
+"""The store of the searches; their failures show their seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cq.store.embedded import Database
+from tests.cli.conftest import VARIABLES
 from tests.fuzz import inputs
 
 
@@ -16,6 +18,17 @@ def db(tmp_path: Path) -> Iterator[Database]:
     """A store that does not wait for the disk: what is fed to cq is the same on either kind."""
     with Database(tmp_path / "fuzz.db", power_safe=False) as database:
         yield database
+
+
+@pytest.fixture
+def place(db: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The store, as commands find it in a folder and an environment of its own."""
+    for variable in VARIABLES:
+        monkeypatch.setenv(variable, "")
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("CQ_STORE", f"embedded:{db.path}")
+    monkeypatch.chdir(db.path.parent)
+    return db
 
 
 @pytest.hookimpl(wrapper=True)

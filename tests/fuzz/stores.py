@@ -6,6 +6,7 @@ import io
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -234,7 +235,7 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
     yield "aside", read(lambda tr: read_aside(tr, name))
     yield "beat", lambda: Membership(db).beat(MemberReport())
     yield "load", lambda: _load(db, code)
-    yield "trim", lambda: _trim(db, name)
+    yield "trim", lambda: trim(db, name)
     yield "combine", lambda: combine(db, name)
     yield "retry", lambda: retry_aside(db, name)
     yield "drop", lambda: drop_aside(db, name)
@@ -268,11 +269,12 @@ def _load(db: Database, code: App) -> None:
     Workload(db, code, [], {*ROLES, "measure"}, WorkerCounts(), None).load()[1].cancel()
 
 
-def _trim(db: Database, name: str) -> None:
-    trim = Trim(db, name, 0.0)
+def trim(db: Database, name: str) -> int:
+    """Forget all operation ids; returns how many there were."""
+    trimmed = Trim(db, name, 0.0)
     for _ in range(10):
-        if not trim.step():
-            return
+        if not trimmed.step():
+            return trimmed.removed
     raise AssertionError("trimming comes to no end")
 
 
@@ -287,6 +289,17 @@ def _documents(db: Database, handle: cq.CombineQueue) -> None:
 def _export(db: Database) -> None:
     for bucket in range(8):
         run_task(ExportTask(db, "words", bucket, lambda batch: None))
+
+
+@contextmanager
+def clear_errors(note: str, *, is_sure: bool = False) -> Iterator[None]:
+    """Go on after a clear error; any other one gets a note. If it is sure to work, there is no clear error."""
+    try:
+        yield
+    except Exception as error:
+        if is_sure or not is_clear(error):
+            error.add_note(note)
+            raise
 
 
 def is_clear(error: BaseException) -> bool:

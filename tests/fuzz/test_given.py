@@ -23,11 +23,11 @@ from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.top.index import top
 from cq.store import located
-from cq.store.api import error_code
 from cq.store.cluster_file import check_cluster_file
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from tests.fuzz.inputs import bounded, few, mutated, nested, searched, values
+from tests.fuzz.stores import is_clear
 
 QUEUES: dict[str, dict[str, Any]] = {
     "ints": {},
@@ -56,8 +56,7 @@ def tried(what: Any) -> Any:
     try:
         return what()
     except Exception as error:
-        is_clear = isinstance(error, CqError) or error_code(error) is not None
-        if not is_clear or len(str(error)) > 2_000:
+        if not is_clear(error) or len(str(error)) > 2_000:
             raise
         return error
 

@@ -22,10 +22,8 @@ from cq.observers.scheduling.members import read_members
 from cq.queue.set_aside import set_aside
 from cq.store.transact import transact
 from tests.fuzz import stores
+from tests.fuzz.commands import KEYS, run
 from tests.fuzz.inputs import searched
-from tests.fuzz.test_commands import KEYS, place, run
-
-__all__ = ["place"]
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x9b31m\x7f\r\nforged: OK\x85\u2028\u202e[red]x[/red]:smile:"
 """Escapes of both kinds, line breaks of all kinds, another direction, and markup of the library that prints."""

@@ -45,12 +45,9 @@ def test_whatever_is_broken_all_that_looks_at_it_says_so(db: Any, rows: dict[byt
         stores.put(db, changed)
         name = stores.queue_of(key, rng)
         for what, look in stores.looks(db, name):
-            try:
+            note = f"{what} of queue {name!r}, with {key!r} broken: {changed[key][:60]!r}"
+            with stores.clear_errors(note, is_sure=what in stores.SURE):
                 look()
-            except Exception as error:
-                if what in stores.SURE or not stores.is_clear(error):
-                    error.add_note(f"{what} of queue {name!r}, with {key!r} broken: {changed[key][:60]!r}")
-                    raise
         if not key.startswith(QueueKeys("other").prefix):
             before = get(db, "other", "safe")
             add(db, "other", {"safe": 1})
@@ -64,12 +61,8 @@ def test_bombs_in_any_place_take_little_time_and_memory(db: Any, rows: dict[byte
         stores.put(db, {**rows, key: BOMBS[bomb][:99_000]})
         with bounded():
             for _, look in stores.looks(db, stores.queue_of(key, rng)):
-                try:
+                with stores.clear_errors(f"{bomb} in {key!r}"):
                     look()
-                except Exception as error:
-                    if not stores.is_clear(error):
-                        error.add_note(f"{bomb} in {key!r}")
-                        raise
 
 
 BROKEN: dict[str, Callable[[QueueKeys], tuple[bytes, bytes]]] = {

@@ -13,13 +13,13 @@ import cq
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.sql import rebuild
-from cq.observers.sql.configured import find_export
 from cq.observers.verify.queue import verification
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS, app, observer
 from tests.simulation.model import Shaped, Violation
+from tests.simulation.sql import found_export
 
 if TYPE_CHECKING:
     from tests.simulation.hub import Process
@@ -142,14 +142,9 @@ class Administrator:
     def _export_again(self, name: str) -> None:
         """Rebuild or rebase the export of the sums."""
         if "table" in self.world.plan:
-            found = find_export(self.db, SUMS)
-            try:
-                if self.world.hub.rng.random() < 0.5:
-                    rebuild.rebuild(self.db, found)
-                else:
-                    rebuild.rebase(self.db, found)
-            finally:
-                found.reporting.close()
+            with found_export(self.db) as found:
+                again = rebuild.rebuild if self.world.hub.rng.random() < 0.5 else rebuild.rebase
+                again(self.db, found)
 
     def _set_table_back(self, name: str) -> None:
         """Copy the reporting database, or restore the copy."""

@@ -36,7 +36,6 @@ _LAST_LATENCY: Final = 0.03
 class Backlogs(Recount):
     """One run."""
 
-    beginners: ClassVar[tuple[str, ...]] = ("add", "change", "restart", "drain")
     queues: ClassVar[tuple[str, ...]] = (COUNTS, LATEST)
     adders: ClassVar[tuple[int, int]] = (1, 1)
     slow_adds: ClassVar[float] = 0.0

@@ -53,7 +53,6 @@ class CellsWorld(Scenario):
     """
 
     stores: ClassVar[tuple[str, ...]] = (DIRECTORY, *CELLS)
-    beginners: ClassVar[tuple[str, ...]] = ("write", "change", "restart")
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)

@@ -29,24 +29,21 @@ from cq.keys.export import ExportKeys
 from cq.observers.export.failure_note import FailureNote, NotedTask
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import ReadLimits, read_entries
-from cq.observers.export.spec import export_spec
 from cq.observers.sql import rebuild
-from cq.observers.sql.check import init
-from cq.observers.sql.configured import Export, find_export
+from cq.observers.sql.configured import Export
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool
-from tests.simulation.application import SUMS, TABLE
+from tests.simulation.application import SUMS
 from tests.simulation.hub import Process
 from tests.simulation.model import Table, Violation
 from tests.simulation.outboxmodel import Trouble
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import LANDING, STORE, Scenario, check_verified, first_row
-from tests.simulation.sql import Connections, TableCopy
+from tests.simulation.sql import URL_ENV, Connections, TableCopy, found_export, make_table
 from tests.simulation.store import CommitRequest
 
-URL_ENV: Final = "CQ_SIMULATED_URL"
 _HOT: Final = ("hot 0", "hot 1")
 
 
@@ -73,7 +70,6 @@ class Exports(Scenario):
         table: the reported values of each key, and how far the table is.
     """
 
-    beginners: ClassVar[tuple[str, ...]] = ("add", "change", "restart")
     has_table = True
     _restores = _table_restores = 0
     change_seconds: ClassVar[float] = 2.0
@@ -119,10 +115,7 @@ class Exports(Scenario):
         """Make the queue and its table, and start everybody."""
         os.environ[URL_ENV] = f"sqlite:///{self.report_path}"
         self._app().configure(self.inner, SUMS, buckets=self.rng.randint(1, 3))
-        cq.put_observer(self.inner, SUMS, export_spec(TABLE, url_env=URL_ENV))
-        found = find_export(self.inner, SUMS)
-        init(found.reporting, found.definition)
-        found.reporting.close()
+        make_table(self.inner)
         self._start_all(self.rng.randint(1, 2))
 
     def _start_all(self, adders: int) -> None:
@@ -194,8 +187,7 @@ class Exports(Scenario):
 
     def _export_again(self, process: Process) -> None:
         """Rebuild or rebase; a rebase leaves what the table lacks, so everything is exported again in the end."""
-        found = find_export(self.db(process), SUMS)
-        with self._repairing(found):
+        with self._repairing(process) as found:
             if self.hub.rng.random() < 0.3:
                 rebuild.rebuild(self.db(process), found)
             else:
@@ -203,14 +195,12 @@ class Exports(Scenario):
                 rebuild.rebase(self.db(process), found)
 
     @contextmanager
-    def _repairing(self, found: Export) -> Iterator[None]:
+    def _repairing(self, process: Process) -> Iterator[Export]:
         """Until a rebuild or rebase has ended the databases disagree; afterwards only if one is set back again."""
-        restores = self._restores, self._table_restores
-        self.trouble.note(True)
-        try:
-            yield
-        finally:
-            found.reporting.close()
+        with found_export(self.db(process)) as found:
+            restores = self._restores, self._table_restores
+            self.trouble.note(True)
+            yield found
         if restores == (self._restores, self._table_restores):
             self.trouble.note(False)
 
@@ -306,8 +296,7 @@ class Exports(Scenario):
             self.hub.wait(5.0)
 
     def _rebuild(self, process: Process) -> None:
-        found = find_export(self.db(process), SUMS)
-        with self._repairing(found):
+        with self._repairing(process) as found:
             rebuild.rebuild(self.db(process), found)
         self._is_to_be_rebuilt = False
 

@@ -90,7 +90,7 @@ class FeedWorld(Scenario):
         for _ in range(self.rng.randint(1, 3)):
             self.workers.start()
         for user, terminal in self.terminals:
-            self.start_process(terminal, "read", partial(self._read, user, terminal))
+            self.start_process(terminal, "follow", partial(self._read, user, terminal))
         if "come and go" in self.plan:
             self.hub.start(self.process("administrator"), "change", self._come_and_go)
 

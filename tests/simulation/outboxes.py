@@ -34,13 +34,13 @@ from cq.observers.outbox.state import OutboxSettings, number_of, parse_state, re
 from cq.observers.sql.engine import ReportingDatabase
 from cq.queue.set_aside import retry_aside
 from tests.simulation.application import SUMS
-from tests.simulation.exports import URL_ENV, Exports
+from tests.simulation.exports import Exports
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.outboxmodel import Began, Moved, OutboxModel
 from tests.simulation.plan import MAY_SET_ASIDE, Plan
 from tests.simulation.scenario import check_verified, first_row
-from tests.simulation.sql import Connections
+from tests.simulation.sql import URL_ENV, Connections
 from tests.simulation.store import CommitRequest
 
 _HOT: Final = ("hot 0", "hot 1")

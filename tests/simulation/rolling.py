@@ -26,7 +26,6 @@ from cq.admin.purge import is_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUp, RollUpLevel
 from cq.observers.verify import levels
-from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.queue.missed_reports import retry_missed
 from cq.queue.rows import timed
@@ -141,19 +140,9 @@ class Hits(Recount):
         for name in self.levels if _REFUSALS in self.plan else ():
             app.configure(self.inner, name)
 
-    def worker(self, process: Process, identity: str) -> Worker:
-        return Worker(
-            self.db(process),
-            self.app(1 + len(self.workers.made) % 2 if _VERSION in self.plan else 1),
-            concurrency=2,
-            grace=5.0,
-            limits=self.limits,
-            identity=identity,
-            beat_seconds=2.0,
-        )
-
-    def app(self, version: int = 1) -> cq.App:
-        """Observers that refuse, and a version of the application's combiner."""
+    def app(self, version: int = 0) -> cq.App:
+        """Observers that refuse, and a version of the application's combiner; 0: that of the next worker."""
+        version = version or (1 + len(self.workers.made) % 2 if _VERSION in self.plan else 1)
         app, is_refusing = cq.App(), _REFUSALS in self.plan
         if self.combiner == _LARGEST or is_refusing:
             combiner = _largest(version) if self.combiner == _LARGEST else None

@@ -11,7 +11,7 @@ committed and of the end. To write one:
   draws from `self.hub.rng`, and puts what it does into `tr.notes`, in the transaction: `log` gets each transaction that
   is committed, in commit order, whether its owner ever hears of it or not, and raises `Violation` when a promise is
   broken.
-- It begins nothing new once `self.is_calm`; the tasks that begin something are named in `beginners`.
+- It begins nothing new once `self.is_calm`; the tasks that begin something have names of `BEGINNERS`.
 - Then `settle` starts what brings all to its end, `left` says what is not done yet, and `check` compares what is stored
   with what was logged.
 """
@@ -42,6 +42,10 @@ MOST_SKEW: Final = 100.0
 """The `most_skew` of a system without another one."""
 CONVERGE_SECONDS: Final = 60.0
 LONG_SECONDS: Final = 600.0
+BEGINNERS: Final = frozenset(
+    ("add", "change", "count", "drain", "emit", "load", "read", "restart", "write", LANDING)
+)
+"""The names of tasks that begin something new, or commit it late."""
 _LOOK_SECONDS: Final = 1.0
 _MOST_BYTES: Final = 2_000_000
 
@@ -64,8 +68,6 @@ class Scenario(ABC):
     most_skew: ClassVar[float] = MOST_SKEW
     stores: ClassVar[tuple[str, ...]] = (STORE,)
     """The names of its stores."""
-    beginners: ClassVar[tuple[str, ...]] = ("add", "change", "restart")
-    """The tasks of those who begin something new."""
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         self.plan = plan
@@ -206,8 +208,7 @@ class Scenario(ABC):
 
     def _begun(self) -> str:
         """What processes other than workers have begun, and commits that have not arrived yet."""
-        beginners = (*self.beginners, LANDING)
-        tasks = [task for task in self.hub.tasks if task.process.is_alive and task.name in beginners]
+        tasks = [task for task in self.hub.tasks if task.process.is_alive and task.name in BEGINNERS]
         return ", ".join(f"{task.process}/{task.name}" for task in tasks)
 
     # Processes

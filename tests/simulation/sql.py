@@ -5,22 +5,28 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine.default import DefaultDialect
 
+import cq
 from cq.keys.export import ExportKeys
 from cq.observers.export.batch import ExportFailed
+from cq.observers.export.spec import export_spec
 from cq.observers.sql import rebuild
-from cq.observers.sql.configured import find_export
+from cq.observers.sql.check import init
+from cq.observers.sql.configured import Export, find_export
 from tests.simulation.application import SUMS, TABLE
 
 if TYPE_CHECKING:
     from tests.simulation.exports import Exports
     from tests.simulation.hub import Process
     from tests.simulation.world import World
+
+
+URL_ENV: Final = "CQ_SIMULATED_URL"
 
 
 class Connections:
@@ -108,6 +114,23 @@ class Connections:
             raise sa.exc.OperationalError(what, {}, sqlite3.OperationalError("the server is gone"))
 
 
+@contextmanager
+def found_export(db: Any) -> Iterator[Export]:
+    """The export of the sums."""
+    found = find_export(db, SUMS)
+    try:
+        yield found
+    finally:
+        found.reporting.close()
+
+
+def make_table(db: Any) -> None:
+    """Have the sums exported into a table."""
+    cq.put_observer(db, SUMS, export_spec(TABLE, url_env=URL_ENV))
+    with found_export(db) as found:
+        init(found.reporting, found.definition)
+
+
 def _refuse_to_wait(status: int, remaining: int, total: int) -> None:
     """Raise while a transaction is open in either database: its owner has no turn before the backup ends."""
     if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -148,10 +171,8 @@ class TableCopy:
         """
         may_stop = not self.world.plan.on.isdisjoint(("table set back", "store set back", "export again"))
         if may_stop and self.world.inner.get(ExportKeys(SUMS).stopped) is not None:
-            export = find_export(self.world.inner, SUMS)
             try:
-                rebuild.rebuild(self.world.inner, export)
+                with found_export(self.world.inner) as found:
+                    rebuild.rebuild(self.world.inner, found)
             except (ExportFailed, sa.exc.DBAPIError) as error:  # another transaction is open
                 self.world.trace("no rebuild yet:", error)
-            finally:
-                export.reporting.close()

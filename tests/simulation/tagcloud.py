@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import cq
 from cq.errors import NotReady
@@ -55,8 +55,6 @@ class TagCloud(Scenario):
         read: how far each log is read, by what is committed.
         followers: those of servers that live.
     """
-
-    beginners: ClassVar[tuple[str, ...]] = ("count", "restart")
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)

@@ -143,7 +143,6 @@ class Windowed(Recount):
 
     most_skew: ClassVar[float] = 2.0
     """With 100 s, no window would have an update that must be in it."""
-    beginners: ClassVar[tuple[str, ...]] = (*Recount.beginners, "read")
 
     def begin(self) -> None:
         super().begin()

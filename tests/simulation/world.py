@@ -6,20 +6,17 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any
 
 import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.observers.export.spec import export_spec
-from cq.observers.sql.check import init
-from cq.observers.sql.configured import find_export
 from cq.observers.top.index import top
 from cq.store.api import VERSIONS_PER_SECOND
 from tests.simulation import ending
 from tests.simulation.actors import Adders, Drains, Workers
 from tests.simulation.administrator import REMEMBER_SECONDS, Administrator, Trimmer
-from tests.simulation.application import OTHER_COMBINERS, OTHERS, STORED, SUMS, TABLE, TEXTS, TOP, Other, app
+from tests.simulation.application import OTHER_COMBINERS, OTHERS, STORED, SUMS, TEXTS, TOP, Other, app
 from tests.simulation.drill import Drill
 from tests.simulation.emitting import Emitters, Flushed
 from tests.simulation.hub import Process
@@ -38,10 +35,8 @@ from tests.simulation.model import (
 from tests.simulation.plan import Plan
 from tests.simulation.readers import Readers, TopWatcher
 from tests.simulation.scenario import Scenario
-from tests.simulation.sql import Connections, TableCopy
+from tests.simulation.sql import URL_ENV, Connections, TableCopy, make_table
 from tests.simulation.store import CommitRequest
-
-URL_ENV: Final = "CQ_SIMULATED_URL"
 
 
 class World(Scenario):
@@ -53,8 +48,6 @@ class World(Scenario):
         drill: that of the end, once it has begun.
         damaged: the queues with damage that is not repaired yet.
     """
-
-    beginners: ClassVar[tuple[str, ...]] = ("add", "emit", "change", "load", "read", "restart")
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
         super().__init__(plan, folder, trace)
@@ -126,10 +119,7 @@ class World(Scenario):
         if "top" in self.plan:
             cq.put_observer(self.inner, SUMS, top(TOP, every=self.rng.choice((0, 500)), ranks=True))
         if "table" in self.plan:
-            cq.put_observer(self.inner, SUMS, export_spec(TABLE, url_env=URL_ENV))
-            found = find_export(self.inner, SUMS)
-            init(found.reporting, found.definition)
-            found.reporting.close()
+            make_table(self.inner)
         self._note_shapes(0)
 
     def configure_texts(self, db: Any) -> None:
