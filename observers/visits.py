@@ -65,17 +65,14 @@ class Visits:
         self.lifetime = cq.CombineQueue(f"{name}.lifetime")
         self.readers = cq.CombineQueue(f"{name}.readers") if readers else None
         self.read = cq.CombineQueue(f"{name}.read")
+        # The queue with the pairs of page and visitor in the window.
+        self._inside = LevelPart.WINDOW.queue_of(self.seen.name)
 
     @property
     def queues(self) -> list[str]:
         """Return the names of all queues."""
         ever = [] if self.readers is None else [self.readers.name, self.read.name]
         return [each.name for each in (self.views, self.seen, self.visitors, self.lifetime)] + ever
-
-    @property
-    def _inside(self) -> str:
-        """The name of the queue with the pairs of page and visitor in the window."""
-        return LevelPart.WINDOW.queue_of(self.seen.name)
 
     def configure(self, db: Database, *, window: object = (600, 10), buckets: int | None = None) -> None:
         """Configure the queues; raises `ConfigurationConflict` if they exist with other settings.
@@ -167,8 +164,7 @@ class Visits:
     ) -> int:
         found: int = counts.get(tr, page) or 0
         if pending:
-            snapshot = snapshot_of(tr)
-            found += count_now(snapshot, source, counts.name, 1, milliseconds(None)).get(page, 0)
+            found += count_now(snapshot_of(tr), source, counts.name, 1, milliseconds(None)).get(page, 0)
         return found
 
     def within(self, tr: TransactionRead, *, now: float | None = None) -> dict[str, tuple[int, int]]:
@@ -177,14 +173,12 @@ class Visits:
         It includes queued updates and excludes what has left the window, even if no worker runs. The number of pages is
         limited by what one transaction can read. Raises `BacklogTooDeep` if more than 1 MB is queued or expired.
         """
-        snapshot = snapshot_of(tr)
-        present = milliseconds(now)
-        views = dict(_all(snapshot, self.views, now=present / 1000, pending=True))
-        visitors = dict(_all(snapshot, self.visitors))
-        for page, number in count_now(snapshot, self._inside, self.visitors.name, 1, present).items():
-            visitors[page] = visitors.get(page, 0) + number
-        pages = {page for found in (views, visitors) for page, number in found.items() if number}
-        return {page: (views.get(page, 0), visitors.get(page, 0)) for page in sorted(pages)}
+        snapshot, present = snapshot_of(tr), milliseconds(now)
+        views = _all(snapshot, self.views, now=present / 1000, pending=True)
+        visitors = Counter(_all(snapshot, self.visitors))
+        visitors.update(count_now(snapshot, self._inside, self.visitors.name, 1, present))
+        pages = sorted(page for page in {*views, *visitors} if views.get(page) or visitors[page])
+        return {page: (views.get(page, 0), visitors[page]) for page in pages}
 
 
 class VisitEmitter:
@@ -236,11 +230,11 @@ def _by_page(visits: Mapping[tuple[str, str], int]) -> dict[str, int]:
     return dict(pages)
 
 
-def _all(tr: TransactionRead, queue: cq.CombineQueue | cq.Window, **given: Any) -> list[tuple[Any, Any]]:
+def _all(tr: TransactionRead, queue: cq.CombineQueue | cq.Window, **given: Any) -> dict[Any, Any]:
     """Return all items, read in one transaction."""
     page = queue.items(tr, **given)
-    found = list(page.items)
+    found = dict(page.items)
     while page.continuation is not None:
         page = queue.items(tr, after=page.continuation, **given)
-        found += page.items
+        found.update(page.items)
     return found

@@ -121,7 +121,7 @@ class ChatDemo(Demo):
                 ),
             ),
             **{
-                terminal: partial(follow, url=self.url, terminals=[(user, terminal) for user in self._users])
+                terminal: partial(follow, url=self.url, terminal=terminal, users=self._users)
                 for terminal in _TERMINALS
             },
         }
@@ -249,55 +249,44 @@ def act(tr: Any, *, steps: Steps, place: int, action: Action) -> None:
     tr.set_versionstamped_key(key, codec.encode(list(action)))
 
 
-def follow(stop: Event, *, url: str, terminals: Sequence[tuple[str, str]]) -> None:
-    """Run several terminals, (user, name) each, in threads; they go offline, and later continue at their positions."""
+def follow(stop: Event, *, url: str, terminal: str, users: Sequence[str]) -> None:
+    """Run a terminal of each user, in threads; they go offline, and later continue at their positions."""
     db = cq.open(url)
-    with ThreadPoolExecutor(len(terminals)) as threads:
-        list(threads.map(lambda each: _Terminal(db, *each).run(stop), terminals))  # raises errors
+    with ThreadPoolExecutor(len(users)) as threads:
+        list(threads.map(lambda user: _follow(stop, db, user, terminal), users))  # raises errors
 
 
-class _Terminal:
-    """One terminal of a user."""
-
-    def __init__(self, db: Database, user: str, terminal: str) -> None:
-        self._db = db
-        self._user = user
-        self._terminal = terminal
-        self._feed = Feed(FEED)
-        self._rng = Random()  # noqa: S311 - random times offline
-        self._online_since = 0.0
-
-    def run(self, stop: Event) -> None:
-        while not stop.wait(self._rng.uniform(*_OFFLINE_SECONDS)):
-            self._online_since = runtime.time()
-            self._follow(runtime.monotonic() + self._rng.uniform(*_ONLINE_SECONDS), stop)
-
-    def _follow(self, until: float, stop: Event) -> None:
-        """Read existing and new messages until the time `until`."""
+def _follow(stop: Event, db: Database, user: str, terminal: str) -> None:
+    """Read existing and new messages while the terminal is online."""
+    feed, rng = Feed(FEED), Random()  # noqa: S311 - random times offline
+    position = partial(feed.position, receiver=user, terminal=terminal)
+    while not stop.wait(rng.uniform(*_OFFLINE_SECONDS)):
+        since, until = runtime.time(), runtime.monotonic() + rng.uniform(*_ONLINE_SECONDS)
+        see = partial(_see, user=user, terminal=terminal, since=since)
         while (left := until - runtime.monotonic()) > 0 and not stop.is_set():
-            position = transact(self._db, self._position)
             # At most 1 s, so that a stop is noticed.
-            page = self._feed.wait(self._db, self._user, position, limit=1, timeout=min(left, 1.0))
+            page = feed.wait(db, user, transact(db, position), limit=1, timeout=min(left, 1.0))
             if page.messages:
-                transact(self._db, self._see)
+                transact(db, see)
 
-    def _position(self, tr: Any) -> bytes:
-        return self._feed.position(tr, self._user, self._terminal)
 
-    def _see(self, tr: Any) -> None:
-        """Store the next messages as seen, and move the position of the terminal in the same transaction."""
-        # The position is read with a conflict, the messages without: new ones must not abort this transaction.
-        page = self._feed.read(tr.snapshot, self._user, self._position(tr), _PAGE)
-        now = runtime.time()
-        # -1: sent before the terminal was online, so that the delay says nothing about the system.
-        sights = [
-            [message.id, (now - message.sent) * 1000 if message.sent >= self._online_since else -1.0]
-            for message in page.messages
-        ]
-        if sights:
-            # Ids of messages ascend, so the rows of a terminal are in the order in which it has seen them.
-            tr.set(_of_terminal(self._user, self._terminal) + page.messages[-1].id, codec.encode(sights))
-            self._feed.advance(tr, self._user, self._terminal, page.position)
+def _see(tr: Any, *, user: str, terminal: str, since: float) -> None:
+    """Store the next messages as seen, and move the position of the terminal in the same transaction.
+
+    `since` is the time at which the terminal went online.
+    """
+    feed, now = Feed(FEED), runtime.time()
+    # The position is read with a conflict, the messages without: new ones must not abort this transaction.
+    page = feed.read(tr.snapshot, user, feed.position(tr, user, terminal), _PAGE)
+    # -1: sent before the terminal was online, so that the delay says nothing about the system.
+    sights = [
+        [message.id, (now - message.sent) * 1000 if message.sent >= since else -1.0]
+        for message in page.messages
+    ]
+    if sights:
+        # Ids of messages ascend, so the rows of a terminal are in the order in which it has seen them.
+        tr.set(_of_terminal(user, terminal) + page.messages[-1].id, codec.encode(sights))
+        feed.advance(tr, user, terminal, page.position)
 
 
 def _of_terminal(user: str, terminal: str) -> bytes:

@@ -132,47 +132,36 @@ def test_it_works_in_another_store_on_request(cli: Cli, db: Any) -> None:
 
 
 def test_running_it_again_follows_the_files(cli: Cli, demo_db: Any) -> None:
-    folder = folder_of_texts(cli)
-    other = cli.folder / "other"
+    folder, other = folder_of_texts(cli), cli.folder / "other"
     other.mkdir()
     (other / "kept.txt").write_text("kept kept")
-    cli.run("demo", "words", "texts", "other")
-    assert cli.run("demo", "words", "texts", "other", "--json").rows()[0]["updates"] == 0
-    (folder / "one.txt").write_text("houses and words")
-    (folder / "deeper" / "two.txt").unlink()
-    (folder / "empty.txt").write_bytes(b"\xff")
-    (folder / "new.txt").write_text("new")
-
-    again = cli.run("demo", "words", "texts", "--json").rows()[0]
-
-    total = counted(folder, other)[1]
-    assert (again["documents"], again["distinct"], again["top"]) == (2, len(total), top_of(total, 20))
-    assert values(demo_db) == total
-    (folder / "one.txt").unlink()
-    cli.run("demo", "words", str(folder / "deeper"), str(folder / "new.txt"))
-    assert values(demo_db) == total, "what is not below the paths given stays"
-
-
-def test_the_cloud_and_the_table_follow_the_files(cli: Cli, demo_db: Any) -> None:
-    folder = folder_of_texts(cli)
-    kept = ("demo_words", "--store", "embedded:cq-demo.db")
+    store = ("demo_words", "--store", "embedded:cq-demo.db")
     reporting = f"sqlite:///{cli.folder / 'cq-demo-reporting.db'}"
-    for change in (
-        lambda: None,
-        (folder / "one.txt").unlink,
-        lambda: (folder / "new.txt").write_text("new New"),
-    ):
-        change()
-        assert cli.run("demo", "words", "texts").status == 0
-        cli.environment["CQ_DEMO_REPORTING_URL"] = reporting  # as it was by default
 
-        total = counted(folder)[1]
-        assert cli.run("export", "verify", *kept).status == 0
+    def run(*paths: str) -> Any:
+        (found,) = cli.run("demo", "words", *paths, "--json").rows()
+        total = counted(folder, other)[1]
         with sqlalchemy.create_engine(reporting).connect() as connection:
             rows = connection.execute(sqlalchemy.text("SELECT key, value FROM demo_word_counts")).all()
         assert {row.key: row.value for row in rows} == values(demo_db) == total
-        cloud = cli.run("cloud", *kept, "--json").rows()[0]
+        assert (found["distinct"], found["top"]) == (len(total), top_of(total, 20))
+        (cloud,) = cli.run("cloud", *store, "--json").rows()
         assert cloud["entries"][0]["score"] == max(total.values())
+        return found
+
+    run("texts", "other")
+    assert run("texts", "other")["updates"] == 0
+    (folder / "one.txt").write_text("houses and words")
+    (folder / "deeper" / "two.txt").unlink()
+    (folder / "empty.txt").write_bytes(b"\xff")
+    (folder / "new.txt").write_text("new New")
+    assert run("texts")["documents"] == 2
+    kept = values(demo_db)
+    (folder / "one.txt").unlink()
+    cli.run("demo", "words", str(folder / "deeper"), str(folder / "new.txt"))
+    assert values(demo_db) == kept, "what is not below the given paths stays"
+    cli.environment["CQ_DEMO_REPORTING_URL"] = reporting  # as it was by default
+    assert cli.run("export", "verify", *store).status == 0
 
 
 MEASURED = """
@@ -214,13 +203,6 @@ def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here, cli: Cli
 
     assert (ended.status, ended.out) == (1, "")
     assert "queue 'demo_words' is paused (for this test)" in ended.err
-
-
-def test_a_queue_of_other_settings_is_left_alone(here: Here, cli: Cli) -> None:
-    (cli.folder / "text").write_text("a")
-    here("configure", "demo_words", "--key", "int", "--store", "embedded:cq-demo.db")
-
-    assert "key int -> str" in here("demo", "words", "text").err
 
 
 def test_a_word_too_long_for_a_key_skips_its_file(cli: Cli, demo_db: Any) -> None:

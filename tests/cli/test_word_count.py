@@ -44,14 +44,6 @@ def test_a_text_without_spaces_is_read_once(tmp_path: Path) -> None:
     assert count_words(str(file)) == {"ab" * 10_000_000: 1}
 
 
-def test_what_is_no_utf8_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "text"
-    file.write_bytes(b"word " * 1000 + b"\xff")
-
-    with pytest.raises(UnicodeDecodeError):
-        count_words(str(file))
-
-
 def test_files_are_found_once_and_in_order(tmp_path: Path) -> None:
     (tmp_path / "b" / "deep").mkdir(parents=True)
     (tmp_path / "a").mkdir()

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +18,6 @@ from cq.errors import InvalidConfiguration
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
 from cq.observers.visits import PageVisits, VisitEmitter, Visits
-from cq.observers.worker.worker import Worker
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
@@ -100,14 +98,6 @@ def test_an_emitter_counts_all_of_it(db: Any, visits: Visits, clock: Clock) -> N
         emitter.flush()
 
         assert page(db, visits, "/") == PageVisits(4, 3, 3, 2)
-
-
-def test_a_worker_keeps_the_counts_by_itself(db: Any, visits: Visits) -> None:
-    """Found by what is stored, without being told of windows or observers."""
-    count(db, visits, "/", "ann")
-    Worker(db, queues=[visits.seen.name, visits.visitors.name]).drain()
-
-    assert_values(db, visits.visitors.name, {"/": 1})
 
 
 @given(
@@ -213,15 +203,6 @@ def test_a_rebuild_never_counts_keys_a_second_time(
     add(db, second, {("/", "joe"): 1})
     drain(db, first, second, into)
     assert_values(db, into, {"/": 4, "/other": 1})
-
-
-def test_without_the_refusal_a_rebuild_counts_twice(db: Any, counted: tuple[str, str, str]) -> None:
-    first, _, into = counted
-    with patch("cq.admin.configure.refuse_recounts"):
-        cq.rebuild_observer(db, first, "distinct")
-    drain(db, *counted)
-
-    assert_values(db, into, {"/": 5, "/other": 2})
 
 
 def test_a_queue_without_values_can_be_counted_in_another_way(db: Any, name: str) -> None:

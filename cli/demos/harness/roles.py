@@ -17,17 +17,8 @@ from cq.observers.worker.worker import Worker
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
-_WRITES: Final = frozenset(
-    (
-        "set",
-        "clear",
-        "clear_range",
-        "add",
-        "compare_and_clear",
-        "set_versionstamped_key",
-        "set_versionstamped_value",
-    )
-)
+_VERSIONSTAMPED: Final = ("set_versionstamped_key", "set_versionstamped_value")
+_WRITES: Final = frozenset(("set", "clear", "clear_range", "add", "compare_and_clear", *_VERSIONSTAMPED))
 
 
 @dataclass(frozen=True)
@@ -113,19 +104,15 @@ class CountedDatabase:
 
     def create_transaction(self) -> Any:
         """A transaction whose writes are counted when it is committed."""
-        return _CountedTransaction(self, self._db.create_transaction())
-
-    def count(self, operations: int) -> None:
-        """Count a transaction."""
-        with self._lock:
-            self._meter.count(operations)
+        return _CountedTransaction(self._db.create_transaction(), self._meter, self._lock)
 
 
 class _CountedTransaction:
     """A transaction that counts its writes."""
 
-    def __init__(self, db: CountedDatabase, tr: Any) -> None:
-        self._db, self._tr, self._operations = db, tr, 0
+    def __init__(self, tr: Any, meter: Meter, lock: Lock) -> None:
+        self._tr, self._meter, self._lock = tr, meter, lock
+        self._operations = 0
 
     def __getattr__(self, name: str) -> Any:
         if name in _WRITES:
@@ -133,9 +120,10 @@ class _CountedTransaction:
         return getattr(self._tr, name)
 
     def commit(self) -> Any:
-        if self._operations:  # before the commit: a process that is killed during it has written, too
-            self._db.count(self._operations)
-        self._operations = 0
+        operations, self._operations = self._operations, 0
+        if operations:  # before the commit: a process that is killed during it has written, too
+            with self._lock:
+                self._meter.count(operations)
         return self._tr.commit()
 
     def on_error(self, error: Any) -> Any:

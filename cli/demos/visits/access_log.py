@@ -6,7 +6,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -69,9 +69,9 @@ def read_log(path: Path, skip: Callable[[str], object] = lambda line: None) -> I
                     visit = parse(line)
                 except NoVisit as error:
                     skip(f"{path}:{number}: {error}")
-                else:
-                    if visit is not None:
-                        yield visit
+                    continue
+                if visit is not None:
+                    yield visit
         except (EOFError, zlib.error) as error:
             raise OSError(f"{path}: the file is truncated or damaged: {error}") from None
 
@@ -126,12 +126,11 @@ def write_log(path: Path, rng: Random, *, visits: int = 20_000, seconds: float =
     times of responses are log-normal, as on real sites: half of the responses have less than 10 kB and take less than
     50 ms. The file is compressed if its name ends with `.gz`.
     """
-    begin = datetime(2025, 3, 1, 20, 0, tzinfo=UTC).timestamp()
-    lines = [(begin + moment, line) for moment, line in _lines(rng, visits, seconds)]
+    begin = datetime(2025, 3, 1, 20, 0, tzinfo=UTC)
     with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
-        for time, line in sorted(lines):
-            stamp = datetime.fromtimestamp(time, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
-            file.write(line.replace("TIME", stamp, 1).encode())
+        for moment, line in sorted(_generated(rng, visits, seconds)):
+            time = (begin + timedelta(seconds=moment)).strftime("%d/%b/%Y:%H:%M:%S +0000")
+            file.write(line.replace("TIME", time, 1).encode())
 
 
 def _page(rng: Random, moment: float) -> str:
@@ -144,14 +143,14 @@ def _page(rng: Random, moment: float) -> str:
     return f"/topic/{min(int(rng.paretovariate(0.8)), 5_000)}"
 
 
-def _lines(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float, str]]:
-    made = 0
-    while made < visits:
+def _generated(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float, str]]:
+    """(seconds since the begin, line without its time) of each request."""
+    while visits > 0:
         host = (
             f"192.0.2.{rng.randrange(256)}" if rng.random() < 0.5 else f"2001:db8::{rng.randrange(65536):x}"
         )
         agent, moment = f"Browser/{rng.randint(1, 40)}.0", rng.triangular(0, seconds, 0.7 * seconds)
-        for _ in range(min(visits - made, 1 + int(rng.expovariate(0.5)))):
+        for _ in range(min(visits, 1 + int(rng.expovariate(0.5)))):
             page = _page(rng, moment)
             size, took = round(rng.lognormvariate(9.2, 1.0)), rng.lognormvariate(-3.0, 0.8)
             answer = f"200 {size}" if rng.random() < 0.95 else "304 -"
@@ -160,5 +159,5 @@ def _lines(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float, st
                 yield moment, f'{host} - - [TIME] "GET {page}?from=list HTTP/1.1" {answer} {end}'
             if rng.random() < 0.1:
                 yield moment, f'{host} - - [TIME] "POST {page} HTTP/1.1" 302 - {end}'
-            made += 1
+            visits -= 1
             moment += rng.expovariate(1 / 20)
