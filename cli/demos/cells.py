@@ -67,14 +67,14 @@ class CellDemo(Demo):
         urls = self._make_cells(kept.resolve())
         users = [f"user {number}" for number in range(self.users)]
         # The positions are in another store than the writes, and written for many of them.
-        self.steps = [
-            Steps.stored(
-                folder / f"writer-{writer}",
-                b"demo_cells/writer/%d" % writer,
-                ((rng.choice(users), f"{writer}-{index}") for index in range(self.number)),
-            )
-            for writer in range(self.writers)
-        ]
+        self.steps = Steps.of_parts(
+            folder,
+            b"demo_cells/",
+            [
+                [(rng.choice(users), f"{writer}-{index}") for index in range(self.number)]
+                for writer in range(self.writers)
+            ],
+        )
         self.work = numbered("writer", (partial(write, url=url, steps=each) for each in self.steps))
         # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
         work = partial(run_worker, queues=[QUEUE], identity="demo")

@@ -111,15 +111,10 @@ class ChatDemo(Demo):
             },
             FLOODER: partial(run_sender, url=self.url, steps=flooding, after=self.steps),
         }
+        work = partial(run_worker, url=self.url, queues=[FEED])
         self.services = {
             # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
-            **numbered(
-                "worker",
-                (
-                    partial(run_worker, url=self.url, queues=[FEED], identity=f"demo chat {number}")
-                    for number in range(self.workers)
-                ),
-            ),
+            **numbered("worker", (partial(work, identity=f"demo chat {n}") for n in range(self.workers))),
             **{
                 terminal: partial(follow, url=self.url, terminal=terminal, users=self._users)
                 for terminal in _TERMINALS

@@ -138,8 +138,7 @@ def tags(
     {"entity": "article 17", "tag": "python", "by": 1}
     """
     from cq.cli.demos.harness.demo import run_demo
-    from cq.cli.demos.tag_events import from_file
-    from cq.cli.demos.tags import TagDemo
+    from cq.cli.demos.tags import TagDemo, from_file
 
     given = from_file(events) if events else None
     run_demo(TagDemo(store, given, number, servers, collectors, top), seed, kill_every, json=json)

@@ -6,27 +6,29 @@ the published cloud. At the end a recount of the events is compared with the sto
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
 from threading import Event
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import cq
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness.crew import DemoDiffers, DemoFailed
 from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed, numbered, published
 from cq.cli.demos.harness.roles import CountedDatabase, Meter, Steps, WriteCounts, run_worker
-from cq.cli.demos.tag_events import TagEvent, by_entity, generated, merged_writes
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
-from cq.errors import FlushFailed
+from cq.encoding import codec
+from cq.errors import FlushFailed, InvalidData
 from cq.observers.top.cloud import Cloud, CloudEntry
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
@@ -46,6 +48,95 @@ MERGED: Final = 5_000
 _FLUSH_SECONDS: Final = 60.0
 _PUBLISH_MILLISECONDS: Final = 200
 _FOLLOW_SECONDS: Final = 30.0
+VOCABULARY: Final = 20_000
+"""Number of tags in generated events; tag r is drawn with 1/r of the frequency of the first."""
+_ENTITIES: Final = 5_000
+_LOSSES: Final = 0.3
+
+
+# The events
+
+
+class TagEvent(NamedTuple):
+    """An entity gets a tag (`by` 1), or loses it (`by` -1).
+
+    A line of a file has one: {"entity": "article 17", "tag": "python", "by": 1}
+    """
+
+    entity: str
+    tag: str
+    by: int
+
+
+def generated(number: int, rng: Random) -> Iterator[TagEvent]:
+    """Generate `number` events of 5,000 entities; an entity loses only tags that it has."""
+    tags = [f"tag{rank}" for rank in range(1, VOCABULARY + 1)]
+    weights = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
+    of_entity: list[list[str]] = [[] for _ in range(_ENTITIES)]
+    for _ in range(number):
+        entity = rng.randrange(_ENTITIES)
+        has = of_entity[entity]
+        if has and rng.random() < _LOSSES:
+            yield TagEvent(f"entity {entity}", has.pop(rng.randrange(len(has))), -1)
+            continue
+        tag = rng.choices(tags, cum_weights=weights)[0]
+        while tag in has:
+            # Without weights: an entity with all frequent tags would take long to get another.
+            tag = rng.choice(tags)
+        has.append(tag)
+        yield TagEvent(f"entity {entity}", tag, 1)
+
+
+def from_file(path: Path) -> Iterator[TagEvent]:
+    """The events of a file, one JSON object per line; skips blank lines; raises `InvalidData` with the line."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _event(line, f"{path}, line {number}")
+    except UnicodeDecodeError:
+        raise InvalidData(f"{path} is not UTF-8") from None
+
+
+def _event(line: str, where: str) -> TagEvent:
+    with suppress(ValueError):
+        match json.loads(line):
+            # `True` is equal to 1, and an int for `match`.
+            case {"entity": str(entity), "tag": str(tag), "by": int(by)} if by in (1, -1) and by is not True:
+                return TagEvent(entity, tag, by)
+    raise InvalidData(
+        f'{where}: expected {{"entity": TEXT, "tag": TEXT, "by": 1 or -1}}, got: {codec.shown(line.strip())}'
+    )
+
+
+def by_entity(events: Iterable[TagEvent], number: int) -> list[list[tuple[str, int]]]:
+    """The (tag, change) pairs in `number` partitions, like a log of events: those of an entity in one, in order."""
+    parts: list[list[tuple[str, int]]] = [[] for _ in range(number)]
+    for entity, tag, by in events:
+        # Not `hash`: runs with one seed must have the same partitions. Text from JSON may have lone surrogates.
+        parts[crc32(entity.encode("utf-8", "surrogatepass")) % number].append((tag, by))
+    return parts
+
+
+def merged_writes(changes: Iterable[tuple[str, int]], tags: int) -> tuple[WriteCounts, int]:
+    """The writes of a server that merges changes in its memory, and writes them for each `tags` tags; 1: no merging.
+
+    In addition returns the largest number of changes in memory: a crash loses that many.
+    """
+    transactions = operations = waiting = most = 0
+    gathered: set[str] = set()
+    for tag, _ in changes:
+        gathered.add(tag)
+        waiting += 1
+        most = max(most, waiting)
+        if len(gathered) == tags:
+            transactions, operations = transactions + 1, operations + tags
+            gathered, waiting = set(), 0
+    # With the last, partial one.
+    return WriteCounts(transactions + bool(gathered), operations + len(gathered)), most
+
+
+# The demo
 
 
 @dataclass
@@ -63,28 +154,22 @@ class TagDemo(Demo):
         self.db = make_store(self.url)
         parts = by_entity(self.events or generated(self.number, rng), self.servers * THREADS)
         make_queue(self.db, self.top)
-        self.steps = [
-            Steps.stored(folder / f"partition-{number}", KEYS + b"position/%d" % number, part)
-            for number, part in enumerate(parts)
-        ]
-        self._meters = {
-            "web servers": [Meter() for _ in range(self.servers)],
-            "collectors": [Meter() for _ in range(self.collectors)],
-        }
+        self.steps = Steps.of_parts(folder, KEYS, parts)
+        numbers = {"web servers": self.servers, "collectors": self.collectors}
+        self._meters = {who: [Meter() for _ in range(number)] for who, number in numbers.items()}
         # Each server has a share of the partitions, and so its own entities: the order of an entity's events is kept.
+        serve = partial(run_server, url=self.url)
+        shares = [self.steps[number :: self.servers] for number in range(self.servers)]
         self.work = numbered(
             "web server",
             (
-                partial(run_server, url=self.url, partitions=self.steps[number :: self.servers], meter=meter)
-                for number, meter in enumerate(self._meters["web servers"])
+                partial(serve, partitions=share, meter=meter)
+                for share, meter in zip(shares, self._meters["web servers"], strict=True)
             ),
         )
+        collect = partial(run_worker, url=self.url, queues=[QUEUE])
         self.services = numbered(
-            "collector",
-            (
-                partial(run_worker, url=self.url, queues=[QUEUE], meter=meter)
-                for meter in self._meters["collectors"]
-            ),
+            "collector", (partial(collect, meter=meter) for meter in self._meters["collectors"])
         )
         self._versions: list[int] = []
         self._follower = stack.enter_context(CloudFollower(self.db, QUEUE))

@@ -12,11 +12,11 @@ import pytest
 
 import cq
 from cq import testing
-from cq.cli.demos import tag_events, tags
+from cq.cli.demos import tags
 from cq.cli.demos.harness.crew import DemoFailed
 from cq.cli.demos.harness.demo import published
 from cq.cli.demos.harness.roles import CountedDatabase, Meter, WriteCounts
-from cq.cli.demos.tag_events import TagEvent
+from cq.cli.demos.tags import TagEvent
 from cq.observers.top.cloud import CloudEntry
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
@@ -59,9 +59,9 @@ def test_a_line_that_is_no_event_is_named(here: Here, cli: Cli) -> None:
 
 
 def test_generated_events_are_those_of_the_seed_and_lose_only_what_is_there() -> None:
-    events = list(tag_events.generated(5_000, Random(1)))
+    events = list(tags.generated(5_000, Random(1)))
 
-    assert events == list(tag_events.generated(5_000, Random(1)))
+    assert events == list(tags.generated(5_000, Random(1)))
     has: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for entity, tag, by in events:
         has[entity][tag] += by
@@ -71,7 +71,7 @@ def test_generated_events_are_those_of_the_seed_and_lose_only_what_is_there() ->
 def test_partitions_hold_all_events_of_an_entity_in_order() -> None:
     events = [TagEvent(f"entity {number % 10}", f"tag {number}", 1) for number in range(100)]
 
-    parts = [[tag for tag, _ in part] for part in tag_events.by_entity(events, 3)]
+    parts = [[tag for tag, _ in part] for part in tags.by_entity(events, 3)]
 
     assert sorted(tag for part in parts for tag in part) == sorted(event.tag for event in events)
     for number in range(10):
@@ -82,9 +82,9 @@ def test_partitions_hold_all_events_of_an_entity_in_order() -> None:
 def test_what_one_would_do_instead_is_counted() -> None:
     changes = [("a", 1), ("b", 1), ("a", 1), ("b", -1), ("c", 1)]
 
-    assert tag_events.merged_writes(changes, 1) == (WriteCounts(5, 5), 1)
-    assert tag_events.merged_writes(changes, 2) == (WriteCounts(3, 5), 2)
-    assert tag_events.merged_writes([], 2) == (WriteCounts(0, 0), 0)
+    assert tags.merged_writes(changes, 1) == (WriteCounts(5, 5), 1)
+    assert tags.merged_writes(changes, 2) == (WriteCounts(3, 5), 2)
+    assert tags.merged_writes([], 2) == (WriteCounts(0, 0), 0)
 
 
 def test_writes_are_counted_when_they_are_committed(db: Any) -> None:

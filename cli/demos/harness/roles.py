@@ -45,6 +45,13 @@ class Steps:
         path.write_text("".join(lines), encoding="utf-8")
         return cls(path, len(lines), key)
 
+    @classmethod
+    def of_parts(cls, folder: Path, keys: bytes, parts: Iterable[Iterable[Any]]) -> list[Self]:
+        """The steps of several roles, with numbers in the names of their files and in their keys."""
+        return [
+            cls.stored(folder / f"part-{n}", keys + b"position/%d" % n, part) for n, part in enumerate(parts)
+        ]
+
     def __iter__(self) -> Iterator[Any]:
         with self.path.open(encoding="utf-8") as lines:
             yield from map(json.loads, lines)

@@ -103,10 +103,7 @@ class VisitDemo(Demo):
         # Neighbouring visits go to different servers, as behind a load balancer.
         parts = [log[number :: self.servers] for number in range(self.servers)]
         self._recount = VisitRecount(parts)
-        self.steps = [
-            Steps.stored(folder / f"part-{number}", KEYS + b"position/%d" % number, part)
-            for number, part in enumerate(parts)
-        ]
+        self.steps = Steps.of_parts(folder, KEYS, parts)
         serve = partial(run_server, url=self.url, pace=self._pace)
         self.work = numbered("server", (partial(serve, steps=steps) for steps in self.steps))
         work = partial(run_worker, url=self.url, queues=self._queues.names)
