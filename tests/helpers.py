@@ -98,6 +98,11 @@ def add(db: Any, name: str, *transactions: Any, once: str | bytes | None = None)
         transact(db, partial(cq.CombineQueue(name).add, updates=updates, once=once))
 
 
+def add_at(db: Any, window: cq.Window[Any, Any], updates: Any, at: float | None = None, **given: Any) -> str:
+    """Add updates with a time, in a transaction of their own: what `Window.add` returns."""
+    return str(transact(db, partial(window.add, updates=updates, at=at, **given)))
+
+
 def get(db: Any, name: str, key: Any, pending: bool = False) -> Any:
     """The value of a key, read in a transaction of its own."""
     return transact(db, partial(cq.CombineQueue(name).get, key=key, pending=pending))

@@ -13,14 +13,9 @@ from cq.admin.queue_status import QueueStatus, current_version, is_drained, stat
 from cq.errors import QueueNotConfigured
 from cq.queue.limits import compare
 from cq.store import sizes
-from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import configured
-from tests.observing import app_with
-
-
-def add(db: Any, name: str, updates: dict[str, int]) -> None:
-    transact(db, lambda tr: cq.CombineQueue(name).add(tr, updates))
+from tests.helpers import add, configured
+from tests.observing import Seen, app_with
 
 
 def status_of(db: Any, name: str) -> QueueStatus:
@@ -81,17 +76,12 @@ def test_buckets_that_wait_far_longer_than_others_stand_out(
 
 
 def test_what_is_under_way_with_a_queue_is_shown(db: Any, name: str) -> None:
-    def told(tr: Any, changes: list[cq.Change]) -> None:
-        """An observer."""
-
-    app = cq.App()
-    app.configure(db, name, buckets=4)
+    cq.configure(db, name, buckets=4)
     add(db, name, {f"key {number}": 1 for number in range(100)})
     drain(db, name)
     cq.put_observer(db, name, cq.ObserverSpec("late", 1))
     assert status_of(db, name).backfilling == {"late": 0}
-    app.queue(name, observers=[cq.Observer("late", 1, told)])
-    drain(db, name, app=app)
+    drain(db, name, app=Seen(name="late").app(name))
     assert status_of(db, name).backfilling == {}
     cq.rebucket(db, name, 2)
     assert status_of(db, name).former_buckets == 4
@@ -116,10 +106,7 @@ def test_pauses_are_shown_with_their_reason(db: Any, name: str) -> None:
 
 
 def test_what_was_set_aside_is_counted(db: Any, name: str) -> None:
-    def refuse(tr: Any, changes: list[cq.Change]) -> None:
-        raise ValueError("never")
-
-    app = app_with(db, name, refuse)
+    app = app_with(db, name, Seen("ab").observer)
     add(db, name, {"a": 1, "b": 1})
     drain(db, name, app=app)
 

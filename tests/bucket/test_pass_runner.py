@@ -129,19 +129,6 @@ def test_retryable_errors_of_an_observer_are_retried(db: Any, name: str) -> None
     assert values(db, name) == {"a": 1}
 
 
-def test_a_key_that_is_too_old_again_and_again_counts_as_failed(db: Any, name: str) -> None:
-    def observer(tr: Any, changes: list[cq.Change]) -> None:
-        if any(change.key == "slow" for change in changes):
-            raise error_class(tr)(1007)
-
-    app = app_with(db, name, observer, buckets=1)
-    add(db, name, {"slow": 1, "a": 1, "b": 1})
-    combine_all(db, name, app)
-
-    assert keys_aside(db, name) == {"slow"}
-    assert values(db, name) == {"a": 1, "b": 1}
-
-
 def test_conflicts_do_not_count_against_a_key_that_is_too_old_once(db: Any, name: str) -> None:
     calls = 0
 

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import cq
-from cq.admin.rebucket import finish_rebucket
-from cq.app import App
 from cq.bucket.pass_runner import PassRunner
 from cq.combiners import BUILT_IN, Combiner
-from cq.config.queue import read_config
 from cq.encoding import codec
-from cq.encoding.codec import DELETE
 from cq.failure import KeyFailure
-from cq.observers.builtin import FACTORIES
 from cq.observers.top.index import top
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import Limits, PassPlan
 from cq.queue.set_aside import drop_aside, retry_aside
-from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from cq.verify.queue import verify
-from tests.clocks import START, Clock, set_clock
-from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, code_of, values, waiting_of
+from tests.clocks import START, Clock
+from tests.helpers import add, aside, code_of, commits, values, waiting_of
+from tests.observing import Seen, app_with
+from tests.passes.passhelpers import one_pass
 from tests.sized import MOST, Sized
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -46,12 +37,6 @@ def add_each(
     db: Any, name: str, updates: Sequence[tuple[Any, Any, float | None]], once: str | None = None
 ) -> None:
     transact(db, lambda tr: cq.Window[Any, Any](name).add_each(tr, updates, once))
-
-
-def one_pass(db: Any, name: str, app: App | None = None, **limits: Any) -> Any:
-    """A pass over the first bucket."""
-    config = transact(db, lambda tr: read_config(tr, name))
-    return PassRunner(db, (app or App()).code(config, FACTORIES), 0, limits=Limits(**limits)).combine()
 
 
 # The levels of each update
@@ -130,8 +115,7 @@ def test_a_pass_conflicts_with_a_change_of_the_levels(db: Any, name: str) -> Non
     under_way = db.create_transaction()
     assert Pass(under_way, code_of(db, name), 0).run().reported == 1
     cq.configure(db, name, rollup="1m:2h", window="30/5")
-    with pytest.raises(Exception, match=r"onflict|1020"):
-        under_way.commit().wait()
+    assert not commits(under_way)
     drain(db, name)
     assert values(db, f"{name}.1m") == {("a", MINUTE): 1}
 
@@ -147,8 +131,9 @@ def test_folded_updates_are_not_added_again(
     cq.configure(db, name, buckets=1, observers=observers, **LEVELS)
     for number in range(300):
         add_each(db, name, [(f"k{number % 7}", 1, NOW - number % 40), ("all", 1, None)])
+    limits = Limits(read_bytes=3_000, repack_bytes=repack_bytes)
     folded = reported = 0
-    while (result := one_pass(db, name, read_bytes=3_000, repack_bytes=repack_bytes, max_report=3)).more:
+    while (result := one_pass(db, name, limits=limits, max_report=3)).more:
         folded, reported = folded + result.folded, reported + result.reported
     assert folded > 10 or not observers
     drain(db, name)
@@ -177,9 +162,8 @@ class Failing:
 
 def test_a_pass_that_sets_a_key_aside_does_not_call_the_combiner_with_it(db: Any, name: str) -> None:
     """The combiner may have ended the worker there; and one bad key does not keep others from being combined."""
-    failing, app = Failing(), App()
-    app.queue(name, combiner=failing.combiner)
-    app.configure(db, name, value=list, buckets=1, **LEVELS)
+    failing = Failing()
+    app = app_with(db, name, combiner=failing.combiner, value=list, buckets=1, **LEVELS)
     code = code_of(db, name, app)
     for key in "ab":
         add(db, name, {key: [1]}, {key: [2]})
@@ -198,9 +182,8 @@ def test_a_pass_that_sets_a_key_aside_does_not_call_the_combiner_with_it(db: Any
 @pytest.mark.parametrize("end", ["retry", "drop"])
 def test_updates_set_aside_are_in_the_levels_once(db: Any, name: str, end: str) -> None:
     """The levels set aside what their combiner cannot combine, too; and what is dropped in the queue stays there."""
-    failing, app = Failing(), App()
-    app.queue(name, combiner=failing.combiner)
-    app.configure(db, name, value=list, buckets=1, **LEVELS)
+    failing = Failing()
+    app = app_with(db, name, combiner=failing.combiner, value=list, buckets=1, **LEVELS)
     failing.breaks = {"a"}
     for number in range(3):
         add(db, name, {"a": [number], "b": [number]})
@@ -227,21 +210,14 @@ def test_updates_set_aside_are_in_the_levels_once(db: Any, name: str, end: str) 
 
 def test_updates_whose_report_fails_are_in_the_levels_once(db: Any, name: str) -> None:
     """Of sums, the window has the updates that an observer of the queue refuses."""
-    refused = {"a"}
-
-    def refusing(tr: Any, changes: list[cq.Change]) -> None:
-        if any(change.key in refused for change in changes):
-            raise RuntimeError("refused")
-
-    app = App()
-    app.queue(name, observers=[refusing])
-    app.configure(db, name, buckets=1, **LEVELS)
+    seen = Seen({"a"})
+    app = app_with(db, name, seen.observer, buckets=1, **LEVELS)
     for _ in range(3):
         add(db, name, {"a": 1, "b": 1})
         drain(db, name, app=app)
     assert values(db, name) == {"b": 3}
     assert values(db, f"{name}.window") == {"a": 3, "b": 3}
-    refused.clear()
+    seen.refused = ()
     assert retry_aside(db, name) == 3
     drain(db, name, app=app)
     assert values(db, name) == values(db, f"{name}.window") == {"a": 3, "b": 3}
@@ -294,91 +270,3 @@ def test_many_periods_of_one_key_stay_within_the_limits(
     assert values(db, name) == values(db, f"{name}.window") == {key: number * update}
     assert set(values(db, f"{name}.1s").values()) <= {update, 9 * update, 10 * update}
     assert sum(values(db, f"{name}.1m").values()) == number * update
-
-
-# Against a recount
-
-KINDS: dict[str, tuple[Any, str, list[Any]]] = {
-    "sum": ("sum", "int", [-2, 1, 0, 5]),
-    "maximum": ("maximum", "int", [1, -5, 9, 0]),
-    "counter": ("counter", "dict", [{}, {"x": 1}, {"x": -1, "y": 2}, {"z": 3}]),
-    "union": ("union", "set", [{"x"}, {"y"}, set(), {"x", "z"}]),
-    "last": ("last", "any", [1, DELETE, 2.5, "x"]),
-}
-TIMED = st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 200))
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("add"), st.lists(TIMED, min_size=1, max_size=8), st.sampled_from([None, "x", "y"])),
-        st.tuples(st.just("combine"), st.integers(1, 3), st.sampled_from([40, 200, 100_000]), st.booleans()),
-        st.tuples(st.just("wait"), st.integers(1, 90)),
-        st.tuples(st.just("rebucket"), st.integers(1, 3)),
-    ),
-    max_size=14,
-)
-
-
-class Levels:
-    """A queue with two levels, and what they should have."""
-
-    def __init__(self, db: Any, used: Any, clock: Clock, kind: str) -> None:
-        self.db, self.used, self.clock = db, used, clock
-        name, value, self.choices = KINDS[kind]
-        self.combiner = BUILT_IN[name]
-        self.added: defaultdict[Any, list[Any]] = defaultdict(list)
-        self.operations: set[str | None] = {None}
-        given: dict[str, Any] = {"observers": [top()]} if kind == "sum" else {}
-        cq.configure(db, "q", value=value, combiner=name, rollup="1m:forever,5m:forever", **given)
-
-    def add(self, updates: list[tuple[str, int, int]], once: str | None) -> None:
-        triples = [(key, self.choices[chosen], self.clock.now - ago) for key, chosen, ago in updates]
-        add_each(self.db, "q", triples, once)
-        if once is None or once not in self.operations:
-            for key, update, at in triples:
-                for where in (key, (key, int(at) // 60 * 60, "1m"), (key, int(at) // 300 * 300, "5m")):
-                    self.added[where].append(update)
-            self.operations.add(once)
-
-    def combine(self, passes: int, read_bytes: int, is_staging: bool) -> None:
-        config = transact(self.db, lambda tr: read_config(tr, "q"))
-        limits = Limits(read_bytes=read_bytes, max_report=2, repack_bytes=0 if is_staging else 600_000)
-        for shape in App().code(config, FACTORIES).shapes:
-            for number in range(shape.config.buckets):
-                runner = PassRunner(self.used, shape, number, limits=limits)
-                for _ in range(passes):
-                    runner.combine()
-        finish_rebucket(self.db, "q")
-
-    def wait(self, seconds: int) -> None:
-        self.clock.now += seconds
-
-    def rebucket(self, buckets: int) -> None:
-        drain(self.db, "q")
-        cq.rebucket(self.db, "q", buckets)
-
-    def expected(self) -> dict[Any, Any]:
-        found = {where: self.combiner.combine(None, some) for where, some in self.added.items()}
-        return {where: total for where, total in found.items() if not self.combiner.is_empty(total)}
-
-    def found(self) -> dict[Any, Any]:
-        found = values(self.db, "q")
-        for level in ("1m", "5m"):
-            found |= {(*key, level): total for key, total in values(self.db, f"q.{level}").items()}
-        return found
-
-
-@pytest.mark.parametrize("is_faulty", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-@given(STEPS, st.integers(0, 1 << 30))
-@settings(max_examples=8)
-def test_all_levels_are_those_of_a_recount(kind: str, is_faulty: bool, steps: list[Any], seed: int) -> None:
-    """Whatever passes take and fold, also if commits fail, or nobody knows whether they have."""
-    with tempfile.TemporaryDirectory() as folder, set_clock() as clock:
-        db: Any = Database(Path(folder) / "test.db", power_safe=False)
-        used = FaultyDatabase(db, seed, conflict=0.1, unknown=0.2, too_old=0.05) if is_faulty else db
-        levels = Levels(db, used, clock, kind)
-        for what, *how in steps:
-            getattr(levels, what)(*how)
-        drain(db, "q")
-        assert levels.found() == levels.expected()
-        assert_drained(db)
-        db.close()

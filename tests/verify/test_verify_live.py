@@ -192,8 +192,7 @@ def test_a_repair_in_the_shape_before_conflicts_with_passes_over_the_shape_now(d
 
     assert [each.kind for each in verify(db, name, repair=True)] == ["row-astray"]
     transact(db, lambda tr: Pass(tr, former, 1).run())
-    with pytest.raises(Exception, match="1020"):
-        under_way.commit().wait()
+    assert not commits(under_way)
 
     drain(db, name)
     assert values(db, name) == {key: 111}

@@ -20,7 +20,7 @@ from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.clocks import START, Clock
-from tests.helpers import add, combine_all, get, put, values
+from tests.helpers import add, add_at, combine_all, get, put, values
 from tests.observing import concatenation
 
 LEVELS = "1m:forever,1h:forever,1d:forever"
@@ -30,10 +30,6 @@ MINUTE, HOUR, DAY = (NOW // each * each for each in (60, 3600, 86_400))
 
 def configure(db: Any, name: str, **settings: Any) -> cq.Window[Any, Any]:
     return cq.Window(cq.configure(db, name, **{"rollup": LEVELS, **settings}))
-
-
-def add_at(db: Any, window: cq.Window[Any, Any], updates: Any, at: float | None, **given: Any) -> str:
-    return str(transact(db, lambda tr: window.add(tr, updates, at=at, **given)))
 
 
 def read(db: Any, name: str, key: Any = "a", **given: Any) -> list[tuple[int, Any]]:
@@ -236,6 +232,24 @@ def notes(db: Any, name: str) -> str:
     checked = verification(db, name)
     assert not list(checked.run())
     return "; ".join(checked.notes)
+
+
+def test_updates_ahead_of_a_new_level_make_no_differences(db: Any, name: str, clock: Clock) -> None:
+    hour = int(START) // 3600 * 3600 + 3600
+    clock.now = hour - 600
+    window = configure(db, name, rollup="1h:forever")
+    assert add_at(db, window, {"a": 1}, hour + 1800) == "taken"  # at most an hour ahead
+    drain(db)
+    cq.configure(db, name, rollup="1m:forever,1h:forever")
+    for later in (2400, 3600):
+        clock.now = hour + later
+        add_at(db, window, {"a": 1}, None)
+        drain(db)
+        assert not notes(db, f"{name}.1m")
+
+    put(db, {QueueKeys(f"{name}.1h").value(codec.encode(["a", hour + 3600])): codec.encode(7)})
+    (found,) = verification(db, f"{name}.1m").run()
+    assert (found.kind, found.key) == ("level-value", ("a", hour + 3600))
 
 
 # Together with a window and an expiry

@@ -34,7 +34,7 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from cq.windows import slices
 from tests.clocks import START, Clock, set_clock
-from tests.helpers import add, combine_all, configured, values
+from tests.helpers import add, add_at, combine_all, configured, values
 
 WIDTH, SLICE = 60.0, 5.0
 
@@ -43,10 +43,6 @@ def window_of(db: Any, name: str, **given: Any) -> cq.Window[Any, Any]:
     """A window of a new queue."""
     cq.configure(db, name, **{"window": (WIDTH, SLICE), "buckets": 2, **given})
     return cq.Window(name)
-
-
-def add_at(db: Any, window: cq.Window[Any, Any], updates: Any, at: float | None = None, **given: Any) -> str:
-    return str(transact(db, partial(window.add, updates=updates, at=at, **given)))
 
 
 def total(db: Any, window: cq.Window[Any, Any], key: Any, **given: Any) -> Any:
