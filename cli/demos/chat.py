@@ -140,18 +140,16 @@ class ChatDemo(Demo):
         }
 
     def is_settled(self) -> bool:
-        return transact(self.db, self._is_seen)
+        # All messages are delivered, and seen by all terminals.
+        def is_seen(tr: Transaction) -> bool:
+            status, feed = read_status(tr.snapshot, FEED), self._feed
+            return not (status.to_deliver or status.to_number) and all(
+                feed.position(tr.snapshot, user, terminal) == feed.latest(tr.snapshot, user)
+                for user in self._users
+                for terminal in _TERMINALS
+            )
 
-    def _is_seen(self, tr: Transaction) -> bool:
-        """Whether all messages are delivered, and seen by all terminals."""
-        status = read_status(tr.snapshot, FEED)
-        if status.to_deliver or status.to_number:
-            return False
-        return all(
-            self._feed.position(tr.snapshot, user, terminal) == self._feed.latest(tr.snapshot, user)
-            for user in self._users
-            for terminal in _TERMINALS
-        )
+        return transact(self.db, is_seen)
 
     def recount(self) -> dict[str, Any]:
         for difference in verify_feed(self.db, FEED):

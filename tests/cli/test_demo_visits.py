@@ -1,24 +1,42 @@
-"""`cq demo visits`: every look equals a recount, though its processes are killed."""
+"""`cq demo visits`: every look equals a recount, though its processes are killed, and what differs is found."""
 
 from __future__ import annotations
 
+import io
 import itertools
+import re
 import signal
 import time
+from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from rich.console import Console
 
 import cq
 from cq import runtime
-from cq.cli.demos.harness.crew import DemoCrew
-from cq.cli.demos.visits.access_log import write_log
+from cq.cli.demos.harness.crew import DemoCrew, DemoDiffers
+from cq.cli.demos.visits.access_log import Visit, read_log, write_log
 from cq.cli.demos.visits.demo import VisitDemo
+from cq.cli.demos.visits.queues import TrendingPage, VisitQueues
+from cq.cli.demos.visits.recount import VisitorEstimate, VisitRecount
 from cq.cli.demos.visits.replay import ReplayClock
+from cq.cli.demos.visits.tables import (
+    Look,
+    look_tables,
+    response_table,
+    to_svg,
+    trending_table,
+    visitor_table,
+)
+from cq.combiners import BUILT_IN
 from cq.config.window import WindowSpec
+from cq.errors import NotReady
 from cq.observers.visits import Visits
+from cq.observers.worker.worker import Worker
 from tests.cli.conftest import SECONDS, Cli, Here
 
 
@@ -114,3 +132,207 @@ def test_a_replay_of_weeks_reaches_no_time_limit(monkeypatch: pytest.MonkeyPatch
 
     assert next(looks, None) is None
     assert next(weeks) > 2 * 7 * 86_400.0
+
+
+# The figures
+
+
+PACE = ReplayClock(WindowSpec(600_000, 10_000), milliseconds=100, first=0.0, start=1_000.0)
+
+
+def sketch(kind: str, items: object) -> Any:
+    return BUILT_IN[kind].combine(None, [items])
+
+
+def recount_of(visits: list[Visit]) -> VisitRecount:
+    recount = VisitRecount([visits])
+    recount.advance([len(visits)], (), PACE)
+    return recount
+
+
+def visited_by(number: int, page: str = "/") -> VisitRecount:
+    return recount_of([Visit(0.0, page, str(visitor)) for visitor in range(number)])
+
+
+def test_an_estimate_of_visitors_beyond_its_bounds_is_a_difference() -> None:
+    found = {"/": sketch("distinct", {str(number) for number in range(5_000)}), "/none": None}
+
+    (estimate,) = visited_by(5_000).check_visitors(found)
+
+    assert (estimate.page, estimate.visitors) == ("/", 5_000)
+    assert estimate.estimate == found["/"].estimate
+    assert estimate.error_percent == round((estimate.estimate - 5_000) / 50, 2)
+    for wrong in (4_000, 6_000):
+        with pytest.raises(DemoDiffers, match="distinct visitors of '/': a sketch estimates"):
+            visited_by(wrong).check_visitors(found)
+    with pytest.raises(DemoDiffers, match="pages with a sketch"):
+        visited_by(5_000, "/none").check_visitors(found)
+    few = {"/": sketch("distinct", [str(number) for number in range(40)])}
+    with pytest.raises(DemoDiffers, match="distinct visitors"):  # a few are counted to within two
+        visited_by(43).check_visitors(few)
+
+
+def test_quantiles_of_responses_are_exact_and_within_the_bounds_of_the_rank() -> None:
+    rng = Random(3)
+    numbers = [round(rng.lognormvariate(9, 1)) for _ in range(4_000)]
+    found = {"bytes": sketch("quantiles", numbers), "seconds": None}
+    ascending = sorted(numbers)
+
+    def recount(sizes: list[int]) -> VisitRecount:
+        return recount_of([Visit(0.0, "/", "ann", size) for size in sizes])
+
+    (bytes_,) = recount(numbers).check_responses(found)
+
+    assert (bytes_.measure, bytes_.responses) == ("bytes", 4_000)
+    assert (bytes_.p50, bytes_.p99) == (ascending[1_999], ascending[3_959])
+    assert ascending[1_700] < bytes_.p50_estimate < ascending[2_300]
+    with pytest.raises(DemoDiffers, match="number, minimum and maximum"):
+        recount(ascending[:-1]).check_responses(found)
+    with pytest.raises(DemoDiffers, match=r"bytes of responses: a sketch has .* at the rank 0\.5"):
+        recount(ascending[:1] * 3_000 + ascending[3_000:]).check_responses(found)
+
+
+def test_trends_are_ranks_in_two_periods_and_wrong_ones_are_found() -> None:
+    pages = {300: ["/a"] * 3 + ["/b"], 600: ["/b"] * 2 + ["/c"] * 2 + ["/a"]}
+    recount = recount_of([Visit(start + 5.0, page, "ann") for start, each in pages.items() for page in each])
+    right = [TrendingPage("/c", 2, 1, None), TrendingPage("/b", 2, 1, 2), TrendingPage("/a", 1, 3, 1)]
+
+    assert sorted(recount.periods) == [300, 600]
+    recount.check_trending(600, right, 3)
+    recount.check_trending(600, right[1::-1], 2)  # equal pages in the other order
+    recount.check_trending(900, [], 3)
+    wrong = [
+        right[:2],
+        [*right[:2], TrendingPage("/a", 1, 2, 1)],
+        [*right[:2], TrendingPage("/a", 1, 3, None)],
+        [*right[:2], TrendingPage("/b", 1, 3, 1)],
+        [right[0], right[0], right[2]],
+    ]
+    for each in wrong:
+        with pytest.raises(DemoDiffers, match="trending pages of the period at 600"):
+            recount.check_trending(600, each, 3)
+
+
+def test_visits_leave_the_window_with_their_slice() -> None:
+    recount = VisitRecount([[Visit(5.0, "/a", "ann"), Visit(5.0, "/a", "ann"), Visit(15.0, "/a", "bob")]])
+    leaves = 1_000_000 + 100 + 6_000  # 600 s of the log are 6 s
+    recount.advance([2], {(0, 1)}, PACE)
+    recount.check_window({"*": (1, 1), "/a": (1, 1)}, 1_000_000)
+    recount.advance([3], {(0, 1)}, PACE)
+    recount.check_window({"*": (2, 2), "/a": (2, 2)}, leaves - 1)
+    recount.check_window({"*": (1, 1), "/a": (1, 1)}, leaves)
+    with pytest.raises(DemoDiffers, match="at a look"):
+        recount.check_window({"*": (1, 1), "/a": (1, 1)}, leaves + 100)
+
+
+@pytest.mark.parametrize("has_sketches", [True, False])
+def test_queues_count_with_and_without_sketches(
+    tmp_path: Path, has_sketches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path / "log", Random(4), visits=60, seconds=400.0)
+    visits = list(read_log(tmp_path / "log"))
+    if not has_sketches:
+        monkeypatch.setattr("cq.cli.demos.visits.queues.find_spec", lambda package: None)
+    queues = VisitQueues()
+    db = cq.open(f"embedded:{tmp_path / 'visits.db'}")
+    queues.configure(db, window="600/10", buckets=2)
+
+    now = cq.runtime.time()
+    for visit in visits:
+        cq.transact(db, partial(queues.count, visits=[visit], at=now))
+    sketches = cq.transact(db, lambda tr: queues.sketches(tr.snapshot, ["*"]))
+    assert not cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
+    with pytest.raises(NotReady):  # `VisitDemo.look` then looks again later
+        cq.transact(db, partial(queues.trending, period=0, limit=3))
+    Worker(db, queues=queues.names).drain()
+
+    recount = recount_of(visits)
+    for start in recount.periods:
+        recount.check_trending(start, cq.transact(db, partial(queues.trending, period=start, limit=3)), 3)
+    assert cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
+    assert dict(queues.visits.lifetime.scan(db)) == recount.views
+    assert dict(queues.hits.queue.scan(db)) == {
+        page: views for page, views in recount.views.items() if page != "*"
+    }
+    if has_sketches:
+        assert len(recount.check_visitors(sketches[0])) == 1
+        assert len(recount.check_responses(sketches[1])) == 2
+    else:
+        assert sketches == ({}, {})
+        assert not {"demo_visits.unique", "demo_visits.responses"} & set(queues.names)
+
+
+def test_the_tables_of_a_look_fit_80_columns() -> None:
+    rng = Random(3)
+    page = "/a/long/path/of/a/page/that/no/terminal/could/ever/show/in/one/of/its/columns.html"
+    sizes = [round(rng.lognormvariate(15, 3)) for _ in range(3_000)]
+    recount = recount_of([Visit(0.0, page, str(number), size) for number, size in enumerate(sizes)])
+    visitors = sketch("distinct", {str(number) for number in range(3_000)})
+    look = Look(
+        1e9,
+        1_234_567,
+        123_456,
+        ((page, 123_456, 12_345),),
+        recount.check_visitors(dict.fromkeys(("*", page), visitors)),
+        recount.check_responses({"bytes": sketch("quantiles", sizes)}),
+        (TrendingPage(page, 123_456, 1, None), TrendingPage("/b", 1, 2, 10)),
+    )
+    shown = io.StringIO()
+    console = Console(file=shown, width=80, force_terminal=True, color_system=None)
+
+    tables = visitor_table(look.unique), response_table(look.responses), trending_table(look.trending)
+    for each in (look_tables(look), *tables):
+        console.print(each, soft_wrap=False)
+
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    for expected in ("1,234,567", "error", "p99", "rank before", "new", "+8"):
+        assert any(expected in line for line in lines)
+
+
+def test_a_chart_draws_no_number_that_was_not_seen() -> None:
+    """A page that is not among the first ones of a look may have views all the same."""
+    looks = [
+        Look(0.0, 9, 3, (("/a", 5, 2),)),
+        Look(30_000.0, 9, 3, (("/a", 6, 2),)),
+        Look(60_000.0, 9, 3, (("/b", 7, 2),)),
+        Look(86_400.0, 9, 3, (("/a", 4, 2),)),
+    ]
+
+    drawn = to_svg(looks, 600.0, {})
+
+    lines = re.findall(r'<polyline stroke="var\(--(c.)\)" points="([^"]+)"', drawn)
+    assert [(colour, len(set(points.split()))) for colour, points in lines] == [
+        ("c0", 4),
+        ("c1", 4),
+        ("c2", 1),  # /b
+        ("c3", 2),  # /a
+        ("c3", 1),
+    ]
+    heights = [float(point.split(",")[1]) for _, points in lines for point in points.split()]
+    assert max(heights) < 420 - 46, "nothing at the height of 0"
+    assert "1970-01-01 00:00 to 1970-01-02 00:00 UTC" in drawn
+
+
+def test_a_chart_of_no_looks_or_of_strange_pages_is_one() -> None:
+    looks = [Look(0.0, 5, 2, (("/<b>&" * 10, 5, 2),)), Look(10.0, 0, 0, ())]
+
+    for some in ([], looks[:1], looks):
+        drawn = to_svg(some, 600.0, {})
+        assert drawn.startswith("<svg ")
+        assert "<b>" not in drawn
+
+
+def test_charts_of_visitors_and_of_trending_pages_follow() -> None:
+    estimates = (VisitorEstimate("*", 40, 41, 2.5), VisitorEstimate("/a", 30, 30, 0.0))
+    looks = [Look(0.0, 9, 3, (), estimates), Look(60.0, 9, 3, (), estimates)]
+    periods = {0: [TrendingPage("/a", 5, 1, None)], 300: [TrendingPage("/b", 7, 1, None)]}
+
+    drawn = to_svg(looks, 600.0, periods)
+
+    assert "counted exactly, and by sketches, whose largest error was 2.5 %" in drawn
+    assert (
+        "all pages: at most 40. all pages, sketch: at most 41. /a: at most 30. /a, sketch: at most 30."
+        in drawn
+    )
+    assert "Trending pages: views in 5m. /b: at most 7. /a: at most 5." in drawn

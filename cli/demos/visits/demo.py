@@ -243,10 +243,10 @@ class VisitDemo(Demo):
         compare("the views of all time", dict(queues.visits.lifetime.scan(self.db)), recount.views)
         periods = {start: self._compare_period(start) for start in sorted(recount.periods)}
         most = recount.views.most_common(self.top + 1)
-        sketches, responses = transact(self.db, lambda tr: queues.sketches(tr.snapshot, ()))
+        unique, responses = transact(self.db, lambda tr: queues.sketches(tr.snapshot, ()))
         if queues.has_sketches:
-            sketches = dict.fromkeys(recount.readers) | dict(queues.unique.scan(self.db))
-        estimates = {each.page: each for each in recount.check_visitors(sketches)}
+            unique = dict.fromkeys(recount.readers) | dict(queues.unique.scan(self.db))
+        estimates = {each.page: each for each in recount.check_visitors(unique)}
         if self.chart is not None:
             drawn = to_svg(self._looks, self.window.width / 1000, periods)
             self.chart.write_text(drawn, encoding="utf-8")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import groupby
 from typing import Any, Final
 
 import cq
 from cq.admin.configure import put_observer
 from cq.cli.demos.visits.access_log import Visit
-from cq.config.rollup import RollUp
 from cq.keys import QueueKeys
 from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.trending import trending
@@ -28,9 +26,8 @@ MEASURES: Final = (SIZE, TOOK)
 """Numbers of responses: sizes in bytes, times in seconds."""
 PERIOD: Final = "5m"
 PERIOD_SECONDS: Final = 300
-_SHORTEST: Final = 60
-_ROLLUP: Final = f"1m:forever,{PERIOD}:forever"
-"""Periods of the log's own time; nothing expires, because the times of a log may be long ago."""
+_PERIODS: Final = ("1m", PERIOD)
+"""Periods of the log's own time."""
 LEFT_OUT: Final = 'left out: sketches of visitors and responses: run `pip install "combine-queue[sketches]"`'
 _PACKAGE: Final = "datasketches"
 
@@ -69,7 +66,7 @@ class VisitQueues:
         self.unique = cq.CombineQueue[str, Any](f"{NAME}.unique")
         self.responses = cq.CombineQueue[str, Any](f"{NAME}.responses")
         self.hits = cq.Window[str, int](f"{NAME}.hits")
-        self._levels = [level.queue_of(self.hits.name) for level in RollUp.parse(_ROLLUP).levels]
+        self._levels = [f"{self.hits.name}.{period}" for period in _PERIODS]
         self.has_sketches = find_spec(_PACKAGE) is not None
         self.names = [*self.visits.queues, self.hits.name]
         self.possible = [*self.names, self.unique.name, self.responses.name]
@@ -79,7 +76,8 @@ class VisitQueues:
     def configure(self, db: Database, *, window: object, buckets: int) -> None:
         """Create the queues."""
         self.visits.configure(db, window=window, buckets=buckets)
-        cq.configure(db, self.hits.name, key=str, rollup=_ROLLUP, buckets=buckets)
+        # Nothing expires: the times of a log may be long ago.
+        cq.configure(db, self.hits.name, key=str, rollup=dict.fromkeys(_PERIODS, "forever"), buckets=buckets)
         put_observer(db, self._levels[-1], top(ranks=True, group=LAST_PART))
         if self.has_sketches:
             cq.configure(db, self.unique.name, key=str, combiner="distinct", buckets=buckets)
@@ -94,8 +92,7 @@ class VisitQueues:
                 visitors[page].append(visitor)
             self.unique.add(tr, visitors)
             self.responses.add(tr, measures(visits))
-        for start, group in groupby(visits, lambda visit: visit.time // _SHORTEST * _SHORTEST):
-            self.hits.add(tr, Counter(visit.page for visit in group), at=start)
+        self.hits.add_each(tr, [(visit.page, 1, visit.time) for visit in visits])
         return self.visits.count_many(tr, seen, at=at)
 
     def trending(self, tr: TransactionRead, period: int, limit: int) -> tuple[TrendingPage, ...]:
