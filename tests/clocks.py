@@ -35,6 +35,18 @@ class Standing(Clock):
         return 0.0
 
 
+class Stopped(runtime.Machine):
+    """Time passes only while a thread sleeps, and when the test says so."""
+
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class Jumping(runtime.Machine):
     """The real one, of which time can be made to pass; embedded stores follow its clock of the day.
 

@@ -10,7 +10,7 @@ import pytest
 
 import cq
 from cq.admin.queue_status import status
-from cq.config.queue import QueueConfig, read_config, write_config
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData
 from cq.keys import QueueKeys
@@ -19,31 +19,10 @@ from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
+from tests.config.versions import as_stored, needs_another, store
 from tests.helpers import add, code_of, commits, configured, get
 
 REFUSED: Final = r"needs features that this version of cq lacks \('time travel'\): use the version of cq"
-
-
-def needs_another(db: Any, name: str) -> None:
-    """Store what a later version of cq stores that has given the queue a feature."""
-    config = transact(db, lambda tr: read_config(tr, name))
-    store(db, name, {**as_stored(config), "format": 2, "features": ["time travel"], "times": [3]})
-
-
-def store(db: Any, name: str, stored: dict[str, Any]) -> None:
-    """Change the configuration, as another version of cq does."""
-
-    def change(tr: Any) -> None:
-        write_config(tr, read_config(tr, name))
-        tr.set(QueueKeys(name).config, codec.encode(stored))
-
-    transact(db, change)
-
-
-def as_stored(config: QueueConfig) -> dict[str, Any]:
-    found = codec.decode(config.to_bytes())
-    assert isinstance(found, dict)
-    return found
 
 
 def test_a_queue_without_features_is_stored_as_ever(db: Any, name: str) -> None:

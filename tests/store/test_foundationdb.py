@@ -23,99 +23,7 @@ from cq.store import foundationdb
 from cq.store.api import error_code
 from cq.store.cluster_file import check_cluster_file, default_cluster_file, is_connection_string
 from cq.store.foundationdb import WATCH_KNOB, client_version, open_cluster
-
-
-class FDBError(Exception):
-    """As the binding's."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"Described ({code})")
-        self.code = code
-
-
-class Future:
-    """A future of the binding, as far as its way to wait is replaced."""
-
-    def block_until_ready(self) -> None:
-        raise NotImplementedError
-
-
-class StandIn:
-    """A transaction, its options, its database and a future in one: it notes what is asked of it."""
-
-    transact: Callable[[Callable[[Any], Any]], Any]
-
-    def __init__(self, answer: FDBError | None = None) -> None:
-        self.answer = answer
-        self.log: list[str] = []
-
-    @property
-    def options(self) -> StandIn:
-        return self
-
-    def set_transaction_timeout(self, milliseconds: int) -> None:
-        self.log.append(f"every transaction {milliseconds} ms")
-
-    def create_transaction(self) -> StandIn:
-        return self
-
-    def set_timeout(self, milliseconds: int) -> None:
-        self.log.append(f"this transaction {milliseconds} ms")
-
-    def get_read_version(self) -> StandIn:
-        self.log.append("read version")
-        return self
-
-    def commit(self) -> StandIn:
-        self.log.append("commit")
-        return self
-
-    def wait(self) -> int:
-        if self.answer is not None:
-            raise self.answer
-        return 1
-
-
-class Binding(ModuleType):
-    """What cq uses of the module `fdb`."""
-
-    def __init__(self, latest: int | None = 730, selected: int | None = None) -> None:
-        super().__init__("fdb")
-        if latest is not None:
-            self.LATEST_API_VERSION = latest
-        self.selected = selected
-        self.refusal: Exception | None = None
-        self.opened: list[str] = []
-        self._capi: Any = None
-        self.db = StandIn()
-        self.impl = self.options = self
-        self.knobs: list[str] = []
-        self.lacks_knobs = False
-        self.FDBError = FDBError
-        self.Future = Future
-
-    def is_api_version_selected(self) -> bool:
-        return self.selected is not None
-
-    def get_api_version(self) -> int | None:
-        return self.selected
-
-    def api_version(self, version: int) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        self.selected = version
-
-    def set_knob(self, knob: str) -> None:
-        if self.lacks_knobs:
-            raise FDBError(2006)
-        self.knobs.append(knob)
-
-    def open(self, path: str) -> StandIn:
-        self.opened.append(path)
-        return StandIn()
-
-    def create_database(self, path: str) -> StandIn:
-        return self.db
+from tests.store.binding import Binding, FDBError, Future, StandIn
 
 
 @pytest.fixture
@@ -222,78 +130,49 @@ def test_an_api_version_that_the_application_selected_stays(
     assert binding.knobs == []
 
 
-def test_an_older_api_version_that_the_application_selected_is_refused(
-    install: Install, cluster_file: str
-) -> None:
-    install(Binding(730, 620))
-
-    message = refusal(ClientLibraryError, cluster_file)
-
-    assert "selected FoundationDB's API version 620, and cq needs 710 or newer" in message
-
-
-def test_a_missing_binding_is_named(install: Install, cluster_file: str) -> None:
-    install(None)
-
-    assert "run `pip install 'combine-queue[fdb]'`" in refusal(ClientLibraryError, cluster_file)
-
-
-def test_the_other_project_named_fdb_is_told_apart(install: Install, cluster_file: str) -> None:
-    install(ModuleType("fdb"))
-
-    assert "run `pip uninstall fdb`, then `pip install" in refusal(ClientLibraryError, cluster_file)
-
-
-def test_a_binding_older_than_cq_needs_is_refused(install: Install, cluster_file: str) -> None:
-    install(Binding(630))
-
-    assert "offers API version 630, and cq needs 710" in refusal(ClientLibraryError, cluster_file)
+TOO_NEW = (
+    "This version of the FoundationDB Python binding is not supported by the installed FoundationDB C library. The "
+    "binding requires a library that supports API version 800, but the installed library supports a maximum version "
+    "of 730."
+)
 
 
 @pytest.mark.parametrize(
-    "reason",
+    ("binding", "messages"),
     [
-        Exception("Unable to locate the FoundationDB API shared library!"),
-        OSError("libfdb_c.so: invalid ELF header\nand more"),
+        (None, ["run `pip install 'combine-queue[fdb]'`"]),
+        (ModuleType("fdb"), ["run `pip uninstall fdb`, then `pip install"]),  # another project of this name
+        (Binding(630), ["offers API version 630, and cq needs 710"]),
+        (Binding(730, 620), ["selected FoundationDB's API version 620, and cq needs 710 or newer"]),
+        (
+            Binding(refusal=Exception("Unable to locate the FoundationDB API shared library!")),
+            ["install the package `foundationdb-clients` of your cluster's version", "Unable to locate the"],
+        ),
+        (
+            Binding(refusal=OSError("libfdb_c.so: invalid ELF header\nand more")),
+            ["install the package `foundationdb-clients` of", "libfdb_c.so: invalid ELF header"],
+        ),
+        (
+            Binding(800, refusal=RuntimeError(TOO_NEW)),
+            [
+                "binding is newer than the installed client library, which is of version 7.3",
+                "run `pip install 'foundationdb==7.3.*'`",
+            ],
+        ),
+        (
+            Binding(refusal=RuntimeError("FoundationDB API error")),
+            ["is not compatible with its Python binding", "FoundationDB API error"],
+        ),
     ],
 )
-def test_a_missing_or_broken_client_library_is_named(
-    install: Install, cluster_file: str, reason: Exception
+def test_a_binding_or_a_library_that_cannot_be_used_is_named(
+    install: Install, cluster_file: str, binding: ModuleType | None, messages: list[str]
 ) -> None:
-    binding = Binding()
-    binding.refusal = reason
     install(binding)
 
-    message = refusal(ClientLibraryError, cluster_file)
+    found = refusal(ClientLibraryError, cluster_file)
 
-    assert "install the package `foundationdb-clients` of your cluster's version" in message
-    assert str(reason).split("\n")[0] in message
-
-
-def test_a_binding_newer_than_the_library_is_told_which_one_fits(install: Install, cluster_file: str) -> None:
-    binding = Binding(800)
-    binding.refusal = RuntimeError(
-        "This version of the FoundationDB Python binding is not supported by the installed FoundationDB C "
-        "library. The binding requires a library that supports API version 800, but the installed library "
-        "supports a maximum version of 730."
-    )
-    install(binding)
-
-    message = refusal(ClientLibraryError, cluster_file)
-
-    assert "binding is newer than the installed client library, which is of version 7.3" in message
-    assert "run `pip install 'foundationdb==7.3.*'`" in message
-
-
-def test_any_other_refusal_of_the_binding_is_passed_on(install: Install, cluster_file: str) -> None:
-    binding = Binding()
-    binding.refusal = RuntimeError("FoundationDB API error")
-    install(binding)
-
-    message = refusal(ClientLibraryError, cluster_file)
-
-    assert "is not compatible with its Python binding" in message
-    assert "FoundationDB API error" in message
+    assert [each for each in messages if each not in found] == []
 
 
 def test_the_client_library_tells_its_version(install: Install) -> None:

@@ -10,23 +10,12 @@ from typing import Any
 
 import pytest
 
-from cq.store.api import METADATA_VERSION, WANT_ALL, error_code
+from cq.store.api import METADATA_VERSION, WANT_ALL
 from cq.store.embedded import KeySelector
 from cq.store.embedded.binding.future import Future
+from tests.store.calls import code_of, read_version
 
 ONE = (1).to_bytes(8, "little")
-
-
-def code_of(call: Any) -> int | None:
-    """The store's error code that a call raises; None when it raises none."""
-    try:
-        call()
-    except Exception as error:
-        code = error_code(error)
-        if code is None:
-            raise
-        return code
-    return None
 
 
 def commit(tr: Any) -> int | None:
@@ -241,13 +230,6 @@ def test_a_watch_fires_on_another_value(db: Any, space: bytes) -> None:
 
     assert ready.wait(60)
     watch.wait()
-
-
-def read_version(db: Any) -> int:
-    """A read version; its transaction lives until the answer is there."""
-    tr = db.create_transaction()
-    version: int = tr.get_read_version().wait()
-    return version
 
 
 def test_versions_order_reads_and_commits(db: Any, space: bytes) -> None:

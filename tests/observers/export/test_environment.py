@@ -21,10 +21,10 @@ from cq.observers.webhook.observer import webhook_spec
 from cq.observers.webhook.signing import read_secrets
 from cq.observers.worker.worker import Worker
 from cq.testing import assert_values
-from tests.cli.conftest import Here, cli, here
+from tests.cli.conftest import Here, cli, here, impatient
 from tests.helpers import add
 
-__all__ = ["cli", "here"]
+__all__ = ["cli", "here", "impatient"]
 
 FOREIGN = "SHOP_DATABASE_URL"
 SECRET = "whsec_" + "QUJD" * 8
@@ -76,6 +76,7 @@ def test_other_names_are_not_for_cq(name: object, monkeypatch: pytest.MonkeyPatc
     assert not is_for_cq(name)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_passes_go_on_though_a_worker_may_not_read_the_variable(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,39 +28,26 @@ from cq.observers.webhook import client
 from cq.observers.webhook.observer import webhook_spec
 from cq.store.embedded import Database as Embedded
 from cq.testing import drain
-from tests.config.test_features import needs_another
+from tests.config.versions import needs_another
 from tests.conftest import cluster_url
 from tests.helpers import add
-from tests.observers.monitoring.test_cluster_status import IN_ORDER
+from tests.observers.monitoring.clusters import IN_ORDER
 from tests.observers.sql.sqlhelpers import configure, sql
 from tests.observers.webhook.webhookhelpers import SECRET, serving
 from tests.observers.worker.workerhelpers import SECONDS
+from tests.store.binding import Binding
 
 EMBEDDED = ["python", "cq", "binding", "client library", "store file", "room"]
 STATUS_CHECKS = ["redundancy", "space", "throttling", "clients", "messages"]
 CLUSTER = ["python", "cq", "binding", "client library", "cluster file"]
-
-
-class Binding(ModuleType):
-    """FoundationDB's binding on a machine without the client library."""
-
-    LATEST_API_VERSION = 730
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__("fdb")
-        self.error = error
-
-    def is_api_version_selected(self) -> bool:
-        return False
-
-    def api_version(self, version: int) -> None:
-        raise self.error
+OF_WORDS = ["clock", "queue words", "workers", "shards of words"]
+ALL_OF_A_CLUSTER = [*CLUSTER, "store", "versions", *STATUS_CHECKS, *OF_WORDS]
 
 
 @pytest.fixture(autouse=True)
 def binding(monkeypatch: pytest.MonkeyPatch) -> Binding:
     """The same machine for all tests: with a binding, and no library."""
-    found = Binding(Exception("Unable to locate the FoundationDB API shared library!"))
+    found = Binding(refusal=Exception("Unable to locate the FoundationDB API shared library!"))
     monkeypatch.setitem(sys.modules, "fdb", found)
     monkeypatch.setattr(doctor_cluster, "version", lambda name: "7.3.69")
     return found
@@ -213,16 +200,7 @@ def test_a_cluster_that_is_in_order_is_said_to_be(cluster: str, db: Any) -> None
 
     checks = looks(cluster)
 
-    assert list(checks) == [
-        *CLUSTER,
-        "store",
-        "versions",
-        *STATUS_CHECKS,
-        "clock",
-        "queue words",
-        "workers",
-        "shards of words",
-    ]
+    assert list(checks) == ALL_OF_A_CLUSTER
     assert all(check.ok for check in checks.values())
     assert checks["client library"].message == "7.3.69, which this binding can use"
     assert checks["versions"].message == (
@@ -241,7 +219,7 @@ def test_a_cluster_cannot_do_without_the_client_library(cluster_file: str) -> No
 def test_a_binding_that_is_newer_than_the_library_is_told_which_one_fits(
     cluster_file: str, binding: Binding
 ) -> None:
-    binding.error = RuntimeError("The installed library supports a maximum version of 730.")
+    binding.refusal = RuntimeError("The installed library supports a maximum version of 730.")
 
     assert "run `pip install 'foundationdb==7.3.*'`" in wrong(f"fdb:{cluster_file}")["client library"]
 
@@ -327,16 +305,7 @@ def test_a_real_cluster_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     cq.configure(cq.open(cluster_url()), "words")
     checks = {check.name: check for check in doctor(cluster_url())}
 
-    assert list(checks) == [
-        *CLUSTER,
-        "store",
-        "versions",
-        *STATUS_CHECKS,
-        "clock",
-        "queue words",
-        "workers",
-        "shards of words",
-    ]
+    assert list(checks) == ALL_OF_A_CLUSTER
     assert [check for check in checks.values() if not check.ok] == []
     assert checks["redundancy"].message.startswith("storage engine ")
     assert checks["shards of words"].message.startswith("shards of queued updates: 1, the hottest with ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import logging
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
@@ -26,49 +25,11 @@ from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.helpers import add, buckets_of, configured, put_built_in
-from tests.observers.worker.workerhelpers import running, told_app
+from tests.observers.telemetry.eventlog import Events
+from tests.observers.telemetry.eventlog import events as events
+from tests.observers.worker.workerhelpers import SECONDS, running, told_app
 
-SECONDS = 60.0
 ROOT = Path(__file__).parents[3]
-
-
-class Events:
-    """All events of this process, in their order."""
-
-    def __init__(self) -> None:
-        self.seen: list[Event] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, event: Event) -> None:
-        with self._changed:
-            self.seen.append(event)
-            self._changed.notify_all()
-
-    def of(self, name: str, **fields: Any) -> list[dict[str, Any]]:
-        """The fields of those of this name that have these."""
-        return [
-            dict(event.fields)
-            for event in self.seen.copy()
-            if event.name == name and fields.items() <= event.fields.items()
-        ]
-
-    def wait_for(self, name: str, **fields: Any) -> dict[str, Any]:
-        """The first such event, once there is one."""
-        with self._changed:
-            found = self._changed.wait_for(lambda: self.of(name, **fields), SECONDS)
-        assert found, f"no {name} with {fields} in {[event.name for event in self.seen]}"
-        return found[0]
-
-
-@pytest.fixture
-def events() -> Iterator[Events]:
-    """What happens during the test."""
-    found = Events()
-    end = subscribe(found)
-    yield found
-    end()
-    for event in found.seen:
-        assert event.fields.keys() == set(event.kind.fields)
 
 
 def nodes() -> Iterator[ast.AST]:

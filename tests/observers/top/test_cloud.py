@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import cq
 from cq import runtime
 from cq.admin.configure import remove_observer
-from cq.config.queue import ObserverConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, NotReady
 from cq.keys import prefix_end
@@ -33,31 +32,17 @@ from cq.observers.top.cloud import (
     encode_entries,
 )
 from cq.observers.top.index import top
-from cq.observers.top.publisher import BUILDING_SECONDS, MARKS, Publisher
+from cq.observers.top.publisher import BUILDING_SECONDS, MARKS
 from cq.observers.top.weights import weights
 from cq.store.transact import transact
 from tests.faults import Calls, FaultyDatabase, WrappedDatabase
 from tests.helpers import put
-from tests.observers.top.tops import FIRST, ToldTop
+from tests.observers.top.tops import FIRST, ToldTop, publish, publisher
 
 SECONDS = 60.0
 DAY = 86_400_000
 
 many = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def publisher(told: ToldTop, db: Any = None) -> Publisher:
-    """A task as a worker of the queue has it."""
-    spec = told.spec
-    observer = ObserverConfig(spec.name, spec.version, dict(spec.settings), told.generation)
-    return Publisher(db or told.db, told.config, observer)
-
-
-def publish(task: Publisher) -> float:
-    """Steps until there is nothing more to do at once; returns what the last one did."""
-    while (pause := task.run()) == 0.0:
-        pass
-    return pause
 
 
 def cloud(told: ToldTop, group: str | None = None) -> Cloud:

@@ -18,8 +18,7 @@ from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
 from tests.faults import TIMED_OUT, WrappedDatabase, WrappedTransaction
 from tests.helpers import is_ended
-from tests.observers.top.test_cloud import publish, publisher
-from tests.observers.top.tops import ToldTop
+from tests.observers.top.tops import ToldTop, publish, publisher
 
 SECONDS = 60.0
 

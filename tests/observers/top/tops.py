@@ -6,10 +6,12 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from cq.config.queue import ObserverConfig
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.top.index import observer, top
+from cq.observers.top.publisher import Publisher
 from cq.store.transact import transact
 from tests.helpers import configured
 
@@ -86,3 +88,17 @@ class ToldTop:
             return {row.key[len(prefix) :]: row.value for row in tr.get_range(prefix, prefix + b"\xff" * 20)}
 
         return transact(self.db, rows)
+
+
+def publisher(told: ToldTop, db: Any = None) -> Publisher:
+    """A task as a worker of the queue has it."""
+    spec = told.spec
+    observer = ObserverConfig(spec.name, spec.version, dict(spec.settings), told.generation)
+    return Publisher(db or told.db, told.config, observer)
+
+
+def publish(task: Publisher) -> float:
+    """Steps until there is nothing more to do at once; returns what the last one did."""
+    while (pause := task.run()) == 0.0:
+        pass
+    return pause

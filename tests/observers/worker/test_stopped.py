@@ -84,8 +84,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     """Workers that release a task after a few failures."""
     monkeypatch.setattr("cq.observers.scheduling.takeover.MANY_FAILURES", 3)
     for module in ("export.task", "export.keeper", "export.failure_note"):
-        monkeypatch.setattr(f"cq.observers.{module}.STOPPED_SECONDS", 0.05)
-    monkeypatch.setattr("cq.observers.outbox.task.FULL_SECONDS", 0.05)
+        monkeypatch.setattr(f"cq.observers.{module}.STOPPED_SECONDS", 0.01)
+    monkeypatch.setattr("cq.observers.outbox.task.FULL_SECONDS", 0.01)
     made = Watched(monkeypatch)
     unsubscribe = subscribe(made.note)
     yield made

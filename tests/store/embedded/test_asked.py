@@ -11,7 +11,7 @@ import pytest
 
 from cq.store.embedded import Database, FDBError
 from cq.store.embedded.snapshots import snapshots
-from tests.store.test_semantics import code_of
+from tests.store.calls import code_of
 
 
 def keys(number: int) -> list[bytes]:

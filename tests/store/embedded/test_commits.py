@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +24,12 @@ from cq.store.embedded.engine import committer
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.conflict_log import ConflictLog
 from cq.store.embedded.file.file_lock import FileLock
+from tests.busy import in_threads
+from tests.store.embedded.transfers import number, transfer
 
 ONE = (1).to_bytes(8, "little")
 SECONDS = 120.0
 """After which a test that still waits has failed: far more than any of these takes."""
-
-
-def number(value: bytes | None) -> int:
-    return int.from_bytes(value or b"", "little")
-
-
-def in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Run in threads, and raise what any of them raises."""
-    errors: list[BaseException] = []
-
-    def guarded(thread: int) -> None:
-        try:
-            work(thread)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(thread,)) for thread in range(count)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    if errors:
-        raise errors[0]
 
 
 class Held:
@@ -157,7 +136,7 @@ def test_one_leader_does_not_work_for_all_others(db: Database) -> None:
         for _ in range(50):
             db.add(b"%d" % thread, ONE)
 
-    in_threads(6, work)
+    in_threads(*(partial(work, thread) for thread in range(6)))
 
     assert len(set(leaders)) > 1
     assert all(number(db[b"%d" % thread]) == 50 for thread in range(6))
@@ -421,27 +400,10 @@ def test_commits_under_way_finish_before_the_store_closes(path: Path) -> None:
 # Serializability
 
 
-def transfer(db: Database, accounts: int, seed: int, rounds: int) -> None:
-    """Move money about: the total never changes, and no account falls below 0."""
-    rng = random.Random(seed)
-    for _ in range(rounds):
-        source, target = rng.sample(range(accounts), 2)
-
-        def run(tr: Transaction, source: int = source, target: int = target) -> None:
-            have = number(tr.get(b"account%d" % source).value)
-            amount = rng.randint(0, have)
-            tr.set(b"account%d" % source, (have - amount).to_bytes(8, "little"))
-            tr.add(b"account%d" % target, amount.to_bytes(8, "little"))
-            total = sum(number(row.value) for row in tr.get_range(b"account", b"account\xff"))
-            assert total == 100 * accounts
-
-        db.transact(run)
-
-
 def test_transfers_of_many_threads_keep_the_total(db: Database) -> None:
     for account in range(6):
         db[b"account%d" % account] = (100).to_bytes(8, "little")
-    in_threads(6, lambda thread: transfer(db, 6, thread, 60))
+    in_threads(*(partial(transfer, db, 6, seed, 60) for seed in range(6)))
 
     assert sum(number(row.value) for row in db.get_range(b"account", b"account\xff")) == 600
 
@@ -449,7 +411,7 @@ def test_transfers_of_many_threads_keep_the_total(db: Database) -> None:
 TRANSFERS = """
 import sys
 from cq.store.embedded import Database
-from tests.store.embedded.test_commits import transfer
+from tests.store.embedded.transfers import transfer
 with Database(sys.argv[1], power_safe=False) as db:
     transfer(db, 6, int(sys.argv[2]), 150)
 """
@@ -477,7 +439,7 @@ def test_transfers_of_several_processes_keep_the_total(db: Database, path: Path)
     for account in range(6):
         db[b"account%d" % account] = (100).to_bytes(8, "little")
     processes = [start(TRANSFERS, path, seed) for seed in range(3)]
-    in_threads(2, lambda thread: transfer(db, 6, 100 + thread, 100))
+    in_threads(*(partial(transfer, db, 6, seed, 100) for seed in (100, 101)))
     for process in processes:
         finish(process)
         assert process.returncode == 0

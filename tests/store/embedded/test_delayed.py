@@ -10,7 +10,8 @@ import pytest
 
 from cq import runtime
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
-from tests.store.test_semantics import code_of
+from tests.clocks import Stopped
+from tests.store.calls import code_of
 
 HOUR = 3_600_000_000
 READS: dict[str, Callable[[Transaction], Any]] = {
@@ -19,18 +20,6 @@ READS: dict[str, Callable[[Transaction], Any]] = {
     "get_key": lambda tr: tr.get_key(KeySelector.first_greater_than(b"a")),
     "watch": lambda tr: tr.watch(b"a"),
 }
-
-
-class Stopped(runtime.Machine):
-    """Time passes only while a thread sleeps, and when the test says so."""
-
-    now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @pytest.fixture

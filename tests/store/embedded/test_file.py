@@ -8,6 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from cq.errors import NotAStore, StoreError
 from cq.store import api
 from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction
 from cq.store.embedded.file import file
+from tests.store.embedded.processes import another_process
 
 
 def assert_refused(path: Path, words: str) -> None:
@@ -83,47 +86,47 @@ def test_a_relative_path_stays_what_it_was(path: Path, monkeypatch: pytest.Monke
         assert db[b"a"] == b"1"
 
 
-def test_text_is_refused(path: Path) -> None:
-    path.write_text("hello, this is not a database at all\n" * 10)
-    assert_refused(path, "not a cq store")
+def make_other(path: Path) -> None:
+    """The database of another program."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE t (x)")
 
 
-def test_a_short_file_is_refused(path: Path) -> None:
-    path.write_bytes(b"SQLite format 3\x00")
-    assert_refused(path, "not a cq store")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.write_text("hello, this is not a database at all\n" * 10), "not a cq store"),
+        (lambda path: path.write_bytes(b"SQLite format 3\x00"), "not a cq store"),
+        (make_other, "another program"),
+        (lambda path: path.mkdir(), "is a directory"),
+    ],
+    ids=["text", "short", "other", "directory"],
+)
+def test_what_is_no_store_is_refused(path: Path, make: Callable[[Path], object], words: str) -> None:
+    make(path)
+    assert_refused(path, words)
 
 
-def test_the_database_of_another_program_is_refused(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE t (x)")
-    connection.commit()
-    connection.close()
-    assert_refused(path, "another program")
-
-
-def test_a_newer_format_is_refused(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("offset", "data", "words"),
+    [
+        (60, (file.FORMAT + 1).to_bytes(4, "big"), "newer version of cq: upgrade"),
+        (100, b"\xa5" * 20_000, "damaged"),
+        (16, b"\x20\x00", "damaged"),  # the size of pages
+        (18, b"\x03", "damaged"),  # what it takes to write
+        (19, b"\x03", "damaged"),  # and to read it
+        (47, b"\x05", "damaged"),  # the format of the schema
+    ],
+)
+def test_a_store_with_other_bytes_is_refused(path: Path, offset: int, data: bytes, words: str) -> None:
     make_store(path)
-    patch(path, 60, (file.FORMAT + 1).to_bytes(4, "big"))
-    assert_refused(path, "newer version of cq: upgrade")
+    patch(path, offset, data)
+    assert_refused(path, words)
 
 
 def test_a_file_cut_short_is_refused(path: Path) -> None:
     make_store(path)
     os.truncate(path, 8 * 4096)
-    assert_refused(path, "damaged")
-
-
-def test_a_file_of_garbage_with_our_header_is_refused(path: Path) -> None:
-    make_store(path)
-    patch(path, 100, b"\xa5" * 20_000)
-    assert_refused(path, "damaged")
-
-
-@pytest.mark.parametrize(("offset", "data"), [(16, b"\x20\x00"), (18, b"\x03"), (19, b"\x03"), (47, b"\x05")])
-def test_a_header_that_has_changed_is_refused(path: Path, offset: int, data: bytes) -> None:
-    """The size of pages, what it takes to write and to read it, and the format of the schema."""
-    make_store(path)
-    patch(path, offset, data)
     assert_refused(path, "damaged")
 
 
@@ -176,9 +179,8 @@ def test_a_schema_that_cq_has_not_made_is_refused_before_it_is_used(
 ) -> None:
     """Reading from such a view does not end; writing with such a trigger fills the memory."""
     make_store(path)
-    connection = sqlite3.connect(path)
-    connection.executescript(change)
-    connection.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(change)
 
     assert_refused(path, words)
     with pytest.raises(NotAStore, match=words):
@@ -325,24 +327,15 @@ def test_a_file_that_somebody_keeps_is_not_called_damaged(
 ) -> None:
     make_store(path)
     monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
-    keeper = subprocess.Popen(
-        [sys.executable, "-c", BUSY, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert keeper.stdout is not None
-    assert keeper.stdout.readline() == b"ready\n"
-
-    with pytest.raises(StoreError, match="is locked by a process that does not release it") as caught:
+    with (
+        another_process(BUSY, path),
+        pytest.raises(StoreError, match="is locked by a process that does not release it") as caught,
+    ):
         Database(path)
 
-    keeper.communicate(timeout=120)
     assert not isinstance(caught.value, NotAStore)
     with Database(path) as db:
         assert db[b"key00000"] is None
-
-
-def test_a_directory_is_refused(path: Path) -> None:
-    path.mkdir()
-    assert_refused(path, "is a directory")
 
 
 def test_a_missing_directory_is_named(path: Path) -> None:

@@ -9,17 +9,12 @@ import pytest
 
 from cq.store.api import METADATA_VERSION
 from cq.store.embedded import Database, FDBError
+from tests.store.calls import code_of, read_version
 
 
 def change(db: Database) -> None:
     """What a change of a configuration does."""
     db.transact(lambda tr: tr.set_versionstamped_value(METADATA_VERSION, bytes(14)))
-
-
-def code_of(call: Any) -> int:
-    with pytest.raises(FDBError) as caught:
-        call()
-    return caught.value.code
 
 
 def metadata(db: Database) -> bytes | None:
@@ -28,35 +23,11 @@ def metadata(db: Database) -> bytes | None:
     return tr.get(METADATA_VERSION).value
 
 
-def read_version(db: Database) -> int:
-    """A read version; its transaction lives until the answer is there."""
-    tr = db.create_transaction()
-    return tr.get_read_version().wait()
-
-
 def test_nothing_is_held_open_for_it(db: Database) -> None:
     tr = db.create_transaction()
     assert tr.get(METADATA_VERSION).value is None
     tr[b"a"] = b"1"
     assert not db._engine._pool._open
-    tr.commit().wait()
-    assert db[b"a"] == b"1"
-
-
-def test_a_change_of_it_conflicts_with_what_has_seen_the_one_before(db: Database) -> None:
-    tr = db.create_transaction()
-    tr.get(METADATA_VERSION).wait()
-    change(db)
-    tr[b"a"] = b"1"
-    assert code_of(tr.commit().wait) == 1020
-    assert db[b"a"] is None
-
-
-def test_a_snapshot_read_of_it_conflicts_with_nothing(db: Database) -> None:
-    tr = db.create_transaction()
-    tr.snapshot.get(METADATA_VERSION).wait()
-    change(db)
-    tr[b"a"] = b"1"
     tr.commit().wait()
     assert db[b"a"] == b"1"
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +10,7 @@ import pytest
 
 from cq.errors import StoreError
 from cq.store.embedded import Database, FDBError, ReadOnlyDatabase
+from tests.store.embedded.processes import another_process
 
 HOLD = """
 import sys
@@ -23,20 +21,6 @@ with Database(sys.argv[1]) as db:
     sys.stdin.read()
 """
 HEADERS = 96  # bytes of the index: SQLite writes both copies when the first process opens the store
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Another process has the store open: the files beside it exist."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"open\n"
-    try:
-        yield
-    finally:
-        process.communicate(timeout=120)
 
 
 @pytest.fixture
@@ -82,7 +66,7 @@ def test_a_reader_waits_for_a_process_that_opens_the_store(
     path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
 ) -> None:
     """The first process with the store open makes the index before it fills it."""
-    with held(path), path.with_name("store.db-shm").open("r+b", buffering=0) as index:
+    with another_process(HOLD, path), path.with_name("store.db-shm").open("r+b", buffering=0) as index:
         reader = ReadOnlyDatabase(path) if is_open else None
         assert reader is None or reader[b"key"] == b"2"
         content = index.read(HEADERS)
@@ -118,6 +102,6 @@ def test_a_reader_goes_on_after_a_time_in_which_it_could_not_read(
 
     assert reader[b"key"] == b"1"
     watch = reader.transact(lambda tr: tr.watch(b"key"))
-    with held(path):
+    with another_process(HOLD, path):
         watch.wait()
     reader.close()

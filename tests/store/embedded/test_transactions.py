@@ -14,29 +14,17 @@ from cq import runtime
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
 from cq.store.embedded.binding.error import RETRYABLE
 from cq.store.embedded.snapshots import snapshots
-from tests.clocks import Jumping, jumping
+from tests.clocks import Jumping, Stopped, jumping
+from tests.store.calls import code_of, read_version
 
 ONE = (1).to_bytes(8, "little")
 
 
-def code_of(call: Callable[[], Any]) -> int:
-    """The error code that a call raises."""
-    with pytest.raises(FDBError) as caught:
-        call()
-    return caught.value.code
-
-
-def commit_code(tr: Transaction) -> int:
+def commit_code(tr: Transaction) -> int | None:
     return code_of(lambda: tr.commit().wait())
 
 
 # Errors
-
-
-def read_version(db: Database) -> int:
-    """A read version; its transaction lives until the answer is there."""
-    tr = db.create_transaction()
-    return tr.get_read_version().wait()
 
 
 def test_an_error_has_number_text_and_survives_pickling() -> None:
@@ -71,13 +59,6 @@ def test_an_overlong_key_is_absent_and_its_clear_does_nothing(db: Database) -> N
     assert tr.get(b"k" * 10_001).value is None
     tr.clear(b"k" * 10_001)
     tr.commit().wait()
-
-
-def test_a_transaction_over_ten_megabytes_is_refused(db: Database) -> None:
-    tr = db.create_transaction()
-    for number in range(101):
-        tr.set(b"%d" % number, bytes(100_000))
-    assert commit_code(tr) == 2101
 
 
 def test_writing_one_key_again_and_again_is_not_too_large(db: Database) -> None:
@@ -133,15 +114,6 @@ def test_an_inverted_conflict_range_is_raised_at_once(db: Database) -> None:
     assert code_of(lambda: tr.add_read_conflict_range(b"b", b"a")) == 2005
     assert code_of(lambda: tr.add_write_conflict_range(b"b", b"a")) == 2005
     tr.commit().wait()
-
-
-def test_a_failed_read_makes_the_commit_fail(db: Database) -> None:
-    tr = db.create_transaction()
-    tr.set_versionstamped_value(b"a", bytes(14))
-    assert code_of(lambda: tr.get(b"a").value) == 1036
-    tr.clear(b"a")
-    assert tr.get(b"a").value is None
-    assert commit_code(tr) == 1036
 
 
 def test_a_read_outside_the_key_space_does_not(db: Database) -> None:
@@ -260,23 +232,10 @@ def test_the_retry_limit_counts_over_tries(db: Database) -> None:
     assert code_of(lambda: tr.on_error(1020).wait()) == 1020
 
 
-class Sleeper(runtime.Machine):
-    """A machine on which only sleep takes time."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def test_back_off_grows_up_to_the_longest_delay(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cq.store.embedded.binding.backoff.random.random", lambda: 1.0)
     delays = []
-    with runtime.using(machine := Sleeper()):
+    with runtime.using(machine := Stopped()):
         tr = db.create_transaction()
         tr.options.set_max_retry_delay(40)
         for _ in range(4):

@@ -11,8 +11,8 @@ import pytest
 
 from cq import runtime
 from cq.store.embedded import Database, Transaction
-from tests.store.embedded.test_delayed import Stopped
-from tests.store.test_semantics import code_of
+from tests.clocks import Stopped
+from tests.store.calls import code_of
 
 FUTURES: dict[str, Callable[[Transaction], Any]] = {
     "stamp": lambda tr: tr.get_versionstamp(),

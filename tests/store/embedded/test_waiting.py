@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from cq.store.embedded import Database, FDBError, Transaction
 from cq.store.embedded.engine import committer, engine
 from cq.store.embedded.file import file_lock
 from cq.store.embedded.file.file_lock import FileLock
+from tests.store.embedded.processes import another_process
 
 NAMED = sys.platform == "linux"
 HOLD = """
@@ -29,18 +29,9 @@ with open(sys.argv[1]) as file:
 """
 
 
-@contextmanager
-def held(path: Path, kind: str = "exclusive") -> Iterator[int]:
+def held(path: Path, kind: str = "exclusive") -> AbstractContextManager[int]:
     """Another process holds the lock of the store at a path; its number. It may only read the lock file."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, f"{path}-lock", kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"held\n"
-    try:
-        yield process.pid
-    finally:
-        process.communicate(timeout=120)
+    return another_process(HOLD, f"{path}-lock", kind)
 
 
 def prepare(db: Database, timeout: int) -> Transaction:

@@ -30,17 +30,6 @@ def settled(db: Database) -> None:
     assert fires(watch)
 
 
-def test_a_watch_fires_when_the_value_changes(db: Database) -> None:
-    value, watch = db.get_and_watch(b"a")
-    assert value.value is None
-    assert not value.present()
-    assert not watch.is_ready()
-    db[b"a"] = b"1"
-
-    assert fires(watch)
-    watch.wait()
-
-
 @pytest.mark.parametrize("write", ["clear", "clear_range", "add"])
 def test_a_watch_fires_on_every_kind_of_write(db: Database, write: str) -> None:
     watch = db.set_and_watch(b"a", b"\x01")
@@ -113,13 +102,6 @@ def test_a_commit_wakes_watches_at_once(db: Database, monkeypatch: pytest.Monkey
         delays.append(fired.get(timeout=60) - committed)
 
     assert min(delays) < 0.02  # the others may have waited for a core
-
-
-def test_a_cancelled_watch_raises_1101(db: Database) -> None:
-    _, watch = db.get_and_watch(b"a")
-    watch.cancel()
-    with pytest.raises(FDBError, match="1101"):
-        watch.wait()
 
 
 def test_closing_ends_watches(path: Path) -> None:
