@@ -169,9 +169,9 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
     lines = (ROOT / "README.md").read_text().splitlines()
 
-    assert [line for line in lines if re.search(pattern[1], line)] == [
-        "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n logical"
-    ]
+    command = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/python -m pytest -n logical"
+    assert [line for line in lines if re.search(pattern[1], line)] == [command]
+    assert f"\n{command}\n" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def dockerfile_steps() -> list[tuple[str, str]]:

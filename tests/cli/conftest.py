@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import invalidate_caches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,11 +103,25 @@ class Here:
     def __call__(self, *args: str) -> Outcome:
         self._monkeypatch.setattr(sys, "argv", ["cq", *args])
         self._capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as ended, modules_imported_anew():
             main()
         status = ended.value.code
         assert isinstance(status, int)
         return Outcome(status, *self._capfd.readouterr())
+
+
+@contextmanager
+def modules_imported_anew() -> Iterator[None]:
+    """Forget the modules of the current folder afterwards: the next command may find other ones of the same names."""
+    folder, path = os.getcwd(), sys.path.copy()
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", "")).startswith(f"{folder}{os.sep}"):
+                del sys.modules[name]
+        invalidate_caches()
 
 
 @pytest.fixture
@@ -117,6 +133,12 @@ def here(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
         monkeypatch.delenv(variable)
     monkeypatch.setenv("CQ_STORE", cli.url)
     return Here(monkeypatch, capfd)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drains in this process wait only a second for tasks that fail repeatedly."""
+    monkeypatch.setattr("cq.observers.worker.drain.PATIENCE_SECONDS", 1.0)
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ import pytest
 
 from cq.config.queue import queue_names
 from cq.store.transact import transact
+from tests.cli.commands import LITTLE
 from tests.cli.conftest import SECONDS, Cli, Here
-
-LITTLE = ("--seconds", "0.1", "--repetitions", "1", "--adders", "1", "--threads", "2", "--keys", "500")
 
 
 def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any, conninfo: str) -> None:

@@ -20,62 +20,9 @@ from cq.observers.export.spec import export_spec
 from cq.observers.outbox.state import DEFAULT_ENV as OUTBOX_ENV
 from cq.observers.top.index import top
 from cq.observers.worker.worker import Worker
-from tests.cli.conftest import VARIABLES, Cli
-from tests.cli.test_usage import COMMANDS
+from tests.cli.commands import COMMANDS, LONG, RUNS
+from tests.cli.conftest import Cli, Here
 
-LONG = {"bench", "demo cells", "demo chat", "demo tags", "demo visits", "demo words", "web", "worker"}
-"""Commands that run for seconds; their help is tested."""
-RUNS = {
-    "add": "add words b=1",
-    "aside drop": "aside drop words --yes",
-    "aside list": "aside list words",
-    "aside retry": "aside retry words",
-    "aside show": "aside show words",
-    "cells add": "cells add c2 embedded:c2.db",
-    "cells drain": "cells drain c1",
-    "cells list": "cells list",
-    "cells move": "cells move ada c1",
-    "cells place": "cells place grace",
-    "cells rebalance": "cells rebalance",
-    "cells resume": "cells resume",
-    "cloud": "cloud words",
-    "configure": "configure new --combiner sum",
-    "delete": "delete words --yes",
-    "doctor": "doctor",
-    "drain": "drain words",
-    "export aside": "export aside words",
-    "export init": "export init words",
-    "export list": "export list",
-    "export rebase": "export rebase words",
-    "export rebuild": "export rebuild words",
-    "export verify": "export verify words --wait 0",
-    "feed append": "feed append chat ann hello",
-    "feed configure": "feed configure chat",
-    "feed delete": "feed delete chat --yes",
-    "feed follow": "feed follow chat ann",
-    "feed list": "feed list",
-    "feed read": "feed read chat ann",
-    "feed verify": "feed verify chat",
-    "get": "get words a",
-    "health": "health",
-    "items": "items words",
-    "limit": "limit words",
-    "outbox aside": "outbox aside words",
-    "outbox init": "outbox init words",
-    "outbox list": "outbox list",
-    "outbox rebase": "outbox rebase words",
-    "outbox remove": "outbox remove words",
-    "outbox retry": "outbox retry words",
-    "pause": "pause words",
-    "purge": "purge words --yes --no-wait",
-    "rebucket": "rebucket words --buckets 2 --no-wait",
-    "resume": "resume words",
-    "series": "series hits a",
-    "settings": "settings",
-    "status": "status",
-    "top": "top words",
-    "verify": "verify words",
-}
 ENDLESS = ["feed follow chat ann", "cloud words --follow", "status --watch", "status --watch --json"]
 FORMATS = [f"items words --format {name}" for name in ("csv", "jsonl", "parquet")]
 SILENT = {
@@ -114,11 +61,6 @@ class Place:
 
     def __init__(self, template: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._template, self._folder, self._monkeypatch = template, folder, monkeypatch
-        monkeypatch.chdir(folder)
-        for variable in VARIABLES:
-            monkeypatch.setenv(variable, "")
-            monkeypatch.delenv(variable)
-        monkeypatch.setenv("CQ_STORE", f"embedded:{folder / 'cli.db'}")
         for variable in ("CQ_REPORTING_URL", OUTBOX_ENV):
             monkeypatch.setenv(variable, f"sqlite:///{folder / 'tables.db'}")
 
@@ -149,7 +91,8 @@ class Place:
 
 
 @pytest.fixture
-def place(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(here: Here, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """In the folder and the environment of `here`."""
     return Place(template, tmp_path, monkeypatch)
 
 
@@ -211,8 +154,8 @@ def test_a_command_that_runs_for_long_ends_with_its_output(
     assert "Broken pipe" not in capfd.readouterr().err
 
 
-def test_a_dashboard_without_room_for_its_address_ends(cli: Cli) -> None:
-    cli.run("configure", "words", "--combiner", "sum")
+def test_a_dashboard_without_room_for_its_address_ends(here: Here, cli: Cli) -> None:
+    here("configure", "words", "--combiner", "sum")
     with open("/dev/full", "wb") as full:
         ended = cli.run("web", "--listen", "127.0.0.1:0", stdout=full)
 
@@ -243,12 +186,12 @@ def test_help_needs_a_reader_and_room(place: Place, capfd: pytest.CaptureFixture
     assert capfd.readouterr().err == "cq: [Errno 28] No space left on device\n"
 
 
-def test_a_pipe_gets_what_is_printed_beside_a_progress_display(cli: Cli) -> None:
+def test_a_pipe_gets_what_is_printed_beside_a_progress_display(here: Here, cli: Cli) -> None:
     """The display is on the terminal of standard error, and must not draw the results to it."""
-    cli.run("cells", "add", "c1", "embedded:c1.db")
-    cli.run("cells", "place", "ada", "grace")
-    cli.run("cells", "drain", "c1")
-    cli.run("cells", "add", "c2", "embedded:c2.db")
+    here("cells", "add", "c1", "embedded:c1.db")
+    here("cells", "place", "ada", "grace")
+    here("cells", "drain", "c1")
+    here("cells", "add", "c2", "embedded:c2.db")
     ours, theirs = os.openpty()
     moved = cli.run("cells", "rebalance", "--json", stderr=theirs)
     os.close(theirs)

@@ -16,7 +16,6 @@ import pytest
 import cq
 from cq.config.flags import read_flags
 from cq.config.queue import read_config
-from cq.keys import QueueKeys
 from cq.observers.top.former import FormerTopTask
 from cq.store.transact import transact
 from tests.cli.conftest import SECONDS, Cli, Here
@@ -259,10 +258,10 @@ def sums(number: int) -> dict[str, int]:
     return {key: value for key, value in total.items() if value}
 
 
-def items(cli: Cli) -> dict[str, int]:
+def items(here: Here) -> dict[str, int]:
     """All values, once everything is combined."""
-    assert cli.run("worker", "--drain").status == 0
-    return {row["key"]: row["value"] for row in cli.run("items", "words", "--json").rows()}
+    assert here("worker", "--drain").status == 0
+    return {row["key"]: row["value"] for row in here("items", "words", "--json").rows()}
 
 
 def test_a_file_is_added_once_and_lines_appended_later_too(here: Here, cli: Cli) -> None:
@@ -275,7 +274,7 @@ def test_a_file_is_added_once_and_lines_appended_later_too(here: Here, cli: Cli)
     assert again == [{"queue": "words", "added": 0, "refused": 0}]
     file.write_bytes(b"".join(lines(5000)))
     assert here("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"] == 2000
-    assert items(cli) == sums(5000)
+    assert items(here) == sums(5000)
 
 
 def test_lines_of_other_times_are_not_called_added(here: Here, cli: Cli) -> None:
@@ -291,17 +290,17 @@ def test_lines_of_other_times_are_not_called_added(here: Here, cli: Cli) -> None
         "added 1 update to queue 'words'\n",
         "cq: 2 updates are not added: their time is too long ago or in the future\n",
     )
-    assert items(cli) == {"a": 1}
+    assert items(here) == {"a": 1}
     again = cli.run("add", "words", "--jsonl", "-", "--json", stdin=text.encode()).rows()
     assert again == [{"queue": "words", "added": 1, "refused": 2}]
 
 
-def test_standard_input_and_pipes_are_not_remembered(cli: Cli) -> None:
-    cli.run("configure", "words", "--combiner", "sum")
+def test_standard_input_and_pipes_are_not_remembered(here: Here, cli: Cli) -> None:
+    here("configure", "words", "--combiner", "sum")
     for name in ("-", "/dev/stdin"):
         assert cli.run("add", "words", "--jsonl", name, stdin=b"".join(lines(100))).status == 0
 
-    assert items(cli) == {key: 2 * value for key, value in sums(100).items()}
+    assert items(here) == {key: 2 * value for key, value in sums(100).items()}
 
 
 def test_a_bad_line_is_named_and_all_before_it_are_added(here: Here, cli: Cli) -> None:
@@ -319,7 +318,7 @@ def test_a_bad_line_is_named_and_all_before_it_are_added(here: Here, cli: Cli) -
     )
     file.write_bytes(b"".join(good) + b'{"key": "word 1", "update": 1}\n')
     assert here("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"] == 1
-    assert items(cli) == {**sums(2500), "word 1": sums(2500)["word 1"] + 1}
+    assert items(here) == {**sums(2500), "word 1": sums(2500)["word 1"] + 1}
 
 
 def test_a_file_that_has_changed_is_refused(here: Here, cli: Cli) -> None:
@@ -333,7 +332,7 @@ def test_a_file_that_has_changed_is_refused(here: Here, cli: Cli) -> None:
 
     assert ended.status == 2
     assert "the file has changed before byte" in ended.err
-    assert items(cli) == sums(10)
+    assert items(here) == sums(10)
 
 
 DIE_AT_BATCH = """
@@ -357,46 +356,19 @@ json_lines._add = add_or_die
 
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_load_that_dies_at_a_batch_goes_on_there(cli: Cli, batch: int, committed: bool) -> None:
+def test_a_load_that_dies_at_a_batch_goes_on_there(here: Here, cli: Cli, batch: int, committed: bool) -> None:
     """Before the batch is committed, and after that, but before anything else is done."""
-    cli.run("configure", "words", "--combiner", "sum")
+    here("configure", "words", "--combiner", "sum")
     (cli.folder / "updates.jsonl").write_bytes(b"".join(lines(9000)))
     (cli.folder / "sitecustomize.py").write_text(DIE_AT_BATCH.format(batch=batch, committed=committed))
-    usual = cli.environment["PYTHONPATH"]
-    cli.environment["PYTHONPATH"] = f"{cli.folder}{os.pathsep}{usual}"
+    cli.environment["PYTHONPATH"] = f"{cli.folder}{os.pathsep}{cli.environment['PYTHONPATH']}"
     died = cli.run("add", "words", "--jsonl", "updates.jsonl")
-    cli.environment["PYTHONPATH"] = usual
 
-    added = cli.run("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"]
+    added = here("add", "words", "--jsonl", "updates.jsonl", "--json").rows()[0]["added"]
 
     assert died.status == -signal.SIGKILL
     assert added == 9000 - 2000 * (batch if committed else batch - 1)
-    assert items(cli) == sums(9000)
-
-
-@pytest.mark.parametrize("batches", [1, 4])
-def test_a_load_that_is_killed_loses_and_repeats_nothing(cli: Cli, db: Any, batches: int) -> None:
-    """Killed once so many batches are committed, at whatever point it has then reached."""
-    file = cli.folder / "updates.jsonl"
-    file.write_bytes(b"".join(lines(30_000)))
-    cq.configure(db, "words")
-    position = QueueKeys("words").load(os.fsencode(file))
-    watch = watch_key(db, position)
-    loading = cli.start("add", "words", "--jsonl", "updates.jsonl")
-    for _ in range(batches):
-        watch.wait()
-        watch = watch_key(db, position)
-
-    loading.kill()
-    loading.wait()
-
-    assert cli.run("add", "words", "--jsonl", "updates.jsonl").status == 0
-    assert items(cli) == sums(30_000)
-
-
-def watch_key(db: Any, key: bytes) -> Any:
-    """A future that is ready when the key has got another value."""
-    return transact(db, lambda tr: tr.watch(key))
+    assert items(here) == sums(9000)
 
 
 def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:

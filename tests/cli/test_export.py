@@ -15,7 +15,7 @@ import cq
 from cq.observers.sql.configured import export_tasks, find_export
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
-from tests.cli.conftest import Cli, Here
+from tests.cli.conftest import Here
 from tests.observers.sql.sqlhelpers import combine
 
 
@@ -172,18 +172,3 @@ def test_a_missing_driver_is_an_error_with_the_extra(here: Here, monkeypatch: py
     assert (ended.status, ended.out) == (1, "")
     assert ended.err.endswith("is not installed: run `pip install 'combine-queue[postgresql]'`\n")
     assert ended.err.count("\n") == 1
-
-
-def test_a_worker_process_exports(cli: Cli, tmp_path: Path) -> None:
-    """The commands as they are run, one after the other."""
-    file = tmp_path / "report.db"
-    cli.environment["CQ_REPORTING_URL"] = f"sqlite:///{file}"
-    for args in (
-        ["configure", "words", "--export", "word_counts"],
-        ["export", "init", "words"],
-        ["add", "words", "a=1", "b=2"],
-        ["worker", "words", "--drain"],
-    ):
-        assert cli.run(*args).status == 0
-    assert list(rows(file)) == [("a", 1), ("b", 2)]
-    assert cli.run("export", "verify", "words").status == 0

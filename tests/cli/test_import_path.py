@@ -10,8 +10,8 @@ import pytest
 
 import cq
 from cq.store.transact import transact
+from tests.cli.commands import LITTLE
 from tests.cli.conftest import Cli
-from tests.cli.test_bench import LITTLE
 
 TRAP = """
 import os

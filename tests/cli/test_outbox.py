@@ -23,6 +23,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Co
         yield connection
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Connection) -> None:
     here("configure", "words", "--combiner", "sum")
     assert here("outbox", "list").out == "no queue has an outbox: begin with `cq outbox init QUEUE`\n"

@@ -14,7 +14,7 @@ from cq.observers.scheduling.membership import Membership
 from cq.queue.limits import compare
 from cq.testing import assert_values, drain
 from tests.cli.conftest import SECONDS, Cli, Here
-from tests.cli.test_worker import running
+from tests.cli.workers import running
 
 
 @pytest.fixture
@@ -28,18 +28,18 @@ def words(db: Any) -> Any:
     return queue
 
 
-def test_with_workers_they_wait_until_it_is_done(cli: Cli, db: Any, words: Any) -> None:
+def test_with_workers_they_wait_until_it_is_done(here: Here, cli: Cli, db: Any, words: Any) -> None:
     worker = running(cli)
-    assert cli.run("rebucket", "words", "--buckets", "9").out == "queue 'words' has 9 buckets\n"
-    assert cli.run("drain", "words").out == "queue 'words' is drained\n"
+    assert here("rebucket", "words", "--buckets", "9").out == "queue 'words' has 9 buckets\n"
+    assert here("drain", "words").out == "queue 'words' is drained\n"
     assert_values(db, "words", {"a": 2, "b": 1})
     db.transact(lambda tr: words.add(tr, {"a": 1}))
-    assert cli.run("purge", "words", "--yes").out == "queue 'words' is purged\n"
+    assert here("purge", "words", "--yes").out == "queue 'words' is purged\n"
     assert_values(db, "words", {})
-    assert cli.run("delete", "words", "--yes", "--json").rows() == [
+    assert here("delete", "words", "--yes", "--json").rows() == [
         {"queue": "words", "done": "deleted", "levels": []}
     ]
-    assert cli.run("status", "words").status == 1
+    assert here("status", "words").status == 1
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(SECONDS) == 0
 
@@ -132,6 +132,7 @@ def test_a_comparison_of_a_table_reports_that_no_worker_exports(here: Here, cli:
     assert with_another[1].startswith("no live worker exports queue 'words': start one with the role export")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_comparison_of_a_table_does_not_wait_for_a_stopped_export(here: Here, cli: Cli) -> None:
     table = cli.folder / "report.db"
     os.environ["CQ_REPORTING_URL"] = f"sqlite:///{table}"  # `here` puts it back
@@ -167,14 +168,14 @@ def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here) -> None:
 
 @pytest.mark.usefixtures("words")
 @pytest.mark.parametrize("command", ["purge", "delete"])
-def test_nothing_is_deleted_unless_somebody_is_sure(cli: Cli, db: Any, command: str) -> None:
-    ended = cli.run(command, "words")
+def test_nothing_is_deleted_unless_somebody_is_sure(here: Here, db: Any, command: str) -> None:
+    ended = here(command, "words")
     assert ended.status == 2
     assert "Confirm with --yes" in ended.err
     drain(db)
     assert_values(db, "words", {"a": 2, "b": 1})
     for missing in ("purge", "delete", "drain"):
-        assert "not configured" in cli.run(missing, "none", *(["--yes"] if missing != "drain" else [])).err
+        assert "not configured" in here(missing, "none", *(["--yes"] if missing != "drain" else [])).err
 
 
 def test_limits_are_shown_set_and_removed(here: Here, db: Any, words: Any) -> None:

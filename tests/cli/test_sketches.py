@@ -26,7 +26,7 @@ from cq.store.transact import transact
 from cq.tables import to_arrow
 from cq.testing import drain
 from tests.cli.conftest import BOTH_STORES, Here
-from tests.helpers import add, get, put, stored
+from tests.helpers import add, put, stored
 
 
 @pytest.fixture
@@ -154,13 +154,20 @@ def test_without_the_package_commands_say_what_to_install(
         assert error.count("\n") == 1
 
 
+def damage(db: Any, *names: str) -> None:
+    """Cut the sketches of the key `home` in these queues."""
+    for name in names:
+        for key, value in stored(db, QueueKeys(name).values()):
+            if b"home" in key:
+                put(db, {key: codec.encode(Distinct(codec.decode(value).data[:-1]))})
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet", "jsonl", None])
 def test_a_damaged_sketch_is_named_after_all_other_rows(here: Here, db: Any, form: str | None) -> None:
     cq.configure(db, "visitors", combiner="distinct", buckets=1)
     add(db, "visitors", {"home": ["ann", "bob"], "help": "ann"})
     drain(db)
-    whole = get(db, "visitors", "home").data
-    put(db, {QueueKeys("visitors").value(codec.encode("home")): codec.encode(Distinct(whole[:-1]))})
+    damage(db, "visitors")
     path = Path(f"visitors.{form}")
 
     ended = here("items", "visitors", *(["--format", form, "--output", str(path)] if form else []))
@@ -186,10 +193,7 @@ def test_a_series_with_a_damaged_sketch_has_all_other_periods(here: Here, db: An
     cq.configure(db, "visitors", combiner="distinct", rollup="1m:2h,1h:2d", buckets=1)
     add(db, "visitors", {"home": ["ann", "bob"], "help": "ann"})
     drain(db)
-    for level in ("visitors", "visitors.1m"):
-        for key, value in stored(db, QueueKeys(level).values()):
-            if b"home" in key:
-                put(db, {key: codec.encode(Distinct(codec.decode(value).data[:-1]))})
+    damage(db, "visitors", "visitors.1m")
 
     def message(level: str) -> str:
         return (
@@ -220,9 +224,7 @@ def test_a_window_with_a_damaged_slice_has_all_other_totals(here: Here, db: Any)
     cq.configure(db, "visitors", combiner="distinct", window=(3600, 60), buckets=1)
     add(db, "visitors", {"home": "ann", "help": "ann"})
     drain(db)
-    for key, value in stored(db, QueueKeys("visitors.slices").values()):
-        if b"home" in key:
-            put(db, {key: codec.encode(Distinct(codec.decode(value).data[:-1]))})
+    damage(db, "visitors.slices")
 
     for words in (("get", "visitors.window", "home", "help"), ("items", "visitors.window")):
         ended = here(*words)

@@ -22,7 +22,7 @@ from cq.observers.scheduling.members import read_members
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import SECONDS, Cli
-from tests.cli.test_worker import running
+from tests.cli.workers import running
 
 TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "10"))
 OLDEST: Final = 25.0

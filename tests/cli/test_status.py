@@ -11,10 +11,11 @@ import cq
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from tests.cli.conftest import SECONDS, Cli, Here
-from tests.cli.test_worker import add, running, wait_for, wait_for_workers
+from tests.cli.workers import running, wait_for, wait_for_workers
+from tests.helpers import add
 
 
-def test_workers_and_what_they_do_are_shown(cli: Cli, db: Any) -> None:
+def test_workers_and_what_they_do_are_shown(here: Here, cli: Cli, db: Any) -> None:
     cq.configure(db, "words")
     cq.configure(db, "other")
     worker = running(cli, "words")
@@ -24,10 +25,10 @@ def test_workers_and_what_they_do_are_shown(cli: Cli, db: Any) -> None:
 
     # Its first beat comes before it has taken up its tasks, the next one within seconds.
     deadline = time.monotonic() + SECONDS
-    while not (last := cli.run("status", "--json").rows()[-1])["workers"][0]["buckets"]:
+    while not (last := here("status", "--json").rows()[-1])["workers"][0]["buckets"]:
         assert time.monotonic() < deadline
-    *queues, last = cli.run("status", "--json").rows()
-    shown = cli.run("status").out
+    *queues, last = here("status", "--json").rows()
+    shown = here("status").out
 
     assert [queue["name"] for queue in queues] == ["other", "words"]
     assert [queue["workers"] for queue in queues] == [0, 1]
@@ -93,14 +94,14 @@ def test_a_worker_without_history_stores_none(here: Here, db: Any) -> None:
     assert sum(minute["updates"] for minute in found["minutes"]) == 0
 
 
-def test_health_is_told_by_the_exit_status(cli: Cli, db: Any) -> None:
+def test_health_is_told_by_the_exit_status(here: Here, cli: Cli, db: Any) -> None:
     cq.configure(db, "words")
-    ended = cli.run("health", "--here")
+    ended = here("health", "--here")
     assert (ended.status, ended.err) == (1, "")
     assert ended.out.startswith("no worker is alive on ")
     running(cli)
     wait_for_workers(db, 1)
-    ended = cli.run("health", "--here")
+    ended = here("health", "--here")
     assert (ended.status, ended.out) == (0, "healthy\n")
 
 

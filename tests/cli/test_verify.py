@@ -12,7 +12,7 @@ from cq.keys import QueueKeys
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.layout import shown
-from tests.cli.conftest import Cli, Here
+from tests.cli.conftest import Here
 from tests.helpers import add
 
 KEYS = QueueKeys("words")
@@ -122,12 +122,3 @@ def test_a_reporting_database_that_does_not_answer_is_an_error(
     ended = here("verify", "words", "--reporting-url-env", "CQ_NOWHERE")
 
     assert (ended.status, ended.err.count("\n"), ended.err[:4]) == (1, 1, "cq: ")
-
-
-def test_it_runs_as_a_command(cli: Cli) -> None:
-    cli.run("configure", "words", "--combiner", "sum")
-    cli.run("add", "words", "a=1")
-
-    ended = cli.run("verify", "words")
-
-    assert (ended.status, ended.out) == (0, "")

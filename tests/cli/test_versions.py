@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import cq
 from cq.config.queue import QueueConfig, read_config
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Here
 
 SHOP = """
 import cq
@@ -24,63 +25,63 @@ app.queue("orders", observers=[cq.Observer("count", VERSION, count, clear=CLEAR)
 """
 
 
-def write_app(cli: Cli, version: int, *, clears: bool) -> None:
+def write_app(version: int, *, clears: bool) -> None:
     text = SHOP.replace("VERSION", str(version)).replace("CLEAR", "clear" if clears else "None")
     text += "#" * version  # of another length, so that Python compiles it anew
-    (cli.folder / "shop.py").write_text(text)
+    Path("shop.py").write_text(text)
 
 
-def total(cli: Cli) -> str:
-    assert cli.run("worker", "--app", "shop:app", "--drain").status == 0
-    return cli.run("get", "totals", "all").out
+def total(here: Here) -> str:
+    assert here("worker", "--app", "shop:app", "--drain").status == 0
+    return here("get", "totals", "all").out
 
 
-def made(cli: Cli, *, clears: bool) -> None:
-    write_app(cli, 1, clears=clears)
-    cli.run("configure", "totals", "--key", "str")
-    cli.run("configure", "orders", "--key", "str", "--app", "shop:app")
-    cli.run("add", "orders", "ada=1", "bob=2")
-    assert total(cli) == "all\t3\n"
-    write_app(cli, 2, clears=clears)
+def made(here: Here, *, clears: bool) -> None:
+    write_app(1, clears=clears)
+    here("configure", "totals", "--key", "str")
+    here("configure", "orders", "--key", "str", "--app", "shop:app")
+    here("add", "orders", "ada=1", "bob=2")
+    assert total(here) == "all\t3\n"
+    write_app(2, clears=clears)
 
 
 def test_a_new_version_of_an_observer_is_confirmed_and_clears_what_the_former_one_wrote(
-    cli: Cli, db: Any
+    here: Here,
 ) -> None:
-    made(cli, clears=True)
+    made(here, clears=True)
 
-    refused = cli.run("configure", "orders", "--key", "str", "--app", "shop:app")
+    refused = here("configure", "orders", "--key", "str", "--app", "shop:app")
 
     assert refused.status == 2
     assert "2 keys of queue 'orders' will be reported again, each as new, to count@1 → count@2" in refused.err
     assert "cleared first. Go on? Confirm with --yes: standard input is not a terminal" in refused.err
-    assert "observers count@1" in cli.run("configure", "orders").out
-    assert cli.run("configure", "orders", "--app", "shop:app", "--yes").status == 0
-    assert total(cli) == "all\t3\n"
-    assert cli.run("configure", "orders", "--app", "shop:app").status == 0, "nothing is reported again"
+    assert "observers count@1" in here("configure", "orders").out
+    assert here("configure", "orders", "--app", "shop:app", "--yes").status == 0
+    assert total(here) == "all\t3\n"
+    assert here("configure", "orders", "--app", "shop:app").status == 0, "nothing is reported again"
 
 
-def test_an_observer_without_a_clear_says_that_values_will_count_twice(cli: Cli, db: Any) -> None:
-    made(cli, clears=False)
+def test_an_observer_without_a_clear_says_that_values_will_count_twice(here: Here) -> None:
+    made(here, clears=False)
 
-    refused = cli.run("configure", "orders", "--key", "str", "--app", "shop:app")
+    refused = here("configure", "orders", "--key", "str", "--app", "shop:app")
 
     assert refused.status == 2
     assert "what it has written stays, as it has no function `clear`" in refused.err
-    assert cli.run("configure", "orders", "--app", "shop:app", "--yes").status == 0
-    assert total(cli) == "all\t6\n"
+    assert here("configure", "orders", "--app", "shop:app", "--yes").status == 0
+    assert total(here) == "all\t6\n"
 
 
-def test_a_rebuild_of_an_observer_of_the_application_is_confirmed_and_clears(cli: Cli, db: Any) -> None:
-    made(cli, clears=True)
-    write_app(cli, 1, clears=True)
+def test_a_rebuild_of_an_observer_of_the_application_is_confirmed_and_clears(here: Here) -> None:
+    made(here, clears=True)
+    write_app(1, clears=True)
 
-    refused = cli.run("configure", "orders", "--app", "shop:app", "--rebuild", "count")
+    refused = here("configure", "orders", "--app", "shop:app", "--rebuild", "count")
 
     assert refused.status == 2
     assert "to count@1 (rebuilt): what it has written is cleared first" in refused.err
-    assert cli.run("configure", "orders", "--app", "shop:app", "--rebuild", "count", "--yes").status == 0
-    assert total(cli) == "all\t3\n"
+    assert here("configure", "orders", "--app", "shop:app", "--rebuild", "count", "--yes").status == 0
+    assert total(here) == "all\t3\n"
 
 
 READINGS = """
@@ -98,46 +99,50 @@ app.queue("readings", combiner=cq.Combiner("summary", VERSION, summarise, conver
 """
 
 
-def test_a_combiner_is_changed_to_a_later_version_in_one_command(cli: Cli, db: Any) -> None:
+def make_readings(here: Here) -> None:
+    """A queue with an update, by the first of two versions of an application."""
     for version in (1, 2):
-        (cli.folder / f"readings{version}.py").write_text(READINGS.replace("VERSION", str(version)))
-    cli.run("configure", "readings", "--key", "str", "--value", "list", "--app", "readings1:app")
-    cli.run("add", "readings", "attic=[1, 21]")
-    assert cli.run("worker", "--drain", "--app", "readings1:app").status == 0
-    cli.run("add", "readings", "attic=[1, 25]")
+        Path(f"readings{version}.py").write_text(READINGS.replace("VERSION", str(version)))
+    here("configure", "readings", "--key", "str", "--value", "list", "--app", "readings1:app")
+    here("add", "readings", "attic=[1, 21]")
 
-    refused = cli.run("configure", "readings", "--app", "readings2:app")
+
+def test_a_combiner_is_changed_to_a_later_version_in_one_command(cli: Cli, here: Here, db: Any) -> None:
+    make_readings(here)
+    assert here("worker", "--drain", "--app", "readings1:app").status == 0
+    here("add", "readings", "attic=[1, 25]")
+
+    refused = here("configure", "readings", "--app", "readings2:app")
     with cli.start("configure", "readings", "--app", "readings2:app", "--yes") as configuring:
         while read(db).conversion is None:
             assert configuring.poll() is None
-        cli.run("add", "readings", "attic=[1, 400]")
-        former = cli.run("worker", "--drain", "--app", "readings1:app")
+        here("add", "readings", "attic=[1, 400]")
+        former = here("worker", "--drain", "--app", "readings1:app")
         status = configuring.wait(30)
-    assert cli.run("worker", "--drain", "--app", "readings2:app").status == 0
+    assert here("worker", "--drain", "--app", "readings2:app").status == 0
 
     assert refused.status == 2
     assert "changes from summary@1 to summary@2" in refused.err
     assert "convert 1 value, and continue. Go on? Confirm with --yes" in refused.err
     assert status == 0, former.err
-    assert cli.run("get", "readings", "attic").out == "attic\t[3, 5000]\n"
+    assert here("get", "readings", "attic").out == "attic\t[3, 5000]\n"
     assert read(db).conversion is None
     assert [str(each) for each in (read(db).combiner, *read(db).observers)] == ["summary@2", "seen@2"]
 
 
-def test_other_settings_are_shown_and_changed_while_the_combiner_changes(cli: Cli, db: Any) -> None:
-    for version in (1, 2):
-        (cli.folder / f"readings{version}.py").write_text(READINGS.replace("VERSION", str(version)))
-    cli.run("configure", "readings", "--key", "str", "--value", "list", "--app", "readings1:app")
-    cli.run("add", "readings", "attic=[1, 21]")
+def test_other_settings_are_shown_and_changed_while_the_combiner_changes(
+    cli: Cli, here: Here, db: Any
+) -> None:
+    make_readings(here)
     with cli.start("configure", "readings", "--app", "readings2:app", "--yes") as configuring:
         while read(db).conversion is None:
             assert configuring.poll() is None
         configuring.kill()
 
-    shown = cli.run("configure", "readings")
-    changed = cli.run("configure", "readings", "--priority", "20")
-    again = cli.run("configure", "readings", "--app", "readings2:app")
-    status = cli.run("status")
+    shown = here("configure", "readings")
+    changed = here("configure", "readings", "--priority", "20")
+    again = here("configure", "readings", "--app", "readings2:app")
+    status = here("status")
 
     assert "workers with summary@1 must combine its former updates" in status.out
     assert (shown.status, changed.status) == (0, 0), shown.err + changed.err

@@ -8,9 +8,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import time
 import urllib.request
-from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,15 +19,12 @@ import pytest
 import cq
 from cq.admin.queue_status import is_drained
 from cq.cli.shared.exit_status import LEFT
-from cq.config.queue import read_config
-from cq.keys import QueueKeys
-from cq.keys import membership as workerkeys
 from cq.observers.monitoring.findings import Finding, find_remarks
 from cq.observers.monitoring.store_overview import overview
-from cq.observers.scheduling.members import Member, read_members
-from cq.store.transact import transact
+from cq.observers.scheduling.members import Member
 from tests.cli.conftest import SECONDS, Cli, Here
-from tests.helpers import event_of, free_ports
+from tests.cli.workers import running, said, wait_for, wait_for_workers
+from tests.helpers import add, free_ports
 
 APP = """
 import cq
@@ -49,41 +44,6 @@ app.queue("words", observers=[count_lengths, refuse])
 """
 
 
-def wait_until(process: subprocess.Popen[bytes], line: bytes) -> None:
-    """Read what the process says until it says this."""
-    assert process.stderr is not None
-    for said in process.stderr:
-        if line in said:
-            return
-    raise AssertionError(f"it ended with {process.wait()} and has not said {line!r}")
-
-
-def running(
-    cli: Cli, *args: str, until: bytes = b"waiting for updates", **settings: Any
-) -> subprocess.Popen[bytes]:
-    """A worker that waits for updates."""
-    worker = cli.start("worker", *args, **settings)
-    wait_until(worker, until)
-    return worker
-
-
-def wait_for(db: Any, name: str, key: Any, value: Any) -> None:
-    """Wait until the key has this value."""
-    queue, stored = cq.CombineQueue(name), QueueKeys(name)
-    encoded = transact(db, lambda tr: read_config(tr, name)).key.encoder()(key)
-    while True:
-        found, watch = transact(db, lambda tr: (queue.get(tr, key), tr.watch(stored.value(encoded))))
-        if found == value:
-            watch.cancel()
-            return
-        fired = event_of(watch)
-        assert fired.wait(SECONDS), f"{key!r} has the value {found!r}, not {value!r}"
-
-
-def add(db: Any, name: str, updates: dict[Any, Any]) -> None:
-    transact(db, lambda tr: cq.CombineQueue(name).add(tr, updates))
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_combines_what_comes_until_it_is_told_to_stop(cli: Cli, db: Any, number: int) -> None:
     cq.configure(db, "words")
@@ -100,27 +60,23 @@ def test_a_worker_combines_what_comes_until_it_is_told_to_stop(cli: Cli, db: Any
     assert b'"rows": 3, "reported": 3' in out
 
 
-def test_a_worker_without_names_combines_queues_configured_later(cli: Cli, db: Any) -> None:
-    running(cli)
-    cq.configure(db, "late")
-    add(db, "late", {"a": 1})
-
-    wait_for(db, "late", "a", 1)
-
-
-def test_a_worker_told_twice_ends_at_once(cli: Cli, db: Any) -> None:
-    """The first signal waits for the pass under way: here one that never ends."""
+def endless(here: Here, cli: Cli, *options: str) -> subprocess.Popen[bytes]:
+    """A worker in a pass that does not end."""
     (cli.folder / "endless.py").write_text(
         "import sys, threading\nimport cq\napp = cq.App()\n"
+        "@app.observer('words')\n"
         "def endless(tr, changes):\n"
         "    print('in the observer', file=sys.stderr, flush=True)\n"
         "    threading.Event().wait()\n"
-        "app.queue('words', observers=[endless])\n"
     )
-    assert cli.run("configure", "words", "--app", "endless:app").status == 0
-    add(db, "words", {"a": 1})
-    worker = running(cli, "--app", "endless:app")
-    wait_until(worker, b"in the observer")
+    assert here("configure", "words", "--app", "endless:app").status == 0
+    here("add", "words", "a=1")
+    return running(cli, "--app", "endless:app", *options, until=b"in the observer")
+
+
+def test_a_worker_told_twice_ends_at_once(here: Here, cli: Cli, db: Any) -> None:
+    """The first signal waits for the pass under way: here one that never ends."""
+    worker = endless(here, cli)
 
     worker.send_signal(signal.SIGTERM)
     # The second one counts once the handler of the first has run; another SIGTERM does no harm before.
@@ -148,11 +104,11 @@ def test_drain_ends_when_all_is_combined_and_says_what_it_did(here: Here) -> Non
     assert here("get", "others", "a").status == 3
 
 
-def test_code_comes_from_the_app_only_and_a_failing_key_is_set_aside(cli: Cli) -> None:
-    (cli.folder / "shop.py").write_text(APP)
-    cli.run("configure", "lengths", "--key", "int")
-    cli.run("configure", "words", "--app", "shop:app")
-    cli.run("add", "words", "ab=2", "cd=1", "bad=1")
+def test_code_comes_from_the_app_only_and_a_failing_key_is_set_aside(here: Here, cli: Cli) -> None:
+    Path("shop.py").write_text(APP)
+    here("configure", "lengths", "--key", "int")
+    here("configure", "words", "--app", "shop:app")
+    here("add", "words", "ab=2", "cd=1", "bad=1")
 
     without = cli.run("worker", "--drain")
     by_name = cli.run("worker", "words", "--drain")
@@ -164,23 +120,23 @@ def test_code_comes_from_the_app_only_and_a_failing_key_is_set_aside(cli: Cli) -
     assert "start it with --app" in by_name.err.splitlines()[-1]
     assert drained.status == 0
     assert "set aside 'bad': observer 'refuse': ValueError: not this one" in drained.err
-    assert cli.run("items", "lengths").out == "2\t3\n"
-    assert cli.run("status", "words", "--json").rows()[0]["aside"] == 1
-    assert cli.run("get", "words", "bad").status == 3
+    assert here("items", "lengths").out == "2\t3\n"
+    assert here("status", "words", "--json").rows()[0]["aside"] == 1
+    assert here("get", "words", "bad").status == 3
 
 
-def test_a_key_set_aside_is_shown_with_the_frames_of_the_applications_code(cli: Cli) -> None:
-    (cli.folder / "shop.py").write_text(APP)
-    cli.run("configure", "lengths", "--key", "int")
-    cli.run("configure", "words", "--app", "shop:app")
-    cli.run("add", "words", "bad=1")
+def test_a_key_set_aside_is_shown_with_the_frames_of_the_applications_code(here: Here, cli: Cli) -> None:
+    Path("shop.py").write_text(APP)
+    here("configure", "lengths", "--key", "int")
+    here("configure", "words", "--app", "shop:app")
+    here("add", "words", "bad=1")
     drained = cli.run("worker", "--drain", "--app", "shop:app")
-    cli.run("add", "words", "bad=2")
-    cli.run("worker", "--drain", "--app", "shop:app")
+    here("add", "words", "bad=2")
+    here("worker", "--drain", "--app", "shop:app")
 
-    shown = cli.run("aside", "show", "words", "bad")
-    first, second = cli.run("aside", "show", "words", "bad", "--json").rows()
-    (listed,) = cli.run("aside", "list", "words", "--json").rows()
+    shown = here("aside", "show", "words", "bad")
+    first, second = here("aside", "show", "words", "bad", "--json").rows()
+    (listed,) = here("aside", "list", "words", "--json").rows()
 
     frame = 'shop.py:13 in refuse: raise ValueError("not this one")'
     assert frame in drained.err
@@ -222,10 +178,10 @@ def test_a_drain_combines_other_queues_before_it_fails_for_one_that_was_named(he
     assert here("get", "b", "k").out == "k\t1\n"
 
 
-def test_an_export_without_its_url_is_left_and_named(cli: Cli) -> None:
-    cli.run("configure", "words", "--export", "word_counts")
-    cli.run("add", "words", "a=1")
-    assert "CQ_REPORTING_URL" not in cli.environment
+@pytest.mark.usefixtures("impatient")
+def test_an_export_without_its_url_is_left_and_named(here: Here, cli: Cli) -> None:
+    here("configure", "words", "--export", "word_counts")
+    here("add", "words", "a=1")
 
     drained = cli.run("worker", "--drain")
 
@@ -238,36 +194,38 @@ def test_an_export_without_its_url_is_left_and_named(cli: Cli) -> None:
     )
     assert drained.err.endswith("cq worker: left undone: export of queue 'words'\n")
     assert cli.run("worker", "--drain", "--processes", "2").status == LEFT
-    assert cli.run("worker", "--drain", "--only", "combine").status == 0
-    (totals,) = cli.run("worker", "--drain", "--json").rows()
+    assert here("worker", "--drain", "--only", "combine").status == 0
+    (totals,) = here("worker", "--drain", "--json").rows()
     assert [line.partition("$")[0] for line in totals["left"]] == [
         "export of queue 'words': InvalidConfiguration: "
     ]
-    assert cli.run("get", "words", "a").out == "a\t1\n"
-    (status,) = cli.run("export", "list", "--json").rows()
+    assert here("get", "words", "a").out == "a\t1\n"
+    (status,) = here("export", "list", "--json").rows()
     assert status["state"] == "failing"
     assert status["waiting_buckets"] == 1
-    cli.environment["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'reports.db'}"
-    assert cli.run("export", "init", "words").status == 0
-    assert cli.run("worker", "--drain").status == 0, "another worker can do it"
-    (status,) = cli.run("export", "list", "--json").rows()
+    os.environ["CQ_REPORTING_URL"] = "sqlite:///reports.db"  # `here` puts it back
+    assert here("export", "init", "words").status == 0
+    assert here("worker", "--drain").status == 0, "another worker can do it"
+    (status,) = here("export", "list", "--json").rows()
     assert (status["state"], status["waiting_buckets"]) == ("active", 0)
 
 
-def test_an_outbox_that_fails_or_lacks_its_url_is_left_and_named(cli: Cli) -> None:
-    reports = cli.folder / "reports.db"
-    cli.environment["CQ_OUTBOX_URL"] = f"sqlite:///{reports}"
-    cli.run("configure", "words", "--value", "int")
-    assert cli.run("outbox", "init", "words").status == 0
-    with closing(sqlite3.connect(reports)) as application, application:
+@pytest.mark.usefixtures("impatient")
+def test_an_outbox_that_fails_or_lacks_its_url_is_left_and_named(
+    here: Here, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CQ_OUTBOX_URL", "sqlite:///reports.db")
+    here("configure", "words", "--value", "int")
+    assert here("outbox", "init", "words").status == 0
+    with closing(sqlite3.connect("reports.db")) as application, application:
         application.execute("DELETE FROM cq_outbox_progress")
 
-    stopped = cli.run("worker", "--drain")
+    stopped = here("worker", "--drain")
     assert stopped.status == LEFT
     assert stopped.err.endswith("cq worker: left undone: outbox of queue 'words'\n")
-    assert cli.run("outbox", "rebase", "words").status == 0
-    assert cli.run("worker", "--drain").status == 0
-    del cli.environment["CQ_OUTBOX_URL"]
+    assert here("outbox", "rebase", "words").status == 0
+    assert here("worker", "--drain").status == 0
+    monkeypatch.delenv("CQ_OUTBOX_URL")
     without = cli.run("worker", "--drain")
     assert without.status == LEFT
     assert (
@@ -276,25 +234,20 @@ def test_an_outbox_that_fails_or_lacks_its_url_is_left_and_named(cli: Cli) -> No
     )
 
 
-def test_a_drain_that_is_stopped_says_so(cli: Cli, db: Any) -> None:
-    (cli.folder / "slow.py").write_text(
-        "import sys, threading\nimport cq\n\n"
-        "def slow(tr, changes):\n    print('inside', file=sys.stderr)\n    threading.Event().wait(5)\n\n"
-        "app = cq.App()\napp.queue('words', observers=[cq.Observer('slow', 1, slow)])\n"
-    )
-    assert cli.run("configure", "words", "--app", "slow:app").status == 0
-    add(db, "words", {"a": 1})
-    drain = running(cli, "--drain", "--app", "slow:app", "--grace", "0.1", until=b"inside")
+def test_a_drain_that_is_stopped_says_so(here: Here, cli: Cli) -> None:
+    drain = endless(here, cli, "--drain", "--grace", "0.1")
     drain.terminate()
     said = drain.communicate(timeout=60)[1]
     assert drain.returncode == LEFT
     assert b"the drain: left with work to do: it was stopped before" in said
 
 
-def test_a_worker_that_was_killed_is_replaced_by_the_command_that_started_it(cli: Cli, db: Any) -> None:
+def test_a_worker_that_was_killed_is_replaced_by_the_command_that_started_it(
+    here: Here, cli: Cli, db: Any
+) -> None:
     (cli.folder / "shop.py").write_text("import cq\n\napp = cq.App()\n")
     cli.environment["CQ_WORKER_APP"] = "shop:app"
-    cli.run("configure", "words", "--value", "int")
+    here("configure", "words", "--value", "int")
     worker = running(cli, "words")
     wait_for_workers(db, 1)
     worker.kill()
@@ -307,48 +260,20 @@ def test_a_worker_that_was_killed_is_replaced_by_the_command_that_started_it(cli
     assert dead.todo == "No other worker does all of its work: start another one."
 
 
-def test_a_worker_leaves_alone_what_it_lacks_the_code_for(cli: Cli, db: Any) -> None:
-    (cli.folder / "shop.py").write_text(APP)
-    cli.run("configure", "words", "--app", "shop:app")
-    cq.configure(db, "plain")
-    add(db, "words", {"a": 1})
-    worker = running(cli)
-    wait_until(worker, b"left alone: queue 'words'")
-    add(db, "plain", {"a": 1})
-
-    wait_for(db, "plain", "a", 1)
-    assert not is_drained(db, "words")
-
-
-def test_workers_that_are_killed_lose_and_repeat_nothing(cli: Cli, db: Any) -> None:
-    cq.configure(db, "words", buckets=4)
-    for round_ in range(3):
-        worker = running(cli, "words")
-        add(db, "words", {f"round {round_}": 1})
-        for number in range(50):
-            add(db, "words", {f"word {number % 7}": 1, "all": 1})
-        wait_for(db, "words", f"round {round_}", 1)  # it is at work on the rest
-        worker.kill()
-        worker.wait()
-
-    assert cli.run("worker", "words", "--drain").status == 0
-
-    total = transact(db, lambda tr: cq.CombineQueue("words").get(tr, "all"))
-    found = transact(db, lambda tr: cq.CombineQueue("words").items(tr)).items
-    assert total == 150
-    assert sum(count for key, count in found if key.startswith("word ")) == 150
-
-
 class TestProcesses:
     """`--processes`: a parent that starts those again that die, and ends with all of them."""
 
-    def test_those_that_die_are_started_again_and_all_end_with_the_parent(self, cli: Cli, db: Any) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+    def test_those_that_die_or_stop_are_started_again_and_all_end_with_the_parent(
+        self, cli: Cli, db: Any, number: int
+    ) -> None:
         cq.configure(db, "words")
-        parent = running(cli, "--processes", "3", "--concurrency", "2", until=b"3 processes")
-        first = wait_for_workers(db, 3)
-        os.kill(first[0].pid, signal.SIGKILL)
-        again = wait_for_workers(db, 3, without={first[0].pid})
-        assert len({each.pid for each in again} & {each.pid for each in first}) == 2
+        parent = running(cli, "--processes", "2", "--concurrency", "2", "--", "words", until=b"2 processes")
+        first = wait_for_workers(db, 2)
+        os.kill(first[0].pid, number)
+        again = wait_for_workers(db, 2, without={first[0].pid})
+        assert len({each.pid for each in again} & {each.pid for each in first}) == 1
+        assert {each.queues for each in again} == {frozenset({"words"})}
         add(db, "words", {"a": 1})
         wait_for(db, "words", "a", 1)
 
@@ -356,23 +281,6 @@ class TestProcesses:
         out, err = parent.communicate(timeout=SECONDS)
         assert parent.returncode == 0, (out, err)
         assert wait_for_workers(db, 0, without={first[0].pid}) == []
-
-    def test_one_that_is_stopped_by_itself_is_started_again(self, cli: Cli, db: Any) -> None:
-        cq.configure(db, "words")
-        parent = running(cli, "--processes", "2", "--", "words", until=b"2 processes")
-        first = wait_for_workers(db, 2)
-        os.kill(first[0].pid, signal.SIGTERM)
-        again = wait_for_workers(db, 2, without={first[0].pid})
-        assert {each.queues for each in again} == {frozenset({"words"})}
-        parent.send_signal(signal.SIGTERM)
-        parent.communicate(timeout=SECONDS)
-        assert parent.returncode == 0
-
-    def test_they_drain_and_end(self, cli: Cli, db: Any) -> None:
-        cq.configure(db, "words")
-        add(db, "words", {"a": 1})
-        assert cli.run("worker", "--processes", "2", "--drain").status == 0
-        assert is_drained(db, "words")
 
     def test_they_stop_when_the_parent_is_killed(self, cli: Cli, db: Any) -> None:
         parent = running(cli, "--processes", "2", until=b"2 processes")
@@ -388,18 +296,8 @@ class TestProcesses:
         assert "'missing' is not configured" in found.err
 
 
-def test_steps_that_come_to_no_end_are_left_after_a_time(cli: Cli, db: Any) -> None:
-    (cli.folder / "endless.py").write_text(
-        "import sys, threading\nimport cq\napp = cq.App()\n"
-        "@app.observer('words')\n"
-        "def endless(tr, changes):\n"
-        "    print('in the observer', file=sys.stderr, flush=True)\n"
-        "    threading.Event().wait()\n"
-    )
-    assert cli.run("configure", "words", "--app", "endless:app").status == 0
-    add(db, "words", {"a": 1})
-    worker = running(cli, "--app", "endless:app", "--grace", "0.2")
-    wait_until(worker, b"in the observer")
+def test_steps_that_come_to_no_end_are_left_after_a_time(here: Here, cli: Cli, db: Any) -> None:
+    worker = endless(here, cli, "--grace", "0.2")
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=SECONDS)
 
@@ -409,14 +307,14 @@ def test_steps_that_come_to_no_end_are_left_after_a_time(cli: Cli, db: Any) -> N
     assert not is_drained(db, "words")
 
 
-def test_a_worker_does_only_what_it_is_told_to(cli: Cli, db: Any) -> None:
+def test_a_worker_does_only_what_it_is_told_to(here: Here, cli: Cli, db: Any) -> None:
     cq.configure(db, "words")
     worker = running(cli, "--only", "publish", "--only", "export")
     (found,) = wait_for_workers(db, 1)
     assert found.roles == {"publish", "export"}
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=SECONDS)
-    wrong = cli.run("worker", "--only", "nothing")
+    wrong = here("worker", "--only", "nothing")
     assert wrong.status == 2
     assert "expected roles of combine, export, publish, deliver, outbox, got: nothing" in wrong.err
 
@@ -438,9 +336,9 @@ def test_systemd_is_told_that_it_is_ready_and_lives(cli: Cli, tmp_path: Path) ->
 class TestLog:
     """`--log`: a line an event."""
 
-    def test_every_line_is_json(self, cli: Cli, db: Any) -> None:
+    def test_every_line_is_json(self, here: Here, cli: Cli, db: Any) -> None:
         (cli.folder / "shop.py").write_text(APP)
-        assert cli.run("configure", "words", "--app", "shop:app").status == 0
+        assert here("configure", "words", "--app", "shop:app").status == 0
         cq.configure(db, "lengths", key=int)
         add(db, "words", {"bad": 1, "ab": 1})
         ended = cli.run("worker", "--drain", "--app", "shop:app", "--log", "json", "--verbose")
@@ -459,7 +357,7 @@ class TestLog:
         add(db, "words", {"a": 1})
         assert "with 1 updates" not in cli.run("worker", "--drain").err
 
-    def test_a_warning_that_repeats_is_counted_up_to_the_end(self, cli: Cli, db: Any) -> None:
+    def test_a_warning_that_repeats_is_counted_up_to_the_end(self, here: Here, cli: Cli, db: Any) -> None:
         (cli.folder / "loud.py").write_text(
             "import logging\nimport cq\napp = cq.App()\n"
             "@app.observer('words')\n"
@@ -467,7 +365,7 @@ class TestLog:
             "    for _ in range(5):\n"
             "        logging.getLogger('loud').warning('again')\n"
         )
-        assert cli.run("configure", "words", "--app", "loud:app", "--buckets", "1").status == 0
+        assert here("configure", "words", "--app", "loud:app", "--buckets", "1").status == 0
         add(db, "words", {"a": 1})
         ended = cli.run("worker", "--drain", "--app", "loud:app", "--log", "json")
         lines = [line for line in map(json.loads, ended.err.splitlines()) if line["event"] == "loud"]
@@ -520,16 +418,6 @@ class TestMetrics:
         assert "Address already in use" in line
 
 
-def said(worker: subprocess.Popen[bytes], event: str, **fields: Any) -> dict[str, Any]:
-    """Read what a worker says, in JSON, until it says this."""
-    assert worker.stderr is not None
-    for line in worker.stderr:
-        found: dict[str, Any] = json.loads(line)
-        if found["event"] == event and fields.items() <= found.items():
-            return found
-    raise AssertionError(f"it ended with {worker.wait()} and has not said {event}")
-
-
 def scraped(address: str) -> dict[str, float]:
     """{name and labels: value} of the metrics served there."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=SECONDS) as answer:
@@ -538,18 +426,3 @@ def scraped(address: str) -> dict[str, float]:
         name: float(value)
         for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
     }
-
-
-def wait_for_workers(db: Any, number: int, without: Collection[int] = ()) -> list[Member]:
-    """Wait until so many workers, other than these processes, are registered."""
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        changed = transact(db, lambda tr: tr.watch(workerkeys.WORKERS_CHANGED))
-        fired = event_of(changed)
-        found = transact(db, lambda tr: read_members(tr.snapshot))
-        others = [each for each in found if each.pid not in without]
-        if len(others) == number:
-            changed.cancel()
-            return others
-        fired.wait(1.0)
-    raise AssertionError(f"expected {number} workers, found: {found}")

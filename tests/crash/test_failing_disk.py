@@ -21,10 +21,11 @@ import cq
 from cq.store.embedded import Database
 from cq.store.embedded.binding.error import COMMIT_UNKNOWN_RESULT, IO_ERROR
 from tests.cli.conftest import Cli
-from tests.cli.test_worker import add, running, wait_for, wait_until
+from tests.cli.workers import running, wait_for, wait_until
 from tests.crash.conftest import SECONDS, Scripts
 from tests.crash.failing import COMMITS
 from tests.crash.load import Name, assert_whole
+from tests.helpers import add
 
 
 @pytest.fixture(autouse=True)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
 
 from tests.conftest import cluster_url
-from tests.docs.test_following import DOCS, SECONDS, Reader, blocks, steps
-from tests.postgres import PostgresServer
+from tests.docs.pages import DOCS, SECONDS, Reader, blocks, steps
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -142,20 +139,6 @@ class Following:
             return f"{command} --drain"
         added = [option for start, option in self._page.options.items() if command.startswith(start)]
         return " ".join([command, *added])
-
-
-@pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(tmp_path)
-
-
-@pytest.fixture
-def postgres_url() -> Iterator[str]:
-    """Outside of pytest's own folder, which PostgreSQL's user may not enter."""
-    with tempfile.TemporaryDirectory(prefix="cq-pg-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer(Path(folder))
-        yield server.url
-        server.close()
 
 
 @contextmanager

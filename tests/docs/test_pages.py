@@ -20,9 +20,8 @@ from cq.config import rollup
 from cq.encoding import codec
 from cq.queue import operation_ids, packing, pending
 from cq.testing import drain
+from tests.docs.pages import DOCS, ROOT, anchors, blocks
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 TOP_PAGES = sorted(ROOT.glob("*.md"))
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
@@ -31,17 +30,6 @@ LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 def named(path: Path) -> str:
     """Its path from the folder of the documentation, or the name of a page at the top."""
     return path.relative_to(DOCS if path.is_relative_to(DOCS) else ROOT).as_posix()
-
-
-def anchors(page: Path) -> set[str]:
-    """What the headings of a page can be linked by."""
-    heads = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    """The code of a language that a page shows."""
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")

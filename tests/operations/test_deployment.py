@@ -15,12 +15,11 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import typer
 import yaml
 from packaging.requirements import Requirement
 
-from cq.cli.main import command_line
 from cq.observers.worker.worker import GRACE_SECONDS
+from tests.cli.commands import parse
 
 FILES = Path(__file__).parents[2] / "docs" / "operations"
 COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())
@@ -28,7 +27,6 @@ KUBERNETES = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text()))
 UNITS = sorted(FILES.glob("*.service"))
 UNIT = FILES / "cq-worker@.service"
 ANALYZE = shutil.which("systemd-analyze") or ""
-COMMANDS: Any = typer.main.get_command(command_line())
 TOOLS = Path(sys.executable).parent
 
 systemd = pytest.mark.skipif(not ANALYZE, reason="systemd-analyze is not installed")
@@ -257,11 +255,7 @@ def test_every_deployment_gives_a_worker_more_time_to_stop_than_it_needs() -> No
     ids=lambda each: each if isinstance(each, str) else " ".join(each),
 )
 def test_commands_have_the_words_that_the_command_line_takes(file: str, command: list[str]) -> None:
-    parsed, words = COMMANDS, command
-    while hasattr(parsed, "commands"):
-        parsed, words = parsed.commands[words[0]], words[1:]
-
-    parsed.make_context("cq", list(words))  # raises a usage error
+    parse(command)
 
 
 def test_every_file_has_commands_of_cq() -> None:

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cq.observers.telemetry.bus import emit, subscribe
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, serve
-from tests.docs.test_pages import anchors
+from tests.docs.pages import anchors
 
 FILES = Path(__file__).parents[2] / "docs" / "operations"
 ALERTS = [

@@ -18,7 +18,8 @@ from cq.cli.shared.exit_status import LEFT
 from tests.cli.conftest import Here
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import here as here
-from tests.docs.test_following import steps
+from tests.cli.conftest import impatient as impatient
+from tests.docs.pages import steps
 from tests.postgres import PostgresServer
 from tests.reporting_databases import postgres as postgres
 
@@ -96,6 +97,7 @@ def table(url: str | sa.URL) -> dict[str, int]:
     return {row.key: row.value for row in rows}
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_drill_with_sqlite_stops_twice_and_ends_without_differences(drill: Drill) -> None:
     drill.follow()
 
@@ -103,6 +105,7 @@ def test_the_drill_with_sqlite_stops_twice_and_ends_without_differences(drill: D
     assert table("sqlite:///report.db") == {"hello": 11, "world": 2}
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_drill_with_postgresql_stops_twice_and_ends_without_differences(
     here: Here, monkeypatch: pytest.MonkeyPatch, postgres: PostgresServer, database: sa.URL
 ) -> None:

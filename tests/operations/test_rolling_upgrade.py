@@ -28,7 +28,7 @@ from tests.cli.conftest import Cli, Here
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
-from tests.config.test_features import needs_another
+from tests.config.versions import needs_another
 from tests.helpers import add, configured, get
 
 ROOT: Final = Path(__file__).parents[2]

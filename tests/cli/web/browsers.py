@@ -29,21 +29,14 @@ expect.set_options(timeout=SECONDS * 1000)
 
 
 @contextmanager
-def new_page(
-    browser: Browser, served: Serving, scheme: str = "light", *, silent: bool = True
-) -> Iterator[Page]:
+def new_page(browser: Browser, served: Serving, *, silent: bool = True) -> Iterator[Page]:
     """A page of a new browser without cookies; at the end it must have logged nothing, if it is `silent`."""
     messages: list[str] = []
 
     def log(message: ConsoleMessage) -> None:
         messages.append(message.text)
 
-    context = browser.new_context(
-        viewport=WIDE,
-        color_scheme="dark" if scheme == "dark" else "light",
-        reduced_motion="reduce",
-        base_url=served.server.url,
-    )
+    context = browser.new_context(viewport=WIDE, reduced_motion="reduce", base_url=served.server.url)
     context.set_default_timeout(SECONDS * 1000)
     page = context.new_page()
     page.on("console", log)
@@ -54,11 +47,9 @@ def new_page(
 
 
 @contextmanager
-def opened(
-    browser: Browser, served: Serving, scheme: str = "light", *, silent: bool = True
-) -> Iterator[Page]:
+def opened(browser: Browser, served: Serving, *, silent: bool = True) -> Iterator[Page]:
     """As `new_page`, with the session's cookie."""
-    with new_page(browser, served, scheme, silent=silent) as page:
+    with new_page(browser, served, silent=silent) as page:
         page.goto(f"/?token={TOKEN}")
         yield page
 

@@ -30,9 +30,9 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield cq.Space("cq").database(database)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser for one test: Playwright has a running event loop, which other tests of a process must not see."""
+    """A browser for one module: Playwright has a running event loop, which tests of other modules must not see."""
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield running

@@ -13,6 +13,7 @@ import httpx
 
 from cq.cli.web.server import Server, ServerOptions
 from cq.observers.telemetry.metrics import Address
+from tests.faults import TIMED_OUT, WrappedDatabase
 
 TOKEN = "the-token-of-all-tests"  # noqa: S105
 SECONDS = 60.0
@@ -91,6 +92,19 @@ async def events(reader: asyncio.StreamReader, number: int) -> list[str]:
         if line.startswith(b"data: "):
             found.append(line.removeprefix(b"data: ").decode().strip())
     return found
+
+
+class CountedReads(WrappedDatabase):
+    """A database that counts its transactions, and fails them while it is down."""
+
+    transactions = 0
+    is_down = False
+
+    def create_transaction(self) -> Any:
+        self.transactions += 1
+        if self.is_down:
+            raise self.error(TIMED_OUT)
+        return super().create_transaction()
 
 
 class Outline(HTMLParser):

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 import cq
 from cq.config.flags import read_flags
 from cq.config.queue import read_config
-from cq.observers.telemetry.bus import subscribe
 from cq.testing import drain
 from tests.cli.web.dashboards import Serving, serving
 from tests.helpers import aside
-from tests.observers.telemetry.test_telemetry import Events
-
-
-@pytest.fixture
-def events() -> Iterator[Events]:
-    """The events of the server."""
-    found = Events()
-    end = subscribe(found)
-    yield found
-    end()
-
+from tests.observers.telemetry.eventlog import Events
+from tests.observers.telemetry.eventlog import events as events
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 

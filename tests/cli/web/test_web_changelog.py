@@ -24,9 +24,8 @@ from cq.observers.feeds.trim import FeedTrimTask
 from cq.testing import drain
 from tests.cli.conftest import Cli
 from tests.cli.web.conftest import BOTH_STORES
-from tests.cli.web.dashboards import SECONDS, TOKEN, events, serving, stream_of
+from tests.cli.web.dashboards import SECONDS, TOKEN, CountedReads, events, serving, stream_of
 from tests.cli.web.followers import TOKEN_HEADER, ChangelogEvent, following
-from tests.faults import TIMED_OUT, WrappedDatabase
 
 STREAMS = 100
 END = "the end"
@@ -55,19 +54,6 @@ def add(db: Any, **updates: int) -> None:
 def taken(found: Iterator[ChangelogEvent], number: int) -> list[ChangelogEvent]:
     """The next events that are no comments."""
     return list(islice((event for event in found if event.name != ":"), number))
-
-
-class CountedReads(WrappedDatabase):
-    """A database that counts its transactions, and fails them while it is down."""
-
-    transactions = 0
-    is_down = False
-
-    def create_transaction(self) -> Any:
-        self.transactions += 1
-        if self.is_down:
-            raise self.error(TIMED_OUT)
-        return super().create_transaction()
 
 
 @BOTH_STORES

@@ -47,8 +47,10 @@ def test_it_ends_on_a_signal_while_a_page_and_a_changelog_are_open(cli: Cli, num
     assert (out, err) == (b"", b"cq web: read-only; ^C ends it\n")
 
 
-def test_another_address_than_the_loopback_gets_a_warning_and_a_used_port_an_error(cli: Cli) -> None:
-    cli.run("configure", "words", "--combiner", "sum")
+def test_another_address_than_the_loopback_gets_a_warning_and_a_used_port_an_error(
+    here: Here, cli: Cli
+) -> None:
+    here("configure", "words", "--combiner", "sum")
     with socket.create_server(("0.0.0.0", 0)) as used:  # noqa: S104 - nobody connects to it
         ended = cli.run("web", "--listen", f"0.0.0.0:{used.getsockname()[1]}")
 
@@ -69,8 +71,8 @@ def test_the_token_of_the_environment_is_used_and_checked(
         assert token not in ended.err
 
 
-def test_a_token_of_the_environment_is_not_printed(cli: Cli) -> None:
-    cli.run("configure", "words", "--combiner", "sum")
+def test_a_token_of_the_environment_is_not_printed(here: Here, cli: Cli) -> None:
+    here("configure", "words", "--combiner", "sum")
     token = "known-to-the-operator"  # noqa: S105
     process = cli.start(
         "web", "--listen", "0", "--json", "--log", "json", env={**cli.environment, "CQ_WEB_TOKEN": token}

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cq.cli.web import connections
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Here
 from tests.cli.web.dashboards import SECONDS, Serving, serving
 
 COMPLETE = b"GET /static/style.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -114,8 +114,8 @@ def streaming(found: Serving) -> Iterator[Iterator[str]]:
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs prlimit")
-def test_many_connections_of_one_byte_do_not_lock_the_server(cli: Cli) -> None:
-    cli.run("configure", "words", "--combiner", "sum")
+def test_many_connections_of_one_byte_do_not_lock_the_server(here: Here, cli: Cli) -> None:
+    here("configure", "words", "--combiner", "sum")
     process = cli.start("web", "--listen", "0")
     assert process.stdout is not None
     url = httpx.URL(process.stdout.readline().decode().split()[-1])

@@ -7,8 +7,10 @@ import re
 from typing import Any
 
 import httpx
+import pytest
 
 import cq
+from cq.cli.web.changelog import changelogs
 from cq.cli.web.server import ServerOptions
 from cq.cli.web.sessions import SESSION_SECONDS, Sessions
 from cq.feeds.feed import Feed
@@ -83,7 +85,8 @@ def test_only_the_form_of_its_session_signs_out(db: Any) -> None:
         found.page("/")
 
 
-def test_open_streams_end_with_their_session(db: Any) -> None:
+def test_open_streams_end_with_their_session(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changelogs, "SILENCE_SECONDS", 1.0)  # after which a silent stream looks, too
     Feed[Any]("changes").configure(db)
     words = cq.configure(db, "words", key=str, value=int, observers=[feed_spec("changes")])
 

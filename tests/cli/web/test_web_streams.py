@@ -11,22 +11,9 @@ import cq
 from cq.cli.web.sampling.sampler import MOST_TOPICS, Sampler
 from cq.cli.web.sampling.snapshot import Reader, Topic
 from cq.observers.monitoring.store_overview import overview
-from tests.cli.web.dashboards import SECONDS, events, serving, stream
-from tests.faults import WrappedDatabase
+from tests.cli.web.dashboards import SECONDS, CountedReads, events, serving, stream
 
 STREAMS = 100
-
-
-class Counted(WrappedDatabase):
-    """A database that counts its transactions."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        self.transactions = 0
-
-    def create_transaction(self) -> Any:
-        self.transactions += 1
-        return super().create_transaction()
 
 
 def test_an_open_page_receives_the_parts_that_changed(db: Any) -> None:
@@ -48,7 +35,7 @@ def test_an_open_page_receives_the_parts_that_changed(db: Any) -> None:
 
 def test_a_hundred_open_pages_cost_the_store_as_much_as_one(db: Any) -> None:
     cq.configure(db, "words", key=str, value=int)
-    counted = Counted(db)
+    counted = CountedReads(db)
     overview(counted)
     of_one_sample, counted.transactions = counted.transactions, 0
 
