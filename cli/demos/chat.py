@@ -154,7 +154,7 @@ class ChatDemo(Demo):
     def recount(self) -> dict[str, Any]:
         for difference in verify_feed(self.db, FEED):
             raise DemoDiffers(": ".join(difference))
-        recount, delays, received = MessageRecount(self.db), DelayRecorder(), 0
+        recount, sights, received = MessageRecount(self.db), list[tuple[str, Message, float]](), 0
         for user in self._users:
             inbox = list(inbox_of(self.db, user))
             recount.compare(user, inbox)
@@ -166,12 +166,12 @@ class ChatDemo(Demo):
                     raise DemoDiffers(
                         f"{user}'s {terminal} has not seen each message of {user} once and in order"
                     )
-                delays.add(user, inbox, [milliseconds for _, milliseconds in found])
+                sights += [(user, message, took) for message, (_, took) in zip(inbox, found, strict=True)]
         return {
             "messages": recount.messages,
             "received": received,
-            "seen": len(_TERMINALS) * received,
-            "delays": delays.by_kind(),
+            "seen": len(sights),
+            "delays": delays_by_kind(sights),
         }
 
     def show(self, figures: Mapping[str, Any]) -> None:
@@ -340,35 +340,26 @@ class MessageRecount:
             raise DemoDiffers(f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
 
 
-class DelayRecorder:
-    """Delays of messages: of the flooded user, and of other users during the flood and without it."""
+def delays_by_kind(seen: Sequence[tuple[str, Message, float]]) -> dict[str, dict[str, float]]:
+    """{kind of messages: their number, and quantiles of the milliseconds until an online terminal had them}.
 
-    def __init__(self) -> None:
-        self._flood: list[float] = []
-        self._found: list[tuple[str, float, float]] = []
-
-    def add(self, user: str, inbox: Sequence[Message], milliseconds: Sequence[float]) -> None:
-        """Add the messages that one terminal has seen."""
-        for message, took in zip(inbox, milliseconds, strict=True):
-            if message.body[0] == FLOODER:
-                self._flood.append(message.sent)
-            if took >= 0:  # otherwise the terminal was offline
-                by = "by group" if message.group is not None else "direct"
-                self._found.append(("the flooded user" if user == FLOODED else by, message.sent, took))
-
-    def by_kind(self) -> dict[str, dict[str, float]]:
-        """{kind of messages: their number, and quantiles of the milliseconds until an online terminal had them}."""
-        begin, end = min(self._flood, default=0.0), max(self._flood, default=0.0)
-        kinds: dict[str, list[float]] = defaultdict(list)
-        for kind, sent, took in self._found:
-            when = "during the flood" if begin <= sent <= end else "without it"
-            kinds[kind if kind == "the flooded user" else f"others, {kind}, {when}"].append(took)
-        delays = {}
-        for kind, found in sorted(kinds.items()):
-            found.sort()
-            quantiles = {f"p{share}": found[len(found) * share // 100] for share in (50, 99)}
-            delays[kind] = {"number": len(found), **quantiles}
-        return delays
+    The kinds are the messages of the flooded user, and of other users during the flood and without it. `seen` has a
+    user, a message and milliseconds for each message that a terminal of the user has seen.
+    """
+    flood = [message.sent for _, message, _ in seen if message.body[0] == FLOODER]
+    begin, end = min(flood, default=0.0), max(flood, default=0.0)
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for user, message, took in seen:
+        if took >= 0:  # otherwise the terminal was offline
+            by = "by group" if message.group is not None else "direct"
+            when = "during the flood" if begin <= message.sent <= end else "without it"
+            kinds["the flooded user" if user == FLOODED else f"others, {by}, {when}"].append(took)
+    delays = {}
+    for kind, found in sorted(kinds.items()):
+        found.sort()
+        quantiles = {f"p{share}": found[len(found) * share // 100] for share in (50, 99)}
+        delays[kind] = {"number": len(found), **quantiles}
+    return delays
 
 
 def inbox_of(db: Database, user: str) -> Iterator[Message]:
