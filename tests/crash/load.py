@@ -77,6 +77,13 @@ def assert_whole(db: Database, seed: int, returned: Mapping[Name, bytes]) -> dic
     return found
 
 
+def assert_goes_on(db: Database, seed: int, found: Mapping[Name, bytes]) -> None:
+    """Assert that a store which holds these transactions takes another one, and keeps all."""
+    later = (9, 0)
+    db.transact(lambda tr: write(tr, seed, later))
+    assert assert_whole(db, seed, found).keys() == {*found, later}
+
+
 def _writes(seed: int, name: Name) -> list[tuple[bytes, bytes | None]]:
     draw = random.Random(f"{seed}/{name}")
     keys = [b"key/%02d" % draw.randrange(_KEYS) for _ in range(draw.randint(1, 6))]

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 import cq
 from cq.observers.scheduling.members import read_members
 from cq.observers.sql.configured import find_export
+from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import SECONDS, Cli
 from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates
 from tests.crash.conftest import ROUNDS
@@ -201,7 +202,20 @@ def expected_values(seed: int, added: dict[str, int]) -> dict[str, dict[Any, int
     return {WORDS: dict(words), VIEWS: {key: value for key, value in views.items() if value}}
 
 
-def table_of(db: Any, queue: str) -> dict[Any, int]:
+def assert_counted(cli: Cli, db: Any, expected: dict[str, dict[Any, int]]) -> None:
+    """Assert that the queues and their tables have these values once all is combined."""
+    ended = cli.run("worker", "--drain")
+    assert ended.status == 0, ended.err
+    for queue, values in expected.items():
+        assert_values(db, queue, values)
+        assert _table_of(db, queue) == values
+        verified = cli.run("export", "verify", queue, "--json")
+        assert verified.status == 0, verified
+        assert verified.rows()[-1]["rows"] == len(values)
+    assert_drained(db)
+
+
+def _table_of(db: Any, queue: str) -> dict[Any, int]:
     """What an export's table holds."""
     with contextlib.closing(find_export(db, queue).reporting) as reporting, reporting.reading() as (conn, _):
         return dict(conn.execute(sa.text(f"SELECT key, value FROM {queue}")).all())  # noqa: S608 - a name of ours

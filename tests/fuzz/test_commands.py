@@ -16,7 +16,7 @@ from cq.keys.membership import worker
 from cq.store.transact import transact
 from tests.cli.conftest import ROOT
 from tests.fuzz import stores
-from tests.fuzz.commands import KEYS, run
+from tests.fuzz.commands import KEYS, run, shown
 from tests.fuzz.inputs import BOMBS, limit_address_space, mutated, searched
 
 URL = "postgresql://someone:hunter2@localhost:1/nowhere"
@@ -28,13 +28,9 @@ def looks(name: str) -> list[list[str]]:
     """All commands that only look, and some that do more, on a queue."""
     key = KEYS[name]
     return [
-        ["status"], ["status", "--json"], ["status", name], ["health"],
-        ["export", "list"], ["export", "list", "--json"],
-        ["export", "list", name], ["export", "aside", name], ["doctor"], ["items", name], ["items", name, "--json"],
-        ["get", name, key], ["get", name, key, "--json"], ["get", name, key, "--pending"], ["aside", "list", name],
-        ["aside", "list", name, "--json"], ["aside", "show", name], ["aside", "show", name, key, "--json"],
-        ["aside", "retry", name], ["top", name], ["top", name, "--groups", "--json"], ["top", name, "--json"],
-        ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"],
+        *shown(name), ["status", name], ["export", "list", name], ["get", name, key, "--json"],
+        ["aside", "show", name, key, "--json"], ["aside", "retry", name], ["top", name, "--groups", "--json"],
+        ["top", name, "--json"],
         ["settings"], ["pause", name], ["resume", name], ["limit", name, "--none"],
         ["configure", name, "--priority", "5"], ["configure", name, "--top"], ["aside", "drop", name],
         ["purge", name, "--yes", "--no-wait"], ["rebucket", name, "--buckets", "3", "--no-wait"],

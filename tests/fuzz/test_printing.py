@@ -22,7 +22,7 @@ from cq.observers.scheduling.members import read_members
 from cq.queue.set_aside import set_aside
 from cq.store.transact import transact
 from tests.fuzz import stores
-from tests.fuzz.commands import KEYS, run
+from tests.fuzz.commands import run, shown
 from tests.fuzz.inputs import searched
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x9b31m\x7f\r\nforged: OK\x85\u2028\u202e[red]x[/red]:smile:"
@@ -39,15 +39,9 @@ def assert_printable(said: str, *command: str) -> None:
 
 def looks(name: str) -> list[list[str]]:
     """The commands that show what is stored."""
-    key = KEYS[name]
     return [
-        ["status"], ["status", "--json"], ["health"], ["health", "--json"],
-        ["export", "list"], ["export", "list", "--json"],
-        ["export", "aside", name], ["export", "aside", name, "--json"], ["doctor"], ["items", name],
-        ["items", name, "--json"], ["get", name, key], ["get", name, key, "--pending"], ["aside", "list", name],
-        ["aside", "list", name, "--json"], ["aside", "show", name], ["aside", "show", name, "--json"], ["top", name],
-        ["top", name, "--groups"], ["cloud", name], ["cloud", name, "--json"], ["cloud", name, "--html", "-"],
-        ["verify", name, "--wait", "0"],
+        *shown(name), ["health", "--json"], ["export", "aside", name, "--json"], ["aside", "show", name, "--json"],
+        ["top", name, "--groups"], ["verify", name, "--wait", "0"],
         ["verify", name, "--wait", "0", "--json"], ["configure", name], ["worker", name, "--drain"],
         ["worker", name, "--drain", "--log", "json"],
     ]  # fmt: skip

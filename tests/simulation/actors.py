@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
@@ -189,17 +190,10 @@ class Workers(WorkerPool):
         )
         limits = replace(limits, repack_bytes=limits.write_bytes // 2)
         concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))
+        new = partial(world.worker, limits=limits, concurrency=concurrency, beat_seconds=beat_seconds)
 
         def make(process: Process, identity: str) -> Worker:
-            return Worker(
-                world.db(process),
-                app(world, world.extra),
-                concurrency=concurrency,
-                grace=5.0,
-                limits=limits,
-                identity=identity,
-                beat_seconds=beat_seconds,
-            )
+            return new(process, identity, app(world, world.extra))
 
         super().__init__(world, make)
         self.make = make

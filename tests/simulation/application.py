@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -10,7 +10,7 @@ from zlib import crc32
 import cq
 from cq.observers.export.batch import ExportBatch
 from cq.observers.export.queue import ExportQueue
-from tests.simulation.model import Reported
+from tests.simulation.model import Added, Reported
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -25,6 +25,30 @@ TABLE: Final = "sums_table"
 TOP: Final = 3
 LENGTHS: Final = b"lengths"
 """The key of what the second observer derives: the length of all texts that it has received."""
+
+
+class NotingQueue(cq.CombineQueue):
+    """A queue that notes what is added to it, in the transaction.
+
+    Args:
+        name: of the queue.
+        note: makes a note of the updates, in addition to `Added`.
+        combiner: of the application.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        note: Callable[[tuple[tuple[str, Any], ...]], Any],
+        combiner: cq.Combiner | None = None,
+    ) -> None:
+        super().__init__(name, combiner=combiner)
+        self._note = note
+
+    def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
+        super().add(tr, updates, once)
+        pairs = tuple(updates.items() if isinstance(updates, Mapping) else updates)
+        tr.notes += [Added(self.name, pairs, None), self._note(pairs)]
 
 
 class Raised(Exception):

@@ -75,9 +75,9 @@ class Backlogs(Recount):
         cq.configure(self.inner, COUNTS, buckets=self.rng.randint(1, 2))
         cq.configure(self.inner, LATEST, combiner="last", buckets=self.rng.randint(1, 2))
 
-    def worker(self, process: Process, identity: str) -> Worker:
+    def make_worker(self, process: Process, identity: str) -> Worker:
         self.limits = self.hub.rng.choice(self._limits)
-        return super().worker(process, identity)
+        return super().make_worker(process, identity)
 
     # Adders
 
@@ -115,7 +115,7 @@ class Backlogs(Recount):
 
     def drain(self, process: Process) -> None:
         """What `cq worker --drain` does."""
-        self.attempt(self.worker(process, f"{process}-{self.hub.turns}").drain)
+        self.attempt(self.make_worker(process, f"{process}-{self.hub.turns}").drain)
 
     # The log
 

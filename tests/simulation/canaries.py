@@ -28,17 +28,15 @@ from cq.store.transact import transact
 from tests.simulation import (
     backlogcanaries,
     cellcanaries,
-    changecanaries,
     expiringcanaries,
     exportcanaries,
     feedcanaries,
     operatorcanaries,
     outboxcanaries,
-    recentcanaries,
     rollingcanaries,
     sketchcanaries,
     tagcanaries,
-    visitingcanaries,
+    windowcanaries,
 )
 from tests.simulation.application import SUMS, TEXTS
 from tests.simulation.canary import SEEDS, Canaries, Canary, reads_without_conflict
@@ -336,17 +334,16 @@ CANARIES: Final[Mapping[str, Canary]] = MappingProxyType(
         **queues,
         **operatorcanaries.queues,
         **tagcanaries.tags,
-        **visitingcanaries.windows,
+        **windowcanaries.windows,
         **feedcanaries.feeds,
         **cellcanaries.cells,
         **backlogcanaries.backlogs,
         **exportcanaries.exports,
-        **changecanaries.queues,
         **outboxcanaries.outboxes,
         **expiringcanaries.expiries,
         **sketchcanaries.sketches,
         **rollingcanaries.rollups,
-        **recentcanaries.recent,
+        **windowcanaries.recent,
     }
 )
 """{name: canary} of all systems."""

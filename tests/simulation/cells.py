@@ -20,7 +20,6 @@ from cq.keys import QueueKeys
 from cq.keys import cell as cellkeys
 from cq.keys.export import ExportKeys
 from cq.observers.forward.observer import forward_spec
-from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import Process
@@ -63,7 +62,7 @@ class CellsWorld(Scenario):
         self._operations = 0
         self._finishing = False
         self.pools = {
-            name: WorkerPool(self, lambda process, identity, name=name: self._worker(process, identity, name))  # type: ignore[misc]
+            name: WorkerPool(self, partial(self.worker, store=name, concurrency=2, beat_seconds=4.0))
             for name in self.stores
         }
 
@@ -171,9 +170,6 @@ class CellsWorld(Scenario):
         for pool in self.pools.values():
             if not pool.running:
                 pool.start()
-
-    def _worker(self, process: Process, identity: str, name: str) -> Worker:
-        return Worker(self.db(process, name), concurrency=2, grace=5.0, identity=identity, beat_seconds=4.0)
 
     def _open_here(self, url: str) -> Any:
         """The store of a URL as the process that has its turn sees it."""

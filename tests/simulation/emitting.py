@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
 from cq.store.api import error_code
-from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS
+from tests.simulation.application import BAD_KEY, CONCATENATE, SUMS, TEXTS, NotingQueue
 from tests.simulation.hub import Process
-from tests.simulation.model import Added, Violation
+from tests.simulation.model import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -86,17 +86,12 @@ class Account:
             raise Violation(f"{self.name}: lost {lost}, where {may_lose} may be")
 
 
-class _Noting(cq.CombineQueue):
+class _Queue(NotingQueue):
     """A queue that notes what an emitter adds to it."""
 
     def __init__(self, name: str, account: Account) -> None:
-        super().__init__(name, combiner=CONCATENATE if name == TEXTS else None)
+        super().__init__(name, partial(Flushed, account), CONCATENATE if name == TEXTS else None)
         self.account = account
-
-    def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
-        super().add(tr, updates, once)
-        pairs = tuple(updates.items() if isinstance(updates, Mapping) else updates)
-        tr.notes += [Added(self.name, pairs, None), Flushed(self.account, pairs)]
 
 
 class Emitters:
@@ -155,7 +150,7 @@ class Emitters:
         while True:
             try:
                 emitter = cq.Emitter(
-                    _Noting(name, account),
+                    _Queue(name, account),
                     self.world.db(process),
                     mode=mode,
                     every=rng.choice((0.01, 1.0)),
@@ -181,7 +176,7 @@ class Emitters:
             self._emit_some(emitter, task)
 
     def _emit_some(self, emitter: cq.Emitter, task: int) -> None:
-        assert isinstance(emitter.queue, _Noting)
+        assert isinstance(emitter.queue, _Queue)
         account = emitter.queue.account
         updates = [
             self._drawn(emitter.queue.name) for _ in range(self.rng.choice((1, 1, min(3, account.at_most))))
@@ -210,7 +205,7 @@ class Emitters:
         return key, f"{9_000_000 + self._texts}."
 
     def _close(self, emitter: cq.Emitter) -> None:
-        assert isinstance(emitter.queue, _Noting)
+        assert isinstance(emitter.queue, _Queue)
         was_calm = self.world.is_calm
         try:
             emitter.close()

@@ -215,10 +215,7 @@ class Expiries(Recount):
                 raise Violation(f"{name}: the observer has {view}, and stored is {values}")
             if is_purging(self.inner, name):
                 continue
-            numbers = {key: [value] for key, value in expected.values.items()}
-            for key, waiting in self.waiting(name).items():
-                numbers.setdefault(key, []).extend(waiting)
-            found = {key: _COMBINED[name](some) for key, some in numbers.items()}
+            found = {key: _COMBINED[name](parts) for key, parts in self.parts(name).items()}
             of_updates = {key: [each.number for each in some] for key, some in expected.updates.items()}
             wanted = {key: _COMBINED[name](some) for key, some in of_updates.items() if some}
             if found != wanted:

@@ -24,7 +24,6 @@ from unittest.mock import patch
 import sqlalchemy as sa
 
 import cq
-from cq.keys import QueueKeys
 from cq.keys.export import ExportKeys
 from cq.observers.export.failure_note import FailureNote, NotedTask
 from cq.observers.export.queue import BUCKETS
@@ -40,7 +39,7 @@ from tests.simulation.hub import Process
 from tests.simulation.model import Table, Violation
 from tests.simulation.outboxmodel import Trouble
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import LANDING, STORE, Scenario, check_verified, first_row
+from tests.simulation.scenario import LANDING, STORE, Scenario, check_verified, first_row, ranges_of
 from tests.simulation.sql import URL_ENV, Connections, TableCopy, found_export, make_table
 from tests.simulation.store import CommitRequest
 
@@ -83,7 +82,7 @@ class Exports(Scenario):
         self.table_copy = TableCopy(self)
         self.connections = Connections(self)
         self.pause = self.rng.choice((0.1, 0.3, 1.0))
-        self.workers = WorkerPool(self, self._worker)
+        self.workers = WorkerPool(self, self._make_worker)
         self._saved: Counter[str] | None = None
         self._saved_clock = 0.0
         self._is_to_be_rebuilt = False
@@ -130,10 +129,8 @@ class Exports(Scenario):
         made.queue(SUMS, observers=[cq.Observer("anchor", 1, _observe)])
         return made
 
-    def _worker(self, process: Process, identity: str) -> Worker:
-        return Worker(
-            self.db(process), self._app(), concurrency=2, grace=5.0, identity=identity, beat_seconds=1.0
-        )
+    def _make_worker(self, process: Process, identity: str) -> Worker:
+        return self.worker(process, identity, self._app(), concurrency=2, beat_seconds=1.0)
 
     # Adders
 
@@ -314,13 +311,8 @@ class Exports(Scenario):
 
     def _ranges(self) -> dict[str, tuple[bytes, bytes]]:
         """{name: range of keys} in which nothing is left at the end."""
-        return {
-            "rows": QueueKeys(SUMS).all_rows(),
-            "notifications": QueueKeys(SUMS).notifications(),
-            "set aside": QueueKeys(SUMS).aside(),
-            "entries": ExportKeys(SUMS).all_rows(),
-            "failures": ExportKeys(SUMS).failures(),
-        }
+        keys = ExportKeys(SUMS)
+        return {**ranges_of(SUMS), "entries": keys.all_rows(), "failures": keys.failures()}
 
     def _queued(self) -> list[tuple[str, Any]]:
         """The entries of the export queue, in order for each key."""

@@ -17,7 +17,6 @@ from cq.observers.feeds import number as numbering
 from cq.observers.feeds.deliver import DeliveryTask
 from cq.observers.feeds.number import NumberingTask
 from cq.observers.feeds.tasks import read_status
-from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool
@@ -53,16 +52,7 @@ class FeedWorld(Scenario):
         ]
         self._bodies = 0
         concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))
-
-        def make(process: Process, identity: str) -> Worker:
-            return Worker(
-                self.db(process),
-                concurrency=concurrency,
-                grace=5.0,
-                identity=identity,
-                beat_seconds=beat_seconds,
-            )
-
+        make = partial(self.worker, concurrency=concurrency, beat_seconds=beat_seconds)
         self.workers = WorkerPool(self, make)
 
     def around(self) -> AbstractContextManager[object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,9 +13,9 @@ import cq
 from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
 from cq.store.transact import transact
-from tests.simulation.application import STORED
+from tests.simulation.application import STORED, NotingQueue
 from tests.simulation.hub import Process
-from tests.simulation.model import Added, Violation
+from tests.simulation.model import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -35,17 +34,8 @@ class Loaded:
     updates: tuple[tuple[str, int], ...]
 
 
-class _Noting(cq.CombineQueue):
-    """A queue that notes the source of its updates."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(STORED)
-        self.source = source
-
-    def add(self, tr: Any, updates: Any, once: str | bytes | None = None) -> None:
-        super().add(tr, updates, once)
-        pairs = tuple(updates.items() if isinstance(updates, Mapping) else updates)
-        tr.notes += [Added(STORED, pairs, None), Loaded(self.source, pairs)]
+def _queue(source: str) -> NotingQueue:
+    return NotingQueue(STORED, partial(Loaded, source))
 
 
 class Loaders:
@@ -61,7 +51,7 @@ class Loaders:
         self.totals: dict[str, Counter[str]] = {DOCUMENTS: Counter(), FILES: Counter()}
         self.path: Path = world.folder / "updates.jsonl"
         self._written: Counter[str] = Counter()
-        self._documents = Documents(_Noting(DOCUMENTS))
+        self._documents = Documents(_queue(DOCUMENTS))
 
     def start(self) -> None:
         """Begin, with the kinds of loading that the plan has."""
@@ -132,7 +122,7 @@ class Loaders:
 
     def _load(self, db: Any) -> None:
         with self.path.open("rb") as file:
-            add_jsonl(db, _Noting(FILES), file, name=_FILE)
+            add_jsonl(db, _queue(FILES), file, name=_FILE)
 
     # The end
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -22,24 +22,29 @@ _TASK = "cq.observers.outbox.task.OutboxTask"
 _OPERATE = "cq.observers.outbox.operate"
 
 
+def _move(task: Any, tr: Any, batch: bytes, rows: Any, add: Callable[[OutboxState, Any], object]) -> Any:
+    """Move rows as a worker does, but add them by this function, which gets the stored state and the batch."""
+    content, current = batch_of(read_config(tr, task.queue), rows), read_state(tr, task.queue)
+    if current.batch == batch or not content.ids:
+        return current, content
+    add(current, content)
+    state = OutboxState.of(batch, current.batch, content.ids, _until(rows))
+    tr.set(task.keys.state, state.to_bytes())
+    return state, content
+
+
 @outboxes.replaces(f"{_TASK}._move", only={"deaths", "conflicts", "unknown commits"})
 def moves_rows_before_it_stores_the_batch(
     _: Any, self: Any, tr: Any, before: Any, batch: bytes, rows: Any
 ) -> Any:
     """A worker adds the updates in one transaction, and stores the rows' ids in the next one."""
-    content = batch_of(read_config(tr, self.queue), rows)
-    current = read_state(tr, self.queue)
-    if current.batch == batch or not content.ids:
-        return current, content
-    if current.batch != before.batch:
-        raise OutdatedBatch
-    transact(self.db, lambda other: content.add_to(other, CombineQueue(self.queue)))
-    return _stored(self, tr, OutboxState.of(batch, before.batch, content.ids, _until(rows))), content
 
+    def add(current: OutboxState, content: Any) -> None:
+        if current.batch != before.batch:
+            raise OutdatedBatch
+        transact(self.db, lambda other: content.add_to(other, CombineQueue(self.queue)))
 
-def _stored(task: Any, tr: Any, state: OutboxState) -> OutboxState:
-    tr.set(task.keys.state, state.to_bytes())
-    return state
+    return _move(self, tr, batch, rows, add)
 
 
 def _until(rows: Any) -> str:
@@ -99,12 +104,8 @@ def moves_without_comparing_the_state(
     _: Any, self: Any, tr: Any, before: Any, batch: bytes, rows: Any
 ) -> Any:
     """A worker adds the rows that it has read, though another worker has moved a batch since."""
-    content = batch_of(read_config(tr, self.queue), rows)
-    current = read_state(tr, self.queue)
-    if current.batch == batch or not content.ids:
-        return current, content
-    content.add_to(tr, CombineQueue(self.queue))
-    return _stored(self, tr, OutboxState.of(batch, current.batch, content.ids, _until(rows))), content
+    queue = CombineQueue(self.queue)
+    return _move(self, tr, batch, rows, lambda current, content: content.add_to(tr, queue))
 
 
 @outboxes.replaces(f"{_TASK}._move_first", seed=1, only={"refused rows"})

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -165,13 +165,9 @@ class Outboxes(Exports):
             "operation": f"operation {number}" if number in self.model.once else None,
             "at": moment.isoformat(sep=" ", timespec="microseconds"),
         }
-        database = ReportingDatabase(env=URL_ENV)
-        try:
-            with database.transaction() as (conn, _):
-                if self._table_restores == restores:  # else its connection was lost
-                    conn.execute(_INSERT, row)
-        finally:
-            database.close()
+        with _transaction() as conn:
+            if self._table_restores == restores:  # else its connection was lost
+                conn.execute(_INSERT, row)
 
     def look_at_table(self, rows: dict[str, Any]) -> None:
         """The application's database has committed something: new rows are due."""
@@ -261,15 +257,11 @@ class Outboxes(Exports):
     def _give_up_former(self, error: ExportFailed) -> None:
         is_careful = self._is_careful
         self.trace("the operator deletes the former position:", error)
-        database = ReportingDatabase(env=URL_ENV)
-        try:
-            with database.transaction() as (conn, _):
-                if is_careful:
-                    self._delete_added(conn)
-                self.model.forgive(self.model.lost())
-                conn.execute(sa.text("DELETE FROM cq_outbox_progress"))
-        finally:
-            database.close()
+        with _transaction() as conn:
+            if is_careful:
+                self._delete_added(conn)
+            self.model.forgive(self.model.lost())
+            conn.execute(sa.text("DELETE FROM cq_outbox_progress"))
 
     def _delete_added(self, conn: sa.Connection) -> None:
         times = self.model.times()
@@ -290,10 +282,8 @@ class Outboxes(Exports):
     @contextmanager
     def _source(self, process: Process) -> Iterator[Any]:
         found = find_outbox(self.db(process), SUMS)
-        try:
+        with closing(found.database):
             yield found
-        finally:
-            found.database.close()
 
     # What is committed
 
@@ -368,6 +358,13 @@ class Outboxes(Exports):
         if stored != expected:
             raise Violation(f"the values are {stored}, expected {expected}")
         check_verified(self.inner, SUMS, app=self._app(), wait_seconds=0)
+
+
+@contextmanager
+def _transaction() -> Iterator[sa.Connection]:
+    """A transaction of the application's database, by a connection of its own."""
+    with closing(ReportingDatabase(env=URL_ENV)) as database, database.transaction() as (conn, _):
+        yield conn
 
 
 def _number(update_json: str) -> int:

@@ -35,7 +35,6 @@ from tests.simulation.windowmodel import (
     is_settled,
     milliseconds,
     read_items,
-    small_limits,
 )
 
 TURNOVER: Final = "turnover"
@@ -109,12 +108,6 @@ class RecentTotals(Windowed):
         self.models = {
             name: WindowModel(name, self.skew, merges=name in (SLOWEST, RATES)) for name in self.queues
         }
-        self.limits = small_limits(self.rng)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        snapshot = self.inner.create_transaction().snapshot
-        return tuple(each for name in self.queues for each in read_config(snapshot, name).names)
 
     def make(self) -> None:
         for name, (value, combiner) in _KINDS.items():
@@ -184,11 +177,9 @@ class RecentTotals(Windowed):
 
     def _compare_all(self, name: str) -> None:
         """Compare what the queue has, and what waits in it, with the updates of all time."""
-        found = {key: [value] for key, value in self.stored(name).items()}
-        for key, updates in self.waiting(name).items():
-            found.setdefault(key, []).extend(updates)
+        found = _totals(name, self.parts(name))
         expected = ((each.key, each.update) for each in self.models[name].updates)
-        self._compare(name, f"queue {name}", _totals(name, found), _totals(name, _by_key(expected)))
+        self._compare(name, f"queue {name}", found, _totals(name, _by_key(expected)))
 
     def _read(self, snapshot: Any, name: str, now: float, version: float = inf) -> Read | None:
         """What a reader sees; None if it sees less for a while, for example during a purge."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import cq
 from cq.admin.purge import is_purging
 from cq.config.queue import read_config
-from cq.keys import QueueKeys, below
+from cq.keys import below
 from cq.keys.missed import MissedKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
@@ -28,7 +28,7 @@ from tests.helpers import values_of, waiting_of
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import Scenario, first_row
+from tests.simulation.scenario import Scenario, first_row, ranges_of
 from tests.simulation.store import CommitRequest
 
 _LOOK_COMMITS: Final = 8
@@ -66,7 +66,7 @@ class Recount(Scenario):
         self.operations: dict[str, Any] = {}
         self.pause = self.rng.choice((0.05, 0.3, 1.0))
         self.limits = Limits()
-        self.workers = WorkerPool(self, self.worker)
+        self.workers = WorkerPool(self, self.make_worker)
         self._ids: set[str] = set()
         self._tokens = self._commits = self.version = 0
 
@@ -111,16 +111,9 @@ class Recount(Scenario):
         """The code of the workers."""
         return cq.App()
 
-    def worker(self, process: Process, identity: str) -> Worker:
-        return Worker(
-            self.db(process),
-            self.app(),
-            concurrency=2,
-            grace=5.0,
-            limits=self.limits,
-            identity=identity,
-            beat_seconds=2.0,
-        )
+    def make_worker(self, process: Process, identity: str) -> Worker:
+        """A worker with the code of the workers, as it is now."""
+        return self.worker(process, identity, self.app(), concurrency=2, limits=self.limits, beat_seconds=2.0)
 
     def begin(self) -> None:
         self.make()
@@ -222,6 +215,13 @@ class Recount(Scenario):
         """{key: value} of a queue."""
         return values_of(self.inner, name)
 
+    def parts(self, name: str) -> dict[Any, list[Any]]:
+        """{key: its value, if it has one, and the updates that wait} of a queue."""
+        found = {key: [value] for key, value in self.stored(name).items()}
+        for key, updates in self.waiting(name).items():
+            found.setdefault(key, []).extend(updates)
+        return found
+
     def waiting(self, name: str) -> dict[Any, list[Any]]:
         """{key: updates} of a queue that are queued, staged or set aside."""
         found = waiting_of(self.inner, name)
@@ -266,10 +266,4 @@ class Recount(Scenario):
 
     def ranges(self, name: str) -> dict[str, tuple[bytes, bytes]]:
         """{name: range of keys} of a queue in which nothing is left at the end."""
-        keys = QueueKeys(name)
-        return {
-            "rows": keys.all_rows(),
-            "notifications": keys.notifications(),
-            "set aside": keys.aside(),
-            "missed reports": below(MissedKeys(name).prefix),
-        }
+        return {**ranges_of(name), "missed reports": below(MissedKeys(name).prefix)}

@@ -298,10 +298,8 @@ class Hits(Recount):
         queued = self._queued()
         for level in self.levels.values():
             found = _by_period(level, queued)
-            for key, value in self.stored(level.name).items():
-                found.setdefault(key, []).append(value)
-            for key, updates in self.waiting(level.name).items():
-                found.setdefault(key, []).extend(map(self._shown, updates))
+            for key, parts in self.parts(level.name).items():
+                found.setdefault(key, []).extend(map(self._shown, parts))
             kept, expected = (
                 {key: value for key, value in periods.items() if key[1] > level.over}
                 for periods in (self._combined(found), self._expected(level))

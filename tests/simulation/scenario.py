@@ -25,7 +25,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import cq
+from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
+from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.embedded import Database
 from cq.store.space import Space
@@ -233,6 +236,12 @@ class Scenario(ABC):
         process.reborn = lambda: self.start_process(name, task, work)
         self.hub.start(process, task, lambda: work(process))
 
+    def worker(
+        self, process: Process, identity: str, app: cq.App | None = None, store: str = "", **options: Any
+    ) -> Worker:
+        """A worker on a store as a process sees it."""
+        return Worker(self.db(process, store), app, grace=5.0, identity=identity, **options)
+
     def attempt(self, act: Callable[[], object], *refusals: type[Exception]) -> Exception | None:
         """Do something that the store may fail, or that one of these errors may refuse; returns the error."""
         try:
@@ -315,6 +324,12 @@ def first_row(snapshot: Any, ranges: Mapping[str, tuple[bytes, bytes]]) -> str:
         if found := snapshot.get_range(*bounds, limit=1).to_list():
             return f"{what}: {found}"
     return ""
+
+
+def ranges_of(name: str) -> dict[str, tuple[bytes, bytes]]:
+    """{name: range of keys} of a queue in which nothing is left once everything is done."""
+    keys = QueueKeys(name)
+    return {"rows": keys.all_rows(), "notifications": keys.notifications(), "set aside": keys.aside()}
 
 
 def check_verified(db: Any, name: str, **options: Any) -> None:

@@ -118,10 +118,8 @@ class Connections:
 def found_export(db: Any) -> Iterator[Export]:
     """The export of the sums."""
     found = find_export(db, SUMS)
-    try:
+    with closing(found.reporting):
         yield found
-    finally:
-        found.reporting.close()
 
 
 def make_table(db: Any) -> None:

@@ -16,11 +16,9 @@ from typing import Any, Final
 
 import cq
 from cq.errors import NotReady
-from cq.keys import QueueKeys
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
-from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
@@ -28,7 +26,7 @@ from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
-from tests.simulation.scenario import Scenario, first_row
+from tests.simulation.scenario import Scenario, first_row, ranges_of
 from tests.simulation.store import CommitRequest
 
 TAGS: Final = "tags"
@@ -65,12 +63,7 @@ class TagCloud(Scenario):
         self.pages = [Page(self) for _ in range(self.rng.randint(1, 3) if "pages" in plan else 0)]
         self.logs = self.rng.randint(1, 3)
         self._pause = self.rng.choice((0.01, 0.1, 0.5))
-        beat_seconds = self.rng.choice((0.5, 2.0))
-
-        def make(process: Process, identity: str) -> Worker:
-            return Worker(self.db(process), identity=identity, beat_seconds=beat_seconds, grace=5.0)
-
-        self.workers = WorkerPool(self, make)
+        self.workers = WorkerPool(self, partial(self.worker, beat_seconds=self.rng.choice((0.5, 2.0))))
 
     def begin(self) -> None:
         """Make the queue, and start everybody."""
@@ -99,9 +92,7 @@ class TagCloud(Scenario):
     def left(self) -> str:
         if retry_aside(self.inner, TAGS):  # which a worker that dies at a key again and again does
             return "what was set aside"
-        tr = self.inner.create_transaction().snapshot
-        queue = QueueKeys(TAGS)
-        if found := first_row(tr, {"rows": queue.all_rows(), "notifications": queue.notifications()}):
+        if found := first_row(self.inner.create_transaction().snapshot, ranges_of(TAGS)):
             return found
         version, shown = self._published()
         if shown != self.expected()[:SHOWN]:

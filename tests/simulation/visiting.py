@@ -37,7 +37,6 @@ from tests.simulation.windowmodel import (
     milliseconds,
     missed_any,
     read_items,
-    small_limits,
 )
 
 SEEN: Final = "seen"
@@ -80,11 +79,10 @@ class Site(Windowed):
         self.model = WindowModel(SEEN, self.skew)
         self.all: Counter[Key] = Counter()
         self.window = cq.Window[Key](SEEN)
-        self.limits = small_limits(self.rng)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*read_config(self.inner.create_transaction().snapshot, SEEN).names, VISITORS)
+        return (*super().names, VISITORS)
 
     def make(self) -> None:
         cq.configure(self.inner, VISITORS, key=str, buckets=self.rng.randint(1, 3))
@@ -199,10 +197,7 @@ class Site(Windowed):
 
     def _sums(self, name: str) -> dict[Any, int]:
         """{key: sum} of what a queue has, and of what waits."""
-        sums = Counter(self.stored(name))
-        for key, updates in self.waiting(name).items():
-            sums[key] += sum(updates)
-        return sums
+        return {key: sum(parts) for key, parts in self.parts(name).items()}
 
     @property
     def _config(self) -> QueueConfig:

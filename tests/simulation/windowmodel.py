@@ -8,10 +8,11 @@ under any width since then, is uncertain: for example after the width is reduced
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import ceil, inf
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
@@ -26,6 +27,7 @@ from cq.queue.set_aside import read_aside
 from cq.store.api import TransactionRead
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
+from tests.simulation.plan import Plan
 from tests.simulation.recounting import Recount
 from tests.simulation.scenario import check_verified
 
@@ -144,6 +146,15 @@ class Windowed(Recount):
     most_skew: ClassVar[float] = 2.0
     """With 100 s, no window would have an update that must be in it."""
 
+    def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
+        super().__init__(plan, folder, trace)
+        self.limits = _small_limits(self.rng)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        snapshot = self.inner.create_transaction().snapshot
+        return tuple(each for name in self.queues for each in read_config(snapshot, name).names)
+
     def begin(self) -> None:
         super().begin()
         self.start_process("reader", "read", self._read_all)
@@ -203,7 +214,7 @@ def missed_any(snapshot: TransactionRead, name: str) -> bool:
     return bool(snapshot.get_range(*MissedKeys(name).of_generations(), limit=1).to_list())
 
 
-def small_limits(rng: Random) -> Limits:
+def _small_limits(rng: Random) -> Limits:
     """Limits of passes that often take only a part of what is queued, of one row, and that stage updates."""
     write_bytes = rng.choice((300, 1_000, 200_000))
     return Limits(
