@@ -61,15 +61,6 @@ class _LookData(NamedTuple):
     is_trending_current: bool
 
 
-class _AllTime(NamedTuple):
-    """The counts of all time: most viewed pages, pages of the last period, visitors, and responses."""
-
-    pages: list[tuple[str, int]]
-    trending: Sequence[TrendingPage]
-    unique: Sequence[VisitorEstimate]
-    responses: Sequence[ResponseNumbers]
-
-
 @dataclass
 class VisitDemo(Demo):
     """The demo; its fields are the options of the command."""
@@ -200,22 +191,18 @@ class VisitDemo(Demo):
     # The end
 
     def recount(self) -> dict[str, Any]:
-        self._late = len(transact(self.db, lambda tr: read_late(tr.snapshot, self.steps)))
         self._drain()
-        self._end = self._compare_all([steps.number for steps in self.steps])
+        counts = self._compare_all([steps.number for steps in self.steps])
         return {
             "visits": self._recount.views[SITE],
             "pages": len(self._recount.views) - 1,
-            "late": self._late,
+            "late": len(transact(self.db, lambda tr: read_late(tr.snapshot, self.steps))),
             "speed": self._pace.speed,
             "looks": list(map(asdict, self._looks)),
             "skipped": self._skipped,
             "lines_skipped": self._lines_skipped,
-            "lifetime": self._end.pages,
-            "trending": list(map(asdict, self._end.trending)),
             "trends_compared": self._trends_compared,
-            "unique": list(map(asdict, self._end.unique)),
-            "responses": list(map(asdict, self._end.responses)),
+            **counts,
         }
 
     def summarize_interrupted(self) -> str:
@@ -237,8 +224,8 @@ class VisitDemo(Demo):
             read = self.done()
         return places
 
-    def _compare_all(self, places: Sequence[int]) -> _AllTime:
-        """The counts of all visits up to these positions; raises `DemoDiffers` if they differ from the recount."""
+    def _compare_all(self, places: Sequence[int]) -> dict[str, Any]:
+        """The figures of all visits up to these positions; raises `DemoDiffers` if they differ from the recount."""
         queues, recount = self._queues, self._recount
         recount.advance(places, (), self._pace)
         compare("the views of all time", dict(queues.visits.lifetime.scan(self.db)), recount.views)
@@ -251,12 +238,12 @@ class VisitDemo(Demo):
         if self.chart is not None:
             drawn = to_svg(self._looks, self.window.width / 1000, periods)
             self.chart.write_text(drawn, encoding="utf-8")
-        return _AllTime(
-            [each for each in most if each[0] != SITE],
-            next(reversed(periods.values()), ())[: self.top],
-            [estimates[page] for page, _ in most if page in estimates],
-            recount.check_responses(responses),
-        )
+        return {
+            "lifetime": [each for each in most if each[0] != SITE],
+            "trending": list(map(asdict, next(reversed(periods.values()), ())[: self.top])),
+            "unique": [asdict(estimates[page]) for page, _ in most if page in estimates],
+            "responses": list(map(asdict, recount.check_responses(responses))),
+        }
 
     def _compare_period(self, start: int) -> tuple[TrendingPage, ...]:
         """The trending pages of a period; raises `DemoDiffers` if they differ from the recount."""
@@ -276,9 +263,11 @@ class VisitDemo(Demo):
             for look in self._looks
         )
         print_table(["time", "views", "visitors", "most views"], rows, right=["views", "visitors"])
-        print_rich("", trending_table(self._end.trending))
-        if self._end.unique:
-            print_rich("", visitor_table(self._end.unique), "", response_table(self._end.responses))
+        print_rich("", trending_table([TrendingPage(**each) for each in figures["trending"]]))
+        if figures["unique"]:
+            visitors = visitor_table([VisitorEstimate(**each) for each in figures["unique"]])
+            responses = response_table([ResponseNumbers(**each) for each in figures["responses"]])
+            print_rich("", visitors, "", responses)
         skipped = f", {quantity(self._lines_skipped, 'line')} skipped" if self._lines_skipped else ""
         note(
             f"{quantity(figures['visits'], 'visit')} of {quantity(figures['pages'], 'page')} "
