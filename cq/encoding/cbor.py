@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from struct import Struct
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ _BYTES_HEADS: Final = [
     cbor2.dumps(bytes(length))[: -length or None] for length in range(_MAX_STRING_BYTES + 1)
 ]
 _SMALL_INTS: Final = [cbor2.dumps(number) for number in range(256)]
+# The length of an int by its first byte; 0 for the first bytes of other items.
+_INT_BYTES: Final = ([1] * 24 + [2, 3, 5, 9] + [0] * 4) * 2 + [0] * 192
 _pack_1 = Struct(">BB").pack
 _pack_2 = Struct(">BH").pack
 _pack_4 = Struct(">BI").pack
@@ -62,6 +65,17 @@ def array_head(length: int) -> bytes:
         if length < 1 << 16
         else _pack_4(0x9A, length)
     )
+
+
+def are_ints(encoded: Sequence[bytes]) -> bool:
+    """Whether each of these, none empty, is exactly one int of up to 64 bits."""
+    lengths = map(_INT_BYTES.__getitem__, map(itemgetter(0), encoded))
+    return list(lengths) == list(map(len, encoded))
+
+
+def joined(items: Sequence[bytes]) -> bytes:
+    """The array of these encoded items; to decode it takes a third of the time of a call for each item."""
+    return array_head(len(items)) + b"".join(items)
 
 
 def encode_texts(texts: Sequence[str]) -> list[bytes]:

@@ -11,14 +11,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from types import UnionType
 from typing import Any, Final, get_args, get_origin
 
 import cbor2
 
 from cq.encoding.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_int
-from cq.encoding.cbor import dumps, encode_ints, encode_sketch, encode_strings, encode_texts
+from cq.encoding.cbor import (
+    are_ints,
+    array_head,
+    dumps,
+    encode_ints,
+    encode_sketch,
+    encode_strings,
+    encode_texts,
+    joined,
+)
 from cq.encoding.sketches import BATCHES, KINDS, Sketch, is_from_tag
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, TooLarge
 
@@ -115,9 +124,10 @@ class KeyType:
 
     def encode_all(self, keys: Sequence[Any]) -> list[bytes]:
         """The keys in bytes, with the errors of `encoder`; faster than one call for each key."""
-        if self._are_all(keys):
+        columns = self._columns(keys)
+        if columns is not None:
             try:
-                encoded = self._encoded(keys)
+                encoded = self._encode_columns(columns)
                 # Keys this short exceed neither the limit of a key, nor that of an int in it.
                 if max(map(len, encoded)) <= MAX_INT_BYTES:
                     return encoded
@@ -125,13 +135,17 @@ class KeyType:
                 pass
         return list(map(self.encoder(), keys))
 
-    def _are_all(self, keys: Sequence[Any]) -> bool:
-        """Whether there is at least one key, and all keys are of this type."""
-        kinds = set(map(type, keys))
-        if not self.is_tuple:
-            return kinds == _KINDS[self.parts[0]]
-        types = tuple(_KEY_TYPES[part] for part in self.parts)
-        return kinds == {tuple} and {tuple(map(type, key)) for key in keys} == {types}
+    def _columns(self, keys: Sequence[Any]) -> list[Sequence[Any]] | None:
+        """The parts of keys, a column each; None unless all keys, at least one, are of this type."""
+        columns: list[Sequence[Any]] = [keys]
+        if self.is_tuple:
+            if set(map(type, keys)) != {tuple} or set(map(len, keys)) != {len(self.parts)}:
+                return None
+            columns = list(zip(*keys, strict=True))
+        for name, column in zip(self.parts, columns, strict=True):
+            if set(map(type, column)) != _KINDS[name]:
+                return None
+        return columns
 
     def _encode_tuple(self, key: Any) -> bytes:
         fits = type(key) is tuple and len(key) == len(self.parts)
@@ -150,17 +164,23 @@ class KeyType:
 
     def decode_all(self, encoded: Sequence[bytes], *, known: bool = False) -> list[Any]:
         """The keys in these bytes; raises `CorruptData`. `known` keys were checked before, and are only decoded."""
-        keys = decode_all(encoded)
+        # That each is one item is known, or seen below.
+        keys: list[Any] = decode(joined(encoded))
         if self.is_tuple:
-            keys = [tuple(key) if type(key) is list else key for key in keys]
+            keys = list(map(tuple, keys)) if set(map(type, keys)) == {list} else keys
         # Another type, or another encoding of the same key, would be a second entry of one key.
-        if not known and not (self._are_all(keys) and self._encoded(keys) == list(encoded)):
-            raise CorruptData(f"stored bytes are not keys of type {self}")
+        if not known:
+            columns = self._columns(keys)
+            if columns is None or self._encode_columns(columns) != list(encoded):
+                raise CorruptData(f"stored bytes are not keys of type {self}")
         return keys
 
-    def _encoded(self, keys: Sequence[Any]) -> list[bytes]:
-        """The keys, all of this type, in CBOR, without a check of limits."""
-        return list(map(cbor2.dumps, keys)) if self.is_tuple else _ENCODERS[self.parts[0]](keys)
+    def _encode_columns(self, columns: Sequence[Sequence[Any]]) -> list[bytes]:
+        """The keys with these parts in CBOR, without a check of limits."""
+        if not self.is_tuple:
+            return _ENCODERS[self.parts[0]](columns[0])
+        encoded = [_ENCODERS[name](column) for name, column in zip(self.parts, columns, strict=True)]
+        return list(map(b"".join, zip(repeat(array_head(len(self.parts))), *encoded)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +259,8 @@ def decode(data: bytes) -> Any:
 def decode_all(many: Sequence[bytes]) -> list[Any]:
     """The value of each of these bytes; raises `CorruptData` if `decode` would for any of them."""
     try:
+        if many and many[0] and are_ints(many):
+            return _loads(joined(many))  # type: ignore[no-any-return]
         return list(map(_loads, many))
     except Exception as error:
         raise CorruptData(f"stored bytes are not CBOR ({error.__cause__ or error})") from error

@@ -14,14 +14,8 @@ HASHES: Final = 1 << 32
 """The number of hashes."""
 _BITS: Final = 32
 
-
-def key_hash(encoded_key: bytes) -> int:
-    """The hash (CRC-32) that determines the bucket of a key; it is stored, so it must never change.
-
-    >>> key_hash(b"ehello")
-    432631505
-    """
-    return crc32(encoded_key)
+key_hash: Final = crc32
+"""The hash that determines the bucket of an encoded key; it is stored, so it must never change."""
 
 
 def bucket_at(hashed: int, buckets: int) -> int:
@@ -35,12 +29,12 @@ def bucket_of(encoded_key: bytes, buckets: int) -> int:
     >>> bucket_of(b"ehello", 16)
     1
     """
-    return crc32(encoded_key) * buckets >> _BITS
+    return key_hash(encoded_key) * buckets >> _BITS
 
 
 def buckets_of(encoded_keys: Iterable[bytes], buckets: int) -> list[int]:
     """The bucket of each encoded key."""
-    return [crc32(key) * buckets >> _BITS for key in encoded_keys]
+    return [key_hash(key) * buckets >> _BITS for key in encoded_keys]
 
 
 def bucket_bounds(buckets: int, bucket: int) -> tuple[int, int]:
