@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-import sqlite3
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 from cq.distribution import version
 
@@ -24,7 +25,7 @@ def machine_facts() -> dict[str, Any]:
         "versions": {
             "cq": version(),
             "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
+            "sqlite": apsw.sqlite_lib_version(),
         },
     }
 

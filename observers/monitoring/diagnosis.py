@@ -6,13 +6,14 @@ Each check is a function that returns its finding, or raises an error that says 
 from __future__ import annotations
 
 import platform
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
+
+import apsw
 
 from cq import runtime
 from cq.config.queue import read_config
@@ -70,7 +71,7 @@ def doctor(url: str | None = None) -> Iterator[Check]:
 
     Skips checks that depend on a failed one. Creates no store and changes no data; loads the binding if installed.
     """
-    yield _check("python", lambda: f"{platform.python_version()}, SQLite {sqlite3.sqlite_version}")
+    yield _check("python", lambda: f"{platform.python_version()}, SQLite {apsw.sqlite_lib_version()}")
     yield _check("cq", version)
     try:
         scheme, path = located(url)

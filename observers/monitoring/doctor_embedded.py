@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import apsw
 
 from cq import keys, runtime
 from cq.errors import ClientLibraryError, StoreError
@@ -109,8 +110,8 @@ def _not_needed(check: Callable[[], str]) -> str:
 
 def _max_file_bytes() -> int:
     """The largest file size that this SQLite supports."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        return int(connection.execute("PRAGMA max_page_count").fetchone()[0]) * PAGE_BYTES
+    with closing(apsw.Connection(":memory:")) as connection:
+        return int(connection.execute("PRAGMA max_page_count").get) * PAGE_BYTES
 
 
 def _size(number: int) -> str:

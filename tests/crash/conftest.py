@@ -15,7 +15,6 @@ import pytest
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
-from tests.crash import vfs
 from tests.reporting_databases import postgres as postgres
 
 ROOT: Final = Path(__file__).parents[2]
@@ -31,13 +30,6 @@ def seed(request: pytest.FixtureRequest) -> int:
     found = int(os.environ.get("CQ_TEST_CRASH_SEED") or random.SystemRandom().randrange(1_000_000))
     request.node.add_report_section("setup", "seed", f"CQ_TEST_CRASH_SEED={found}")
     return found
-
-
-@pytest.fixture
-def watched_disk() -> None:
-    """Skips the test where nothing can be put between Python's SQLite and the disk."""
-    if not vfs.is_available():
-        pytest.skip("the functions of this Python's SQLite cannot be reached")
 
 
 class Scripts:

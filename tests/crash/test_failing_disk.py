@@ -73,7 +73,6 @@ def failing(tmp_path: Path, scripts: Scripts, seed: int) -> Failing:
     return run
 
 
-@pytest.mark.usefixtures("watched_disk")
 class TestFromBelow:
     """Errors that the layer between SQLite and the disk makes."""
 

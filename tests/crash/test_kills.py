@@ -21,8 +21,6 @@ STEPS: Final = 700
 MAKING: Final = 45
 """About so many make the store."""
 
-pytestmark = pytest.mark.usefixtures("watched_disk")
-
 
 def returned(out: bytes) -> dict[Name, bytes]:
     """The commits that a process has told of."""

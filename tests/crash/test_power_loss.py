@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import cbor2
-import pytest
 
 from cq.store.embedded import Database
 from tests.crash.conftest import ROUNDS, Scripts
@@ -16,8 +15,6 @@ from tests.crash.disk import Disk
 from tests.crash.load import Name, assert_whole
 
 MOMENTS: Final = 50 * ROUNDS
-
-pytestmark = pytest.mark.usefixtures("watched_disk")
 
 
 def record(scripts: Scripts, folder: Path, seed: int, power_safe: bool) -> list[list[Any]]:

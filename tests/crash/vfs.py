@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sqlite3
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-FULL: Final = sqlite3.SQLITE_FULL
-SYNC_FAILED: Final = sqlite3.SQLITE_IOERR_FSYNC
+import apsw
+
+FULL: Final = apsw.SQLITE_FULL
+SYNC_FAILED: Final = apsw.SQLITE_IOERR_FSYNC
 _CREATED: Final = 0x4  # SQLITE_OPEN_CREATE
 
 _INT, _POINTER, _INT64 = ctypes.c_int, ctypes.c_void_p, ctypes.c_int64
@@ -64,24 +65,21 @@ Listener = Callable[..., int]
 """
 
 
-def is_available() -> bool:
-    """Whether the functions of Python's own SQLite can be reached."""
-    return hasattr(_library(), "sqlite3_vfs_register")
-
-
 def install(listener: Listener) -> None:
     """Have the listener told, in this process, of all that is done to files that SQLite opens from now on."""
     _Layer(listener)
 
 
-def _library() -> ctypes.CDLL:
-    import _sqlite3
-
-    return ctypes.CDLL(getattr(_sqlite3, "__file__", None))
+def _default_vfs() -> _Vfs:
+    """SQLite's own access to files, in place."""
+    found = _POINTER()
+    apsw.Connection(":memory:").file_control("main", apsw.SQLITE_FCNTL_VFS_POINTER, ctypes.addressof(found))
+    assert found.value is not None
+    return _Vfs.from_address(found.value)
 
 
 class _Layer:
-    """The default of SQLite's ways to files from now on, for as long as the process lives."""
+    """Changes SQLite's own access to files, for as long as the process lives."""
 
     _kept: ClassVar[list[_Layer]] = []
 
@@ -89,17 +87,11 @@ class _Layer:
         self._listener = listener
         self._paths: dict[int, str] = {}
         self._tables: dict[int, _Methods] = {}
-        library = _library()
-        library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
-        below = library.sqlite3_vfs_find(None).contents
-        self._vfs = _Vfs.from_buffer_copy(below)
-        self._vfs.name = b"watched"
-        self._below_open, self._below_delete = _OPEN(below.open), _DELETE(below.delete)
+        vfs = _default_vfs()
+        self._below_open, self._below_delete = _OPEN(vfs.open), _DELETE(vfs.delete)
         self._callbacks = [_OPEN(self._open), _DELETE(self._delete)]
-        self._vfs.open, self._vfs.delete = (_address(callback) for callback in self._callbacks)
         self._kept.append(self)
-        if library.sqlite3_vfs_register(ctypes.byref(self._vfs), 1):
-            raise RuntimeError("SQLite takes no other way to files")
+        vfs.open, vfs.delete = (_address(callback) for callback in self._callbacks)
 
     def _open(self, vfs: int, name: int, file: int, flags: int, out: int) -> int:
         path = ctypes.string_at(name).decode() if name else ""

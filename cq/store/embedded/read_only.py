@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
+
+import apsw
 
 from cq import runtime
 from cq.errors import StoreError
@@ -61,18 +62,18 @@ def _open_file(path: Path) -> OpenFile:
     )
 
 
-class ReadOnlyConnection(sqlite3.Connection):
+class ReadOnlyConnection(apsw.Connection):
     """A read-only connection; `mark` identifies the content of a file read as immutable."""
 
     mark: _Mark | None = None
 
 
-def _read_schema(connection: sqlite3.Connection) -> None:
+def _read_schema(connection: apsw.Connection) -> None:
     # Not from `kv`, which may be a view in an unchecked file.
     connection.execute("SELECT 1 FROM sqlite_master").fetchone()
 
 
-def _connect(path: Path, read: Callable[[sqlite3.Connection], None] = _read_schema) -> ReadOnlyConnection:
+def _connect(path: Path, read: Callable[[apsw.Connection], None] = _read_schema) -> ReadOnlyConnection:
     """A connection on which `read` has succeeded: SQLite opens the index for the first read, and keeps it."""
 
     def connect() -> ReadOnlyConnection:
@@ -84,7 +85,7 @@ def _connect(path: Path, read: Callable[[sqlite3.Connection], None] = _read_sche
             raise
         return connection
 
-    return _with_retries(connect, (sqlite3.OperationalError, StoreError))
+    return _with_retries(connect, (apsw.Error, StoreError))
 
 
 def _with_retries(read: Callable[[], _T], errors: tuple[type[Exception], ...]) -> _T:
@@ -126,7 +127,7 @@ class ReadOnlySnapshot(Snapshot):
 
     __slots__ = ()
 
-    def _read(self, read: Callable[[sqlite3.Connection], _T]) -> _T:
+    def _read(self, read: Callable[[apsw.Connection], _T]) -> _T:
         connection = self._connection
         try:
             return super()._read(read)
@@ -158,7 +159,7 @@ class ReadOnlyPool(SnapshotPool):
         finally:
             snapshot.close()
 
-    def _keep_idle(self, connection: sqlite3.Connection) -> None:
+    def _keep_idle(self, connection: apsw.Connection) -> None:
         if getattr(connection, "mark", None) is None:
             super()._keep_idle(connection)
         else:
@@ -168,7 +169,7 @@ class ReadOnlyPool(SnapshotPool):
 class ReadOnlyWatches(Watches):
     """Watches that open a new connection for each check."""
 
-    def _check(self, connection: sqlite3.Connection) -> None:
+    def _check(self, connection: apsw.Connection) -> None:
         with contextlib.closing(self._connect()) as current:
             super()._check(current)
 

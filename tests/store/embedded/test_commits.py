@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from cq.errors import StoreError
@@ -314,7 +314,7 @@ def test_a_failing_disk_fails_the_commit_and_nothing_else(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+        raise apsw.FullError("database or disk is full")
 
     monkeypatch.setattr("cq.store.embedded.engine.applier.Applier.flush", fail)
     tr = db.create_transaction()
@@ -333,17 +333,17 @@ def test_a_failing_disk_fails_the_commit_and_nothing_else(
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (sqlite3.SQLITE_BUSY, 1038),
-        (sqlite3.SQLITE_BUSY_RECOVERY, 1038),
-        (sqlite3.SQLITE_PROTOCOL, 1038),
-        (sqlite3.SQLITE_FULL, 1510),
-        (sqlite3.SQLITE_IOERR_READ, 1510),
-        (sqlite3.SQLITE_CORRUPT_VTAB, 1510),
+        (apsw.SQLITE_BUSY, 1038),
+        (apsw.SQLITE_BUSY_RECOVERY, 1038),
+        (apsw.SQLITE_PROTOCOL, 1038),
+        (apsw.SQLITE_FULL, 1510),
+        (apsw.SQLITE_IOERR_READ, 1510),
+        (apsw.SQLITE_CORRUPT_VTAB, 1510),
     ],
 )
 def test_a_busy_file_is_worth_a_retry_in_all_its_kinds(code: int, expected: int) -> None:
-    error = sqlite3.OperationalError("as SQLite says")
-    error.sqlite_errorcode = code
+    error = apsw.exception_for(code)
+    assert isinstance(error, apsw.Error)
 
     found = storage_error(error, Path("store.db"))
 

@@ -6,8 +6,9 @@ application may receive or pass to `on_error`.
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
+
+import apsw
 
 from cq.store.embedded.binding.descriptors import shortage
 
@@ -116,37 +117,37 @@ class FDBError(Exception):
         return f"FDBError({self.code})"
 
 
-_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+_BUSY = frozenset({apsw.SQLITE_BUSY, apsw.SQLITE_LOCKED, apsw.SQLITE_PROTOCOL})
 # Without SQLITE_CANTOPEN and SQLITE_IOERR: these are faults of the system, and a backup would not help.
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_DAMAGED = frozenset({apsw.SQLITE_CORRUPT, apsw.SQLITE_NOTADB})
 
 
-def storage_error(error: sqlite3.Error, path: Path) -> FDBError:
+def storage_error(error: apsw.Error, path: Path) -> FDBError:
     """The FoundationDB error for an SQLite error: retryable for a busy file, not for a failing disk."""
     return FDBError(DATABASE_LOCKED if is_busy(error) else IO_ERROR, explain(error, path))
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: apsw.Error) -> bool:
     """Whether another connection locks the file for now."""
     return _kind(error) in _BUSY
 
 
-def is_full(error: sqlite3.Error) -> bool:
+def is_full(error: apsw.Error) -> bool:
     """Whether the disk was full, so that the transaction was rolled back."""
-    return _kind(error) == sqlite3.SQLITE_FULL
+    return _kind(error) == apsw.SQLITE_FULL
 
 
-def is_unwritten(error: sqlite3.Error) -> bool:
+def is_unwritten(error: apsw.Error) -> bool:
     """Whether a failed COMMIT left no complete commit record, so that it cannot reappear after a crash."""
-    return is_busy(error) or is_full(error) or error.sqlite_errorcode == sqlite3.SQLITE_IOERR_WRITE
+    return is_busy(error) or is_full(error) or _code(error) == apsw.SQLITE_IOERR_WRITE
 
 
-def is_damaged(error: sqlite3.Error) -> bool:
+def is_damaged(error: apsw.Error) -> bool:
     """Whether the content of the file is wrong; also True for errors without a code of SQLite."""
     return _kind(error) in _DAMAGED or not _kind(error)
 
 
-def explain(error: sqlite3.Error, path: Path) -> str:
+def explain(error: apsw.Error, path: Path) -> str:
     """A message with the fault of the file at `path` and the remedy."""
     if is_busy(error):
         return f"{path} is locked by a process that does not release it ({error}): look for a stopped process"
@@ -159,6 +160,11 @@ def explain(error: sqlite3.Error, path: Path) -> str:
     return f"{path} cannot be read or written ({error}): check whether its disk is full or fails"
 
 
-def _kind(error: sqlite3.Error) -> int:
+def _kind(error: apsw.Error) -> int:
     """The primary result code, such as SQLITE_BUSY for SQLITE_BUSY_RECOVERY; 0 without a code."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return _code(error) & 0xFF
+
+
+def _code(error: apsw.Error) -> int:
+    """The extended result code of SQLite; 0 for an error of another origin."""
+    return getattr(error, "extendedresult", 0)

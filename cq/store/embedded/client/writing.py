@@ -49,10 +49,11 @@ class TransactionWrites(TransactionRead, Operations):
         """Set a key."""
         if type(key) is not bytes or type(value) is not bytes:  # two calls saved in the most frequent write
             key, value = key_bytes(key), value_bytes(value)
-        if self._allows_fast_write(key, len(value)) and self._state.writes.fast_put(key, value):
-            self._state.size += 3 * len(key) + len(value) + _SET_BYTES
+        state, length = self._state, len(value)
+        if self._allows_fast_write(key, length) and state.writes.fast_put(key, value):
+            state.size += 3 * len(key) + length + _SET_BYTES
         else:
-            self._state.defer(self._mutate, atomic.SET, key, value)
+            state.defer(self._mutate, atomic.SET, key, value)
 
     def clear(self, key: Any) -> None:
         """Clear a key."""

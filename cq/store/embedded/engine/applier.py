@@ -6,9 +6,10 @@ range clear changes the table at once, so it first drops the collected values in
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from itertools import chain
+
+import apsw
 
 from cq.store.embedded.binding.atomic import (
     SET,
@@ -32,7 +33,7 @@ _DELETE_RANGE = "DELETE FROM kv WHERE k >= ? AND k < ?"
 class Applier:
     """Collects the values of one group, and writes them into the table."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._values: dict[bytes, bytes | None] = {}
 

@@ -17,11 +17,12 @@ The steps for a group, with the commit lock of all processes held:
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+
+import apsw
 
 from cq import runtime
 from cq.errors import StoreError
@@ -140,7 +141,7 @@ class Committer:
     begins by completing the step of an interrupted leader.
     """
 
-    def __init__(self, connection: sqlite3.Connection, lock: LockFile, latest: LatestVersion) -> None:
+    def __init__(self, connection: apsw.Connection, lock: LockFile, latest: LatestVersion) -> None:
         self._connection = connection
         self._lock = lock
         self._latest = latest
@@ -236,7 +237,7 @@ class Committer:
             self._resolve_doubt()
             self._commit_group(group)
             self._lock.notify()
-        except sqlite3.Error as error:
+        except apsw.Error as error:
             self._fail(group or self._next_group(), error)
         except BaseException:
             self._recover()
@@ -272,7 +273,7 @@ class Committer:
         while self._queue and self._queue[0].is_finished:
             self._queue.popleft()
 
-    def _fail(self, group: list[CommitRequest], error: sqlite3.Error, code: int = 0) -> None:
+    def _fail(self, group: list[CommitRequest], error: apsw.Error, code: int = 0) -> None:
         """Set the results of a group that is not committed: `code`, or the code of the error."""
         self._roll_back()
         failure = storage_error(error, self._lock.store)
@@ -315,7 +316,7 @@ class Committer:
         self._results = results
         try:
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except apsw.Error as error:
             self._results = []  # first: after an interrupt, they would count as those of a success
             self._in_doubt = not is_unwritten(error)
             self._fail(group, error, COMMIT_UNKNOWN_RESULT if self._in_doubt else 0)
@@ -335,7 +336,7 @@ class Committer:
             self._connection.execute("DELETE FROM commits WHERE version < ?", (first,))
 
     def _roll_back(self) -> None:
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(apsw.Error):
             self._connection.execute("ROLLBACK")
 
 

@@ -10,13 +10,15 @@ processes before its next commit.
 
 from __future__ import annotations
 
-import sqlite3
 import struct
 from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Set
 from itertools import accumulate, pairwise
+from typing import Any
+
+import apsw
 
 from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.binding.keys import Range
@@ -66,7 +68,7 @@ class CommittedGroup:
 
     @classmethod
     def from_row(cls, version: int, row: bytes) -> CommittedGroup:
-        """The group of a row of the log; raises `sqlite3.DatabaseError` if the row is malformed."""
+        """The group of a row of the log; raises `apsw.CorruptError` if the row is malformed."""
         if row == b"":
             return cls(version, set(), [], 0)
         try:
@@ -74,9 +76,9 @@ class CommittedGroup:
             start = _COUNTS.size + 4 * (count + bounds)
             lengths = array("I", row[_COUNTS.size : start])
         except (struct.error, TypeError, ValueError) as error:
-            raise sqlite3.DatabaseError("its log of commits is malformed") from error
+            raise apsw.CorruptError("its log of commits is malformed") from error
         if len(row) != start + sum(lengths) or bounds % 2:
-            raise sqlite3.DatabaseError("its log of commits is malformed")
+            raise apsw.CorruptError("its log of commits is malformed")
         parts = [row[begin:end] for begin, end in pairwise(accumulate(lengths, initial=start))]
         ranges = zip(parts[count::2], parts[count + 1 :: 2], strict=True)
         return cls(version, set(parts[:count]), list(ranges), len(row))
@@ -116,9 +118,9 @@ class ConflictLog:
         self._keys = 0
         self._bytes = 0
 
-    def load(self, connection: sqlite3.Connection) -> None:
+    def load(self, connection: apsw.Connection) -> None:
         """Read the commits of other processes since the last call."""
-        rows = connection.execute(_LATER, (self.last,)).fetchall()
+        rows: list[Any] = connection.execute(_LATER, (self.last,)).fetchall()
         if rows and rows[0][0] > self.last:
             # Other processes have deleted rows that this process never read: the log in memory would have a gap.
             self._reset()

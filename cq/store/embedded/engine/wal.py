@@ -16,8 +16,9 @@ checkpoints are more frequent: the log must leave room for the pages that it add
 from __future__ import annotations
 
 import os
-import sqlite3
 from pathlib import Path
+
+import apsw
 
 from cq.store.embedded.file.file import BUSY_SECONDS, PAGE_BYTES, log_of
 from cq.store.embedded.file.lock_file import LockFile
@@ -57,7 +58,7 @@ def free_bytes(path: Path) -> int:
 class Checkpointer:
     """Counts written pages, and makes checkpoints on the committer's connection."""
 
-    def __init__(self, connection: sqlite3.Connection, lock: LockFile) -> None:
+    def __init__(self, connection: apsw.Connection, lock: LockFile) -> None:
         self._connection = connection
         self._lock = lock
         # Perhaps too many: SQLite keeps the file of an emptied log.
@@ -109,8 +110,8 @@ class Checkpointer:
     def _checkpoint(self, mode: str) -> int:
         """Make a checkpoint; return the number of pages left in the log."""
         try:
-            length: int = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[1]
-        except sqlite3.Error:
+            length: int = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").get[1]
+        except apsw.Error:
             # Another process makes a checkpoint, or the disk is full: the next commits try again. The commit before
             # it is durable and must not fail. Any other error will reappear in the next read or commit.
             return 0

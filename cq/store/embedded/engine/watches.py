@@ -8,13 +8,14 @@ the watched ones. Commits in quick succession are handled in one round.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
@@ -65,7 +66,7 @@ _Reference = weakref.ref[Watch]
 class Watches:
     """The watches of one database. Only the watch thread uses `_by_key`."""
 
-    def __init__(self, connect: Callable[[], sqlite3.Connection], path: Path) -> None:
+    def __init__(self, connect: Callable[[], apsw.Connection], path: Path) -> None:
         self.pinned: set[Watch] = set()
         self.limit = MAX_WATCHES
         self._connect = connect
@@ -132,7 +133,7 @@ class Watches:
                 while self._serve_round(connection, listener):
                     time.sleep(self._pause)
             code = OPERATION_CANCELLED
-        except (sqlite3.Error, StoreError, OSError):
+        except (apsw.Error, StoreError, OSError):
             pass  # the watches fail with `IO_ERROR`
         finally:
             references: list[_Reference] = []
@@ -143,7 +144,7 @@ class Watches:
                 listener.close()
             _fail(_live(references), code)
 
-    def _serve_round(self, connection: sqlite3.Connection, listener: Listener) -> bool:
+    def _serve_round(self, connection: apsw.Connection, listener: Listener) -> bool:
         """Wait for commits and check the watches; return False when the thread is no longer needed."""
         for _ in range(_MAX_IDLE_CHECKS):
             listener.wait(_CHECK_SECONDS)
@@ -158,14 +159,14 @@ class Watches:
             self._listener = None
             return False
 
-    def _check(self, connection: sqlite3.Connection) -> None:
+    def _check(self, connection: apsw.Connection) -> None:
         with self._lock:
             new, self._new = self._new, []
             self._number += len(new)
         keys = self._add_new(new)  # first: if a statement below fails, these watches must fail as well
         connection.execute("BEGIN")
         try:
-            oldest, last = connection.execute("SELECT min(version), max(version) FROM commits").fetchone()
+            oldest, last = connection.execute("SELECT min(version), max(version) FROM commits").get
             if last != self._seen_version:
                 keys |= self._written(connection) if oldest <= self._seen_version else self._by_key.keys()
             for key in keys:
@@ -186,7 +187,7 @@ class Watches:
                 keys.add(watch.key)
         return keys
 
-    def _written(self, connection: sqlite3.Connection) -> set[bytes]:
+    def _written(self, connection: apsw.Connection) -> set[bytes]:
         """The watched keys written since the last round."""
         watched = self._by_key.keys()
         rows = connection.execute(
@@ -194,7 +195,7 @@ class Watches:
         )
         return set().union(*(CommittedGroup.from_row(*row).written_keys(watched) for row in rows))
 
-    def _compare(self, connection: sqlite3.Connection, key: bytes) -> None:
+    def _compare(self, connection: apsw.Connection, key: bytes) -> None:
         row = connection.execute("SELECT v FROM kv WHERE k = ?", (key,)).fetchone()
         for watch in _live(self._by_key.get(key, ())):
             watch.compare(row[0] if row else None)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sqlite3
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
+
+import apsw
 
 from cq.errors import NotAStore, StoreError
 from cq.store.embedded.binding.descriptors import shortage
@@ -34,11 +35,12 @@ BUSY_SECONDS = 10.0
 
 _MAGIC = b"SQLite format 3\x00"
 _LOG_MAGICS = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+_OPEN_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
 _HEADER_BYTES = 100
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 _VERSIONS = {1, 2}  # of SQLite's format: without a log, and with one
 
-_C = TypeVar("_C", bound=sqlite3.Connection)
+_C = TypeVar("_C", bound=apsw.Connection)
 
 _SETTINGS = f"""
 PRAGMA page_size = {PAGE_BYTES};
@@ -57,9 +59,9 @@ _FIRST_VERSION = "INSERT INTO commits VALUES (1, x'')"
 _SCHEMA = ";\n".join(["BEGIN", *_TABLES.values(), _FIRST_VERSION, "COMMIT", "PRAGMA journal_mode = WAL"])
 
 
-def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) -> sqlite3.Connection:
+def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) -> apsw.Connection:
     """A connection for any thread. It makes no checkpoints by itself: the committer makes them."""
-    connection = connect_uri(path, "mode=rw", sqlite3.Connection)
+    connection = connect_uri(path, "mode=rw", apsw.Connection)
     connection.execute(f"PRAGMA cache_size = -{cache_kib}")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     # A statement that writes many rows saves the old pages for a rollback, by default in a temporary file.
@@ -134,19 +136,19 @@ def create(path: Path, access: Access) -> None:
     try:
         draft.unlink(missing_ok=True)
         os.close(access.create(draft))  # SQLite would create it readable for all users
-        with contextlib.closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-            connection.executescript(_SETTINGS + _SCHEMA)
+        with contextlib.closing(apsw.Connection(str(draft))) as connection:
+            connection.execute(_SETTINGS + _SCHEMA).fetchall()
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
         _sync_directory(path.parent)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, apsw.Error) as error:
         draft.unlink(missing_ok=True)
         remedy = shortage(error) or "check the directory and the disk"
         raise NotAStore(f"the store {path} cannot be created ({error}): {remedy}") from error
 
 
-def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sqlite3.Connection:
+def connect_first(path: Path, connect: Callable[..., apsw.Connection]) -> apsw.Connection:
     """The connection for commits. Reads a row of both tables, so that most damaged files are rejected here.
 
     The first connection is read-only: closing one that may write would copy the log of a crashed process into the file,
@@ -154,7 +156,7 @@ def connect_first(path: Path, connect: Callable[..., sqlite3.Connection]) -> sql
     """
     connection = None
     try:
-        with explained(path), contextlib.closing(connect_uri(path, "mode=ro", sqlite3.Connection)) as look:
+        with explained(path), contextlib.closing(connect_uri(path, "mode=ro", apsw.Connection)) as look:
             check_content(path, look)
             connection = connect(cache_kib=WRITER_CACHE_KIB)
             connection.execute("PRAGMA journal_mode = WAL")  # a copy of the file may have lost this mode
@@ -170,48 +172,39 @@ def explained(path: Path) -> Iterator[None]:
     """Raise SQLite's errors as `NotAStore` if the file is damaged, else as `StoreError`."""
     try:
         yield
-    except UnicodeDecodeError as error:  # Python failed to decode an SQLite message that quotes damaged bytes
-        raise NotAStore(explain(sqlite3.DatabaseError("its schema is malformed"), path)) from error
-    except sqlite3.Error as error:
+    except UnicodeDecodeError as error:  # of damaged bytes in the schema, or in a message that quotes it
+        raise NotAStore(explain(apsw.CorruptError("its schema is malformed"), path)) from error
+    except apsw.Error as error:
         kind = NotAStore if is_damaged(error) else StoreError
         raise kind(explain(error, path)) from error
 
 
 def connect_uri(path: Path, options: str, kind: type[_C]) -> _C:
     """A connection with `options` in SQLite's URI."""
-    connection = sqlite3.connect(
-        f"{path.as_uri()}?{options}",
-        uri=True,
-        timeout=BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
-        factory=kind,
-    )
-    connection.text_factory = bytes  # a store has text only if it is damaged
+    connection = kind(f"{path.as_uri()}?{options}", flags=_OPEN_FLAGS)
+    connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 
 
-def check_content(path: Path, connection: sqlite3.Connection) -> None:
+def check_content(path: Path, connection: apsw.Connection) -> None:
     """Check the file with its log, which may be newer than the file, or belong to another one."""
     _check_marks(
         path,
-        connection.execute("PRAGMA application_id").fetchone()[0],
-        connection.execute("PRAGMA user_version").fetchone()[0],
+        connection.execute("PRAGMA application_id").get,
+        connection.execute("PRAGMA user_version").get,
     )
     try:
         _check_schema(path, connection)
-        if connection.execute("SELECT max(version), length(writes) FROM commits").fetchone()[0] is None:
-            raise sqlite3.DatabaseError("it has no versions")
+        if connection.execute("SELECT max(version) + length(writes) FROM commits").get is None:
+            raise apsw.CorruptError("it has no versions")
         connection.execute("SELECT k, v FROM kv LIMIT 1").fetchone()
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
-            raise
+    except apsw.SQLError as error:
         # A table or a column is missing, or SQLite does not know the format of the schema.
-        raise sqlite3.DatabaseError(str(error)) from error
+        raise apsw.CorruptError(str(error)) from error
 
 
-def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
+def _check_schema(path: Path, connection: apsw.Connection) -> None:
     """Reject a schema that cq did not create, before any statement uses it.
 
     A view instead of a table, a trigger or a computed column can make a statement run for ever or fill the memory.
@@ -219,7 +212,7 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
     query = "SELECT type, name, tbl_name, sql FROM sqlite_master"
     found = set(connection.execute(query))
     if not _schema_rows(_TABLES) <= found:
-        raise sqlite3.DatabaseError("its schema is not the schema of a cq store")
+        raise apsw.CorruptError("its schema is not the schema of a cq store")
     if not found <= _schema_rows(_TABLES | _STATISTICS):
         raise NotAStore(
             f"{path} has tables, views, indexes or triggers that cq did not create: remove them, or restore the store "
@@ -227,11 +220,9 @@ def _check_schema(path: Path, connection: sqlite3.Connection) -> None:
         )
 
 
-def _schema_rows(tables: dict[str, str]) -> set[tuple[bytes, ...]]:
+def _schema_rows(tables: dict[str, str]) -> set[tuple[str, ...]]:
     """The schema rows of tables."""
-    return {
-        (b"table", name.encode(), name.encode(), statement.encode()) for name, statement in tables.items()
-    }
+    return {("table", name, name, statement) for name, statement in tables.items()}
 
 
 def log_of(path: Path) -> Path:

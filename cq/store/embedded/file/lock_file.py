@@ -16,11 +16,12 @@ import errno
 import mmap
 import os
 import select
-import sqlite3
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import apsw
 
 from cq.errors import NotAStore, StoreError
 from cq.store.embedded.binding.descriptors import shortage
@@ -58,7 +59,7 @@ class LockFile(FileLock):
         super().__init__(descriptor)
 
     def acquire(self, seconds: float) -> bool:
-        """Wait for the lock, for at most `seconds`; return whether it is held. Raises `sqlite3.Error`."""
+        """Wait for the lock, for at most `seconds`; return whether it is held. Raises `apsw.Error`."""
         try:
             return super().acquire(seconds)
         except OSError as error:
@@ -83,7 +84,7 @@ class LockFile(FileLock):
         )
 
     def announce(self, version: int, *, changes_metadata: bool) -> None:
-        """Write the version of a commit before its COMMIT; the caller holds the lock. Raises `sqlite3.Error`."""
+        """Write the version of a commit before its COMMIT; the caller holds the lock. Raises `apsw.Error`."""
         data = version.to_bytes(8, "little")
         try:
             if changes_metadata:
@@ -165,11 +166,11 @@ def _fault(descriptor: int, access: Access) -> str:
     return ""
 
 
-def _storage_failure(done: str, error: OSError) -> sqlite3.Error:
+def _storage_failure(done: str, error: OSError) -> Exception:
     """The error for a lock file that cannot be used: a commit fails with it as with an error of SQLite."""
-    failure = sqlite3.OperationalError(f"its lock file cannot be {done} ({error.strerror})")
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    failure.sqlite_errorcode = sqlite3.SQLITE_FULL if is_full else sqlite3.SQLITE_IOERR_WRITE
+    failure = apsw.exception_for(apsw.SQLITE_FULL if is_full else apsw.SQLITE_IOERR_WRITE)
+    failure.args = (f"its lock file cannot be {done} ({error.strerror})",)
     return failure
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+import apsw
 
 from cq import runtime
 from cq.errors import StoreError
@@ -67,9 +68,9 @@ class Snapshot:
 
     __slots__ = ("_connection", "_lock", "_pool", "started", "version")
 
-    def __init__(self, pool: SnapshotPool, connection: sqlite3.Connection, version: int) -> None:
+    def __init__(self, pool: SnapshotPool, connection: apsw.Connection, version: int) -> None:
         self._pool = pool
-        self._connection: sqlite3.Connection | None = connection
+        self._connection: apsw.Connection | None = connection
         self._lock = threading.Lock()
         self.started = runtime.monotonic()
         self.version = version
@@ -89,16 +90,16 @@ class Snapshot:
             raise damaged_row(self._pool.path)
         return value
 
-    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+    def _read(self, read: Callable[[apsw.Connection], T]) -> T:
         """The result of a read on the connection; raises SQLite's errors as `FDBError`."""
         with self._lock:
             if self._connection is None or self.expired:
                 raise FDBError(TRANSACTION_TOO_OLD)
             try:
                 return read(self._connection)
-            except sqlite3.Error as error:
+            except apsw.Error as error:
                 raise storage_error(error, self._pool.path) from error
-            except TypeError:
+            except (TypeError, UnicodeDecodeError):
                 raise damaged_row(self._pool.path) from None
 
     def rows(
@@ -107,13 +108,13 @@ class Snapshot:
         """At most `limit` rows, or about `max_bytes`, from one end of [begin, end); and whether these are all rows."""
         statement, bounds = _BACKWARD if reverse else _FORWARD, (begin, end, limit)
 
-        def read(connection: sqlite3.Connection) -> tuple[list[Row], bool]:
+        def read(connection: apsw.Connection) -> tuple[list[Row], bool]:
             rows: list[Row] = []
             size, fetch = 0, _FIRST_FETCH_ROWS
             cursor = connection.execute(statement, bounds)
-            while more := cursor.fetchmany(fetch):
+            while more := list(islice(cursor, fetch)):
                 rows += more
-                size += sum(map(len, chain.from_iterable(more)))
+                size += len(b"".join(chain.from_iterable(more)))
                 if size >= max_bytes:
                     break
                 # As many as fit by the average size so far; the next rows may be larger.
@@ -177,7 +178,7 @@ class SnapshotPool:
 
     def __init__(
         self,
-        connect: Callable[[], sqlite3.Connection],
+        connect: Callable[[], apsw.Connection],
         is_log_long: Callable[[], bool],
         path: Path,
         latest: LatestVersion | None,
@@ -187,7 +188,7 @@ class SnapshotPool:
         self.abandoned: deque[Snapshot] = deque()
         self._connect = connect
         self._is_log_long = is_log_long
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[apsw.Connection] = []
         self._open: dict[int, Snapshot] = {}
         self._changed = threading.Condition()
         # Of event loops, which wait for an open snapshot to be closed.
@@ -203,8 +204,8 @@ class SnapshotPool:
         try:
             # BEGIN alone takes no snapshot: the first read does, so the version is the version of the snapshot.
             connection.execute("BEGIN")
-            version = connection.execute("SELECT max(version) FROM commits").fetchone()[0]
-        except sqlite3.Error as error:
+            version = connection.execute("SELECT max(version) FROM commits").get
+        except apsw.Error as error:
             self._discard(connection)
             raise storage_error(error, self.path) from error
         snapshot = self.snapshot_type(self, connection, version)
@@ -222,8 +223,8 @@ class SnapshotPool:
             return VersionGlance(*known, started)
         connection = self._acquire()
         try:
-            version, metadata = connection.execute(_GLANCE, (METADATA_VERSION,)).fetchall()[0]
-        except sqlite3.Error as error:
+            version, metadata = connection.execute(_GLANCE, (METADATA_VERSION,)).get
+        except apsw.Error as error:
             self._discard(connection)
             raise storage_error(error, self.path) from error
         self._keep_idle(connection)
@@ -233,17 +234,17 @@ class SnapshotPool:
             self._latest.update(version, metadata)
         return VersionGlance(version, metadata, started)
 
-    def release(self, snapshot: Snapshot, connection: sqlite3.Connection) -> None:
+    def release(self, snapshot: Snapshot, connection: apsw.Connection) -> None:
         """Take back the connection of a closed snapshot."""
         self._open.pop(id(snapshot), None)
         try:
             connection.execute("COMMIT")
-        except sqlite3.Error:
+        except apsw.Error:
             self._discard(connection)
             return
         self._keep_idle(connection)
 
-    def _keep_idle(self, connection: sqlite3.Connection) -> None:
+    def _keep_idle(self, connection: apsw.Connection) -> None:
         with self._changed:
             if not self._closed and len(self._idle) < _IDLE_CONNECTIONS:
                 self._idle.append(connection)
@@ -273,7 +274,7 @@ class SnapshotPool:
         for connection in idle:
             connection.close()
 
-    def _acquire(self) -> sqlite3.Connection:
+    def _acquire(self) -> apsw.Connection:
         if self.abandoned:
             self._close_abandoned()
         while True:
@@ -297,7 +298,7 @@ class SnapshotPool:
             # Also after ^C: counting a connection without opening it would lower the limit for ever.
             with self._changed:
                 self._count -= 1
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, apsw.Error):
                 raise storage_error(error, self.path) from error
             raise
 
@@ -321,7 +322,7 @@ class SnapshotPool:
             with contextlib.suppress(IndexError):
                 self.abandoned.popleft().close()
 
-    def _discard(self, connection: sqlite3.Connection) -> None:
+    def _discard(self, connection: apsw.Connection) -> None:
         connection.close()
         with self._changed:
             self._count -= 1
@@ -366,9 +367,9 @@ class SnapshotPool:
 
 def damaged_row(path: Path) -> FDBError:
     """The error for a row with other values than bytes."""
-    return storage_error(sqlite3.DatabaseError("a row of it is not made of bytes"), path)
+    return storage_error(apsw.CorruptError("a row of it is not made of bytes"), path)
 
 
-def leak(connection: sqlite3.Connection) -> None:
+def leak(connection: apsw.Connection) -> None:
     """Keep a connection open for ever, by a reference that no code removes."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
