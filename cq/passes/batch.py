@@ -88,6 +88,12 @@ class Batch:
         return min(periods, key=attrgetter("step"), default=None)
 
     @property
+    def levels(self) -> int:
+        """The number of levels to add updates to; 0 if no row has a time, as folded updates are in the levels."""
+        fed = self.bucket.config.fed
+        return len(fed) if fed and any(row.times for row in self.rows) else 0
+
+    @property
     def state(self) -> BucketState:
         """The bucket's state."""
         return self.bucket.state
@@ -168,7 +174,9 @@ def decide(batch: Batch, *, may_sort: bool) -> Decision:
     is_plain = plan.max_take is None and plan.limits.repack_bytes and not batch.state.staged
     if is_plain and not (is_all and batch.backlog.at_end):
         if _folds_into_rows(batch):
-            return Decision(Step.FOLD, queued, _row_budget(batch).cost(queued))
+            budget = _fold_budget(batch)
+            wanted = queued if budget.has_room(queued) else budget.affordable(batch.rows, queued)
+            return Decision(Step.FOLD, wanted, budget.cost(wanted))
         if may_sort and not batch.bucket.is_observed:
             return Decision(Step.SORT, ())
     if is_all:
@@ -192,7 +200,7 @@ def take(batch: Batch, decision: Decision) -> None:
         if len(batch.staged) < len(order):
             # Staged updates are older than the rows: a key must not be taken without them.
             wanted = {encoded for encoded in wanted if encoded in batch.staged}
-    cut = _cut_by_periods(batch)
+    cut = _cut_by_periods(batch, decision)
     if cut is not None or len(wanted) < len(batch.queued):
         _take_until(batch, wanted, cut)
     else:
@@ -245,12 +253,12 @@ def _take_until(batch: Batch, wanted: Collection[bytes], cut: tuple[Row, int] | 
             return
 
 
-def _cut_by_periods(batch: Batch) -> tuple[Row, int] | None:
+def _cut_by_periods(batch: Batch, decision: Decision) -> tuple[Row, int] | None:
     """The row and the position up to which the updates are of few enough periods of the queue's levels; None: all."""
     periods = batch.finest_periods
     if periods is None:
         return None
-    most = _most_periods(batch)
+    most = _most_periods(batch, decision)
     if sum(map(len, batch.queued.values())) <= most:
         return None
     times = [time for row in batch.rows for time in row.times]
@@ -266,16 +274,19 @@ def _cut_by_periods(batch: Batch) -> tuple[Row, int] | None:
     return None
 
 
-def _most_periods(batch: Batch) -> int:
-    """The maximum number of keys and periods of a level that a pass may add to the levels."""
-    levels = len(batch.bucket.config.fed)
+def _most_periods(batch: Batch, decision: Decision) -> int:
+    """The maximum number of keys and periods of a level that a pass may add to the levels.
+
+    The decision counts one period of each key.
+    """
     limits = batch.bucket.plan.limits
     longest = max(map(len, batch.queued), default=0)
     number = sum(map(len, batch.queued.values())) or 1
     each = max(
         longest + LEVEL_UPDATE_BYTES, batch.backlog.size // number
     )  # an int can have thousands of digits
-    return max(1, limits.to_write(is_observed=False) // (levels * each))
+    room = max(0, limits.to_write(is_observed=False) - decision.size)
+    return max(1, len(decision.wanted) + room // (len(batch.bucket.config.fed) * each))
 
 
 def _folds_into_rows(batch: Batch) -> bool:
@@ -285,18 +296,19 @@ def _folds_into_rows(batch: Batch) -> bool:
     backlog may be reported only in passes that take all of it.
     """
     is_useful = shrinks_backlog(batch.queued) or (batch.bucket.code.is_heard and batch.backlog.at_end)
-    return is_useful and not batch.bucket.config.value.grows and _row_budget(batch).has_room(batch.queued)
+    rows = _WriteBudget(UPDATE_BYTES, grown=0, most=batch.bucket.plan.limits.repack_bytes)
+    return is_useful and not batch.bucket.config.value.grows and rows.has_room(batch.queued)
 
 
-def _row_budget(batch: Batch) -> _WriteBudget:
-    """Return the budget for writing folded updates as rows again; values of their type do not grow."""
-    return _WriteBudget(UPDATE_BYTES, grown=0, most=batch.bucket.plan.limits.repack_bytes)
+def _fold_budget(batch: Batch) -> _WriteBudget:
+    """Return the budget for folded updates, in rows and in levels; values of their type do not grow."""
+    levels, most = batch.levels, batch.bucket.plan.limits.to_write(is_observed=batch.bucket.is_observed)
+    return _WriteBudget(UPDATE_BYTES + levels * LEVEL_UPDATE_BYTES, grown=0, most=most, copies=1 + levels)
 
 
 def _write_budget(batch: Batch) -> _WriteBudget:
     """Return the budget for staging the updates, or in a bucket that needs no staging, for writing their values."""
-    bucket, plan = batch.bucket, batch.bucket.plan
-    levels = len(bucket.config.fed)
+    bucket, plan, levels = batch.bucket, batch.bucket.plan, batch.levels
     grown = (1 + levels) if bucket.config.value.grows else 0
     most = plan.limits.to_write(is_observed=bucket.is_observed)
     if bucket.code.is_heard or batch.state.staged or not plan.most_reported:

@@ -106,6 +106,16 @@ def test_no_transaction_of_an_embedded_store_is_refused_as_too_large(
     assert max(drained(db, name, LOCAL_LIMITS)) < 10_000_000
 
 
+@pytest.mark.parametrize("db", ["embedded"], indirect=True)
+def test_no_folding_of_a_queue_with_levels_is_refused_as_too_large(db: Any, name: str) -> None:
+    """Its updates are written twice for two levels, and once as rows."""
+    configured(db, name, buckets=1, rollup="1m:1h,1h:forever")
+    for _ in range(3):
+        fill(db, name, 10, 90_000)
+
+    assert max(drained(db, name, LOCAL_LIMITS)) < 10_000_000
+
+
 def test_a_purge_needs_little_memory_for_large_keys(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     fill(db, name, 7_900, 1_000)
