@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import cq
-from cq.store.transact import transact
 from tests.cli.commands import LITTLE
 from tests.cli.conftest import Cli
+from tests.helpers import add
 
 TRAP = """
 import os
@@ -45,11 +45,6 @@ def trapped(cli: Cli) -> Cli:
     return cli
 
 
-def add(db: Any, queue: str) -> None:
-    cq.configure(db, queue)
-    transact(db, lambda tr: cq.CombineQueue(queue).add(tr, {"a": 1}))
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -63,7 +58,8 @@ def add(db: Any, queue: str) -> None:
 def test_modules_of_the_current_folder_are_not_imported(
     trapped: Cli, db: Any, command: tuple[str, ...]
 ) -> None:
-    add(db, "counted")
+    cq.configure(db, "counted")
+    add(db, "counted", {"a": 1})
 
     ended = trapped.run(*command)
 

@@ -9,11 +9,10 @@ import pytest
 import cq
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.layout import shown
 from tests.cli.conftest import Here
-from tests.helpers import add
+from tests.helpers import add, put
 
 KEYS = QueueKeys("words")
 
@@ -25,10 +24,6 @@ def words(here: Here, db: Any) -> Any:
     add(db, "words", {"a": 1, "b": 1, "c": 1})
     drain(db, "words")
     return db
-
-
-def put(db: Any, key: bytes, value: bytes) -> None:
-    transact(db, lambda tr: tr.set(key, value))
 
 
 def test_nothing_to_tell_ends_with_0(here: Here, words: Any) -> None:
@@ -43,8 +38,8 @@ def test_nothing_to_tell_ends_with_0(here: Here, words: Any) -> None:
 
 
 def test_differences_are_named_a_line_each_and_end_with_4(here: Here, words: Any) -> None:
-    put(words, KEYS.prefix + b"~junk\n", b"")
-    put(words, KEYS.value(codec.encode("a")), codec.encode(0))
+    put(words, {KEYS.prefix + b"~junk\n": b""})
+    put(words, {KEYS.value(codec.encode("a")): codec.encode(0)})
 
     ended = here("verify", "words")
 
@@ -56,7 +51,7 @@ def test_differences_are_named_a_line_each_and_end_with_4(here: Here, words: Any
 
 
 def test_a_repair_ends_with_0_once_all_is_mended(here: Here, words: Any) -> None:
-    put(words, KEYS.value(codec.encode("a")), codec.encode(0))
+    put(words, {KEYS.value(codec.encode("a")): codec.encode(0)})
 
     mended = here("verify", "words", "--repair", "--json")
 
@@ -75,7 +70,7 @@ def test_a_repair_ends_with_0_once_all_is_mended(here: Here, words: Any) -> None
 
 
 def test_what_cannot_be_mended_ends_with_4_also_when_repaired(here: Here, words: Any) -> None:
-    put(words, KEYS.value(codec.encode("a")), b"\xff")
+    put(words, {KEYS.value(codec.encode("a")): b"\xff"})
 
     ended = here("verify", "words", "--repair")
 
@@ -86,7 +81,7 @@ def test_what_cannot_be_mended_ends_with_4_also_when_repaired(here: Here, words:
 
 def test_lines_are_bounded(here: Here, words: Any) -> None:
     for number in range(5):
-        put(words, KEYS.prefix + b"~junk%d" % number, b"")
+        put(words, {KEYS.prefix + b"~junk%d" % number: b""})
 
     ended = here("verify", "words", "--limit", "2")
 
@@ -96,7 +91,7 @@ def test_lines_are_bounded(here: Here, words: Any) -> None:
 
 
 def test_a_configuration_that_cannot_be_read_is_said(here: Here, words: Any) -> None:
-    put(words, KEYS.config, b"\xff")
+    put(words, {KEYS.config: b"\xff"})
 
     ended = here("verify", "words", "--repair")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,6 @@ from cq.store.transact import transact
 from cq.testing import assert_values, drain
 from tests.clocks import START, Clock, set_clock
 from tests.helpers import add, combine_all, configured, put_built_in
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with set_clock() as clock:
-        yield clock
 
 
 @pytest.fixture

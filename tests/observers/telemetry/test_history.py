@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -25,23 +24,17 @@ from cq.passes.pass_result import PassResult
 from cq.store.api import COMMIT_UNKNOWN_RESULT
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from tests.clocks import START, Clock, jumping, set_clock
+from tests.clocks import START, Clock, jumping
 from tests.faults import TIMED_OUT, FailedCalls, FaultyDatabase, Overtaken
 from tests.helpers import add, event_of, put, stored
 from tests.observers.worker.workerhelpers import running
-from tests.passes.test_round_trips import COMMIT, VERSION, TripsDatabase
 from tests.sized import Sized
+from tests.trips import COMMIT, VERSION, TripsDatabase
 
 SECONDS = 60.0
 NUMBERS = [each.name for each in fields(Counts)]
 FIRST = int(START) // 60
 """The minute at which the clock of the tests begins."""
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    with set_clock() as clock:
-        yield clock
 
 
 class Source:

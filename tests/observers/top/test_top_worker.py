@@ -19,14 +19,10 @@ from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.faults import FaultyDatabase
-from tests.helpers import aside, configured, nothing_queued
+from tests.helpers import add, aside, configured, nothing_queued
 from tests.observers.worker.workerhelpers import running
 
 SECONDS = 60.0
-
-
-def add(db: Any, name: str, updates: dict[Any, Any]) -> None:
-    transact(db, lambda tr: cq.CombineQueue(name).add(tr, updates))
 
 
 def order(db: Any, name: str, **how: Any) -> list[tuple[Any, Any]]:
