@@ -33,18 +33,13 @@ from tests.faults import (
     WrappedDatabase,
 )
 from tests.helpers import get, stored, values
+from tests.observing import app_with
 from tests.sized import MOST
 
 MODES = ("durable", "fast")
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))
 SIX_LEVELS = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
 """As the combiner has no differences, adds write all levels."""
-
-
-def app_of(name: str) -> cq.App:
-    app = cq.App()
-    app.queue(name, combiner=CONCATENATE)
-    return app
 
 
 class Calling(WrappedDatabase):
@@ -99,7 +94,7 @@ def test_it_counts_what_threads_emit(db: Any, name: str, mode: str) -> None:
 def test_each_counts_once_and_in_order_whatever_fails(tmp_path: Any, mode: str, seed: int) -> None:
     """Of each thread's updates of a key the order is that of its calls, through lost answers and conflicts."""
     db = cq.open(f"embedded:{tmp_path}/test.db")
-    app_of("q").configure(db, "q", value=str, buckets=3)
+    app = app_with(db, "q", combiner=CONCATENATE, value=str, buckets=3)
     faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.3)
     queue = cq.CombineQueue("q", combiner=CONCATENATE)
 
@@ -113,7 +108,7 @@ def test_each_counts_once_and_in_order_whatever_fails(tmp_path: Any, mode: str, 
     with cq.Emitter(queue, faulty, mode=mode, at_most=rng_most(seed), every=0.001) as emitter:
         in_threads(*(partial(emit, number) for number in range(3)))
 
-    drain(db, app=app_of("q"))
+    drain(db, app=app)
     values = dict(queue.scan(db))
     assert Counter(" ".join(values.values()).split()) == Counter(
         f"{n}:{s}" for n in range(3) for s in range(20)
@@ -718,7 +713,7 @@ def test_settings_are_checked(db: Any, name: str, settings: dict[str, Any]) -> N
 def test_it_needs_a_queue_and_its_combiner(db: Any, name: str) -> None:
     with pytest.raises(cq.QueueNotConfigured):
         cq.Emitter(cq.CombineQueue(name), db)
-    app_of(name).configure(db, name, value=str)
+    app_with(db, name, combiner=CONCATENATE, value=str)
     with pytest.raises(cq.CodeMismatch, match="combiner="):
         cq.Emitter(cq.CombineQueue(name), db)
     cq.Emitter(cq.CombineQueue(name, combiner=CONCATENATE), db).close()
