@@ -5,8 +5,8 @@ A finding follows from an overview only, so all who look at the same moment say 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Sequence
+from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
 from cq import runtime
@@ -25,6 +25,13 @@ _MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for adv
 _SMALL_ROW: Final = 90  # bytes, key included: one or two updates
 
 
+_QUEUE: Final = "queue {name!r}: "
+_EXPORT: Final = "the export of queue {name!r} "
+_OUTBOX: Final = "the outbox of queue {name!r} "
+_WORKER: Final = "worker {name} "
+_TRIED_AGAIN: Final = "The error says what failed. Workers try again by themselves."
+
+
 class Level(StrEnum):
     """How much a finding matters, the least first.
 
@@ -37,94 +44,75 @@ class Level(StrEnum):
     PROBLEM = "problem"
 
 
-class Finding(StrEnum):
-    """The kinds of remarks."""
+class Finding(Enum):
+    """The kinds of remarks.
 
-    NO_WORKER = "no worker is alive"
-    NOT_COMBINED = "no worker combines a queue"
-    CODE_MISSING = "the live workers lack the code of a queue"
-    UNREADABLE = "stored data cannot be read"
-    PAUSED = "a queue is paused"
-    FULL = "a queue exceeds its limits"
-    ASIDE = "updates are set aside"
-    PROGRESS = "workers change a queue, and will finish"
-    REFUSED = "updates are refused for their time"
-    LATE = "updates wait for long"
-    BUCKETS = "another number of buckets suits a queue better"
-    EXPORT = "an export fails"
-    EXPORT_STOPPED = "an export waits for an operator"
-    EXPORT_ASIDE = "entries of an export are set aside"
-    OUTBOX = "an outbox fails"
-    OUTBOX_STOPPED = "an outbox waits for an operator"
-    DEAD_WORKER = "a worker is dead"
-    LEFT_ALONE = "a worker leaves queues alone"
-    WORKER = "a worker reports a problem"
+    Attributes:
+        subject: the format of the words before the text of a remark.
+        level: how much it matters, unless a remark says otherwise.
+        todo: what to do, a sentence.
+        command: the format of a command that does it; or empty.
+    """
 
-
-class Remedy(NamedTuple):
-    """What to do about a kind of finding: how much it matters, a sentence, and a command or empty."""
-
-    level: Level
-    todo: str
-    command: str
-
-
-REMEDIES: Final[Mapping[Finding, Remedy]] = {
-    Finding.NO_WORKER: Remedy(
-        Level.PROBLEM, "Start a worker: it combines queued updates with the values.", "cq worker"
-    ),
-    Finding.NOT_COMBINED: Remedy(Level.PROBLEM, "Start a worker for this queue.", "cq worker {name}"),
-    Finding.CODE_MISSING: Remedy(
+    NO_WORKER = "", Level.PROBLEM, "Start a worker: it combines queued updates with the values.", "cq worker"
+    NOT_COMBINED = _QUEUE, Level.PROBLEM, "Start a worker for this queue.", "cq worker {name}"
+    CODE_MISSING = (
+        _QUEUE,
         Level.PROBLEM,
         "Start a worker with the application that has the code.",
         "cq worker --app MODULE:APP",
-    ),
-    Finding.UNREADABLE: Remedy(Level.PROBLEM, "Find out which stored data are damaged.", "cq verify {name}"),
-    Finding.PAUSED: Remedy(
-        Level.WARNING, "Its updates stay queued. Resume it when the reason is gone.", "cq resume {name}"
-    ),
-    Finding.FULL: Remedy(Level.PROBLEM, "Run more workers, or change the limits.", "cq worker --processes 2"),
-    Finding.ASIDE: Remedy(
-        Level.WARNING, "Read the errors, repair the cause, and retry them.", "cq aside list {name}"
-    ),
-    Finding.PROGRESS: Remedy(Level.NOTE, "Nothing to do: workers finish it.", ""),
-    Finding.REFUSED: Remedy(
-        Level.NOTE, "Add updates sooner after they happen, or widen the window or the roll-up.", ""
-    ),
-    Finding.LATE: Remedy(Level.WARNING, "If it stays so, run more workers.", "cq worker --processes 2"),
-    Finding.BUCKETS: Remedy(Level.NOTE, "The command is in the text.", ""),
-    Finding.EXPORT: Remedy(
+    )
+    UNREADABLE = _QUEUE, Level.PROBLEM, "Find out which stored data are damaged.", "cq verify {name}"
+    PAUSED = (
+        _QUEUE,
         Level.WARNING,
-        "The error says what failed. Workers try again by themselves.",
-        "cq export list {name}",
-    ),
-    Finding.EXPORT_STOPPED: Remedy(
+        "Its updates stay queued. Resume it when the reason is gone.",
+        "cq resume {name}",
+    )
+    FULL = _QUEUE, Level.PROBLEM, "Run more workers, or change the limits.", "cq worker --processes 2"
+    ASIDE = _QUEUE, Level.WARNING, "Read the errors, repair the cause, and retry them.", "cq aside list {name}"
+    PROGRESS = _QUEUE, Level.NOTE, "Nothing to do: workers finish it.", ""
+    REFUSED = (
+        _QUEUE,
+        Level.NOTE,
+        "Add updates sooner after they happen, or widen the window or the roll-up.",
+        "",
+    )
+    LATE = _QUEUE, Level.WARNING, "If it stays so, run more workers.", "cq worker --processes 2"
+    BUCKETS = _QUEUE, Level.NOTE, "The command is in the text.", ""
+    EXPORT = _EXPORT, Level.WARNING, _TRIED_AGAIN, "cq export list {name}"
+    EXPORT_STOPPED = (
+        _EXPORT,
         Level.PROBLEM,
         "The error says why. Repair the cause; then `cq export rebase` or `cq export rebuild` continues it.",
         "cq export list {name}",
-    ),
-    Finding.EXPORT_ASIDE: Remedy(
-        Level.WARNING, "Read the errors, repair the cause, and rebuild the export.", "cq export aside {name}"
-    ),
-    Finding.OUTBOX: Remedy(
+    )
+    EXPORT_ASIDE = (
+        _EXPORT,
         Level.WARNING,
-        "The error says what failed. Workers try again by themselves.",
-        "cq outbox list {name}",
-    ),
-    Finding.OUTBOX_STOPPED: Remedy(
+        "Read the errors, repair the cause, and rebuild the export.",
+        "cq export aside {name}",
+    )
+    OUTBOX = _OUTBOX, Level.WARNING, _TRIED_AGAIN, "cq outbox list {name}"
+    OUTBOX_STOPPED = (
+        _OUTBOX,
         Level.PROBLEM,
         "The error says why. Repair the cause; then `cq outbox rebase` continues it.",
         "cq outbox list {name}",
-    ),
-    Finding.DEAD_WORKER: Remedy(Level.NOTE, "No other worker does all of its work: start another one.", ""),
-    Finding.LEFT_ALONE: Remedy(Level.NOTE, "They are paused, or it lacks their code.", ""),
-    Finding.WORKER: Remedy(Level.WARNING, "Its log has the details.", ""),
-}
+    )
+    DEAD_WORKER = _WORKER, Level.NOTE, "No other worker does all of its work: start another one.", ""
+    LEFT_ALONE = _WORKER, Level.NOTE, "They are paused, or it lacks their code.", ""
+    WORKER = _WORKER, Level.WARNING, "Its log has the details.", ""
+
+    def __init__(self, subject: str, level: Level, todo: str, command: str) -> None:
+        self.subject, self.level, self.todo, self.command = subject, level, todo, command
+
+
 _REPLACED: Final = "Other workers do its work. Start another one if you still need it."
-OF_WORKERS: Final = (Finding.DEAD_WORKER, Finding.LEFT_ALONE, Finding.WORKER)
-"""The kinds about one worker; their `name` is the id of it."""
-OF_EXPORTS: Final = (Finding.EXPORT, Finding.EXPORT_STOPPED, Finding.EXPORT_ASIDE)
-OF_OUTBOXES: Final = (Finding.OUTBOX, Finding.OUTBOX_STOPPED)
+OF_WORKERS, OF_EXPORTS, OF_OUTBOXES = (
+    tuple(each for each in Finding if each.subject == subject) for subject in (_WORKER, _EXPORT, _OUTBOX)
+)
+"""The kinds about one worker, whose `name` is the id of it, about exports, and about outboxes."""
 
 
 class Remark(NamedTuple):
@@ -153,15 +141,7 @@ class Remark(NamedTuple):
 
     def __str__(self) -> str:
         """The whole line."""
-        if not self.name:
-            return self.text
-        if self.finding in OF_EXPORTS:
-            return f"the export of queue {self.name!r} {self.text}"
-        if self.finding in OF_OUTBOXES:
-            return f"the outbox of queue {self.name!r} {self.text}"
-        if self.finding in OF_WORKERS:
-            return f"worker {self.name} {self.text}"
-        return f"queue {self.name!r}: {self.text}"
+        return self.finding.subject.format(name=self.name) + self.text
 
 
 def remarks(seen: Overview) -> list[str]:
@@ -208,8 +188,8 @@ def find_remarks(seen: Overview) -> list[Remark]:
 
 def _remark(finding: Finding, name: str, text: str, level: Level | None = None) -> Remark:
     """A remark, by default of the level of its kind."""
-    remedy = REMEDIES[finding]
-    return Remark(finding, name, text, level or remedy.level, remedy.todo, remedy.command.format(name=name))
+    command = finding.command.format(name=name)
+    return Remark(finding, name, text, level or finding.level, finding.todo, command)
 
 
 def _no_worker(seen: Overview) -> Remark:
