@@ -9,14 +9,15 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration
 from cq.observers.telemetry.bus import Event, emit, subscribe
-from cq.observers.telemetry.event_kind import EventKind, Metric
+from cq.observers.telemetry.event_kind import Metric
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.hosts import hosts_of, is_host
 
@@ -31,6 +32,8 @@ SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 CONNECTION_SECONDS: Final = 10.0
 """After this time a connection is closed, because each holds a thread, even an idle one."""
 _VERBS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
+Update = Callable[[float | None, str], None]
+"""Updates a metric by a value and the name of a queue; None removes the queue's gauge."""
 _ADDRESS: Final = re.compile(r"(?:(\[[^]]+\]|[^\s:\[\]]*):)?(\d{1,5})")
 
 
@@ -60,51 +63,52 @@ class Address(NamedTuple):
         return self._replace(port=self.port + number) if self.port else self
 
 
-class Metrics:
-    """Metrics made from events, in a registry.
+class EventMetrics(ABC):
+    """The metrics of the table of events, updated by each event; subclasses make those of one library."""
 
-    Args:
-        registry: of prometheus-client.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        self._made: dict[str, Any] = {}
-        self._feeds = {
-            name: [self._feed(kind, each) for each in kind.metrics] for name, kind in EVENTS.items()
-        }
+    def __init__(self) -> None:
+        self._updates: dict[str, Update] = {}
+        for kind in EVENTS.values():
+            for metric in kind.metrics:
+                if metric.name not in self._updates:
+                    self._updates[metric.name] = self.make(metric, has_queue="queue" in kind.fields)
 
     def __call__(self, event: Event) -> None:
         """Update the metrics by an event."""
-        for feed in self._feeds[event.name]:
-            feed(event.fields)
+        for metric in event.kind.metrics:
+            value = event.fields[metric.value] if isinstance(metric.value, str) else metric.value
+            self._updates[metric.name](value, event.fields.get("queue", ""))
 
-    def _feed(self, kind: EventKind, metric: Metric) -> Callable[[Mapping[str, Any]], None]:
-        """The function that updates a metric from the fields of an event of this kind."""
-        labels = ["queue"] if "queue" in kind.fields else []
-        made = self._metric(metric, labels)
+    @abstractmethod
+    def make(self, metric: Metric, *, has_queue: bool) -> Update:
+        """Make a metric, with or without the label `queue`; returns the function that updates it."""
 
-        def feed(fields: Mapping[str, Any]) -> None:
-            value = fields[metric.value] if isinstance(metric.value, str) else metric.value
-            where = [fields[label] for label in labels]
-            if value is None:
-                with suppress(KeyError):  # the metric was never set for this queue
-                    made.remove(*where)
-            else:
-                getattr(made.labels(*where) if labels else made, _VERBS[metric.type])(value)
 
-        return feed
+class Metrics(EventMetrics):
+    """Metrics in a registry of prometheus-client."""
 
-    def _metric(self, metric: Metric, labels: Sequence[str]) -> Any:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        super().__init__()
+
+    def make(self, metric: Metric, *, has_queue: bool) -> Update:
+        """Make a metric in the registry."""
         import prometheus_client
 
-        if metric.name not in self._made:
-            more: dict[str, Any] = {"buckets": SECONDS} if metric.type == "histogram" else {}
-            make = getattr(prometheus_client, metric.type.capitalize())
-            self._made[metric.name] = make(
-                metric.name, metric.description, labels, registry=self._registry, **more
-            )
-        return self._made[metric.name]
+        more: dict[str, Any] = {"buckets": SECONDS} if metric.type == "histogram" else {}
+        labels = ["queue"] if has_queue else []
+        made = getattr(prometheus_client, metric.type.capitalize())(
+            metric.name, metric.description, labels, registry=self._registry, **more
+        )
+
+        def update(value: float | None, queue: str) -> None:
+            if value is None:
+                with suppress(KeyError):  # the metric was never set for this queue
+                    made.remove(queue)
+            else:
+                getattr(made.labels(queue) if has_queue else made, _VERBS[metric.type])(value)
+
+        return update
 
 
 def serve(address: Address, hosts: Sequence[str] = ()) -> Callable[[], None]:
