@@ -70,7 +70,12 @@ class Finding(Enum):
         "cq resume {name}",
     )
     FULL = _QUEUE, Level.PROBLEM, "Run more workers, or change the limits.", "cq worker --processes 2"
-    ASIDE = _QUEUE, Level.WARNING, "Read the errors, repair the cause, and retry them.", "cq aside list {name}"
+    ASIDE = (
+        _QUEUE,
+        Level.WARNING,
+        "Read the errors, repair the cause, and retry them.",
+        "cq aside list {name}",
+    )
     PROGRESS = _QUEUE, Level.NOTE, "Nothing to do: workers finish it.", ""
     REFUSED = (
         _QUEUE,

@@ -1,16 +1,14 @@
 """The rows of a store's workers: the tasks that each can do, and the order in which workers own a task.
 
 A worker announces the kinds of tasks that it can do. A worker of another version may not know every kind of this
-version; such a task must not be assigned to it, as no worker would run it. A row without kinds is of a build before
-0.1.0, and counts for the oldest kinds only (`_OLDEST`). If that worker does other kinds too, two workers run the same
-task, which does no harm.
+version; such a task must not be assigned to it, as no worker would run it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -47,7 +45,8 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     MEASURE: (MEASURE,),
 }
 """{role: the kinds of its tasks}. Add each new kind of task here under a new name."""
-_OLDEST: Final = frozenset({COMBINE, LIMIT, "export", EXPORTER, "publish", "deliver", MEASURE})
+_ALWAYS: Final = (MEASURE, LIMIT, "deliver")
+"""Kinds of tasks that a worker also does for a queue that it leaves alone: a feed is independent of such a queue."""
 ALIVE_BEATS: Final = 4
 """A worker whose last beat is older than this many beats, by the store's versions, counts as dead to a single read."""
 BEAT_SECONDS: Final = 4.0
@@ -87,7 +86,7 @@ class MemberReport:
     lacking: frozenset[str] = frozenset()
     stuck: frozenset[str] = frozenset()
     exporters: frozenset[str] = frozenset()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     levels: frozenset[str] = frozenset()
 
     @property
@@ -122,21 +121,9 @@ class Member:
 
     def to_bytes(self) -> bytes:
         """The row's value after the versionstamp."""
-        report = self.report
+        row = {name: getattr(self.report if name in _REPORTED else self, name) for name in _ROW}
         return codec.encode(
-            {
-                "every": self.every,
-                "roles": sorted(self.roles),
-                "kinds": sorted(self.kinds),
-                "queues": None if self.queues is None else sorted(self.queues),
-                "host": self.host,
-                "pid": self.pid,
-                "lacking": sorted(report.lacking),
-                "stuck": sorted(report.stuck),
-                "exporters": sorted(report.exporters),
-                "levels": sorted(report.levels),
-                "facts": dict(report.facts),
-            }
+            {name: sorted(part) if isinstance(part, frozenset) else part for name, part in row.items()}
         )
 
     @classmethod
@@ -144,34 +131,18 @@ class Member:
         """The member of a stored row; raises `CorruptData`."""
         row: Any = codec.decode(value[VERSIONSTAMP_BYTES:])
         worker = worker_of(key)
-        if isinstance(row, dict):
-            row = {"kinds": None, "levels": [], **row}
         if (
             len(worker) != WORKER_ID_BYTES
             or not isinstance(row, dict)
-            or not all(what in row and _is_of(row[what], kinds) for what, kinds in _ROW.items())
+            or not all(name in row and _is_of(row[name], types) for name, types in _ROW.items())
             or not 0 < row["every"] <= _LONGEST_BEAT
         ):
             raise CorruptData(f"the row of a worker is not one that cq wrote: {value[:40]!r}")
-        queues, roles = row["queues"], frozenset(row["roles"])
-        kinds = kinds_of(roles) & _OLDEST if row["kinds"] is None else frozenset(row["kinds"])
-        return cls(
-            worker,
-            value[:VERSIONSTAMP_BYTES],
-            float(row["every"]),
-            roles,
-            kinds,
-            None if queues is None else frozenset(queues),
-            row["host"],
-            row["pid"],
-            MemberReport(
-                frozenset(row["lacking"]),
-                frozenset(row["stuck"]),
-                frozenset(row["exporters"]),
-                row["facts"],
-                frozenset(row["levels"]),
-            ),
-        )
+        parts: dict[str, Any] = {
+            name: frozenset(row[name]) if type(row[name]) is list else row[name] for name in _ROW
+        }
+        report = MemberReport(**{name: parts.pop(name) for name in _REPORTED})
+        return cls(worker, value[:VERSIONSTAMP_BYTES], report=report, **parts)
 
     def age(self, version: int) -> float:
         """Age of its latest beat in seconds, given the current version."""
@@ -186,32 +157,23 @@ class Member:
         is_named = self.queues is None or task.queue in self.queues or task.queue in self.report.levels
         if task.kind not in self.kinds or not is_named:
             return False
-        lacking = self.report.lacking
-        match task.kind:
-            case "measure" | "limit":  # these also run for queues that it leaves alone
-                return True
-            case "deliver":  # the task of a feed, which is independent of a queue of the same name
-                return True
-            case "exporter":
-                return task.queue in self.report.exporters
-            case kind:
-                return task.queue not in lacking and f"{kind}/{task.queue}" not in lacking
+        if task.kind in _ALWAYS:
+            return True
+        if task.kind == EXPORTER:
+            return task.queue in self.report.exporters
+        return not self.report.lacking & {task.queue, f"{task.kind}/{task.queue}"}
 
 
+_REPORTED: Final = tuple(each.name for each in fields(MemberReport))
 _ROW: Final[Mapping[str, tuple[type, ...]]] = {
     "every": (float, int),
-    "roles": (list,),
-    "kinds": (list, type(None)),
     "queues": (list, type(None)),
     "host": (str,),
     "pid": (int,),
-    "lacking": (list,),
-    "stuck": (list,),
-    "exporters": (list,),
-    "levels": (list,),
     "facts": (dict,),
+    **dict.fromkeys(("roles", "kinds", "lacking", "stuck", "exporters", "levels"), (list,)),
 }
-"""{field of a worker's row: its types}; lists contain str."""
+"""{field of a worker's row: its types}; lists contain str. The fields are those of `Member` and `MemberReport`."""
 
 
 def _is_of(part: Any, kinds: tuple[type, ...]) -> bool:
