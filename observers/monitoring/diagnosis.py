@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 import apsw
@@ -137,16 +136,10 @@ class _AskedSystem(NamedTuple):
 def _asked(receivers: Sequence[_AskedSystem]) -> list[Future[Check]]:
     """The checks of receivers, in their order; they are asked at the same time, as each may be slow."""
     answers: list[Future[Check]] = [Future() for _ in receivers]
-    waiting: SimpleQueue[tuple[_AskedSystem, Future[Check]]] = SimpleQueue()
-    for pair in zip(receivers, answers, strict=True):
-        waiting.put(pair)
+    waiting = iter(list(zip(receivers, answers, strict=True)))  # of a list, so that threads can share it
 
     def ask() -> None:
-        while True:
-            try:
-                receiver, answer = waiting.get_nowait()
-            except Empty:
-                return
+        for receiver, answer in waiting:
             try:
                 answer.set_result(_check(receiver.name, receiver.check))
             except BaseException as error:  # noqa: BLE001 - who waits for the answer raises it

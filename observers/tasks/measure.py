@@ -6,8 +6,7 @@ more idle queues a worker has, the less often it measures each of them, so that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from cq.keys import QueueKeys, after
 from cq.keys.export import ExportKeys
@@ -30,30 +29,20 @@ SELDOM_SECONDS: Final = 120.0
 """The longest period, whatever the number of idle queues."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """The backlog of a queue.
+class Measurement(NamedTuple):
+    """The backlog of a queue, by the fields of the event `queue_measured`."""
 
-    Attributes:
-        buckets: number of buckets with queued updates.
-        bytes: approximate size of the queued updates.
-        oldest: approximate age of the oldest update in seconds; 0.0 for an empty queue.
-        export_bytes: approximate size of the entries to export.
-        export_lag: approximate age of the oldest of them in seconds; 0.0 without entries.
-        is_stopped: whether the export or the outbox is stopped, until an operator makes a decision.
-    """
-
-    buckets: int
-    bytes: int
+    waiting_buckets: int
+    waiting_bytes: int
     oldest: float
     export_bytes: int
     export_lag: float
-    is_stopped: bool
+    stopped: int
 
     @property
     def is_idle(self) -> bool:
         """Whether the queue has no updates, no entries to export, and no stopped export or outbox."""
-        return not (self.buckets or self.export_bytes or self.is_stopped)
+        return not (self.waiting_buckets or self.export_bytes or self.stopped)
 
 
 class IdleQueues:
@@ -93,12 +82,12 @@ class MeasureTask(TimedTask):
         emit(
             "queue_measured",
             queue=self.name,
-            waiting_buckets=found.buckets,
-            waiting_bytes=found.bytes,
+            waiting_buckets=found.waiting_buckets,
+            waiting_bytes=found.waiting_bytes,
             oldest=found.oldest,
             export_bytes=found.export_bytes,
             export_lag=found.export_lag,
-            stopped=int(found.is_stopped),
+            stopped=found.stopped,
         )
         return self._idle.note(self.name, found.is_idle)
 
@@ -133,4 +122,4 @@ def measure(tr: Transaction, name: str) -> Measurement:
         export_lag = clock.age(min(versions, default=now), now)
     size = count_rows(snapshot, *queue.all_rows()).bytes if waiting else 0
     oldest = clock.age(min((each for each in waiting.values() if each is not None), default=now), now)
-    return Measurement(len(waiting), size, oldest, export_bytes, export_lag, is_stopped)
+    return Measurement(len(waiting), size, oldest, export_bytes, export_lag, int(is_stopped))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -90,6 +90,8 @@ class Workload:
         limits: of each pass.
 
     Attributes:
+        roles, combines: the worker's roles, and whether it runs passes.
+        exporters: the export queues that the application's exporters are for.
         found: {name: check of the queue}.
         left: {name: error} of the queues that a drain cannot combine, since the latest `load`.
     """
@@ -105,7 +107,8 @@ class Workload:
     ) -> None:
         self.found: dict[str, QueueCheck] = {}
         self.left: dict[str, BaseException] = {}
-        self._db, self._app, self._names, self._roles = db, app, names, roles
+        self._db, self._app, self._names, self.roles = db, app, names, roles
+        self.combines, self.exporters = COMBINE in roles, frozenset(app.exporters)
         self._totals, self._limits = totals, limits
         self._open: dict[str, OpenQueue] = {}
         self._always: dict[TaskId, Job] = {}
@@ -122,16 +125,6 @@ class Workload:
         return [*queues, *self._always.values(), *self._feed_jobs]
 
     @property
-    def roles(self) -> Collection[str]:
-        """The worker's roles."""
-        return self._roles
-
-    @property
-    def combines(self) -> bool:
-        """Whether this worker runs passes."""
-        return COMBINE in self._roles
-
-    @property
     def lacking(self) -> frozenset[str]:
         """The queues and roles that this worker leaves alone, see `MemberReport`."""
         queues = {name for name, found in self.found.items() if found.problem}
@@ -141,11 +134,6 @@ class Workload:
     def levels(self) -> frozenset[str]:
         """The levels of the queues that the worker was started for; none if it works on all queues."""
         return frozenset(self.found).difference(self._names) if self._names else frozenset()
-
-    @property
-    def exporters(self) -> frozenset[str]:
-        """The export queues that the application's exporters are for."""
-        return frozenset(self._app.exporters)
 
     @property
     def others(self) -> list[Job]:
@@ -245,7 +233,7 @@ class Workload:
         Returns the removed jobs.
         """
         wanted: dict[TaskId, Callable[[], Task]] = {}
-        if MEASURE in self._roles:
+        if MEASURE in self.roles:
             wanted[TaskId(MEASURE, "", 0)] = partial(FindingsTask, self._db)  # of the store, not of a queue
             for name in found.keys() | self._open.keys():
                 wanted[TaskId(MEASURE, name, 0)] = partial(MeasureTask, self._db, name, self._idle)
@@ -305,11 +293,13 @@ class Workload:
                 task_id = TaskId(COMBINE, name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, task_id)
             queue.others += self._timed_jobs(code.config, is_settled=found.is_switched)
-        for role, observers in observer_tasks(self._db, code.config, self._roles).items():
-            queue.others += [Job(task, TaskId(role, name, at)) for at, task in enumerate(observers)]
+        by_role: dict[str, Sequence[Task]] = {**observer_tasks(self._db, code.config, self.roles)}
+        if found.outbox is not None and OUTBOX in self.roles:
+            by_role[OUTBOX] = outbox_tasks(self._db, name)
+        for role, observers in by_role.items():
+            queue.others += _jobs(role, name, observers)
             if not observers:
                 queue.lacking.add(f"{role}/{name}")  # so that the tasks go to a worker that can do them
-        self._add_outbox(queue, name)
         if name in self._app.exporters:
             if any(each.name in EXPORTERS for each in code.config.observers):
                 log.warning("queue %r has a configured export: the application's exporter is not used", name)
@@ -328,18 +318,12 @@ class Workload:
             Job(task(self._db, config.name), TaskId(kind, config.name, 0)) for kind, task in tasks.items()
         ]
 
-    def _add_outbox(self, queue: OpenQueue, name: str) -> None:
-        """Add the job of the queue's outbox, if it has one."""
-        if queue.found is None or queue.found.outbox is None or OUTBOX not in self._roles:
-            return
-        tasks = outbox_tasks(self._db, name)
-        queue.others += [Job(task, TaskId(OUTBOX, name, 0)) for task in tasks]
-        if not tasks:
-            queue.lacking.add(f"{OUTBOX}/{name}")
-
     def _export_jobs(self, name: str) -> list[Job]:
         """The jobs of an export queue that an exporter of the application exports."""
-        if "export" not in self._roles:
+        if "export" not in self.roles:
             return []
-        tasks = exporter_tasks(self._db, name, self._app.exporters[name])
-        return [Job(task, TaskId(EXPORTER, name, at)) for at, task in enumerate(tasks)]
+        return _jobs(EXPORTER, name, exporter_tasks(self._db, name, self._app.exporters[name]))
+
+
+def _jobs(kind: str, name: str, tasks: Iterable[Task]) -> list[Job]:
+    return [Job(task, TaskId(kind, name, at)) for at, task in enumerate(tasks)]
