@@ -173,10 +173,9 @@ def decide(batch: Batch, *, may_sort: bool) -> Decision:
     # Staged updates are older than all rows: as long as there are any, no update becomes a row.
     is_plain = plan.max_take is None and plan.limits.repack_bytes and not batch.state.staged
     if is_plain and not (is_all and batch.backlog.at_end):
-        if _folds_into_rows(batch):
-            budget = _fold_budget(batch)
-            wanted = queued if budget.has_room(queued) else budget.affordable(batch.rows, queued)
-            return Decision(Step.FOLD, wanted, budget.cost(wanted))
+        folded = _keys_to_fold(batch)
+        if folded:
+            return Decision(Step.FOLD, folded, _fold_budget(batch).cost(folded))
         if may_sort and not batch.bucket.is_observed:
             return Decision(Step.SORT, ())
     if is_all:
@@ -202,7 +201,7 @@ def take(batch: Batch, decision: Decision) -> None:
             wanted = {encoded for encoded in wanted if encoded in batch.staged}
     cut = _cut_by_periods(batch, decision)
     if cut is not None or len(wanted) < len(batch.queued):
-        _take_until(batch, wanted, cut)
+        batch.updates, batch.rest = _until(batch.rows, wanted, cut)
     else:
         batch.updates = batch.queued
 
@@ -235,22 +234,23 @@ def clear_rows(tr: Transaction, keys: QueueKeys, begin: bytes, batch: Batch) -> 
     return sum(batch.is_taken(other.key) for other in batch.backlog.rows)
 
 
-def _take_until(batch: Batch, wanted: Collection[bytes], cut: tuple[Row, int] | None) -> None:
-    """Take updates up to the first one of a key not in `wanted`, or up to a row and a position in it.
+def _until(
+    rows: Sequence[Row], wanted: Collection[bytes], cut: tuple[Row, int] | None = None
+) -> tuple[Updates, tuple[Row, int] | None]:
+    """The updates up to the first one of a key not in `wanted`, or up to a row and a position in it; and which it is.
 
-    The taken updates are a prefix of the backlog, so that one range clear removes their rows.
+    They are a prefix of the backlog, so that one range clear removes their rows.
     """
-    take = batch.updates.setdefault
-    for row in batch.rows:
+    found: Updates = {}
+    for row in rows:
         end = cut[1] if cut is not None and row is cut[0] else None
         for position, (encoded, update) in enumerate(row.updates[:end]):
             if encoded not in wanted:
-                batch.rest = row, position
-                return
-            take(encoded, []).append(update)
+                return found, (row, position)
+            found.setdefault(encoded, []).append(update)
         if end is not None:
-            batch.rest = cut
-            return
+            return found, cut
+    return found, None
 
 
 def _cut_by_periods(batch: Batch, decision: Decision) -> tuple[Row, int] | None:
@@ -289,15 +289,23 @@ def _most_periods(batch: Batch, decision: Decision) -> int:
     return max(1, len(decision.wanted) + room // (len(batch.bucket.config.fed) * each))
 
 
-def _folds_into_rows(batch: Batch) -> bool:
-    """Whether to write the folded updates as rows again.
+def _keys_to_fold(batch: Batch) -> Collection[bytes]:
+    """The keys whose folded updates to write as rows again; none: it is no use, or there is no room.
 
-    Folding must make them far fewer, or they must be the whole backlog of a queue whose changes are heard: such a
-    backlog may be reported only in passes that take all of it.
+    Folding must make the updates far fewer, or they must be the whole backlog of a queue whose changes are heard: such
+    a backlog may be reported only in passes that take all of it.
     """
-    is_useful = shrinks_backlog(batch.queued) or (batch.bucket.code.is_heard and batch.backlog.at_end)
+    queued, config = batch.queued, batch.bucket.config
+    is_useful = shrinks_backlog(queued) or (batch.bucket.code.is_heard and batch.backlog.at_end)
     rows = _WriteBudget(UPDATE_BYTES, grown=0, most=batch.bucket.plan.limits.repack_bytes)
-    return is_useful and not batch.bucket.config.value.grows and rows.has_room(batch.queued)
+    if not is_useful or config.value.grows or not rows.has_room(queued):
+        return ()
+    budget = _fold_budget(batch)
+    if budget.has_room(queued):
+        return queued
+    some = budget.affordable(batch.rows, queued)
+    # Else the rows that they came from have no room for them, and a pass would stage them.
+    return some if shrinks_backlog(_until(batch.rows, some)[0]) else ()
 
 
 def _fold_budget(batch: Batch) -> _WriteBudget:

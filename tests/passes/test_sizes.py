@@ -116,6 +116,17 @@ def test_no_folding_of_a_queue_with_levels_is_refused_as_too_large(db: Any, name
     assert max(drained(db, name, LOCAL_LIMITS)) < 10_000_000
 
 
+def test_a_backlog_of_which_too_little_can_be_folded_is_combined(db: Any, name: str) -> None:
+    """The keys that a pass can add to the levels have one update each: folded, they would be as large, and staged."""
+    configured(db, name, buckets=1, rollup="1m:1h,1h:forever")
+    for _ in range(3):
+        fill(db, name, 10, 4_000)
+    found = drained(db, name, replace(Limits(), write_bytes=150_000, observer_bytes=50_000))
+
+    assert len(found) < 20
+    assert dict(cq.CombineQueue(name).scan(db)) == dict.fromkeys(words(10, 4_000), 3)
+
+
 def test_a_purge_needs_little_memory_for_large_keys(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     fill(db, name, 7_900, 1_000)
