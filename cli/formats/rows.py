@@ -1,8 +1,8 @@
 """Printing of rows in the format that `--format` chooses, on standard output or into a file.
 
-A command has the options `format_name: FormatName`, `output: OutputFile` and `json: Json`, and calls
+A command with `RowsOptions` calls
 
-    target = choose(format_name, output, json)      # before it reads: refuses options that do not fit together
+    target = options.target()                       # before it reads: refuses options that do not fit together
     print_rows(TableRows(fields, pages), target)    # from cq.tables.rows; a page is a list of rows
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -19,7 +20,7 @@ import typer
 from cq.cli.formats.csv_lines import csv_parts, spreadsheet_parts
 from cq.cli.formats.parquet import parquet_parts
 from cq.cli.formats.whole_file import whole_file
-from cq.cli.shared.options import option
+from cq.cli.shared.options import AppOptions, Options, option
 from cq.cli.shared.output import is_read, json_text, note, print_bytes, print_line, quantity
 from cq.encoding.json_values import to_json
 from cq.tables.arrow import require_pyarrow
@@ -35,23 +36,6 @@ class Format(StrEnum):
     SPREADSHEET = "spreadsheet"
 
 
-FormatName = Annotated[
-    Format | None,
-    option(
-        "FORMAT",
-        "Print csv, jsonl (the lines of --json), parquet, or spreadsheet (csv in which no text runs as a formula) "
-        "instead of text.",
-        "--format",
-    ),
-]
-OutputFile = Annotated[
-    str | None,
-    option(
-        "FILE", "With --format: write to this file, which appears when it is complete; - is standard output."
-    ),
-]
-
-
 class Target(NamedTuple):
     """Where to print rows: the format, None for text, and the path of a file, None for standard output."""
 
@@ -59,27 +43,53 @@ class Target(NamedTuple):
     path: str | None
 
 
-def choose(format_name: Format | None, output: str | None, json: bool) -> Target:
-    """The target that these options choose.
+@dataclass(frozen=True)
+class RowsOptions(Options):
+    """The options of a command that prints rows."""
 
-    Raises `typer.BadParameter` if the options do not fit together or a terminal would get Parquet, and `MissingPackage`
-    if Parquet needs a package.
-    """
-    chosen = format_name or (Format.JSONL if json else None)
-    path = None if output == "-" else output
-    if json and chosen is not Format.JSONL:
-        raise typer.BadParameter(f"--json prints lines of JSON: give it, or --format {chosen}")
-    if path is not None and chosen is None:
-        raise typer.BadParameter(
-            "--output needs the format of the file: add --format csv, jsonl, parquet or spreadsheet"
-        )
-    if chosen is Format.PARQUET:
-        if path is None and sys.stdout.isatty():
+    format_name: Annotated[
+        Format | None,
+        option(
+            "FORMAT",
+            "Print csv, jsonl (the lines of --json), parquet, or spreadsheet (csv in which no text runs as a formula) "
+            "instead of text.",
+            "--format",
+        ),
+    ] = None
+    output: Annotated[
+        str | None,
+        option(
+            "FILE",
+            "With --format: write to this file, which appears when it is complete; - is standard output.",
+        ),
+    ] = None
+
+    def target(self) -> Target:
+        """The target that these options choose; called before the command reads.
+
+        Raises `typer.BadParameter` if the options do not fit together or a terminal would get Parquet, and
+        `MissingPackage` if Parquet needs a package.
+        """
+        chosen = self.format_name or (Format.JSONL if self.json else None)
+        path = None if self.output == "-" else self.output
+        if self.json and chosen is not Format.JSONL:
+            raise typer.BadParameter(f"--json prints lines of JSON: give it, or --format {chosen}")
+        if path is not None and chosen is None:
             raise typer.BadParameter(
-                "a terminal cannot show Parquet: add --output FILE, or redirect the output"
+                "--output needs the format of the file: add --format csv, jsonl, parquet or spreadsheet"
             )
-        require_pyarrow("pyarrow.parquet")
-    return Target(chosen, path)
+        if chosen is Format.PARQUET:
+            if path is None and sys.stdout.isatty():
+                raise typer.BadParameter(
+                    "a terminal cannot show Parquet: add --output FILE, or redirect the output"
+                )
+            require_pyarrow("pyarrow.parquet")
+        return Target(chosen, path)
+
+
+@dataclass(frozen=True)
+class AppRowsOptions(RowsOptions, AppOptions):
+    """The options of a command that prints rows, and may need code of the application."""
 
 
 def print_rows(rows: TableRows, target: Target) -> None:

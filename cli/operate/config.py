@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Store
-from cq.cli.shared.output import as_word, print_json, print_table
+from cq.cli.shared.options import Options
+from cq.cli.shared.output import as_word
 from cq.cli.shared.settings import SETTINGS, Setting
 from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
 from cq.observers.export.spec import DEFAULT_ENV
@@ -19,7 +19,7 @@ commands = CommandSet()
 
 
 @commands.command("settings", examples=["cq settings", "cq settings --json"])
-def show_settings(ctx: typer.Context, store: Store = None, json: Json = False) -> None:
+def show_settings(options: Options, ctx: typer.Context) -> None:
     """Show every setting, its value and its source.
 
     The source is a flag, an environment variable, a file, or the default. The URL of the reporting database is never
@@ -33,14 +33,12 @@ def show_settings(ctx: typer.Context, store: Store = None, json: Json = False) -
         *_settings(ctx),
         ("reporting_url", reporting, f"${DEFAULT_ENV}"),
     ]
-    if json:
-        for name, value, source in rows:
-            print_json({"setting": name, "value": value, "from": source})
-    else:
-        print_table(
-            ["setting", "value", "from"],
-            ((name, "-" if value is None else as_word(value), source) for name, value, source in rows),
-        )
+    columns = ["setting", "value", "from"]
+    options.print_list(
+        (dict(zip(columns, row, strict=True)) for row in rows),
+        columns,
+        ((name, "-" if value is None else as_word(value), source) for name, value, source in rows),
+    )
 
 
 def _settings(ctx: typer.Context) -> Iterator[tuple[str, Any, str]]:

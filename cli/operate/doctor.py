@@ -7,7 +7,7 @@ from dataclasses import asdict
 import typer
 
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import AppPath, Json, Store, load_app
+from cq.cli.shared.options import AppOptions
 from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.diagnosis import doctor
 
@@ -17,17 +17,17 @@ commands = CommandSet()
 @commands.command(
     "doctor", examples=["cq doctor", "cq doctor --store fdb: --json", "cq doctor --app shop.counts:app"]
 )
-def show_checks(app_path: AppPath = None, store: Store = None, json: Json = False) -> None:
+def show_checks(options: AppOptions) -> None:
     """Check what cq needs, from Python to reporting databases.
 
     Each check prints a line: OK, or what to do. The exit status is 1 if there is something to do. No data is changed.
     With --json one line per check.
     """
-    load_app(app_path)  # its code declares the columns of exports
+    options.load_app()  # its code declares the columns of exports
     sick = False
-    for check in doctor(store):
+    for check in doctor(options.store):
         sick = sick or not check.ok
-        if json:
+        if options.json:
             print_json(asdict(check))
         else:
             say(f"{'OK' if check.ok else 'TO DO':5}  {check.name}: {check.message}")

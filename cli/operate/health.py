@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Store, duration_option, read_store
+from cq.cli.shared.options import Options, duration_option, flag
 from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.health_check import ANSWER_SECONDS, MAX_AGE_SECONDS, health
 
@@ -16,12 +16,11 @@ commands = CommandSet()
 
 @commands.command("health", examples=["cq health", "cq health --max-age 5m --here --json"])
 def show_health(
+    options: Options,
     max_age: Annotated[
         float, duration_option("Maximum age of queued updates in a queue that is not paused.")
     ] = MAX_AGE_SECONDS,
-    here: Annotated[bool, typer.Option("--here", help="Require a live worker on this host.")] = False,
-    store: Store = None,
-    json: Json = False,
+    here: Annotated[bool, flag("--here", "Require a live worker on this host.")] = False,
 ) -> None:
     """Check that the store answers and workers keep up.
 
@@ -30,10 +29,10 @@ def show_health(
     exit status is then 1. With --json it prints one line. With --here it leaves out what a restart of the workers on
     this host would not change: use it for containers.
     """
-    db = read_store(store)
+    db = options.read_store()
     db.options.set_transaction_timeout(int(ANSWER_SECONDS * 1000))
     problems = health(db, max_age=max_age, here=here)
-    if json:
+    if options.json:
         print_json({"healthy": not problems, "problems": problems})
     else:
         for line in problems or ["healthy"]:

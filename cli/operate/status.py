@@ -22,7 +22,7 @@ from cq.cli.operate.status_view import (
 )
 from cq.cli.operate.watch import watch
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Store, argument, read_store
+from cq.cli.shared.options import Options, argument, flag
 from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
 from cq.cli.shared.table import FittedTable
 from cq.observers.monitoring.findings import find_remarks, remarks
@@ -40,26 +40,20 @@ commands = CommandSet()
     examples=["cq status", "cq status --watch", "cq status words --json", "cq status words --history"],
 )
 def show_status(
+    options: Options,
     queue: Annotated[str | None, argument("QUEUE", "Name of a queue. Default: all queues.")] = None,
     watched: Annotated[
         bool,
-        typer.Option(
-            "--watch",
-            help="Repeat every 2 seconds, until ^C; on a terminal in place, with charts of the rates.",
+        flag(
+            "--watch", "Repeat every 2 seconds, until ^C; on a terminal in place, with charts of the rates."
         ),
     ] = False,
     wide: Annotated[
-        bool,
-        typer.Option("--wide", help="Show all columns and levels on a terminal, not only columns that fit."),
+        bool, flag("--wide", "Show all columns and levels on a terminal, not only columns that fit.")
     ] = False,
     history: Annotated[
-        bool,
-        typer.Option(
-            "--history", help="Show what workers did in the past hour, with a chart of its minutes."
-        ),
+        bool, flag("--history", "Show what workers did in the past hour, with a chart of its minutes.")
     ] = False,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Show the backlogs of queues, the workers and warnings.
 
@@ -71,19 +65,19 @@ def show_status(
     """
     if history and watched:
         raise typer.BadParameter("expected --history or --watch, got both")
-    db, console = read_store(store), make_console()
+    db, console = options.read_store(), make_console()
     if history:
-        print_history(db, queue, wide=wide, json=json)
+        print_history(db, queue, wide=wide, json=options.json)
         return
     if not watched:
-        _print(console, overview(db, queue), wide, json)
+        _print(console, overview(db, queue), wide, options.json)
         return
     try:
-        if not json and console.is_terminal and not console.is_dumb_terminal:
+        if not options.json and console.is_terminal and not console.is_dumb_terminal:
             watch(console, lambda: overview(db, queue), WATCH_SECONDS, wide=wide)
         while is_read():
-            _print(console, overview(db, queue), wide, json)
-            if not json:
+            _print(console, overview(db, queue), wide, options.json)
+            if not options.json:
                 say("")
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:

@@ -19,17 +19,7 @@ import typer
 from cq.cli.shared import completion
 from cq.cli.shared.exit_status import LEFT
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import (
-    AppPath,
-    Json,
-    Store,
-    argument,
-    duration_option,
-    load_app,
-    make_store,
-    opened,
-    option,
-)
+from cq.cli.shared.options import AppOptions, argument, duration_option, flag, opened, option
 from cq.cli.shared.output import note, print_json
 from cq.cli.shared.settings import file_of
 from cq.config.queue import read_config
@@ -71,16 +61,15 @@ commands = CommandSet()
     ],
 )
 def worker(
+    options: AppOptions,
     ctx: typer.Context,
     queues: Annotated[
         list[str] | None,
         argument(
-            "QUEUE",
-            "Names of queues and feeds. Default: all.",
-            autocompletion=completion.queues_and_feeds,
+            "QUEUE", "Names of queues and feeds. Default: all.", autocompletion=completion.queues_and_feeds
         ),
     ] = None,
-    drain: Annotated[bool, typer.Option("--drain", help="End when all queued updates are combined.")] = False,
+    drain: Annotated[bool, flag("--drain", "End when all queued updates are combined.")] = False,
     only: Annotated[
         list[str] | None,
         option(
@@ -105,31 +94,24 @@ def worker(
         ),
     ] = None,
     with_input: Annotated[
-        bool, typer.Option("--with-input", help="Stop at the end of standard input, as on SIGTERM.")
+        bool, flag("--with-input", "Stop at the end of standard input, as on SIGTERM.")
     ] = False,
     metrics: Annotated[
         str | None,
         option("ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."),
     ] = None,
     metrics_host: Annotated[
-        list[str] | None,
-        option("NAME", "Another host name under which metrics are served; may be repeated."),
+        list[str] | None, option("NAME", "Another host name under which metrics are served; may be repeated.")
     ] = None,
     otel: Annotated[
         bool,
-        typer.Option(
-            "--otel", help="Send spans and metrics by OpenTelemetry, as the OTEL_* environment variables say."
-        ),
+        flag("--otel", "Send spans and metrics by OpenTelemetry, as the OTEL_* environment variables say."),
     ] = False,
     history: Annotated[
-        bool,
-        typer.Option("--history/--no-history", help="Store the counts of each minute for a day, for charts."),
+        bool, flag("--history/--no-history", "Store the counts of each minute for a day, for charts.")
     ] = True,
     log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log each pass and batch, too.")] = False,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
+    verbose: Annotated[bool, flag("--verbose", "Log each pass and batch, too.")] = False,
 ) -> None:
     """Combine and export queues, publish clouds and serve feeds.
 
@@ -150,8 +132,8 @@ def worker(
         metrics = os.environ.pop(_METRICS_ENV, None)
     address = None if metrics is None else Address.parse(metrics)
     if place is None and (file := file_of(ctx, "app_path")):
-        emit("app_named", app=app_path, file=os.path.abspath(file))  # logged before its code runs
-    db, app = make_store(store), load_app(app_path)
+        emit("app_named", app=options.app_path, file=os.path.abspath(file))  # logged before its code runs
+    db, app = options.make_store(), options.load_app()
     runner = Worker(
         db,
         app,
@@ -162,7 +144,7 @@ def worker(
         identity=identity,
         measure=otel or address is not None,
         history=history,
-        app_path=app_path or "",
+        app_path=options.app_path or "",
     )
     exporters = app.exporters if app else {}
     others = db.transact(lambda tr: [name for name in runner.names if not is_feed(tr.snapshot, name)])
@@ -189,7 +171,7 @@ def worker(
         report("cq worker: waiting for updates, ^C stops")
         runner.run(notifier.alive)
     notifier.stopping()
-    _print_totals(runner, left, None if json else report)
+    _print_totals(runner, left, None if options.json else report)
     if not runner.is_finished:
         # A step that never ends would keep the process alive. The store discards its uncommitted transaction.
         sys.stdout.flush()

@@ -17,18 +17,8 @@ from cq.cli.queues.combiner_change import combiner_change, make_change
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet, HelpCommand
-from cq.cli.shared.options import (
-    AppPath,
-    Json,
-    Queue,
-    Store,
-    load_app,
-    make_store,
-    open_store,
-    option,
-    seconds_of,
-)
-from cq.cli.shared.output import answer, note, say, with_levels
+from cq.cli.shared.options import AppOptions, Options, Queue, duration_option, flag, option
+from cq.cli.shared.output import note, say, with_levels
 from cq.config.queue import QueueConfig, read_config
 from cq.observer import ObserverSpec
 from cq.observers.export.environment import unread_variables
@@ -70,6 +60,7 @@ class _ConfigureCommand(HelpCommand):
     ],
 )
 def configure(
+    options: AppOptions,
     queue: Queue,
     key: Annotated[
         str | None,
@@ -97,10 +88,9 @@ def configure(
         option("NUMBER", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."),
     ] = None,
     top: Annotated[
-        int | None,
-        option("[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100)."),
+        int | None, option("[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100).")
     ] = None,
-    no_top: Annotated[bool, typer.Option("--no-top", help="Remove the top and the cloud.")] = False,
+    no_top: Annotated[bool, flag("--no-top", "Remove the top and the cloud.")] = False,
     export: Annotated[
         str | None, option("TABLE", "Export all values into this table of a SQL database.")
     ] = None,
@@ -114,7 +104,7 @@ def configure(
             "Share of the workers' time relative to other queues, 1 to 100 (default 10). Levels get the same.",
         ),
     ] = None,
-    no_export: Annotated[bool, typer.Option("--no-export", help="Stop exporting; the table stays.")] = False,
+    no_export: Annotated[bool, flag("--no-export", "Stop exporting; the table stays.")] = False,
     feed: Annotated[
         str | None,
         option(
@@ -123,16 +113,14 @@ def configure(
             autocompletion=completion.feeds,
         ),
     ] = None,
-    no_feed: Annotated[bool, typer.Option("--no-feed", help="Stop appending changes to a feed.")] = False,
+    no_feed: Annotated[bool, flag("--no-feed", "Stop appending changes to a feed.")] = False,
     forward: Annotated[
         str | None, option("QUEUE", "Forward all changes into this queue of another store.")
     ] = None,
     forward_url_env: Annotated[
         str, option("NAME", "Environment variable with the URL of that store.")
     ] = FORWARD_ENV,
-    no_forward: Annotated[
-        bool, typer.Option("--no-forward", help="Stop forwarding; the receiving queue stays.")
-    ] = False,
+    no_forward: Annotated[bool, flag("--no-forward", "Stop forwarding; the receiving queue stays.")] = False,
     webhook: Annotated[
         str | None,
         option("NAME", "Send all changes to the URL in this environment variable, signed and in order."),
@@ -140,7 +128,7 @@ def configure(
     webhook_secret_env: Annotated[
         str, option("NAME", "Environment variable with the secret that signs them, or, with _FILE, its path.")
     ] = DEFAULT_SECRET_ENV,
-    no_webhook: Annotated[bool, typer.Option("--no-webhook", help="Stop sending changes to a URL.")] = False,
+    no_webhook: Annotated[bool, flag("--no-webhook", "Stop sending changes to a URL.")] = False,
     kafka: Annotated[
         str | None, option("TOPIC", "Append all changes to this topic of Kafka, in order for each key.")
     ] = None,
@@ -150,12 +138,12 @@ def configure(
             "NAME", "Environment variable with the brokers' addresses, or, with _CONFIG, a file of settings."
         ),
     ] = KAFKA_ENV,
-    no_kafka: Annotated[bool, typer.Option("--no-kafka", help="Stop appending to a topic of Kafka.")] = False,
+    no_kafka: Annotated[bool, flag("--no-kafka", "Stop appending to a topic of Kafka.")] = False,
     audit: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--audit/--no-audit",
-            help="Keep sums for a check that no update is lost or repeated. Only for sums of int.",
+            "Keep sums for a check that no update is lost or repeated. Only for sums of int.",
         ),
     ] = None,
     window: Annotated[
@@ -167,12 +155,10 @@ def configure(
         ),
     ] = None,
     expire: Annotated[
-        str | None,
-        option(
-            "DURATION", "Delete keys without an update for this time: 90s, 12h, 30d. At most a 60th later."
-        ),
+        float | None,
+        duration_option("Delete keys without an update for this time: 90s, 12h, 30d. At most a 60th later."),
     ] = None,
-    no_expire: Annotated[bool, typer.Option("--no-expire", help="Keep keys without updates.")] = False,
+    no_expire: Annotated[bool, flag("--no-expire", "Keep keys without updates.")] = False,
     rollup: Annotated[
         str | None,
         option(
@@ -181,9 +167,7 @@ def configure(
             "`cq series` reads them. none: as --no-rollup.",
         ),
     ] = None,
-    no_rollup: Annotated[
-        bool, typer.Option("--no-rollup", help="Delete the values by periods; the queue stays.")
-    ] = False,
+    no_rollup: Annotated[bool, flag("--no-rollup", "Delete the values by periods; the queue stays.")] = False,
     rebuild: Annotated[
         str | None,
         option(
@@ -192,10 +176,7 @@ def configure(
             autocompletion=completion.observers,
         ),
     ] = None,
-    app_path: AppPath = None,
     yes: Yes = False,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Create a queue, or change its configuration.
 
@@ -229,25 +210,15 @@ def configure(
         "webhook": (webhook, no_webhook, partial(webhook_spec, secret_env=webhook_secret_env)),
         "kafka": (kafka, no_kafka, partial(kafka_spec, url_env=kafka_env)),
     }
-    refused = {name: (given, is_removed) for name, (given, is_removed, _) in observers.items()}
-    for name, (given, is_removed) in {**refused, "rollup": (rollup, no_rollup)}.items():
-        if given is not None and is_removed:
-            raise typer.BadParameter(f"give either --{name} or --no-{name}")
-    app = load_app(app_path) or App()
-    wanted: dict[str, object] = {
-        "key": key,
-        "value": value,
-        "combiner": combiner,
-        "buckets": buckets,
-        "audit": audit,
-    }
-    wanted |= {"window": window, "expire": _expiry(expire, is_removed=no_expire)}
-    wanted["rollup"] = "none" if no_rollup else rollup
-    given = app.settings(queue, {name: setting for name, setting in wanted.items() if setting is not None})
-    put = {name: setting for name, (setting, _, _) in observers.items() if setting is not None}
+    put = _given({name: _either(name, *each[:2]) for name, each in observers.items()})
+    app = options.load_app() or App()
+    wanted = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
+    wanted |= {"window": window, "expire": _either("expire", expire, no_expire, removal=False)}
+    wanted["rollup"] = _either("rollup", rollup, no_rollup, removal="none")
+    given = app.settings(queue, _given(wanted))
     # A name without a setting may be a mistake: it is looked up, and creates nothing.
     creates = rebuild is None and (bool(put) or priority is not None or any(map(_is_given, given.values())))
-    db = make_store(store) if creates else open_store(store)
+    db = options.make_store() if creates else options.open_store()
     if top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):
         observers["top"] = (top, False, partial(top_spec, ranks=True, group=LAST_PART))
     changes = requested(
@@ -267,8 +238,8 @@ def configure(
         make_change(db, combined, changes)
     config = change(db, queue, replace(changes, report_again=True))
     settings = config.settings()
-    answer(json, f"queue {queue!r}: {_described(settings)}", queue=queue, **settings)
-    for line in [] if json else _levels_described(config):
+    options.answer(f"queue {queue!r}: {_described(settings)}", queue=queue, **settings)
+    for line in [] if options.json else _levels_described(config):
         say(line)
     for warning in unread_variables(changes.put):
         note(f"cq: {warning}")
@@ -278,40 +249,38 @@ def configure(
     "pause", examples=["cq pause words --reason 'observers are being moved'", "cq pause words --for 10m"]
 )
 def pause(
+    options: Options,
     queue: Queue,
     reason: Annotated[str, option("TEXT", "Reason, which `cq status` and workers show.")] = "by hand",
-    duration: Annotated[
-        str | None,
-        option("DURATION", "Duration of the pause: 90s, 10m, 2h ... Default: until `cq resume`.", "--for"),
+    seconds: Annotated[
+        float | None,
+        duration_option("Duration of the pause: 90s, 10m, 2h ... Default: until `cq resume`.", "--for"),
     ] = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Stop workers from combining a queue and its levels.
 
     Adds and reads continue. The name of a level, such as hits.1h, pauses this level alone.
     """
-    seconds = None if duration is None else seconds_of(duration)
-    db = open_store(store)
+    db = options.open_store()
     cq.pause(db, queue, reason, seconds=seconds)
-    _print_state(db, queue, json, is_paused=True)
+    _print_state(options, db, queue, is_paused=True)
 
 
 @commands.command("resume", examples=["cq resume words"])
-def resume(queue: Queue, store: Store = None, json: Json = False) -> None:
+def resume(options: Options, queue: Queue) -> None:
     """Let workers combine a queue and its levels again.
 
     The levels continue, whatever paused them. The name of a level, such as hits.1h, resumes this level alone.
     """
-    db = open_store(store)
+    db = options.open_store()
     cq.resume(db, queue)
-    _print_state(db, queue, json, is_paused=False)
+    _print_state(options, db, queue, is_paused=False)
 
 
-def _print_state(db: OpenDatabase, queue: str, json: bool, *, is_paused: bool) -> None:
+def _print_state(options: Options, db: OpenDatabase, queue: str, *, is_paused: bool) -> None:
     levels = transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names
     text = with_levels(f"queue {queue!r} is {'paused' if is_paused else 'active'}", levels)
-    answer(json, text, queue=queue, paused=is_paused, levels=levels)
+    options.answer(text, queue=queue, paused=is_paused, levels=levels)
 
 
 def _is_given(setting: object) -> bool:
@@ -319,11 +288,15 @@ def _is_given(setting: object) -> bool:
     return setting is not None and setting is not False and setting not in ("none", ())
 
 
-def _expiry(expire: str | None, *, is_removed: bool) -> float | bool | None:
-    """The seconds after which keys expire; False: never, None: as before."""
-    if expire is not None and is_removed:
-        raise typer.BadParameter("give either --expire or --no-expire")
-    return False if is_removed else None if expire is None else seconds_of(expire)
+def _either(name: str, given: object, is_removed: bool, *, removal: object = None) -> Any:
+    """The setting of an option, or `removal` for its option --no-...; raises `typer.BadParameter` for both."""
+    if given is not None and is_removed:
+        raise typer.BadParameter(f"give either --{name} or --no-{name}")
+    return removal if is_removed else given
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: setting for name, setting in settings.items() if setting is not None}
 
 
 def _described(settings: dict[str, object]) -> str:

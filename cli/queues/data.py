@@ -13,22 +13,11 @@ import typer
 
 import cq
 from cq.cli.formats.damaged import DamagedSketches, reading_combiner
-from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
+from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.shared.exit_status import NO_VALUE
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import (
-    WORDS,
-    AppPath,
-    Json,
-    Queue,
-    Store,
-    argument,
-    load_app,
-    open_store,
-    option,
-    read_store,
-)
-from cq.cli.shared.output import answer, note, print_line, progress, quantity
+from cq.cli.shared.options import WORDS, AppOptions, Options, Queue, argument, flag, option
+from cq.cli.shared.output import note, print_line, progress, quantity
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import LevelPart
 from cq.encoding.columns import Row
@@ -43,6 +32,7 @@ commands = CommandSet()
 
 @commands.command("add", examples=["cq add words hello=1 world=2", "cq add words --jsonl updates.jsonl"])
 def add(
+    options: Options,
     queue: Queue,
     updates: Annotated[
         list[str] | None, argument("KEY=UPDATE", "An update of a key, split at the last '='. " + WORDS)
@@ -58,8 +48,6 @@ def add(
     once: Annotated[
         str | None, option("ID", "Operation id: of all adds with the same id only the first counts.")
     ] = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Add updates to a queue.
 
@@ -69,7 +57,7 @@ def add(
     """
     if bool(updates) == bool(jsonl) or (once and jsonl):
         raise typer.BadParameter("give either KEY=UPDATE ... (with or without --once) or --jsonl FILE")
-    db, handle = open_store(store), cq.CombineQueue(queue)
+    db, handle = options.open_store(), cq.CombineQueue(queue)
     if jsonl:
         _, added, refused = _add_file(db, handle, jsonl)
         if refused:
@@ -83,19 +71,17 @@ def add(
         db.transact(lambda tr: handle.add(tr, pairs, once=operation))
         added, refused = len(pairs), 0
     done = f"added {quantity(added, 'update')} to queue {queue!r}"
-    answer(json, done, queue=queue, added=added, refused=refused)
+    options.answer(done, queue=queue, added=added, refused=refused)
 
 
 @commands.command("get", examples=["cq get words hello --pending"])
 def get(
+    options: AppOptions,
     queue: Queue,
     keys: Annotated[list[str], argument("KEY", "Keys to read. " + WORDS)],
     pending: Annotated[
-        bool, typer.Option("--pending", help="Include the queued updates, in addition to the combined ones.")
+        bool, flag("--pending", "Include the queued updates, in addition to the combined ones.")
     ] = False,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Print the values of keys, one line per key.
 
@@ -104,7 +90,7 @@ def get(
     keys, such as those of `hits.window`, are their totals now, even if no worker runs. A damaged sketch is printed as
     no value; then a line names its key, and the exit status is 1.
     """
-    app, db = load_app(app_path), read_store(store)
+    app, db = options.load_app(), options.read_store()
 
     def read(tr: Any) -> tuple[QueueConfig, list[tuple[Any, Any]]]:
         config = read_config(tr.snapshot, queue)
@@ -119,7 +105,7 @@ def get(
     damaged = DamagedSketches()
     values = [(key, damaged.sound(key, value)) for key, value in found]
     for key, value in values:
-        print_line(json, key=key, value=value)
+        print_line(options.json, key=key, value=value)
     damaged.refuse(_values_in(config))
     if any(value is None for _, value in values):
         raise typer.Exit(NO_VALUE)
@@ -134,15 +120,11 @@ def get(
     ],
 )
 def items(
+    options: AppRowsOptions,
     queue: Queue,
     limit: Annotated[
         int | None, option("NUMBER", "Maximum number of keys. Default: all keys.", min=0)
     ] = None,
-    format_name: FormatName = None,
-    output: OutputFile = None,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Print all keys and their values, one line per key.
 
@@ -151,7 +133,7 @@ def items(
     cells there. All other rows are printed; then a line names the keys of damaged sketches, and the exit status is 1.
     A window whose slices are merged needs --app for a combiner of your own.
     """
-    target, app, db = choose(format_name, output, json), load_app(app_path), read_store(store)
+    target, app, db = options.target(), options.load_app(), options.read_store()
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
     handle = cq.CombineQueue(queue, combiner=reading_combiner(app if config.lists_keys else None, config))
     rows, damaged = queue_rows(db, handle, limit), DamagedSketches()

@@ -9,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from cq.cli.queues.verify import UrlEnv, Wait, report
+from cq.cli.queues.verify import AppLinkOptions, Wait, report
 from cq.cli.queues.waiting import report_unexported, reported_interrupt
 from cq.cli.shared.exit_status import DIFFERENT, FAILED
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import AppPath, Json, Queue, Store, argument, load_app, open_store, read_store
-from cq.cli.shared.output import answer, as_word, note, print_json, print_line, print_table, say
+from cq.cli.shared.options import Options, Queue, argument
+from cq.cli.shared.output import as_word, note
+from cq.encoding.json_values import to_json
 from cq.errors import NotInStore
 from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys
@@ -34,9 +35,8 @@ commands = CommandSet("export", "Export the values of queues to SQL tables, webh
 
 @commands.command("list", examples=["cq export list", "cq export list words --json"])
 def show_list(
+    options: Options,
     queue: Annotated[str | None, argument("QUEUE", "The queue. Default: all exported queues.")] = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """List the exports with their backlog, its age, and their errors.
 
@@ -44,30 +44,23 @@ def show_list(
     workers retry it. `stopped`: the operator must make a decision; the error describes the options. `unreadable`: its
     stored data were not written by cq. With --json one line per queue.
     """
-    statuses = export_status(read_store(store), queue)
-    if json:
-        for each in statuses:
-            print_json(asdict(each))
-        return
-    if not statuses:
-        say("no queue is exported: begin with `cq configure QUEUE --export TABLE`")
-        return
+    statuses = export_status(options.read_store(), queue)
     columns = ["queue", "table", "waiting", "rows", "bytes", "oldest", "set aside", "state"]
-    print_table(columns, map(_row, statuses), right=columns[2:-1])
-    for each in statuses:
+    options.print_list(
+        map(asdict, statuses),
+        columns,
+        map(_row, statuses),
+        right=columns[2:-1],
+        empty="no queue is exported: begin with `cq configure QUEUE --export TABLE`",
+    )
+    for each in [] if options.json else statuses:
         if each.error:
             since = "" if each.failing_since is None else f"failing since {utc_time(each.failing_since)}: "
             note(f"{each.name}: {since}{each.error}")
 
 
 @commands.command("init", examples=["cq export init words"])
-def init(
-    queue: Queue,
-    url_env: UrlEnv = None,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
-) -> None:
+def init(options: AppLinkOptions, queue: Queue) -> None:
     """Create the missing tables of an export.
 
     These are the table of the queue and two tables of cq. Existing tables are compared with the expected ones; a
@@ -76,23 +69,16 @@ def init(
     """
     from cq.observers.sql import check
 
-    with _opened(queue, url_env, app_path, store) as (_, found):
+    with _opened(queue, options, options.open_store) as (_, found):
         if isinstance(found, Sink):
-            return answer(json, found.check(), queue=queue, created=[])
+            return options.answer(found.check(), queue=queue, created=[])
         created = check.init(found.reporting, found.definition)
     text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
-    return answer(json, text, queue=queue, created=created)
+    return options.answer(text, queue=queue, created=created)
 
 
 @commands.command("verify", examples=["cq export verify words --json"])
-def verify(
-    queue: Queue,
-    url_env: UrlEnv = None,
-    wait: Wait = WAIT_SECONDS,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
-) -> None:
+def verify(options: AppLinkOptions, queue: Queue, wait: Wait = WAIT_SECONDS) -> None:
     """Compare the table with the current values of the queue.
 
     Both may be in use. Each difference is printed as a line; the exit status is then 4. The command waits for changes
@@ -102,7 +88,7 @@ def verify(
     """
     from cq.observers.sql.verify import TableCheck
 
-    with _opened(queue, url_env, app_path, store, read_store) as (db, found):
+    with _opened(queue, options, options.read_store) as (db, found):
         if isinstance(found, Sink):
             raise NotInStore(
                 f"queue {queue!r} has a {found.observer.name} export: cq cannot read what its receiver keeps, compare "
@@ -110,7 +96,7 @@ def verify(
             )
         table = TableCheck(db, found, report_unexported(db, queue, wait))
         with reported_interrupt("nothing was changed"):
-            counts = report("cq export verify", Verification(db, queue, {"table": table.run}), json)
+            counts = report("cq export verify", Verification(db, queue, {"table": table.run}), options.json)
     if counts["differences"]:
         raise typer.Exit(DIFFERENT)
     if table.undecided:
@@ -118,13 +104,7 @@ def verify(
 
 
 @commands.command("rebuild", examples=["cq export rebuild words"])
-def rebuild(
-    queue: Queue,
-    url_env: UrlEnv = None,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
-) -> None:
+def rebuild(options: AppLinkOptions, queue: Queue) -> None:
     """Export all values again, then delete rows without a value.
 
     Use it for a table that differs, was emptied or restored, or after a restore of the store. It takes over a table
@@ -133,22 +113,16 @@ def rebuild(
     """
     from cq.observers.sql import rebuild as sqlrebuild
 
-    with _opened(queue, url_env, app_path, store) as (db, found):
+    with _opened(queue, options, options.open_store) as (db, found):
         generation = found.rebuild() if isinstance(found, Sink) else sqlrebuild.rebuild(db, found)
     text = (
         f"workers export all values of queue {queue!r} again: `cq export list {queue}` shows their progress"
     )
-    answer(json, text, queue=queue, generation=generation)
+    options.answer(text, queue=queue, generation=generation)
 
 
 @commands.command("rebase", examples=["cq export rebase words"])
-def rebase(
-    queue: Queue,
-    url_env: UrlEnv = None,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
-) -> None:
+def rebase(options: AppLinkOptions, queue: Queue) -> None:
     """Continue an export from the current state of the store.
 
     Use it only if table and store agree, for example after a restore from backups of the same moment. Nothing is
@@ -157,51 +131,46 @@ def rebase(
     """
     from cq.observers.sql import rebuild as sqlrebuild
 
-    with _opened(queue, url_env, app_path, store) as (db, found):
+    with _opened(queue, options, options.open_store) as (db, found):
         epoch = found.rebase() if isinstance(found, Sink) else sqlrebuild.rebase(db, found)
     text = f"the export of queue {queue!r} continues from the current state"
-    answer(json, text, queue=queue, epoch=epoch)
+    options.answer(text, queue=queue, epoch=epoch)
 
 
 @commands.command("aside", examples=["cq export aside words --json"])
-def aside(queue: Queue, store: Store = None, json: Json = False) -> None:
+def aside(options: Options, queue: Queue) -> None:
     """List the entries that could not be exported, with the error.
 
     After you have repaired the cause, `cq export rebuild` exports the current values, and drops these entries. With
     --json one line per entry.
     """
-    db = read_store(store)
+    db = options.read_store()
     transact(db, lambda tr: export_queues(tr, queue))  # raises if the queue does not exist
     rows = [
         (None if each.encoded_key is None else decoded_keys([each.encoded_key])[0], each.value, each.error)
         for each in entries_aside(db, ExportKeys(queue))
     ]
     columns = ["key", "value", "error"]
-    if json:
-        for row in rows:
-            print_line(json, **dict(zip(columns, row, strict=True)))
-    elif not rows:
-        say(f"nothing is set aside in the export of queue {queue!r}")
-    else:
-        print_table(columns, ([as_word(key), as_word(value), error] for key, value, error in rows))
+    options.print_list(
+        (dict(zip(columns, map(to_json, row), strict=True)) for row in rows),
+        columns,
+        ([as_word(key), as_word(value), error] for key, value, error in rows),
+        empty=f"nothing is set aside in the export of queue {queue!r}",
+    )
 
 
 @contextmanager
 def _opened(
-    queue: str,
-    url_env: str | None,
-    app_path: str | None,
-    store: str | None,
-    opener: Callable[[str | None], OpenDatabase] = open_store,
+    queue: str, options: AppLinkOptions, opener: Callable[[], OpenDatabase]
 ) -> Iterator[tuple[Any, Export | Sink]]:
     """The store and the export of the queue; closes the reporting database, or the sink's connections, at exit."""
-    load_app(app_path)  # its code declares the columns of the table
-    db = opener(store)
+    options.load_app()  # its code declares the columns of the table
+    db = opener()
     if transact(db, lambda tr: has_sink(tr.snapshot, queue)):
-        with opened_sink(db, queue, url_env=url_env) as sink:
+        with opened_sink(db, queue, url_env=options.url_env) as sink:
             yield db, sink
         return
-    found = find_export(db, queue, url_env=url_env)
+    found = find_export(db, queue, url_env=options.url_env)
     try:
         yield db, found
     finally:

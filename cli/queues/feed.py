@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -9,17 +10,8 @@ import typer
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import (
-    Json,
-    Store,
-    argument,
-    make_store,
-    open_store,
-    option,
-    read_store,
-    seconds_of,
-)
-from cq.cli.shared.output import answer, is_read, note, print_json, print_line, print_table, print_words
+from cq.cli.shared.options import Options, argument, flag, option, seconds_of
+from cq.cli.shared.output import is_read, note, print_json, print_line, print_words
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
 from cq.feeds.feed import Feed, FeedPage, Message
@@ -41,12 +33,13 @@ commands = CommandSet("feed", "Append and read messages by receiver, in commit o
     examples=["cq feed configure chat --numbers", "cq feed configure chat --keep 30d --keep-last 10000"],
 )
 def configure(
+    options: Options,
     name: Name,
     numbers: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--numbers/--no-numbers",
-            help="Number each receiver's messages 1, 2, 3 ...; cannot be switched off again.",
+            "Number each receiver's messages 1, 2, 3 ...; cannot be switched off again.",
         ),
     ] = None,
     keep: Annotated[
@@ -57,8 +50,6 @@ def configure(
         int | None,
         option("NUMBER", "Keep only this number of the last messages of each receiver; 0: all.", min=0),
     ] = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Create a feed, or change its configuration.
 
@@ -69,18 +60,18 @@ def configure(
             f"expected --keep with a unit: {keep}d keeps days, and {keep}s keeps seconds"
         )
     seconds = None if keep is None else seconds_of(keep)
-    db = make_store(store)
+    db = options.make_store()
     Feed(name).configure(db, numbers=numbers, keep_seconds=seconds, keep_last=keep_last)
-    _print_feeds([transact(db, lambda tr: read_status(tr.snapshot, name))], json)
+    _print_feeds(options, [transact(db, lambda tr: read_status(tr.snapshot, name))])
 
 
 @commands.command("list", examples=["cq feed list", "cq feed list --json"])
-def list_(store: Store = None, json: Json = False) -> None:
+def list_(options: Options) -> None:
     """List the feeds with their backlogs.
 
     For each feed: the number of groups with undelivered messages, and of receivers with messages without a number.
     """
-    _print_feeds(transact(read_store(store), lambda tr: read_all(tr.snapshot)), json)
+    _print_feeds(options, transact(options.read_store(), lambda tr: read_all(tr.snapshot)))
 
 
 @commands.command(
@@ -88,14 +79,11 @@ def list_(store: Store = None, json: Json = False) -> None:
     examples=["cq feed append chat ann 'hello'", "cq feed append chat crew 'hello, all' --group"],
 )
 def append(
+    options: Options,
     name: Name,
     receiver: Annotated[str, argument("RECEIVER", "The receiver, or the group.")],
     message: Annotated[str, argument("TEXT", "Text of the message.")],
-    group: Annotated[
-        bool, typer.Option("--group", help="RECEIVER is a group: all members receive the message.")
-    ] = False,
-    store: Store = None,
-    json: Json = False,
+    group: Annotated[bool, flag("--group", "RECEIVER is a group: all members receive the message.")] = False,
 ) -> None:
     """Append a message to a feed, and print its id.
 
@@ -104,21 +92,20 @@ def append(
     target = Feed(name)
     append_message = target.append_to_group if group else target.append
     end, versionstamp = transact(
-        open_store(store), lambda tr: (append_message(tr, receiver, message), tr.get_versionstamp())
+        options.open_store(), lambda tr: (append_message(tr, receiver, message), tr.get_versionstamp())
     )
     # The rest of the id is known before the commit; the versionstamp only after it.
     id_ = (versionstamp.value + end).hex()
-    answer(json, id_, id=id_)
+    options.answer(id_, id=id_)
 
 
 @commands.command("read", examples=["cq feed read chat ann --limit 10", "cq feed read chat ann --json"])
 def read(
+    options: Options,
     name: Name,
     receiver: Receiver,
     after: After = "",
     limit: Annotated[int, option("NUMBER", "Maximum number of messages.", min=1)] = 100,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Print the messages of a receiver in order.
 
@@ -126,47 +113,46 @@ def read(
     """
     position = _position(after)
     _print_page(
-        transact(read_store(store), lambda tr: Feed(name).read(tr.snapshot, receiver, position, limit)), json
+        transact(options.read_store(), lambda tr: Feed(name).read(tr.snapshot, receiver, position, limit)),
+        options.json,
     )
 
 
 @commands.command("follow", examples=["cq feed follow chat ann --json"])
-def follow(
-    name: Name, receiver: Receiver, after: After = "", store: Store = None, json: Json = False
-) -> None:
+def follow(options: Options, name: Name, receiver: Receiver, after: After = "") -> None:
     """Print the messages of a receiver and wait for new ones.
 
     The lines are those of `cq feed read`. ^C ends it.
     """
-    db, position = read_store(store), _position(after)
+    db, position = options.read_store(), _position(after)
     while is_read():
         page = Feed(name).wait(db, receiver, position)
-        _print_page(page, json)
+        _print_page(page, options.json)
         position = page.position
 
 
 @commands.command("verify", examples=["cq feed verify chat"])
-def verify(name: Name, store: Store = None, json: Json = False) -> None:
+def verify(options: Options, name: Name) -> None:
     """Check a feed for inconsistent data.
 
     The feed may be in use. Checks the messages, their numbers and the notifications of workers. Each difference is a
     line: receiver or group, and description. The exit status is 4 if there are differences.
     """
     count = 0
-    for difference in verify_feed(read_store(store), name):
+    for difference in verify_feed(options.read_store(), name):
         count += 1
-        print_line(json, **difference._asdict())
+        print_line(options.json, **difference._asdict())
     note(f"{count or 'no'} difference{'' if count == 1 else 's'}")
     if count:
         raise typer.Exit(DIFFERENT)
 
 
 @commands.command("delete", examples=["cq feed delete chat --yes"])
-def delete(name: Name, yes: Yes = False, store: Store = None, json: Json = False) -> None:
+def delete(options: Options, name: Name, yes: Yes = False) -> None:
     """Delete a feed with all its messages, positions and groups."""
     confirm(f"delete feed {name!r} with all its messages?", yes)
-    Feed(name).delete(open_store(store))
-    answer(json, f"feed {name!r} is deleted", feed=name, done="deleted")
+    Feed(name).delete(options.open_store())
+    options.answer(f"feed {name!r} is deleted", feed=name, done="deleted")
 
 
 def _position(after: str) -> bytes:
@@ -197,21 +183,26 @@ def _as_json(message: Message) -> dict[str, Any]:
     return found
 
 
-def _print_feeds(statuses: list[FeedStatus], json: bool) -> None:
-    rows = []
-    for status in statuses:
-        config, work = status.config, {"to_deliver": status.to_deliver, "to_number": status.to_number}
-        if json:
-            kept = {"keep_seconds": config.keep_seconds, "keep_last": config.keep_last}
-            print_json({"feed": config.name, "numbers": config.numbers, **kept, **work})
-        else:
-            last = "" if config.keep_last is None else f"{config.keep_last:,}"
-            kept_for = _duration(config.keep_seconds)
-            numbers = "yes" if config.numbers else "no"
-            rows.append([config.name, numbers, kept_for, last, *(f"{each:,}" for each in work.values())])
-    if not json:
-        columns = ("feed", "numbers", "keep", "keep last", "to deliver", "to number")
-        print_table(columns, rows, right=columns[2:])
+def _print_feeds(options: Options, statuses: list[FeedStatus]) -> None:
+    columns = ("feed", "numbers", "keep", "keep last", "to deliver", "to number")
+    options.print_list(map(_status_as_json, statuses), columns, map(_row, statuses), right=columns[2:])
+
+
+def _status_as_json(status: FeedStatus) -> dict[str, Any]:
+    settings = asdict(status.config)
+    return {
+        "feed": settings.pop("name"),
+        **settings,
+        "to_deliver": status.to_deliver,
+        "to_number": status.to_number,
+    }
+
+
+def _row(status: FeedStatus) -> list[str]:
+    config = status.config
+    last = "" if config.keep_last is None else f"{config.keep_last:,}"
+    kept = ["yes" if config.numbers else "no", _duration(config.keep_seconds), last]
+    return [config.name, *kept, f"{status.to_deliver:,}", f"{status.to_number:,}"]
 
 
 def _duration(seconds: float | None) -> str:

@@ -14,17 +14,8 @@ from cq.admin.purge import is_purging, purging_buckets
 from cq.admin.queue_status import is_drained
 from cq.cli.queues.waiting import POLL_SECONDS, AwaitedWork, queued, wait_for_workers
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import (
-    Json,
-    Queue,
-    Store,
-    duration_option,
-    open_store,
-    option,
-    read_store,
-    seconds_of,
-)
-from cq.cli.shared.output import answer, limits, note, quantity, with_levels
+from cq.cli.shared.options import Options, Queue, duration_option, flag, option
+from cq.cli.shared.output import limits, note, quantity, with_levels
 from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import InvalidConfiguration
@@ -32,8 +23,8 @@ from cq.queue.limits import read_full
 from cq.store.api import Transaction
 from cq.store.transact import transact
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until workers have finished.")]
+Yes = Annotated[bool, flag("--yes", "Do not ask for confirmation.")]
+Wait = Annotated[bool, flag("--wait/--no-wait", "Wait until workers have finished.")]
 
 
 commands = CommandSet()
@@ -41,37 +32,38 @@ commands = CommandSet()
 
 @commands.command("rebucket", examples=["cq rebucket words --buckets 64"])
 def rebucket(
+    options: Options,
     queue: Queue,
     buckets: Annotated[
         int, option("NUMBER", "Number of buckets, 1 to 4,096: the number of passes that can run at once.")
     ],
     wait: Wait = True,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Change the number of buckets of a queue and of its levels.
 
     The queue stays in use, and no update is lost, repeated or reordered. Workers drain the old buckets, and then
     continue with the new ones. Current values do not move.
     """
-    db = open_store(store)
+    db = options.open_store()
     config = cq.rebucket(db, queue, buckets)
     if wait:
         after = f"workers drain the former buckets of queue {queue!r}; `cq status {queue}` shows it"
         awaited = AwaitedWork(queue, "drain the former buckets of", queued, after)
         wait_for_workers(db, awaited, lambda: not _is_rebucketing(db, queue))
     text = with_levels(f"queue {queue!r} has {quantity(buckets, 'bucket')}", config.level_names)
-    answer(json, text + ("" if wait else ": workers drain the former ones"), queue=queue, **config.settings())
+    options.answer(
+        text + ("" if wait else ": workers drain the former ones"), queue=queue, **config.settings()
+    )
 
 
 @commands.command("purge", examples=["cq purge words --yes"])
-def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None, json: Json = False) -> None:
+def purge(options: Options, queue: Queue, yes: Yes = False, wait: Wait = True) -> None:
     """Delete all values and queued updates of a queue and of its levels.
 
     Updates added from now on count. Workers do the deletion, and report each deleted key to the observers: a
     top and an exported table follow.
     """
-    db = open_store(store)
+    db = options.open_store()
     config = _config(db, queue)
     confirm(f"delete all values of {_named(config)}?", yes)
     cq.purge(db, queue)
@@ -81,21 +73,21 @@ def purge(queue: Queue, yes: Yes = False, wait: Wait = True, store: Store = None
         )
         awaited = AwaitedWork(queue, "purge", lambda found: _unpurged(db, queue), after)
         wait_for_workers(db, awaited, lambda: not is_purging(db, queue))
-    _print_done(config, json, "purged" if wait else "being purged")
+    _print_done(options, config, "purged" if wait else "being purged")
 
 
 @commands.command("delete", examples=["cq delete words --yes"])
-def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = False) -> None:
+def delete(options: Options, queue: Queue, yes: Yes = False) -> None:
     """Delete a queue with all its data.
 
     These are its values, queued updates, updates set aside, top, cloud and configuration, and its levels. A table that
     it was exported to stays. Adds fail from now on.
     """
-    db = open_store(store)
+    db = options.open_store()
     config = _config(db, queue)
     confirm(f"delete {_named(config)} with all data?", yes)
     cq.delete(db, queue)
-    _print_done(config, json, "deleted")
+    _print_done(options, config, "deleted")
 
 
 @commands.command(
@@ -107,9 +99,10 @@ def delete(queue: Queue, yes: Yes = False, store: Store = None, json: Json = Fal
     ],
 )
 def limit(
+    options: Options,
     queue: Queue,
     max_age: Annotated[
-        str | None, option("DURATION", "Maximum age of queued updates: 90s, 10m, 2h ... Default: no limit.")
+        float | None, duration_option("Maximum age of queued updates: 90s, 10m, 2h ... Default: no limit.")
     ] = None,
     max_bytes: Annotated[
         int | None,
@@ -121,9 +114,7 @@ def limit(
             "MODE", "Effect on adds to a full queue: raise (an error; the default) or admit (the updates)."
         ),
     ] = None,
-    none: Annotated[bool, typer.Option("--none", help="Remove the limits.")] = False,
-    store: Store = None,
-    json: Json = False,
+    none: Annotated[bool, flag("--none", "Remove the limits.")] = False,
 ) -> None:
     """Show or set the limits of the queued updates of a queue.
 
@@ -137,46 +128,43 @@ def limit(
     if none and is_set:
         raise typer.BadParameter("give either --none or the limits")
     if not (none or is_set):
-        _print_limits(read_store(store), queue, json)
+        _print_limits(options, queue)
         return
-    seconds = None if max_age is None else seconds_of(max_age)
-    db = open_store(store)
-    cq.limit(db, queue, seconds=seconds, size=max_bytes, mode=when_full or "raise")
-    _print_done(_config(db, queue), json, "without limits" if none else "limited")
+    db = options.open_store()
+    cq.limit(db, queue, seconds=max_age, size=max_bytes, mode=when_full or "raise")
+    _print_done(options, _config(db, queue), "without limits" if none else "limited")
 
 
 @commands.command("drain", examples=["cq drain words --timeout 1m"])
 def drain(
+    options: Options,
     queue: Queue,
     timeout: Annotated[
-        float | None,
-        duration_option("Give up after this time, with exit status 1. Default: wait forever."),
+        float | None, duration_option("Give up after this time, with exit status 1. Default: wait forever.")
     ] = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Wait until no updates of a queue and its levels are queued.
 
     It waits for a moment at which all of these are empty. `cq worker --drain` combines the updates itself.
     """
-    db = read_store(store)
+    db = options.read_store()
     config = _config(db, queue)
     deadline = None if timeout is None else time.monotonic() + timeout
     after = f"the updates of queue {queue!r} stay queued until workers combine them"
     awaited = AwaitedWork(queue, "combine the queued updates of", queued, after)
     wait_for_workers(db, awaited, lambda: is_drained(db, queue, POLL_SECONDS), deadline)
-    _print_done(config, json, "drained")
+    _print_done(options, config, "drained")
 
 
-def _print_limits(db: Any, queue: str, json: bool) -> None:
+def _print_limits(options: Options, queue: str) -> None:
+    db = options.read_store()
     levels = _config(db, queue).level_names
     flags, full = db.transact(lambda tr: (read_flags(tr.snapshot, queue), read_full(tr.snapshot, queue)))
     what = limits(flags.max_seconds, flags.max_bytes, flags.when_full)
     reason = full.reason if full else ""
     text = with_levels(f"queue {queue!r}: {what or 'no limits'}", levels)
     text += f"; full: {reason}" if reason else ""
-    answer(
-        json,
+    options.answer(
         text,
         queue=queue,
         max_seconds=flags.max_seconds,
@@ -219,7 +207,7 @@ def confirm(question: str, yes: bool) -> None:
         raise typer.Exit(1)
 
 
-def _print_done(config: QueueConfig, json: bool, what: str) -> None:
+def _print_done(options: Options, config: QueueConfig, what: str) -> None:
     levels = config.level_names
     text = with_levels(f"queue {config.name!r} is {what}", levels)
-    answer(json, text, queue=config.name, done=what, levels=levels)
+    options.answer(text, queue=config.name, done=what, levels=levels)

@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from cq.cli.queues.verify import UrlEnv
+from cq.cli.queues.verify import LinkOptions
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Queue, Store, argument, open_store, read_store
-from cq.cli.shared.output import answer, note, print_json, print_line, print_table, quantity, say
+from cq.cli.shared.options import Options, Queue, argument, flag, option
+from cq.cli.shared.output import note, print_line, quantity
 from cq.config.queue import queue_names
 from cq.observers.outbox.configured import find_outbox
 from cq.observers.outbox.state import DEFAULT_ENV, OutboxSettings, read_settings
@@ -28,32 +26,28 @@ commands = CommandSet("outbox", "Add rows of a table in an application's databas
 
 @commands.command("init", examples=["cq outbox init words"])
 def init(
+    options: Options,
     queue: Queue,
     url_env: Annotated[
         str,
-        typer.Option(
+        option(
+            "NAME",
+            "Environment variable with the URL of the application's database, for this command and for workers.",
             "--url-env",
-            metavar="NAME",
-            help="Environment variable with the URL of the application's database, for this command and for workers.",
         ),
     ] = DEFAULT_ENV,
     schema: Annotated[
-        str | None,
-        typer.Option(
-            "--schema", metavar="NAME", help="Schema of the tables. Default: that of the connection."
-        ),
+        str | None, option("NAME", "Schema of the tables. Default: that of the connection.", "--schema")
     ] = None,
     trigger: Annotated[
         bool | None,
-        typer.Option(
+        flag(
             "--trigger/--no-trigger",
-            help="Whether the table has a trigger in PostgreSQL, which notifies waiting workers of new rows. Without "
+            "Whether the table has a trigger in PostgreSQL, which notifies waiting workers of new rows. Without "
             "it they ask once a second, and PREPARE TRANSACTION works. All queues of the table share it. Default: a "
             "new table has it, and an existing table keeps what it has.",
         ),
     ] = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Give a queue an outbox.
 
@@ -65,16 +59,15 @@ def init(
     from cq.observers.outbox import operate
 
     settings = OutboxSettings(checked_env(url_env, DEFAULT_ENV), schema)
-    created = operate.init(open_store(store), queue, settings, trigger=trigger)
+    created = operate.init(options.open_store(), queue, settings, trigger=trigger)
     text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
-    answer(json, text, queue=queue, created=created)
+    options.answer(text, queue=queue, created=created)
 
 
 @commands.command("list", examples=["cq outbox list", "cq outbox list words --json"])
 def show_list(
+    options: Options,
     queue: Annotated[str | None, argument("QUEUE", "The queue. Default: all queues with an outbox.")] = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """List the outboxes with their backlogs and errors.
 
@@ -85,27 +78,26 @@ def show_list(
     from cq.observers.outbox.operate import outbox_status
     from cq.observers.outbox.strays import stray_statuses
 
-    db = read_store(store)
+    db = options.read_store()
     names = [queue] if queue else _names(db)
     statuses = [outbox_status(db, name) for name in names]
     if queue is None:
         statuses += stray_statuses(db)
-    if json:
-        for each in statuses:
-            print_json(asdict(each))
-        return
-    if not statuses:
-        say("no queue has an outbox: begin with `cq outbox init QUEUE`")
-        return
     columns = ["queue", "rows", "oldest", "set aside", "state"]
-    print_table(columns, map(_row, statuses), right=columns[1:-1])
-    for each in statuses:
+    options.print_list(
+        map(asdict, statuses),
+        columns,
+        map(_row, statuses),
+        right=columns[1:-1],
+        empty="no queue has an outbox: begin with `cq outbox init QUEUE`",
+    )
+    for each in [] if options.json else statuses:
         if each.error:
             note(f"{each.name}: {each.error}")
 
 
 @commands.command("aside", examples=["cq outbox aside words --json"])
-def aside(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
+def aside(options: LinkOptions, queue: Queue) -> None:
     """List the first 1,000 rows that the queue refuses, with the error.
 
     They stay in the table cq_outbox. Correct or delete them there, and run `cq outbox retry`. With --json one line per
@@ -113,25 +105,25 @@ def aside(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json 
     """
     from cq.observers.outbox.operate import rows_aside
 
-    with _opened(queue, url_env, read_store(store)) as found:
+    with _opened(queue, options, options.read_store()) as found:
         rows = rows_aside(queue, found)
     for row in rows:
-        print_line(json, id=row.id, key=row.key_json, update=row.update_json, error=row.error)
+        print_line(options.json, id=row.id, key=row.key_json, update=row.update_json, error=row.error)
 
 
 @commands.command("retry", examples=["cq outbox retry words"])
-def retry(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
+def retry(options: LinkOptions, queue: Queue) -> None:
     """Have workers add refused rows again."""
     from cq.observers.outbox import operate
 
-    db = open_store(store)
-    with _opened(queue, url_env, db) as found:
+    db = options.open_store()
+    with _opened(queue, options, db) as found:
         number = operate.retry(db, queue, found)
-    answer(json, f"workers add {quantity(number, 'row')} again", queue=queue, rows=number)
+    options.answer(f"workers add {quantity(number, 'row')} again", queue=queue, rows=number)
 
 
 @commands.command("rebase", examples=["cq outbox rebase words"])
-def rebase(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
+def rebase(options: LinkOptions, queue: Queue) -> None:
     """Continue an outbox after a restore of a database.
 
     Use it for an outbox that is stopped because one of the databases was restored to an earlier state. Workers then
@@ -140,34 +132,34 @@ def rebase(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json
     """
     from cq.observers.outbox import operate
 
-    db = open_store(store)
-    with _opened(queue, url_env, db) as found:
+    db = options.open_store()
+    with _opened(queue, options, db) as found:
         rebased = operate.rebase(db, queue, found)
     text = f"the outbox of queue {queue!r} continues with the rows in the table"
-    answer(
-        json, text if rebased else "both databases agree: nothing is changed", queue=queue, rebased=rebased
+    options.answer(
+        text if rebased else "both databases agree: nothing is changed", queue=queue, rebased=rebased
     )
 
 
 @commands.command("remove", examples=["cq outbox remove words"])
-def remove(queue: Queue, url_env: UrlEnv = None, store: Store = None, json: Json = False) -> None:
+def remove(options: LinkOptions, queue: Queue) -> None:
     """Remove the outbox of a queue.
 
     Workers leave its rows alone. The tables and their rows stay.
     """
     from cq.observers.outbox import operate
 
-    db = open_store(store)
-    with _opened(queue, url_env, db) as found:
+    db = options.open_store()
+    with _opened(queue, options, db) as found:
         left = operate.remove(db, queue, found)
     stay = f"; no worker moves the {quantity(left, 'row')} that it leaves in the table" if left else ""
-    answer(json, f"queue {queue!r} has no outbox any more{stay}", queue=queue, removed=True, rows=left)
+    options.answer(f"queue {queue!r} has no outbox any more{stay}", queue=queue, removed=True, rows=left)
 
 
 @contextmanager
-def _opened(queue: str, url_env: str | None, db: OpenDatabase) -> Iterator[OutboxSource]:
+def _opened(queue: str, options: LinkOptions, db: OpenDatabase) -> Iterator[OutboxSource]:
     """The outbox of the queue; closes the application's database at exit."""
-    found = find_outbox(db, queue, url_env=url_env)
+    found = find_outbox(db, queue, url_env=options.url_env)
     try:
         yield found
     finally:

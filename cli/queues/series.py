@@ -12,11 +12,11 @@ import typer
 
 import cq
 from cq.cli.formats.damaged import DamagedSketches, reading_combiner
-from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
+from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.queues.series_chart import series_chart
 from cq.cli.shared.exit_status import NO_VALUE
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import WORDS, AppPath, Json, Queue, Store, argument, load_app, option, read_store
+from cq.cli.shared.options import WORDS, Queue, argument, flag, option
 from cq.cli.shared.output import as_word, make_console, note, print_line, print_table, say
 from cq.cli.shared.sparkline import sparkline
 from cq.config.queue import QueueConfig, read_config
@@ -42,14 +42,14 @@ commands = CommandSet()
     ],
 )
 def series(
+    options: AppRowsOptions,
     queue: Queue,
     keys: Annotated[list[str], argument("KEY", "Keys to read. " + WORDS)],
     last: Annotated[str, option("DURATION", "Length of the span of time: 90m, 24h, 7d ...")] = "24h",
     by: Annotated[
         str | None,
         option(
-            "DURATION",
-            "Length of a slot: 1m, 1h, 1d ... Default: the shortest that gives at most 100 slots.",
+            "DURATION", "Length of a slot: 1m, 1h, 1d ... Default: the shortest that gives at most 100 slots."
         ),
     ] = None,
     fill: Annotated[
@@ -59,17 +59,10 @@ def series(
             "Value of slots without a value, such as 0. Default: no value; for distinct and theta a count of 0.",
         ),
     ] = None,
-    merged: Annotated[
-        bool, typer.Option("--merged", help="Print one value for each key: of all slots together.")
-    ] = False,
+    merged: Annotated[bool, flag("--merged", "Print one value for each key: of all slots together.")] = False,
     chart: Annotated[
         Path | None, option("FILE", "Also write a chart with a line for each key to this file, as SVG.")
     ] = None,
-    format_name: FormatName = None,
-    output: OutputFile = None,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Print the values of keys by minutes, hours or days.
 
@@ -79,10 +72,10 @@ def series(
     slots of several periods, and for --merged. With --merged, the exit status is 3 if a key has no value. A slot with a
     damaged sketch is printed without a value; then a line names its key, and the exit status is 1.
     """
-    if merged and (fill is not None or format_name or output or chart):
+    if merged and (fill is not None or options.format_name or options.output or chart):
         raise typer.BadParameter("give either --merged or --fill, --format, --output and --chart")
-    target = choose(format_name, output, json)
-    app, db = load_app(app_path), read_store(store)
+    target = options.target()
+    app, db = options.load_app(), options.read_store()
 
     def read(tr: Any) -> tuple[QueueConfig, str, dict[Any, Any]]:
         config = read_config(tr.snapshot, queue)
@@ -99,7 +92,10 @@ def series(
     damaged = DamagedSketches()
     if merged:
         _print_merged(
-            {key: damaged.sound(key, value) for key, value in read_values.items()}, damaged, level, json
+            {key: damaged.sound(key, value) for key, value in read_values.items()},
+            damaged,
+            level,
+            options.json,
         )
         return
     found = {

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.exit_status import refusable
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Queue, Store, argument, open_store, read_store
-from cq.cli.shared.output import answer, as_word, print_json, print_table, quantity, say
+from cq.cli.shared.options import Options, Queue, argument
+from cq.cli.shared.output import as_word, print_json, quantity, say
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word, to_json
 from cq.errors import NotInStore
@@ -23,30 +23,26 @@ commands = CommandSet("aside", "Show, retry or drop failed updates and missed re
 
 
 @commands.command("list", examples=["cq aside list words"])
-def show_list(queue: Queue, store: Store = None, json: Json = False) -> None:
+def show_list(options: Options, queue: Queue) -> None:
     """List the keys whose updates or reports were set aside.
 
     For each key: the number of updates, and the error with the number of failed tries and the time of the latest.
     With --json one line per key.
     """
-    db = read_store(store)
+    db = options.read_store()
     found = failures_by_key(db.transact(partial(read_aside, name=queue)))
     rows = [(_key(db, queue, encoded), count, failure) for encoded, (failure, count) in found.items()]
-    if json:
-        for key, count, failure in rows:
-            print_json({"key": to_json(key), "updates": count, **_facts(failure)})
-    elif not rows:
-        say(f"nothing is set aside in queue {queue!r}")
-    else:
-        print_table(
-            ["key", "updates", "tries", "latest", "error"],
-            [(_shown(key), count, each.tries, _time(each.last), each.error) for key, count, each in rows],
-            right=["updates", "tries"],
-        )
+    options.print_list(
+        ({"key": to_json(key), "updates": count, **_facts(failure)} for key, count, failure in rows),
+        ["key", "updates", "tries", "latest", "error"],
+        [(_shown(key), count, each.tries, _time(each.last), each.error) for key, count, each in rows],
+        right=["updates", "tries"],
+        empty=f"nothing is set aside in queue {queue!r}",
+    )
 
 
 @commands.command("show", examples=["cq aside show words hello --json"])
-def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
+def show(options: Options, queue: Queue, key: Key = None) -> None:
     """Show the updates set aside, with the error.
 
     They are in commit order, and with the lines of the application's code that were running.
@@ -54,11 +50,11 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
     observer with its version, the frames of the application's code, times of the first and the latest try in seconds
     since 1970, the number of tries, and the worker of the latest one.
     """
-    db = read_store(store)
+    db = options.read_store()
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
     for each in pieces:
         decoded, updates = _key(db, queue, each.encoded_key), [to_json(update) for update in each.updates]
-        if json:
+        if options.json:
             print_json({"key": to_json(decoded), **_facts(each.failure), "updates": updates})
         else:
             say(f"{_shown(decoded)}: {each.error}")
@@ -69,34 +65,34 @@ def show(queue: Queue, key: Key = None, store: Store = None, json: Json = False)
 
 
 @commands.command("retry", examples=["cq aside retry words hello"])
-def retry(queue: Queue, key: Key = None, store: Store = None, json: Json = False) -> None:
+def retry(options: Options, queue: Queue, key: Key = None) -> None:
     """Add the updates set aside to the queue again.
 
     Run it after you have repaired the cause. The updates lose their place in the commit order. Reports that observers
     missed are retried, too: each observer receives the values whose
     reports it missed.
     """
-    db = open_store(store)
+    db = options.open_store()
     wanted = _found(db, queue, key)
     with refusable():
         count = retry_aside(db, queue, wanted)
     what = "update or missed report" if count == 1 else "updates and missed reports"
-    answer(json, f"retried {count:,} {what} of queue {queue!r}", queue=queue, added=count)
+    options.answer(f"retried {count:,} {what} of queue {queue!r}", queue=queue, added=count)
 
 
 @commands.command("drop", examples=["cq aside drop words hello", "cq aside drop words --yes"])
-def drop(queue: Queue, key: Key = None, yes: Yes = False, store: Store = None, json: Json = False) -> None:
+def drop(options: Options, queue: Queue, key: Key = None, yes: Yes = False) -> None:
     """Drop the updates set aside: they will never count.
 
     Missed reports are dropped, too: their observers receive the key with its next update.
     """
-    db = open_store(store)
+    db = options.open_store()
     wanted = _found(db, queue, key)
     of_key = "" if key is None else f" of key {key!r}"
     confirm(f"drop everything that was set aside{of_key} in queue {queue!r}?", yes)
     with refusable():
         count = drop_aside(db, queue, wanted)
-    answer(json, f"dropped {quantity(count, 'piece')} of queue {queue!r}", queue=queue, dropped=count)
+    options.answer(f"dropped {quantity(count, 'piece')} of queue {queue!r}", queue=queue, dropped=count)
 
 
 def _wanted(db: Any, queue: str, word: str | None) -> Any:
@@ -126,14 +122,8 @@ def _key(db: Any, queue: str, encoded: bytes) -> Any:
 
 def _facts(failure: KeyFailure) -> dict[str, Any]:
     """The fields of a failure, for programs."""
-    facts = {"error": failure.error, "code": failure.code, "trace": list(failure.trace)}
-    return {
-        **facts,
-        "worker": failure.worker,
-        "first": failure.first,
-        "last": failure.last,
-        "tries": failure.tries,
-    }
+    names = ("error", "code", "trace", "worker", "first", "last", "tries")
+    return {name: to_json(getattr(failure, name)) for name in names}
 
 
 def _about(failure: KeyFailure) -> list[str]:

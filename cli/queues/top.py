@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cq.cli.formats.rows import FormatName, OutputFile, choose, print_rows
+from cq.cli.formats.rows import RowsOptions, print_rows
 from cq.cli.formats.whole_file import whole_file
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Queue, Store, option, read_store
+from cq.cli.shared.options import Options, Queue, flag, option
 from cq.cli.shared.output import is_read, note, print_document, print_json, print_words, say
 from cq.encoding.json_values import to_json
 from cq.observers.top.cloud import Cloud, CloudReader
@@ -37,13 +37,12 @@ commands = CommandSet()
     ],
 )
 def top(
+    options: RowsOptions,
     queue: Queue,
     number: Annotated[
         int, option("NUMBER", "Maximum number of keys, or of groups.", "-n", "--number", min=1)
     ] = 20,
-    bottom: Annotated[
-        bool, typer.Option("--bottom", help="Show the lowest scores, the lowest first.")
-    ] = False,
+    bottom: Annotated[bool, flag("--bottom", "Show the lowest scores, the lowest first.")] = False,
     group: Group = None,
     by: Annotated[
         str | None,
@@ -57,12 +56,8 @@ def top(
         option("TIME", "With --by: a time in the period, as 2026-01-31T12:00 in UTC. Default: now."),
     ] = None,
     groups: Annotated[
-        bool, typer.Option("--groups", help="Show the names of the groups, with the number of keys of each.")
+        bool, flag("--groups", "Show the names of the groups, with the number of keys of each.")
     ] = False,
-    format_name: FormatName = None,
-    output: OutputFile = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Print the keys with the highest scores.
 
@@ -80,8 +75,8 @@ def top(
         raise typer.BadParameter("--at needs the period: add --by 1h")
     if by is not None and (groups or bottom or group is not None):
         raise typer.BadParameter("give either --by or --group, --groups and --bottom")
-    target = choose(format_name, output, json)
-    db, ranking = read_store(store), Ranking(queue)
+    target = options.target()
+    db, ranking = options.read_store(), Ranking(queue)
     if by is not None:
         rows = trending_rows(db, queue, by, None if at is None else _time(at), number)
     elif groups:
@@ -102,17 +97,16 @@ def _time(given: str) -> float:
 
 @commands.command("cloud", examples=["cq cloud words --html words.html", "cq cloud words --follow --json"])
 def cloud(
+    options: Options,
     queue: Queue,
     group: Group = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Print each newer version when it is published, until ^C.")
+        bool, flag("--follow", "Print each newer version when it is published, until ^C.")
     ] = False,
     html: Annotated[
         str | None,
         option("FILE|-", "Write an HTML page to this file, for each version; - is standard output."),
     ] = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Print the published cloud of a queue.
 
@@ -120,11 +114,11 @@ def cloud(
     the cloud. With --json one line per version: queue, group, version, created, and entries as
     `[{"key": ..., "score": ..., "weight": ...}, ...]`.
     """
-    db, reader = read_store(store), CloudReader(queue, group)
+    db, reader = options.read_store(), CloudReader(queue, group)
     for found in _versions(db, reader) if follow else [transact(db, lambda tr: reader.read(tr.snapshot))]:
         if html is not None:
             _write_page(html, to_html(found))
-        if json:
+        if options.json:
             print_json(_as_json(found))
         elif html is None:
             _print_cloud(found)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Final
 
 import typer
 
 from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import (
-    AppPath,
-    Json,
-    Queue,
-    Store,
-    duration_option,
-    load_app,
-    open_store,
-    option,
-    read_store,
-)
+from cq.cli.shared.options import AppOptions, Options, Queue, duration_option, flag, option
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
 from cq.observers.verify.queue import WAIT_SECONDS, verification
@@ -31,15 +21,26 @@ from cq.verify.verification import Verification
 _MAX_SHOWN: Final = 1_000
 
 Wait = Annotated[float, duration_option("How long to wait for unexported changes.")]
-UrlEnv = Annotated[
-    str | None,
-    option(
-        "NAME",
-        "Environment variable with the URL of the table's database or of the webhook, or the addresses of Kafka. "
-        "Default: the configured one.",
-        "--reporting-url-env",
-    ),
-]
+
+
+@dataclass(frozen=True)
+class LinkOptions(Options):
+    """The options of a command that uses another system."""
+
+    url_env: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Environment variable with the URL of the table's database or of the webhook, or the addresses of Kafka. "
+            "Default: the configured one.",
+            "--reporting-url-env",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class AppLinkOptions(LinkOptions, AppOptions):
+    """The options of a command that uses another system, and may need code of the application."""
 
 
 commands = CommandSet()
@@ -50,19 +51,15 @@ commands = CommandSet()
     examples=["cq verify words", "cq verify words --repair", "cq verify words --app shop.counts:app --json"],
 )
 def verify(
+    options: AppLinkOptions,
     queue: Queue,
     repair: Annotated[
-        bool,
-        typer.Option("--repair", help="Repair everything that can be derived from other data in the store."),
+        bool, flag("--repair", "Repair everything that can be derived from other data in the store.")
     ] = False,
     most: Annotated[
         int, option("NUMBER", "Maximum number of differences to print.", "--limit", min=0)
     ] = _MAX_SHOWN,
     wait: Wait = WAIT_SECONDS,
-    url_env: UrlEnv = None,
-    app_path: AppPath = None,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Check a queue for corrupt or inconsistent data.
 
@@ -72,10 +69,10 @@ def verify(
 
     The exit status is 4 if unrepaired differences remain, otherwise 0.
     """
-    app = load_app(app_path)
-    db = open_store(store) if repair else read_store(store)
-    found = verification(db, queue, app=app, repair=repair, wait_seconds=wait, url_env=url_env)
-    counts = report("cq verify", found, json, most)
+    app = options.load_app()
+    db = options.open_store() if repair else options.read_store()
+    found = verification(db, queue, app=app, repair=repair, wait_seconds=wait, url_env=options.url_env)
+    counts = report("cq verify", found, options.json, most)
     if counts["repaired"] < counts["differences"]:
         raise typer.Exit(DIFFERENT)
 

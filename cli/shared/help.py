@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
+from functools import wraps
 from io import StringIO
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import typer
 from rich import box
@@ -43,8 +45,36 @@ class CommandSet(typer.Typer):
     def command(  # type: ignore[override]
         self, name: str, *, examples: Sequence[str], cls: type[TyperCommand] | None = None
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Register a function as a command, with examples of its use: a line each."""
-        return super().command(name, cls=cls or HelpCommand, epilog="\n".join(examples))
+        """Register a function as a command, with examples of its use: a line each.
+
+        If the function's first parameter is a dataclass, such as `Options`, then each of its fields becomes an option,
+        after the options of the function itself and, for a derived class, before those of its base class.
+        """
+        register = super().command(name, cls=cls or HelpCommand, epilog="\n".join(examples))
+        return lambda function: register(_expanded(function))
+
+
+def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the fields of its first parameter, if that is a dataclass, as parameters at its end."""
+    signature = inspect.signature(function, eval_str=True)
+    first, *own = signature.parameters.values()
+    options: Any = first.annotation
+    if not (isinstance(options, type) and is_dataclass(options)):
+        return function
+    hints = get_type_hints(options, include_extras=True)
+    names = [name for each in options.__mro__ for name in inspect.get_annotations(each)]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    fields = [
+        inspect.Parameter(name, kind, default=getattr(options, name), annotation=hints[name])
+        for name in names
+    ]
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        return function(options(**{name: given.pop(name) for name in names}), **given)
+
+    run.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
+    return run
 
 
 class HelpCommand(TyperCommand):

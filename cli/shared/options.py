@@ -6,7 +6,9 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -14,6 +16,7 @@ import typer
 import cq
 from cq.app import App
 from cq.cli.shared import completion
+from cq.cli.shared.output import answer, print_json, print_table, say
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase, close
@@ -22,6 +25,11 @@ from cq.store import OpenDatabase, close
 def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
     """An option with a value: the name of the value, the help, the option's own names, and settings of typer."""
     return typer.Option(*names, metavar=metavar, help=text, **settings)
+
+
+def flag(names: str, text: str) -> Any:
+    """An option without a value: its name, or a pair such as --wait/--no-wait, and the help."""
+    return typer.Option(names, help=text)
 
 
 def number_option(text: str, least: int = 1) -> Any:
@@ -44,7 +52,7 @@ Store = Annotated[
         "--store",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Json = Annotated[bool, flag("--json", "Print JSON instead of text.")]
 AppPath = Annotated[
     str | None, option("MODULE:APP", "Import this cq.App with the code of combiners and observers.", "--app")
 ]
@@ -65,16 +73,6 @@ def make_store(url: str | None) -> OpenDatabase:
     return _open(url, create=True)
 
 
-def open_store(url: str | None) -> OpenDatabase:
-    """The store, which must exist; closed when the command ends."""
-    return _open(url, create=False)
-
-
-def read_store(url: str | None) -> OpenDatabase:
-    """As `open_store`, for a command that only reads: read permission is enough."""
-    return _open(url, read_only=True)
-
-
 def _open(url: str | None, **options: bool) -> OpenDatabase:
     try:
         db = cq.open(url, **options)
@@ -82,6 +80,66 @@ def _open(url: str | None, **options: bool) -> OpenDatabase:
         raise InvalidUrl(f"{error}; `cq settings` shows its source") from None
     opened.callback(close, db)
     return db
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that most commands have: the first parameter of their functions, see `CommandSet.command`."""
+
+    store: Store = None
+    json: Json = False
+
+    @property
+    def url(self) -> str | None:
+        """The URL of the store that the command opens."""
+        return self.store
+
+    def make_store(self) -> OpenDatabase:
+        """The store, created if it does not exist; closed when the command ends."""
+        return make_store(self.url)
+
+    def open_store(self) -> OpenDatabase:
+        """The store, which must exist; closed when the command ends."""
+        return _open(self.url, create=False)
+
+    def read_store(self) -> OpenDatabase:
+        """As `open_store`, for a command that only reads: read permission is enough."""
+        return _open(self.url, read_only=True)
+
+    def answer(self, text: str, **fields: Any) -> None:
+        """Print the answer of the command: the text for people, or with `--json` the fields."""
+        answer(self.json, text, **fields)
+
+    def print_list(
+        self,
+        objects: Iterable[Mapping[str, Any]],
+        columns: Sequence[str],
+        rows: Iterable[Sequence[object]],
+        right: Sequence[str] = (),
+        empty: str = "",
+    ) -> None:
+        """Print a table of `rows` as `print_table`, or `empty` instead of no rows; with `--json` a line per object."""
+        if self.json:
+            for each in objects:
+                print_json(each)
+        elif (shown := list(rows)) or not empty:
+            print_table(columns, shown, right)
+        else:
+            say(empty)
+
+
+@dataclass(frozen=True)
+class AppOptions(Options):
+    """The options of a command that may need code of the application, too."""
+
+    app_path: AppPath = None
+
+    def load_app(self) -> App | None:
+        """The `cq.App` that MODULE:APP names; raises `InvalidConfiguration`.
+
+        Only this option, or its setting, makes cq import code. Data in a store never make cq import code.
+        """
+        return None if self.app_path is None else _load_app(self.app_path)
 
 
 def seconds_of(duration: object) -> float:
@@ -108,13 +166,7 @@ def duration_option(text: str, *names: str, least: float = 0) -> Any:
     return option("DURATION", text, *names, parser=duration)
 
 
-def load_app(path: str | None) -> App | None:
-    """The `cq.App` that MODULE:APP names; raises `InvalidConfiguration`.
-
-    Only this option, or its setting, makes cq import code. Data in a store never make cq import code.
-    """
-    if path is None:
-        return None
+def _load_app(path: str) -> App:
     module_name, colon, attribute = path.partition(":")
     if not (module_name and colon and attribute):
         raise InvalidConfiguration(f"expected --app to be MODULE:APP, got: {brief(path)}")

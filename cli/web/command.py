@@ -7,12 +7,10 @@ import secrets
 from importlib import import_module
 from typing import Annotated, Any, Final
 
-import typer
-
 from cq.cli.operate.worker import LogFormat, stop_on_signals
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Json, Store, open_store, option, read_store
-from cq.cli.shared.output import answer, note
+from cq.cli.shared.options import Options, flag, option
+from cq.cli.shared.output import note
 from cq.errors import InvalidConfiguration
 from cq.observers.telemetry.logs import log_to_stderr
 from cq.observers.telemetry.metrics import Address
@@ -29,10 +27,10 @@ commands = CommandSet()
     "web", examples=["cq web", "cq web --operate", "cq web --listen 127.0.0.1:9000 --store fdb:"]
 )
 def web(
+    options: Options,
     listen: Annotated[str, option("[HOST:]PORT", "Address to listen at.", "--listen")] = "127.0.0.1:8080",
     operate: Annotated[
-        bool,
-        typer.Option("--operate", help="Allow actions: pause, resume, retry, drop, rebucket and limits."),
+        bool, flag("--operate", "Allow actions: pause, resume, retry, drop, rebucket and limits.")
     ] = False,
     host: Annotated[
         list[str] | None,
@@ -40,14 +38,12 @@ def web(
     ] = None,
     secure_cookie: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--secure-cookie",
-            help="Browsers send the session's cookie over https only: for a server behind a proxy with TLS.",
+            "Browsers send the session's cookie over https only: for a server behind a proxy with TLS.",
         ),
     ] = False,
     log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
-    store: Store = None,
-    json: Json = False,
 ) -> None:
     """Serve a dashboard of workers, queues and problems.
 
@@ -61,18 +57,18 @@ def web(
     log_to_stderr(as_json=log is LogFormat.JSON)
     token = _token()
     address = Address.parse(listen)
-    db = open_store(store) if operate else read_store(store)
+    db = options.open_store() if operate else options.read_store()
     db.options.set_transaction_timeout(_TRANSACTION_MILLISECONDS)
     if not address.host.startswith(_LOOPBACK):
         note(
             f"cq web: warning: {address.host} can be reached from other machines, and the connection is not encrypted: "
             "use 127.0.0.1 with an SSH tunnel, or a proxy with TLS"
         )
-    options = serve.ServerOptions(operate, host or (), secure_cookie, store)
-    running = serve.Server(db, address, token, options)
+    served = serve.ServerOptions(operate, host or (), secure_cookie, options.store)
+    running = serve.Server(db, address, token, served)
     # A token from the environment is known to the operator, and logs must not keep it.
     url = running.url if TOKEN_ENV in os.environ else f"{running.url}/?token={token}"
-    answer(json, f"cq web: open {url}", url=url, operates=operate)
+    options.answer(f"cq web: open {url}", url=url, operates=operate)
     if log is LogFormat.TEXT:
         note(f"cq web: {'actions are allowed' if operate else 'read-only'}; ^C ends it")
     stop_on_signals(running.stop)
