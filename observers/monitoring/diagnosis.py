@@ -8,8 +8,10 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import Final, NamedTuple
 
 import apsw
@@ -79,7 +81,7 @@ def doctor(url: str | None = None) -> Iterator[Check]:
         yield Check("store", False, str(error))
         return
     store = ClusterStore(path) if scheme == "fdb" else EmbeddedStore(path)
-    before = [_check(name, check) for name, check in store.before().items()]
+    before = list(starmap(_check, store.before().items()))
     yield from before
     # A full disk can be read, and what it causes is of interest.
     if all(each.ok or each.name == ROOM for each in before) and store.exists():
@@ -103,26 +105,21 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
     yield answered
     if not answered.ok:
         return
-    for name, check in store.after().items():
-        yield _check(name, check)
+    yield from starmap(_check, store.after().items())
     db, seen = space.database(store.db), read[0]
     queues, found = sorted(each.name for each in seen.queues), find_remarks(seen)
     yield from _queues(seen, found)
     yield from _workers(seen, found)
     for queue in queues:
-        for name, check in store.of_queue(queue, space).items():
-            yield _check(name, check)
+        yield from starmap(_check, store.of_queue(queue, space).items())
     of_exports = [each for each in found if each.finding in OF_EXPORTS]
-    exports = list(_exports(db, queues, of_exports))
-    outboxes = [*_outboxes(db, queues), *_outbox_tables(db)]
-    answers = _asked([*exports, *outboxes])
-    for export, answer in zip(exports, answers, strict=False):
-        yield from _of_export(export, answer.result())
+    asked = [*_exports(db, queues, of_exports), *_outboxes(db, queues), *_outbox_tables(db)]
+    answers = _asked(asked)
     for each in of_exports:
         if seen.exports[each.name].table is None:  # the application exports it
             yield Check(f"export of {each.name}", False, _advice(each))
-    for answer in answers[len(exports) :]:
-        yield answer.result()
+    for system, answer in zip(asked, answers, strict=True):
+        yield from _of_asked(system, answer.result())
 
 
 class _AskedSystem(NamedTuple):
@@ -153,20 +150,21 @@ def _asked(receivers: Sequence[_AskedSystem]) -> list[Future[Check]]:
 def _exports(db: OpenDatabase, queues: Sequence[str], found: Sequence[Remark]) -> Iterator[_AskedSystem]:
     """The receiver of each export."""
     checks = {NAME: _export, FORWARD: _forward, WEBHOOK: _sink, KAFKA: _sink}
-    for observer, check_observer in checks.items():
+    observers = transact(db, lambda tr: {queue: _observers(tr, queue) for queue in queues})
+    for observer, check in checks.items():
         for queue in queues:
-            if transact(db, partial(_has, queue=queue, observer=observer)):
+            if observer in observers[queue]:
                 of_queue = [each for each in found if each.name == queue]
-                yield _AskedSystem(f"{observer} of {queue}", partial(check_observer, db, queue), of_queue)
+                yield _AskedSystem(f"{observer} of {queue}", partial(check, db, queue), of_queue)
 
 
-def _of_export(export: _AskedSystem, check: Check) -> Iterator[Check]:
-    """One line for each cause: the findings about an export, and the check of its receiver if it has more to say."""
-    is_known = check.ok or any(check.message in _advice(each) for each in export.found)
-    for each in export.found:
+def _of_asked(system: _AskedSystem, check: Check) -> Iterator[Check]:
+    """One line for each cause: the findings about a system, and the check of it if it has more to say."""
+    is_known = check.ok or any(check.message in _advice(each) for each in system.found)
+    for each in system.found:
         if is_known or not _repeats(check, each):
-            yield Check(export.name, False, _advice(each))
-    if not (export.found and is_known):
+            yield Check(system.name, False, _advice(each))
+    if not (system.found and is_known):
         yield check
 
 
@@ -224,12 +222,11 @@ def _check(name: str, check: Callable[[], str]) -> Check:
     return Check(name, False, " ".join(message.split()))
 
 
-def _has(tr: Transaction, queue: str, observer: str) -> bool:
-    """Whether a queue has an observer."""
-    try:
-        return any(each.name == observer for each in read_config(tr.snapshot, queue).observers)
-    except (ConfigurationError, CorruptData):
-        return False  # the check of the queue has reported the error
+def _observers(tr: Transaction, queue: str) -> list[str]:
+    """The names of a queue's observers; none if they cannot be read, which the check of the queue reports."""
+    with suppress(ConfigurationError, CorruptData):
+        return [each.name for each in read_config(tr.snapshot, queue).observers]
+    return []
 
 
 def _export(db: OpenDatabase, queue: str) -> str:
@@ -255,13 +252,13 @@ def _export(db: OpenDatabase, queue: str) -> str:
 
 def _outboxes(db: OpenDatabase, queues: list[str]) -> Iterator[_AskedSystem]:
     """The database of each outbox."""
-    for queue in transact(db, partial(_with_outbox, queues=queues)):
+
+    def has_outbox(tr: Transaction, queue: str) -> bool:
+        # Also if the settings are unreadable: the check reports the error.
+        return tr.snapshot.get(OutboxKeys(queue).settings).present()
+
+    for queue in transact(db, lambda tr: [each for each in queues if has_outbox(tr, each)]):
         yield _AskedSystem(f"outbox of {queue}", partial(_outbox, db, queue))
-
-
-def _with_outbox(tr: Transaction, queues: list[str]) -> list[str]:
-    """The queues that have an outbox, also one whose settings are unreadable: its check reports the error."""
-    return [queue for queue in queues if tr.snapshot.get(OutboxKeys(queue).settings).present()]
 
 
 def _outbox(db: OpenDatabase, queue: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -10,13 +11,13 @@ from cq import runtime
 from cq.admin.queue_status import read_at_present
 from cq.config.flags import read_flags
 from cq.config.queue import queue_names, read_config
-from cq.errors import CorruptData, CqError
+from cq.errors import CqError
 from cq.keys import QueueKeys
 from cq.observers.monitoring.findings import Finding, Level, find_remarks
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
-from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, error_code
+from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
 from cq.windows.window import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
@@ -40,16 +41,17 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
     advances versions by a minute or two, so all workers seem dead until their next beats.
     """
     try:
-        found, now = read_at_present(db, _read)
+        (members, queues), now = read_at_present(db, _read)
         findings = [] if here else find_remarks(overview(db))
     except Exception as error:
         if error_code(error) is None:
             raise
         return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
-    problems = _workers(found.members, now, here=here)
-    problems += _old_updates(found, now, max_age)
-    for name, age in found.overdue.items():
-        problems += _too_old(name, "updates due to expire from its window have", age, max_age)
+    problems = _workers(members, now, here=here)
+    problems += _old_updates(queues, now, max_age)
+    for queue in queues:
+        what = "updates due to expire from its window have"
+        problems += _too_old(queue.name, what, queue.overdue_seconds, max_age)
     problems += [
         str(each)
         for each in findings
@@ -58,42 +60,39 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
     return problems
 
 
-class _HealthReading(NamedTuple):
-    """The data that the check reads.
+class _QueueReading(NamedTuple):
+    """The ages in a queue.
 
     Attributes:
-        members: the workers.
-        oldest: {active queue: version of its oldest update}.
-        overdue: {active queue: seconds that due updates have waited to expire from its window}.
-        source: {level with updates: the queue with the roll-up}.
+        name: the queue.
+        source: the queue that it is a level of; for other queues their own name.
+        oldest: version of its oldest update; None if it is empty.
+        overdue_seconds: how long due updates have waited to expire from its window.
     """
 
-    members: list[Member]
-    oldest: dict[str, int]
-    overdue: dict[str, float]
-    source: dict[str, str]
+    name: str
+    source: str
+    oldest: int | None
+    overdue_seconds: float
 
 
-def _read(tr: Transaction) -> _HealthReading:
+def _read(tr: Transaction) -> tuple[list[Member], list[_QueueReading]]:
+    """The workers, and the active queues."""
     tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
-    found = _HealthReading(read_members(tr.snapshot), {}, {}, {})
-    for name in queue_names(tr.snapshot):
-        try:
-            if read_flags(tr.snapshot, name).is_paused(runtime.time()):
-                continue
-            versions = oldest_by_bucket(tr.snapshot, QueueKeys(name)).values()
-        except CorruptData:  # a finding
-            continue
-        if stamped := [version for version in versions if version is not None]:
-            found.oldest[name] = min(stamped)
-            with suppress(
-                CqError
-            ):  # of a configuration that cannot be read: the queue is a problem of its own
-                if level := read_config(tr.snapshot, name).level_of:
-                    found.source[name] = level.queue
-        with suppress(CqError):
-            found.overdue[name] = read_statistics(tr.snapshot, read_config(tr.snapshot, name)).overdue_seconds
-    return found
+    found = [_read_queue(tr.snapshot, name) for name in queue_names(tr.snapshot)]
+    return read_members(tr.snapshot), [each for each in found if each is not None]
+
+
+def _read_queue(tr: TransactionRead, name: str) -> _QueueReading | None:
+    """The ages in a queue; None if it is paused, or cannot be read: that is a finding of its own."""
+    with suppress(CqError):
+        if not read_flags(tr, name).is_paused(runtime.time()):
+            config = read_config(tr, name)
+            source = name if config.level_of is None else config.level_of.queue
+            versions = [each for each in oldest_by_bucket(tr, QueueKeys(name)).values() if each is not None]
+            overdue = read_statistics(tr, config).overdue_seconds
+            return _QueueReading(name, source, min(versions, default=None), overdue)
+    return None
 
 
 def _workers(members: list[Member], now: int, *, here: bool) -> list[str]:
@@ -107,13 +106,13 @@ def _workers(members: list[Member], now: int, *, here: bool) -> list[str]:
     return [f"no worker is alive{where}: {beat}"]
 
 
-def _old_updates(found: _HealthReading, now: int, max_age: float) -> list[str]:
+def _old_updates(queues: Sequence[_QueueReading], now: int, max_age: float) -> list[str]:
     """The problems of queues with too old updates: one for a queue and its levels."""
     old: dict[str, dict[str, float]] = {}
-    for name, version in found.oldest.items():
-        age = (now - version) / VERSIONS_PER_SECOND
+    for each in queues:
+        age = 0.0 if each.oldest is None else (now - each.oldest) / VERSIONS_PER_SECOND
         if age > max_age:
-            old.setdefault(found.source.get(name, name), {})[name] = age
+            old.setdefault(each.source, {})[each.name] = age
     problems = []
     for queue, ages in old.items():
         (problem,) = _too_old(queue, "an update has", max(ages.values()), max_age)

@@ -190,19 +190,10 @@ def _worker(member: Member, now: int) -> WorkerStatus:
 
 def _activity(name: str, alive: Sequence[Member]) -> Activity:
     numbers = [found for member in alive if (found := _queues(member.report.facts).get(name))]
-    passes, updates, conflicts, passes_rate, updates_rate = (
-        [sum(column) for column in zip(*numbers, strict=True)] if numbers else [0] * 5
-    )
+    sums: list[Any] = [round(sum(column), 2) for column in zip(*numbers, strict=True)]
     at_work = [member for member in alive if member.does(TaskId(COMBINE, name, 0))]
-    return Activity(
-        workers=len(at_work),
-        concurrency=sum(int(_number(member.report.facts.get("concurrency"))) or 1 for member in at_work),
-        passes=passes,
-        updates=updates,
-        conflicts=conflicts,
-        passes_per_second=round(passes_rate, 2),
-        updates_per_second=round(updates_rate, 2),
-    )
+    concurrency = sum(int(_number(member.report.facts.get("concurrency"))) or 1 for member in at_work)
+    return Activity(len(at_work), concurrency, *sums)
 
 
 def _outbox_lag(name: str, alive: Sequence[Member], *, has_error: bool) -> OutboxLag | None:
