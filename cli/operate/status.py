@@ -99,17 +99,7 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
                 "outbox": None if lag is None else asdict(lag),
             }
         )
-    findings = [
-        {
-            "level": each.level,
-            "finding": each.finding.name.lower(),
-            "name": each.name,
-            "text": each.text,
-            "todo": each.todo,
-            "command": each.command,
-        }
-        for each in find_remarks(found)
-    ]
+    findings = [{**each._asdict(), "finding": each.finding.name.lower()} for each in find_remarks(found)]
     print_json({"workers": [asdict(worker) for worker in found.workers], "findings": findings})
 
 

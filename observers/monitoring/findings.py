@@ -124,18 +124,18 @@ class Remark(NamedTuple):
     """A remark for an operator.
 
     Attributes:
+        level: how much it matters.
         finding: its kind.
         name: the queue or worker; empty: the whole store.
         text: what is found.
-        level: how much it matters.
         todo: what to do, a sentence; or empty.
         command: a command that does it; or empty.
     """
 
+    level: Level
     finding: Finding
     name: str
     text: str
-    level: Level
     todo: str
     command: str
 
@@ -194,7 +194,7 @@ def find_remarks(seen: Overview) -> list[Remark]:
 def _remark(finding: Finding, name: str, text: str, level: Level | None = None) -> Remark:
     """A remark, by default of the level of its kind."""
     command = finding.command.format(name=name)
-    return Remark(finding, name, text, level or finding.level, finding.todo, command)
+    return Remark(level or finding.level, finding, name, text, finding.todo, command)
 
 
 def _no_worker(seen: Overview) -> Remark:

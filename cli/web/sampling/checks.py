@@ -5,25 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from typing import Final
 
 from cq import runtime
 from cq.cli.web.sampling.snapshot import Reader
 from cq.errors import StoreError
+from cq.observers.monitoring.diagnosis import Check
 from cq.store import OpenDatabase
 
 EVERY_SECONDS: Final = 60.0
 """Time between two runs while the page is open, and the time limit of a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """A finding of `cq doctor`: the name of the check, whether it succeeded, and its message."""
-
-    name: str
-    ok: bool
-    message: str
 
 
 class Checks:
@@ -38,14 +29,14 @@ class Checks:
         self._command = [sys.executable, "-P", "-m", "cq", "doctor", "--json", *options]
         self._begun: float | None = None
         self._is_running = False
-        self._found: list[CheckResult] | None = None
+        self._found: list[Check] | None = None
         self._problem = ""
 
     def reader(self) -> Reader:
         """The reader of the findings."""
         return Reader(self._read, 1.0)
 
-    def _read(self, db: OpenDatabase, name: str) -> list[CheckResult] | None:
+    def _read(self, db: OpenDatabase, name: str) -> list[Check] | None:
         """The findings of the last run, None before its end; begins the next run when it is due."""
         now = runtime.monotonic()
         if not self._is_running and (self._begun is None or now >= self._begun + EVERY_SECONDS):
@@ -64,10 +55,9 @@ class Checks:
                 timeout=EVERY_SECONDS,
                 stdin=subprocess.DEVNULL,
             )
-            lines = [json.loads(line) for line in ended.stdout.splitlines()]
-            self._found = [CheckResult(each["name"], each["ok"], each["message"]) for each in lines]
+            self._found = [Check(**json.loads(line)) for line in ended.stdout.splitlines()]
             self._problem = (
-                "" if lines else f"the checks failed: {ended.stderr.decode(errors='replace')[-500:]}"
+                "" if self._found else f"the checks failed: {ended.stderr.decode(errors='replace')[-500:]}"
             )
         except subprocess.TimeoutExpired:
             self._problem = f"the checks have not ended after {EVERY_SECONDS:g} s: run `cq doctor`"
