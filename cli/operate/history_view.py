@@ -29,7 +29,7 @@ def print_history(db: Database, queue: str | None, *, wide: bool, json: bool) ->
     history = read_history(db, [each.name for each in shown])
     if json:
         for each in shown:
-            minutes = [asdict(minute) for minute in history[each.name]]
+            minutes = [{"begins": minute.begins, **asdict(minute)} for minute in history[each.name]]
             print_json({"name": each.name, "level_of": each.level_of, "minutes": minutes})
         return
     if not shown:

@@ -93,7 +93,6 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
         print_json(
             {
                 **asdict(queue),
-                "telling": queue.backfilling,  # its name before 0.1.0, for programs that read it
                 **asdict(found.activity[queue.name]),
                 "export": None if export is None else asdict(export),
                 "outbox": None if lag is None else asdict(lag),

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from struct import Struct
 from typing import Final
@@ -44,38 +44,23 @@ MINUTES_KEPT: Final = 24 * 60
 MINUTE_SECONDS: Final = 60
 WRITE_SECONDS: Final = 2.0
 """Time limit of the transaction that stores a minute: the worker's loop waits for it."""
-_NAMES: Final = ("passes", "rows", "reported", "folded", "aside", "updates", "conflicts")
 # Other numbers need other keys: an addition of a shorter value cuts a longer one.
-_COUNTS: Final = Struct(f"<{len(_NAMES)}Q")
+_COUNTS: Final = Struct(f"<{len(fields(Counts))}Q")
 _MILLISECONDS: Final = Struct("<Q")
 _QUEUES: Final = 100  # in one transaction: it writes 200 kB at most
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryMinute:
+class HistoryMinute(Counts):
     """The work of all workers on a queue in one minute.
 
     Attributes:
         begins: start of the minute, in seconds since 1970.
-        passes: number of committed passes.
-        rows: number of rows that they cleared.
-        reported: number of keys whose value they wrote or found unchanged.
-        folded: number of keys whose updates they combined before the report.
-        aside: number of keys that they set aside.
-        updates: number of updates that they combined.
-        conflicts: number of their transactions that conflicted.
         oldest_seconds: highest age of the last update that a pass took while the bucket had more; 0.0 if each pass
             took all updates of its bucket.
     """
 
-    begins: int
-    passes: int = 0
-    rows: int = 0
-    reported: int = 0
-    folded: int = 0
-    aside: int = 0
-    updates: int = 0
-    conflicts: int = 0
+    begins: int = 0
     oldest_seconds: float = 0.0
 
 
@@ -106,7 +91,7 @@ class HistoryWriter:
         minute, self._minute = self._minute, now
         for name, seconds in self._totals.take_oldest().items():
             self._oldest[name] = max(seconds, self._oldest.get(name, 0.0))
-        counts = {name: each.copy() for name, each in self._totals.queues.copy().items()}
+        counts = self._totals.queues.copy()
         changed = [name for name, each in counts.items() if each != self._stored.get(name)]
         for names in _parts(changed):
             work = {name: self._since_stored(name, counts[name]) for name in names}
@@ -117,9 +102,8 @@ class HistoryWriter:
                 self._oldest.pop(name, None)
 
     def _since_stored(self, name: str, counts: Counts) -> HistoryMinute:
-        stored = self._stored.get(name, Counts())
-        numbers = {each: getattr(counts, each) - getattr(stored, each) for each in _NAMES}
-        return HistoryMinute(0, **numbers, oldest_seconds=self._oldest.get(name, 0.0))
+        done = counts - self._stored.get(name, Counts())
+        return HistoryMinute(**done.as_dict(), oldest_seconds=self._oldest.get(name, 0.0))
 
 
 def _is_stored(db: Database, minute: int, work: Mapping[str, HistoryMinute]) -> bool:
@@ -147,7 +131,7 @@ def _add(tr: Transaction, minute: int, work: Mapping[str, HistoryMinute]) -> Non
     for name, each in work.items():
         if configured[name].value is not None:
             keys = HistoryKeys(name)
-            tr.add(keys.counts(minute), _COUNTS.pack(*(getattr(each, number) for number in _NAMES)))
+            tr.add(keys.counts(minute), _COUNTS.pack(*each.as_dict().values()))
             if each.oldest_seconds:
                 tr.max(keys.oldest(minute), _MILLISECONDS.pack(int(each.oldest_seconds * 1000)))
             for bounds in keys.outside(minute - MINUTES_KEPT + 1, minute + MINUTES_KEPT):
@@ -193,9 +177,10 @@ def _read(tr: Transaction, names: Sequence[str], wanted: range) -> dict[str, lis
 
 def _minute_of(stored: Mapping[bytes, bytes], keys: HistoryKeys, minute: int) -> HistoryMinute:
     counts, oldest = stored.get(keys.counts(minute), b""), stored.get(keys.oldest(minute), b"")
-    numbers = dict(zip(_NAMES, _COUNTS.unpack(counts), strict=True)) if len(counts) == _COUNTS.size else {}
+    numbers = _COUNTS.unpack(counts if len(counts) == _COUNTS.size else bytes(_COUNTS.size))
+    work = Counts(*numbers).as_dict()
     seconds = _MILLISECONDS.unpack(oldest)[0] / 1000 if len(oldest) == _MILLISECONDS.size else 0.0
-    return HistoryMinute(minute * MINUTE_SECONDS, **numbers, oldest_seconds=seconds)
+    return HistoryMinute(**work, begins=minute * MINUTE_SECONDS, oldest_seconds=seconds)
 
 
 def check_row(rest: bytes, value: bytes) -> None:

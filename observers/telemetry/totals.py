@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from operator import add, sub
 from threading import Lock
 
 from cq.passes.pass_result import PassResult
 
-_counting = Lock()
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Counts:
-    """Committed passes, rows taken, keys reported, folded and set aside, combined updates, and conflicts of passes."""
+    """Counts of work.
+
+    Attributes:
+        passes: number of committed passes.
+        rows: number of rows that they cleared.
+        reported: number of keys whose value they wrote or found unchanged.
+        folded: number of keys whose updates they combined before the report.
+        aside: number of keys that they set aside.
+        updates: number of updates that they combined.
+        conflicts: number of their transactions that conflicted.
+    """
 
     passes: int = 0
     rows: int = 0
@@ -26,42 +35,39 @@ class Counts:
         """{name of a count: number}."""
         return {each.name: getattr(self, each.name) for each in fields(Counts)}
 
-    def copy(self) -> Counts:
-        """A copy, which does not change any more."""
-        return Counts(**self.as_dict())
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*map(add, self.as_dict().values(), other.as_dict().values()))
 
-    def add(self, result: PassResult) -> None:
-        """Add the result of one pass."""
-        self.passes += 1
-        self.rows += result.rows
-        self.reported += result.reported
-        self.folded += result.folded
-        self.aside += len(result.aside)
-        self.updates += result.updates
-        self.conflicts += result.conflicts
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(*map(sub, self.as_dict().values(), other.as_dict().values()))
 
 
-@dataclass(slots=True)
-class WorkerCounts(Counts):
+class WorkerCounts:
     """A worker's counts, in total and by queue; thread-safe.
 
     Attributes:
+        total: of all queues.
         queues: {queue: its counts}.
     """
 
-    queues: dict[str, Counts] = field(default_factory=dict)
-    _oldest: dict[str, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.total = Counts()
+        self.queues: dict[str, Counts] = {}
+        self._oldest: dict[str, float] = {}
+        self._counting = Lock()
 
     def count(self, queue: str, result: PassResult) -> None:
         """Add the result of one pass over a queue."""
-        with _counting:
-            self.add(result)
-            self.queues.setdefault(queue, Counts()).add(result)
+        keys = result.reported, result.folded, len(result.aside)
+        done = Counts(1, result.rows, *keys, result.updates, result.conflicts)
+        with self._counting:
+            self.total += done
+            self.queues[queue] = self.queues.get(queue, Counts()) + done
             if result.age > self._oldest.get(queue, 0.0):
                 self._oldest[queue] = result.age
 
     def take_oldest(self) -> dict[str, float]:
         """{queue: highest `PassResult.age` since the previous call}, without queues whose passes all had age 0."""
-        with _counting:
+        with self._counting:
             taken, self._oldest = self._oldest, {}
         return taken

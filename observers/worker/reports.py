@@ -62,7 +62,7 @@ class WorkerStatistics:
 
         Lists up to 100 queues, those with the most passes since the previous beat, so that the row stays small.
         """
-        counts = {name: each.copy() for name, each in self._totals.queues.copy().items()}
+        counts = self._totals.queues.copy()
         self._measure(counts)
         busiest = sorted(counts, key=lambda name: (self._rates.get(name, (0.0,)), counts[name].passes))
         return {
@@ -71,26 +71,22 @@ class WorkerStatistics:
             "tasks": dict(tasks),
             "buckets": tasks.get(COMBINE, 0),
             "concurrency": self._concurrency,
-            "totals": self._totals.as_dict(),
+            "totals": self._totals.total.as_dict(),
             "queues": {name: self._of_queue(name, counts[name]) for name in busiest[-_MOST_QUEUES:]},
             "conflicts_per_second": self._conflicts_per_second,
             "error": error.text[:_ERROR_CHARACTERS],
             "error_at": error.at,
         }
 
-    def _measure(self, counts: Mapping[str, Counts]) -> None:
+    def _measure(self, counts: dict[str, Counts]) -> None:
         seconds = self._clock() - self._since
         if seconds < _LEAST_SECONDS:
             return
         self._since += seconds
-        self._rates = {
-            name: ((now.passes - before.passes) / seconds, (now.updates - before.updates) / seconds)
-            for name, now in counts.items()
-            if (before := self._before.get(name, Counts())).passes != now.passes
-        }
-        conflicts = (sum(each.conflicts for each in some.values()) for some in (counts, self._before))
-        self._conflicts_per_second = round((next(conflicts) - next(conflicts)) / seconds, 2)
-        self._before = dict(counts)
+        work = {name: now - self._before.get(name, Counts()) for name, now in counts.items()}
+        self._rates = {name: (each.passes / seconds, each.updates / seconds) for name, each in work.items()}
+        self._conflicts_per_second = round(sum(each.conflicts for each in work.values()) / seconds, 2)
+        self._before = counts
 
     def _of_queue(self, name: str, counts: Counts) -> list[float]:
         passes, updates = self._rates.get(name, (0.0, 0.0))
@@ -131,8 +127,8 @@ class WorkerReports:
             "worker_stopped",
             worker=self._me.id.hex(),
             seconds=runtime.monotonic() - self._begun,
-            passes=self._totals.passes,
-            rows=self._totals.rows,
+            passes=self._totals.total.passes,
+            rows=self._totals.total.rows,
         )
 
     def shared(self, owned: Sequence[Job], taken: Iterable[Job], others: Sequence[Member]) -> None:

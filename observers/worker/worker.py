@@ -31,7 +31,7 @@ from cq.observers.scheduling.task import Job, pause_after
 from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.history import HistoryWriter
-from cq.observers.telemetry.totals import WorkerCounts
+from cq.observers.telemetry.totals import Counts, WorkerCounts
 from cq.observers.worker.drain import Left, add_updates, finish
 from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.workload import Workload
@@ -78,7 +78,7 @@ class Worker:
         app_path: MODULE:APP, by which `cq worker --app` finds the app: findings name it to start such a worker again.
 
     Attributes:
-        totals: its counts so far.
+        counts: its counts so far, in total and by queue.
         is_finished: after its end: whether all steps under way ended within `grace`.
     """
 
@@ -105,10 +105,10 @@ class Worker:
             )
         self.db = db
         self.names = [check_name(name) for name in queues]
-        self.totals = WorkerCounts()
+        self.counts = WorkerCounts()
         self.is_finished = True
         does = {*roles, MEASURE} if measure else {*roles}
-        self._work = Workload(db, app or App(), self.names, does, self.totals, limits)
+        self._work = Workload(db, app or App(), self.names, does, self.counts, limits)
         self._membership = Membership(db, does, self.names, every=beat_seconds, identity=identity)
         self._grace = grace
         self._stopping = runtime.event()
@@ -125,8 +125,8 @@ class Worker:
         self._used = False
         self._draining = False
         at_once = passes_at_once(db, concurrency)
-        self._reports = WorkerReports(self._membership.me, self.totals, at_once, app_path)
-        self._history = HistoryWriter(db, self.totals, is_on=history)
+        self._reports = WorkerReports(self._membership.me, self.counts, at_once, app_path)
+        self._history = HistoryWriter(db, self.counts, is_on=history)
         self._runner: Runner[Job] = Runner(
             self._run,
             self._failed,
@@ -135,6 +135,11 @@ class Worker:
             lane=lambda job: job.lane,
             waited_seconds=lambda job: job.task.waited_seconds,
         )
+
+    @property
+    def totals(self) -> Counts:
+        """Its counts so far, in total."""
+        return self.counts.total
 
     def run(self, after_turn: Callable[[], object] = lambda: None) -> None:
         """Work until `stop` is called; waits for work by watches, without polling.

@@ -209,7 +209,7 @@ def _check_history(world: World) -> None:
     for name, minutes in read_history(world.inner, world.models, MINUTES_KEPT).items():
         for number in Counts().as_dict():
             shown = sum(getattr(minute, number) for minute in minutes)
-            done = sum(getattr(each.totals.queues.get(name, Counts()), number) for each in workers)
+            done = sum(getattr(each.counts.queues.get(name, Counts()), number) for each in workers)
             if shown > done:
                 raise Violation(f"the history of {name} shows {shown} {number}, workers have counted {done}")
 

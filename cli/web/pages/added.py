@@ -28,7 +28,7 @@ def added_minutes(hour: Sequence[HistoryMinute], samples: Sequence[Sample]) -> l
     A row has the updates of one transaction for one bucket. A minute is left out if it has no samples at its start and
     its end, if the size of the backlog was estimated, or if workers folded rows: then they wrote rows, too.
 
-    >>> of_minute = [HistoryMinute(60, rows=100)]
+    >>> of_minute = [HistoryMinute(begins=60, rows=100)]
     >>> added_minutes(of_minute, [Sample(61, 30, 0, 0), Sample(119, 50, 0, 0), Sample(140, 0, 0, 0)])
     [AddedMinute(begins=60, rows=120)]
     """

@@ -337,12 +337,12 @@ def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
 
 def test_added_rows_are_estimated_for_minutes_with_samples_only() -> None:
     hour = [
-        HistoryMinute(60, rows=100),
-        HistoryMinute(120, rows=10, folded=1),
-        HistoryMinute(180),
-        HistoryMinute(240, rows=7),
-        HistoryMinute(300, rows=7),
-        HistoryMinute(360, rows=7),
+        HistoryMinute(begins=60, rows=100),
+        HistoryMinute(begins=120, rows=10, folded=1),
+        HistoryMinute(begins=180),
+        HistoryMinute(begins=240, rows=7),
+        HistoryMinute(begins=300, rows=7),
+        HistoryMinute(begins=360, rows=7),
     ]
     at = [(59, 30), (122, 50), (181, 50), (239, 75), (301, 0)]
     samples = [Sample(time, rows, 0, 0) for time, rows in at]

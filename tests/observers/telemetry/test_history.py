@@ -60,7 +60,7 @@ def minutes(db: Any, name: str, number: int = 60) -> dict[int, HistoryMinute]:
     """{minutes since the beginning of the test: its work}, without minutes that have none."""
     found = read_history(db, [name], number)[name]
     assert len(found) == number
-    return {each.begins // 60 - FIRST: each for each in found if each != HistoryMinute(each.begins)}
+    return {each.begins // 60 - FIRST: each for each in found if each != HistoryMinute(begins=each.begins)}
 
 
 def sums(db: Any, name: str) -> dict[str, int]:
@@ -85,7 +85,7 @@ def test_a_minute_has_the_work_of_all_workers(db: Any, name: str, clock: Clock) 
 
     assert minutes(db, name) == {
         0: HistoryMinute(
-            FIRST * 60,
+            begins=FIRST * 60,
             passes=3,
             rows=3,
             reported=6,
@@ -95,7 +95,7 @@ def test_a_minute_has_the_work_of_all_workers(db: Any, name: str, clock: Clock) 
             conflicts=2,
             oldest_seconds=2.25,
         ),
-        1: HistoryMinute((FIRST + 1) * 60, passes=1, rows=1, reported=2, updates=100),
+        1: HistoryMinute(begins=(FIRST + 1) * 60, passes=1, rows=1, reported=2, updates=100),
     }
 
 
@@ -304,7 +304,7 @@ def test_workers_that_end_have_stored_all_their_work(db: Any, name: str) -> None
         add(db, name, *({f"k{number}": 1} for number in range(5 + round_number)))
         worker = Worker(db, queues=[name])
         worker.drain()
-        totals.append(worker.totals.queues[name].as_dict())
+        totals.append(worker.counts.queues[name].as_dict())
 
     assert sums(db, name) == {number: sum(each[number] for each in totals) for number in NUMBERS}
     assert sums(db, name)["updates"] == 11
