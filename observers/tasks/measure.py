@@ -45,34 +45,18 @@ class Measurement(NamedTuple):
         return not (self.waiting_buckets or self.export_bytes or self.stopped)
 
 
-class IdleQueues:
-    """The idle queues that a worker measures."""
-
-    def __init__(self) -> None:
-        self._names: frozenset[str] = frozenset()
-
-    def note(self, name: str, is_idle: bool) -> float:
-        """Note whether a queue is idle; returns the seconds until its next measurement."""
-        self._names = self._names | {name} if is_idle else self._names - {name}
-        return min(SELDOM_SECONDS, IDLE_SECONDS * len(self._names)) if is_idle else MEASURE_SECONDS
-
-    def forget(self, name: str) -> None:
-        """Remove a queue that this worker no longer measures."""
-        self._names -= {name}
-
-
 class MeasureTask(TimedTask):
     """Measures one queue regularly.
 
     Args:
         db: a database of either store.
         name: the queue's name.
-        idle: the worker's idle queues, shared by all its tasks of this kind.
+        idle: the names of the worker's idle queues, shared by all its tasks of this kind.
     """
 
     subject = "measures"
 
-    def __init__(self, db: Database, name: str, idle: IdleQueues) -> None:
+    def __init__(self, db: Database, name: str, idle: set[str]) -> None:
         super().__init__(db, name)
         self._idle = idle
 
@@ -89,11 +73,15 @@ class MeasureTask(TimedTask):
             export_lag=found.export_lag,
             stopped=found.stopped,
         )
-        return self._idle.note(self.name, found.is_idle)
+        if not found.is_idle:
+            self._idle.discard(self.name)
+            return MEASURE_SECONDS
+        self._idle.add(self.name)
+        return min(SELDOM_SECONDS, IDLE_SECONDS * len(self._idle))
 
     def end(self) -> None:
         """Stop measuring: another worker has acquired the task."""
-        self._idle.forget(self.name)
+        self._idle.discard(self.name)
         emit("queue_handed_over", queue=self.name)
 
 

@@ -17,6 +17,9 @@ from cq.plain_text import printable
 log = logging.getLogger("cq.worker")
 T = TypeVar("T")
 
+_LOGGERS: Final = {"export": "cq.export", "entry": "cq.export", "operator": "cq.web"}
+"""{first word of the names of events: their logger}."""
+
 
 class Event(NamedTuple):
     """An event that a worker has emitted.
@@ -33,6 +36,11 @@ class Event(NamedTuple):
     def kind(self) -> EventKind:
         """The entry of the table for such events."""
         return EVENTS[self.name]
+
+    @property
+    def logger(self) -> logging.Logger:
+        """The logger of such events."""
+        return logging.getLogger(_LOGGERS.get(self.name.partition("_")[0], "cq.worker"))
 
     def __str__(self) -> str:
         """The line for the log."""
@@ -104,7 +112,6 @@ def emit(name: str, **fields: Any) -> None:
             subscriber(event)
         except Exception:
             log.exception("a subscriber failed for the event %s", name)
-    kind = event.kind
-    logger = logging.getLogger(kind.logger)
-    if logger.isEnabledFor(kind.level):
-        logger.log(kind.level, "%s", event, extra={"event": event})
+    logger, level = event.logger, event.kind.level
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s", event, extra={"event": event})

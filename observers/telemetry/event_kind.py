@@ -43,9 +43,8 @@ class EventKind:
         level: of the log record.
         text: format of the log message, with names of fields.
         description: when the event is emitted.
-        others: fields that the text does not contain.
+        others: fields that the text does not contain, except the queue of a task.
         metrics: the metrics that it updates.
-        logger: name of the logger.
         operation: the operation that it ends, if any.
     """
 
@@ -54,11 +53,11 @@ class EventKind:
     description: str
     others: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
-    logger: str = "cq.worker"
     operation: TracedOperation | None = None
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The names of all fields."""
-        shown = (name for _, name, _, _ in Formatter().parse(self.text) if name)
-        return tuple(dict.fromkeys([*shown, *self.others]))
+        shown = [name for _, name, _, _ in Formatter().parse(self.text) if name]
+        of_task = ["queue"] if "task" in shown else []
+        return tuple(dict.fromkeys([*shown, *of_task, *self.others]))

@@ -1,8 +1,8 @@
 """The table of events of workers and operators, from which logs, metrics and spans are made.
 
-An event has the fields that its text names, and the fields in `others`. `FIELDS` has the meaning and unit of each,
-the same in all events. Events contain no values, keys or secrets, except that `key_set_aside` names the key, and an
-operator's action the key that the operator gave.
+An event has the fields that its text names, the fields in `others`, and the queue of a task. `FIELDS` has the meaning
+and unit of each, the same in all events. Events contain no values, keys or secrets, except that `key_set_aside` names
+the key, and an operator's action the key that the operator gave.
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ def _of_field(name: str, type_: Literal["counter", "gauge"], field: str) -> Metr
     return Metric(name, type_, field, " ".join(FIELDS[field]).strip())
 
 
+def _count(name: str, description: str = "") -> Metric:
+    """The counter of a kind of events."""
+    return Metric(name, "counter", 1.0, description)
+
+
 _BACKLOG: Final = (
     _of_field("cq_waiting_bytes", "gauge", "waiting_bytes"),
     _of_field("cq_waiting_buckets", "gauge", "waiting_buckets"),
@@ -99,9 +104,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         others=("host", "pid", "queues"),
     ),
     "work_found": EventKind(
-        INFO,
-        "works on {work}, in {store}",
-        "A worker has found its work, or this has changed since.",
+        INFO, "works on {work}, in {store}", "A worker has found its work, or this has changed since."
     ),
     "app_named": EventKind(
         INFO,
@@ -125,7 +128,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         WARNING,
         "worker {worker} is gone, process {pid} on {host}",
         "Another worker has stopped beating: the live workers take over its tasks.",
-        metrics=(Metric("cq_workers_gone", "counter", 1.0, "workers that have stopped beating"),),
+        metrics=(_count("cq_workers_gone", "workers that have stopped beating"),),
     ),
     "tasks_shared": EventKind(
         INFO,
@@ -141,16 +144,15 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         WARNING,
         "{task}: taken over from worker {worker}, where it is stuck",
         "This worker has acquired a task that is stuck in a live worker.",
-        others=("queue",),
-        metrics=(Metric("cq_tasks_taken_over", "counter", 1.0, "stuck tasks taken over from other workers"),),
+        metrics=(_count("cq_tasks_taken_over", "stuck tasks taken over from other workers"),),
     ),
     "task_failed": EventKind(
         WARNING,
         "{task}: failed, again in {pause:.1f} s: {error}",
         "A step of a task has raised an error; the worker retries it.",
-        others=("queue", "seconds"),
+        others=("seconds",),
         operation=TracedOperation("run"),
-        metrics=(Metric("cq_task_failures", "counter", 1.0, "steps of tasks that raised an error"),),
+        metrics=(_count("cq_task_failures", "steps of tasks that raised an error"),),
     ),
     "steps_left": EventKind(
         WARNING,
@@ -161,15 +163,12 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         WARNING,
         "{task}: left with work to do: {reason}",
         "A drain ends although a queue is not combined, or an export, an outbox or a cloud is not up to date.",
-        others=("queue",),
     ),
     "store_failed": EventKind(
         WARNING,
         "the store cannot be read, again in {pause:.1f} s: {error}",
         "The worker's loop could not read the store.",
-        metrics=(
-            Metric("cq_store_failures", "counter", 1.0, "turns of the loop that could not read the store"),
-        ),
+        metrics=(_count("cq_store_failures", "turns of the loop that could not read the store"),),
     ),
     "process_ended": EventKind(
         WARNING,
@@ -207,7 +206,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "queue {queue!r} is paused: {reason}",
         "This worker has paused the queue because too many of its keys fail.",
         others=("code", "trace"),
-        metrics=(Metric("cq_broken", "counter", 1.0, "pauses of the queue because too many keys failed"),),
+        metrics=(_count("cq_broken", "pauses of the queue because too many keys failed"),),
     ),
     "queue_full": EventKind(
         WARNING,
@@ -264,7 +263,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         others=("told", "purged", "repeated", "aside", "conflicts", "retries"),
         operation=TracedOperation("combine", "updates"),
         metrics=(
-            Metric("cq_passes", "counter", 1.0, "passes committed"),
+            _count("cq_passes", "passes committed"),
             Metric("cq_pass_seconds", "histogram", "seconds", "how long passes took, retries included"),
             Metric("cq_rows", "counter", "rows", "rows removed from the queue"),
             _of_field("cq_updates", "counter", "updates"),
@@ -293,10 +292,9 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         DEBUG,
         "bucket {bucket} of the export of queue {queue!r}: {entries} entries in {seconds:.3f} s",
         "A batch is exported.",
-        logger="cq.export",
         operation=TracedOperation("export", "entries"),
         metrics=(
-            Metric("cq_export_batches", "counter", 1.0, "batches exported"),
+            _count("cq_export_batches", "batches exported"),
             _of_field("cq_export_entries", "counter", "entries"),
             Metric("cq_export_seconds", "histogram", "seconds", "how long batches took"),
         ),
@@ -305,38 +303,30 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         WARNING,
         "{task} failed, again in {pause:.1f} s: {error}",
         "A batch could not be exported; the worker retries it.",
-        others=("queue",),
-        logger="cq.export",
-        metrics=(Metric("cq_export_failures", "counter", 1.0, "failed tries to export"),),
+        metrics=(_count("cq_export_failures", "failed tries to export"),),
     ),
     "export_left_alone": EventKind(
         WARNING,
         "{task} is left to other workers: {reason}",
         "The worker lacks the URL, the driver or the columns of an export or an outbox. It still combines the queue.",
-        others=("queue",),
-        logger="cq.export",
-        metrics=(Metric("cq_export_failures", "counter", 1.0),),
+        metrics=(_count("cq_export_failures"),),
     ),
     "export_stopped": EventKind(
         ERROR,
         "{task} is stopped: {error}",
         "To continue would lose or mix up data: an operator must decide what to do.",
-        others=("queue",),
-        logger="cq.export",
-        metrics=(Metric("cq_export_stops", "counter", 1.0, "stops of exports"),),
+        metrics=(_count("cq_export_stops", "stops of exports"),),
     ),
     "entry_set_aside": EventKind(
         WARNING,
         "bucket {bucket} of the export of queue {queue!r}: set aside the entry {sequence}: {error}",
         "An entry can never be exported, and is kept with the error.",
-        logger="cq.export",
-        metrics=(Metric("cq_export_set_aside_entries", "counter", 1.0, "entries set aside"),),
+        metrics=(_count("cq_export_set_aside_entries", "entries set aside"),),
     ),
     "export_swept": EventKind(
         INFO,
         "export of queue {queue!r}: {rows} rows of earlier generations are swept",
         "After all values were exported again, rows of keys without a value were deleted.",
-        logger="cq.export",
     ),
     "outbox_moved": EventKind(
         DEBUG,
@@ -353,7 +343,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         WARNING,
         "outbox of queue {queue!r}: the row {row} stays in the table: {error}",
         "The queue refuses a row of its outbox, which stays in the table with the error.",
-        metrics=(Metric("cq_outbox_set_aside_rows", "counter", 1.0, "rows of outboxes refused"),),
+        metrics=(_count("cq_outbox_set_aside_rows", "rows of outboxes refused"),),
     ),
     "feed_delivered": EventKind(
         DEBUG,
@@ -384,19 +374,17 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         DEBUG,
         "cloud {version} of queue {queue!r} is published",
         "A cloud of the queue or of a group is published, as it differs from the previous one.",
-        metrics=(Metric("cq_clouds", "counter", 1.0, "published clouds"),),
+        metrics=(_count("cq_clouds", "published clouds"),),
     ),
     "operator_acted": EventKind(
         INFO,
         "session {session}: {action} {queue!r}, {given}: {result}",
         "An operator has changed a queue in the dashboard.",
-        logger="cq.web",
     ),
     "operator_failed": EventKind(
         WARNING,
         "session {session}: {action} {queue!r}, {given}: failed: {result}",
         "An action of an operator in the dashboard has changed nothing.",
-        logger="cq.web",
     ),
 }
 """{name: kind}."""

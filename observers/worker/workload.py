@@ -33,7 +33,7 @@ from cq.observers.scheduling.task import Job, Task
 from cq.observers.tasks.bucket_caches import BucketCaches
 from cq.observers.tasks.combine import combine_tasks
 from cq.observers.tasks.findings import FindingsTask
-from cq.observers.tasks.measure import IdleQueues, MeasureTask
+from cq.observers.tasks.measure import MeasureTask
 from cq.observers.tasks.timed import (
     ExpiryTask,
     FinishTask,
@@ -115,7 +115,7 @@ class Workload:
         self._feeds = FeedJobs(db, names) if ROLE in roles else None
         self._is_loaded = False
         self._described = ""  # the work, as the last event has described it
-        self._idle = IdleQueues()
+        self._idle: set[str] = set()  # queues without a backlog, as last measured
         self._caches = BucketCaches()
 
     @property

@@ -64,9 +64,10 @@ class Sampler:
             due = self._due()
             if due:
                 self._publish(await loop.run_in_executor(self._thread, self._read, due))
-                await self._rest()
+                # Between two rounds, also if requests ask for more.
+                await _wait(self._stopped, ROUND_SECONDS)
             else:
-                await self._pause(self._seconds_until_due())
+                await _wait(self._wake, self._seconds_until_due())
         self._thread.shutdown()
 
     def stop(self) -> None:
@@ -105,9 +106,7 @@ class Sampler:
     async def newer(self, number: int, seconds: float) -> StoreSnapshot | None:
         """The next snapshot after this number; None after `seconds`, and when the sampler is stopped."""
         if self.snapshot.number <= number and not self.is_stopped:
-            changed = self._changed
-            with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), seconds)
+            await _wait(self._changed, seconds)
         return self.snapshot if self.snapshot.number > number else None
 
     def _due(self) -> list[Topic]:
@@ -125,16 +124,6 @@ class Sampler:
     def _seconds_until_due(self) -> float | None:
         times = [self._due_at(topic) for topic in self._open]
         return max(0.0, min(times) - runtime.monotonic()) if times else None
-
-    async def _rest(self) -> None:
-        """Wait for the time between two rounds: requests must not make it shorter."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopped.wait(), ROUND_SECONDS)
-
-    async def _pause(self, seconds: float | None) -> None:
-        """Wait for `seconds`, or until a topic is asked for; None: only for the latter."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
 
     def _read(self, topics: Sequence[Topic]) -> dict[Topic, Reading]:
         """Answer the topics; runs in the sampler's thread."""
@@ -175,3 +164,9 @@ class Sampler:
         """Wake the tasks that wait for a newer snapshot."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait until an event is set, for up to `seconds`; None: without a limit."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)

@@ -23,8 +23,8 @@ from cq.observers.tasks.measure import (
     IDLE_SECONDS,
     MEASURE_SECONDS,
     SELDOM_SECONDS,
-    IdleQueues,
     Measurement,
+    MeasureTask,
     measure,
 )
 from cq.observers.telemetry.bus import Event, emit
@@ -155,16 +155,21 @@ class TestMeasuring:
         transact(db, lambda tr: measure(cast("Transaction", Asked(tr, asked)), name))
         assert sorted(asked) == ["get", "get_range", "get_range", "get_read_version"]
 
-    def test_idle_queues_are_measured_the_more_seldom_the_more_there_are(self) -> None:
+    def test_idle_queues_are_measured_the_more_seldom_the_more_there_are(self, db: Any, name: str) -> None:
         """At most 0.13 requests a second for four, and 0.033 for each of more: less than for a watch of each."""
-        idle = IdleQueues()
-        assert idle.note("busy", False) == MEASURE_SECONDS
-        for number in range(1, 5):
-            assert idle.note(f"idle {number}", True) == IDLE_SECONDS * number
-        assert idle.note("one more", True) == SELDOM_SECONDS
-        for number in range(1, 5):
-            idle.forget(f"idle {number}")
-        assert idle.note("one more", True) == IDLE_SECONDS
+        idle: set[str] = set()
+        tasks = [MeasureTask(db, f"{name}-{number}", idle) for number in range(6)]
+        for task in tasks:
+            cq.configure(db, task.name)
+        assert [task.run() for task in tasks[:4]] == [IDLE_SECONDS * number for number in range(1, 5)]
+        assert tasks[4].run() == SELDOM_SECONDS
+        add(db, tasks[5].name, {"a": 1})
+        assert tasks[5].run() == MEASURE_SECONDS
+        for task in tasks[:3]:
+            task.end()
+        add(db, tasks[3].name, {"a": 1})
+        assert tasks[3].run() == MEASURE_SECONDS
+        assert tasks[4].run() == IDLE_SECONDS
 
 
 class Asked(Passing):

@@ -267,7 +267,7 @@ class TestLogs:
         fields: dict[str, Any] = {field: hostile if field in shown else 1 for field in kind.fields}
         if "trace" in fields:
             fields["trace"] = [hostile, hostile]
-        with caplog.at_level(logging.DEBUG, kind.logger):
+        with caplog.at_level(logging.DEBUG, Event(name, fields).logger.name):
             emit(name, **fields)
         (record,) = caplog.records
         assert record.getMessage().isprintable()
