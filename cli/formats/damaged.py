@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import typer
+
 from cq.app import App
-from cq.cli.shared.exit_status import Refused
+from cq.cli.shared.exit_status import NO_VALUE, Refused
+from cq.cli.shared.output import print_line
 from cq.combiners import Combiner, built_in_combiner
 from cq.config.queue import QueueConfig
 from cq.encoding.codec import brief
@@ -39,6 +42,20 @@ class DamagedSketches:
                 f"queue {queue!r} has damaged sketches, whose rows are printed without a value, of the keys "
                 f"{', '.join(map(brief, keys[:_SHOWN]))}{more}: see `cq verify {queue}`"
             )
+
+
+def print_values(pairs: Iterable[tuple[Any, Any]], queue: str, *, json: bool) -> None:
+    """Print a line for each key with its value, and then raise an error for damaged sketches and for missing values.
+
+    Raises `Refused` as `DamagedSketches.refuse`, and `typer.Exit` if a key has no value.
+    """
+    damaged = DamagedSketches()
+    values = [(key, damaged.sound(key, value)) for key, value in pairs]
+    for key, value in values:
+        print_line(json, key=key, value=value)
+    damaged.refuse(queue)
+    if any(value is None for _, value in values):
+        raise typer.Exit(NO_VALUE)
 
 
 def reading_combiner(app: App | None, config: QueueConfig) -> Combiner | None:

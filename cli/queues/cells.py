@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cq.cells.cells import Cells, Move
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option
-from cq.cli.shared.output import answer, as_word, note, progress, quantity
+from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.encoding.json_values import to_json
 
 Cell = Annotated[str, argument("CELL", "Name of the cell.")]
@@ -59,7 +59,7 @@ def show(options: CellsOptions) -> None:
         right=columns[1:3],
     )
     for move in moves:
-        _print_move(options.json, move, "under way: ")
+        _print_move(options, move, "under way: ")
     if moves and not options.json:
         note("`cq cells resume` finishes moves whose process has died")
 
@@ -133,7 +133,7 @@ def move_user(options: CellsOptions, user: User, cell: Cell) -> None:
     with Cells(options.open_store()) as opened:
         before = opened.locate(_user(user)).cell
         opened.move(_user(user), cell)
-    _print_move(options.json, Move(_user(user), before, cell))
+    _print_move(options, Move(_user(user), before, cell))
 
 
 @commands.command("resume", examples=["cq cells resume"])
@@ -162,7 +162,7 @@ def rebalance(
         for each in opened.rebalance(most):
             number += 1
             display.update(task, description=f"{quantity(number, 'user')} moved")
-            _print_move(options.json, each)
+            _print_move(options, each)
     note(f"{quantity(number, 'user')} moved")
 
 
@@ -175,6 +175,6 @@ def _user(word: str) -> Any:
     return found if type(found) in (int, str) else word
 
 
-def _print_move(json: bool, each: Move, before: str = "") -> None:
+def _print_move(options: Options, each: Move, before: str = "") -> None:
     fields = {"user": to_json(each.user), "from": each.source, "to": each.target}
-    answer(json, f"{before}{as_word(each.user)}: {each.source} -> {each.target}", **fields)
+    options.answer(f"{before}{as_word(each.user)}: {each.source} -> {each.target}", **fields)

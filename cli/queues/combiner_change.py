@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from cq.admin.configure import RequestedSettings, change, requested
@@ -84,29 +84,25 @@ def make_change(db: Any, found: CombinerChange, wanted: RequestedSettings) -> No
 def _left(db: Any, queue: str) -> str:
     """What the former version of the combiner must still do for a queue and its levels; empty if nothing is left."""
 
-    def names(tr: Transaction) -> list[str]:
-        config = _stored(tr, queue)
-        return config.names if config else []
-
-    for name in transact(db, names):
+    config = transact(db, lambda tr: _stored(tr, queue))
+    for name in config.names if config else []:
         finish_rebucket(db, name)
-        if left := transact(db, _of_queue(name)):
+        if left := transact(db, partial(_left_of, name=name)):
             return left
     return ""
 
 
-def _of_queue(name: str) -> Callable[[Transaction], str]:
-    def read(tr: Transaction) -> str:
-        config, keys = _stored(tr, name), QueueKeys(name)
-        if config is None or config.former is None:
-            return ""
-        if tr.snapshot.get_range(*keys.aside(), limit=1).to_list():
-            return f"updates of queue {name!r} are set aside, run `cq aside retry {name}` or `cq aside drop {name}`"
-        rows = count_rows(tr.snapshot, *keys.of_generation(config.former.generation).rows)
-        number = f"{'' if rows.exact else 'about '}{quantity(rows.rows, 'row')}"
-        return f"{number} of queue {name!r} to combine"
-
-    return read
+def _left_of(tr: Transaction, name: str) -> str:
+    config, keys = _stored(tr, name), QueueKeys(name)
+    if config is None or config.former is None:
+        return ""
+    if tr.snapshot.get_range(*keys.aside(), limit=1).to_list():
+        return (
+            f"updates of queue {name!r} are set aside, run `cq aside retry {name}` or `cq aside drop {name}`"
+        )
+    rows = count_rows(tr.snapshot, *keys.of_generation(config.former.generation).rows)
+    number = f"{'' if rows.exact else 'about '}{quantity(rows.rows, 'row')}"
+    return f"{number} of queue {name!r} to combine"
 
 
 def _stored(tr: Transaction, name: str) -> QueueConfig | None:

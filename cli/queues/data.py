@@ -12,12 +12,11 @@ from typing import Annotated, Any
 import typer
 
 import cq
-from cq.cli.formats.damaged import DamagedSketches, reading_combiner
+from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combiner
 from cq.cli.formats.rows import AppRowsOptions, print_rows
-from cq.cli.shared.exit_status import NO_VALUE
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, AppOptions, Options, Queue, argument, flag, option
-from cq.cli.shared.output import note, print_line, progress, quantity
+from cq.cli.shared.output import note, progress, quantity
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import LevelPart
 from cq.encoding.columns import Row
@@ -102,13 +101,7 @@ def get(
         return config, list(handle.get_many(tr.snapshot, wanted).items())
 
     config, found = db.transact(read)
-    damaged = DamagedSketches()
-    values = [(key, damaged.sound(key, value)) for key, value in found]
-    for key, value in values:
-        print_line(options.json, key=key, value=value)
-    damaged.refuse(_values_in(config))
-    if any(value is None for _, value in values):
-        raise typer.Exit(NO_VALUE)
+    print_values(found, _values_in(config), json=options.json)
 
 
 @commands.command(

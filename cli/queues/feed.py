@@ -12,6 +12,7 @@ from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option, seconds_of
 from cq.cli.shared.output import is_read, note, print_json, print_line, print_words
+from cq.config.rollup import duration
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
 from cq.feeds.feed import Feed, FeedPage, Message
@@ -206,10 +207,7 @@ def _row(status: FeedStatus) -> list[str]:
 
 
 def _duration(seconds: float | None) -> str:
-    """A duration in the format of `--keep`, in the largest unit without a fraction: "30d"; empty for None."""
+    """A duration in the format of `--keep`; empty for None."""
     if seconds is None:
         return ""
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds % size == 0:
-            return f"{seconds / size:,.0f}{unit}"
-    return f"{seconds:,g}s"
+    return duration(int(seconds)) if seconds == int(seconds) else f"{seconds:g}s"

@@ -71,7 +71,9 @@ def purge(options: Options, queue: Queue, yes: Yes = False, wait: Wait = True) -
         after = (
             f"workers finish the purge of queue {queue!r}; another `cq purge` would delete later updates, too"
         )
-        awaited = AwaitedWork(queue, "purge", lambda found: _unpurged(db, queue), after)
+        awaited = AwaitedWork(
+            queue, "purge", lambda found: quantity(purging_buckets(db, queue), "bucket"), after
+        )
         wait_for_workers(db, awaited, lambda: not is_purging(db, queue))
     _print_done(options, config, "purged" if wait else "being purged")
 
@@ -173,10 +175,6 @@ def _print_limits(options: Options, queue: str) -> None:
         full=reason,
         levels=levels,
     )
-
-
-def _unpurged(db: Any, queue: str) -> str:
-    return f"{quantity(purging_buckets(db, queue), 'bucket')}"
 
 
 def _config(db: Any, queue: str) -> QueueConfig:

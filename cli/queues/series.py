@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,13 +11,12 @@ from typing import Annotated, Any, Final
 import typer
 
 import cq
-from cq.cli.formats.damaged import DamagedSketches, reading_combiner
+from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combiner
 from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.queues.series_chart import series_chart
-from cq.cli.shared.exit_status import NO_VALUE
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, Queue, argument, flag, option
-from cq.cli.shared.output import as_word, make_console, note, print_line, print_table, say
+from cq.cli.shared.output import as_word, make_console, note, print_table, say
 from cq.cli.shared.sparkline import sparkline
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.codec import ValueType
@@ -89,15 +88,10 @@ def series(
         return config, level, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=filled)
 
     config, level, read_values = db.transact(read)
-    damaged = DamagedSketches()
     if merged:
-        _print_merged(
-            {key: damaged.sound(key, value) for key, value in read_values.items()},
-            damaged,
-            level,
-            options.json,
-        )
+        print_values(read_values.items(), level, json=options.json)
         return
+    damaged = DamagedSketches()
     found = {
         key: [(start, damaged.sound(key, value)) for start, value in slots]
         for key, slots in read_values.items()
@@ -117,14 +111,6 @@ def series(
         rows = [(key, _moment(start), value) for key, slots in found.items() for start, value in slots]
         print_rows(TableRows(fields, [rows]), target)
     damaged.refuse(level)
-
-
-def _print_merged(found: Mapping[Any, Any], damaged: DamagedSketches, level: str, json: bool) -> None:
-    for key, value in found.items():
-        print_line(json, key=key, value=value)
-    damaged.refuse(level)
-    if None in found.values():
-        raise typer.Exit(NO_VALUE)
 
 
 def _default_fill(config: QueueConfig) -> Any:

@@ -12,11 +12,13 @@ from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument
 from cq.cli.shared.output import as_word, print_json, quantity, say
 from cq.config.queue import read_config
+from cq.encoding.codec import KeyType
 from cq.encoding.json_values import key_from_word, to_json
 from cq.errors import NotInStore
 from cq.failure import KeyFailure
 from cq.plain_text import utc_time
 from cq.queue.set_aside import ANY, Aside, drop_aside, failures_by_key, read_aside, retry_aside
+from cq.store import OpenDatabase
 
 Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
 commands = CommandSet("aside", "Show, retry or drop failed updates and missed reports.")
@@ -31,7 +33,8 @@ def show_list(options: Options, queue: Queue) -> None:
     """
     db = options.read_store()
     found = failures_by_key(db.transact(partial(read_aside, name=queue)))
-    rows = [(_key(db, queue, encoded), count, failure) for encoded, (failure, count) in found.items()]
+    keys = _key_type(db, queue)
+    rows = [(_key(keys, encoded), count, failure) for encoded, (failure, count) in found.items()]
     options.print_list(
         ({"key": to_json(key), "updates": count, **_facts(failure)} for key, count, failure in rows),
         ["key", "updates", "tries", "latest", "error"],
@@ -52,8 +55,9 @@ def show(options: Options, queue: Queue, key: Key = None) -> None:
     """
     db = options.read_store()
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
+    keys = _key_type(db, queue)
     for each in pieces:
-        decoded, updates = _key(db, queue, each.encoded_key), [to_json(update) for update in each.updates]
+        decoded, updates = _key(keys, each.encoded_key), [to_json(update) for update in each.updates]
         if options.json:
             print_json({"key": to_json(decoded), **_facts(each.failure), "updates": updates})
         else:
@@ -97,10 +101,7 @@ def drop(options: Options, queue: Queue, key: Key = None, yes: Yes = False) -> N
 
 def _wanted(db: Any, queue: str, word: str | None) -> Any:
     """The key that a word stands for, `ANY` without a word."""
-    if word is None:
-        return ANY
-    config = db.transact(lambda tr: read_config(tr.snapshot, queue))
-    return key_from_word(config.key, word)
+    return ANY if word is None else key_from_word(_key_type(db, queue), word)
 
 
 def _found(db: Any, queue: str, word: str | None) -> Any:
@@ -113,11 +114,13 @@ def _found(db: Any, queue: str, word: str | None) -> Any:
     return wanted
 
 
-def _key(db: Any, queue: str, encoded: bytes) -> Any:
-    """The decoded key, None for an unreadable row."""
-    if not encoded:  # an unreadable row does not reveal its key
-        return None
-    return db.transact(lambda tr: read_config(tr.snapshot, queue)).key.decode(encoded)
+def _key_type(db: OpenDatabase, queue: str) -> KeyType:
+    return db.transact(lambda tr: read_config(tr.snapshot, queue)).key
+
+
+def _key(keys: KeyType, encoded: bytes) -> Any:
+    """The decoded key; None for an unreadable row, which does not reveal its key."""
+    return keys.decode(encoded) if encoded else None
 
 
 def _facts(failure: KeyFailure) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import typer
 import cq
 from cq.app import App
 from cq.cli.shared import completion
-from cq.cli.shared.output import answer, print_json, print_table, say
+from cq.cli.shared.output import print_json, print_table, say
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase, close
@@ -107,8 +107,11 @@ class Options:
         return _open(self.url, read_only=True)
 
     def answer(self, text: str, **fields: Any) -> None:
-        """Print the answer of the command: the text for people, or with `--json` the fields."""
-        answer(self.json, text, **fields)
+        """Print the answer of the command: the text for people, or with `--json` the fields as a line of JSON."""
+        if self.json:
+            print_json(fields)
+        else:
+            say(text)
 
     def print_list(
         self,

@@ -49,8 +49,8 @@ def is_read() -> bool:
     return sys.stdout not in _unread
 
 
-def _write(text: str | bytes) -> None:
-    """Write text or bytes to standard output; without effect if its reader has ended. Raises `OSError`."""
+def print_document(text: str | bytes) -> None:
+    """Print escaped text, or bytes, without changes; without effect if the reader has ended. Raises `OSError`."""
     try:
         typer.echo(text, nl=False)
     except BrokenPipeError:
@@ -64,13 +64,13 @@ def print_rich(*shown: Any) -> None:
     with console.capture() as captured:
         for each in shown:
             console.print(each, soft_wrap=not console.is_terminal)
-    _write(captured.get())
+    print_document(captured.get())
 
 
 def print_json(value: Any) -> None:
     """Print one line of JSON, in ASCII if standard output is not Unicode."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-    _write((json_text(value) if encoding.startswith("utf") else json_module.dumps(value)) + "\n")
+    print_document((json_text(value) if encoding.startswith("utf") else json_module.dumps(value)) + "\n")
 
 
 def as_word(value: Any) -> str:
@@ -91,15 +91,7 @@ def json_text(value: Any) -> str:
 
 def say(message: str) -> None:
     """Print a line for people on standard output, made printable."""
-    _write(printable(message) + "\n")
-
-
-def answer(json: bool, text: str, **fields: Any) -> None:
-    """Print the answer of a command: the text for people, or the fields as a line of JSON."""
-    if json:
-        print_json(fields)
-    else:
-        say(text)
+    print_document(printable(message) + "\n")
 
 
 def print_line(json: bool, **fields: Any) -> None:
@@ -112,21 +104,16 @@ def print_line(json: bool, **fields: Any) -> None:
 
 def print_words(*values: Any) -> None:
     """Print a line of data on standard output, with tabs between the values."""
-    _write("\t".join(map(as_word, values)) + "\n")
+    print_document("\t".join(map(as_word, values)) + "\n")
 
 
 def print_bytes(data: bytes) -> None:
     """Print the bytes of a file; a terminal gets its lines as printable text."""
     if sys.stdout.isatty():
         text = data.decode(errors="backslashreplace")
-        _write("".join(f"{escaped(line)}\n" for line in text.removesuffix("\n").split("\n")))
+        print_document("".join(f"{escaped(line)}\n" for line in text.removesuffix("\n").split("\n")))
     else:
-        _write(data)
-
-
-def print_document(text: str) -> None:
-    """Print text on standard output without changes; the caller has escaped it."""
-    _write(text)
+        print_document(data)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
