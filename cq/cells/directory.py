@@ -151,33 +151,21 @@ class Directory:
 
         return transact(self.db, begin)
 
-    def switch(self, user: Any, before: Record) -> None:
-        """Record that a user is in the target of the move, if the record is still `before`."""
-        target = before.target
-        if target is None:
-            raise ValueError(f"user {user!r} is not being moved")
+    def advance(self, user: Any, before: Record, after: Record) -> None:
+        """Record that a move has reached its next step, `after`, if the user's record is still `before`."""
         encoded = keys.encoded_user(user)
 
-        def change(tr: Transaction) -> None:
+        def advance(tr: Transaction) -> None:
             if _read_record(tr, user) != before:
                 return
-            _count_user(tr, encoded, before.cell, -1)
-            _count_user(tr, encoded, target, 1)
-            moved = Record(target, before.epoch + 1, source=before.cell)
-            tr.set(keys.record(encoded), moved.to_bytes())
-
-        transact(self.db, change)
-
-    def end_move(self, user: Any, before: Record) -> None:
-        """Remove a completed move, if the user's record is still `before`."""
-        encoded = keys.encoded_user(user)
-
-        def end(tr: Transaction) -> None:
-            if _read_record(tr, user) == before:
-                tr.set(keys.record(encoded), Record(before.cell, before.epoch).to_bytes())
+            if after.cell != before.cell:
+                _count_user(tr, encoded, before.cell, -1)
+                _count_user(tr, encoded, after.cell, 1)
+            tr.set(keys.record(encoded), after.to_bytes())
+            if not after.is_moving:
                 tr.clear(keys.moving(encoded))
 
-        transact(self.db, end)
+        transact(self.db, advance)
 
 
 def checked_cell(name: str, url: str, weight: int) -> Cell:

@@ -99,14 +99,14 @@ class UserMove:
                     f"{record.cell!r}: write users' data only through Cells.transact(), and move the user again"
                 )
             transact(target_db, lambda tr: self._finish_copy(tr, arriving, tries))
-        self._directory.switch(self._user, record)
+        self._directory.advance(self._user, record, Record(target, record.epoch + 1, source=record.cell))
 
     def _clear_source(self, record: Record, source: str) -> None:
         """Do steps 6 and 7."""
         db = self._stores[source]
         while transact(db, lambda tr: self._clear_some(tr, record.epoch)):
             pass
-        self._directory.end_move(self._user, record)
+        self._directory.advance(self._user, record, Record(record.cell, record.epoch))
 
     # The fences
 

@@ -33,16 +33,18 @@ class _SnapshotOnly:
         self.get, self.set = tr.snapshot.get, tr.set
 
 
-@cells.replaces("cq.cells.directory.Directory.switch", seed=11)
-def switches_a_user_again(_: Any, self: Any, user: Any, before: Record) -> None:
+@cells.replaces("cq.cells.directory.Directory.advance", seed=11)
+def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, after: Record) -> None:
     """A mover that was late says where the user is, whatever has come to pass meanwhile."""
-    encoded, target = cellkeys.encoded_user(user), str(before.target)
+    if before.target is None:
+        advance(self, user, before, after)
+        return
+    encoded = cellkeys.encoded_user(user)
 
     def change(tr: Any) -> None:
         directory._count_user(tr, encoded, before.cell, -1)
-        directory._count_user(tr, encoded, target, 1)
-        moved = Record(target, before.epoch + 1, source=before.cell)
-        tr.set(cellkeys.record(encoded), moved.to_bytes())
+        directory._count_user(tr, encoded, after.cell, 1)
+        tr.set(cellkeys.record(encoded), after.to_bytes())
 
     transact(self.db, change)
 
