@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -60,9 +59,7 @@ class ClusterStore:
 
     def after(self) -> dict[str, Callable[[], str]]:
         """The checks of the open cluster."""
-        checks = {
-            name: partial(self._checked, check) for name, check in status_checks(client_version).items()
-        }
+        checks = {name: self._checked(check) for name, check in status_checks(client_version).items()}
         return {"versions": self._versions, **checks, "clock": self._clock}
 
     def of_queue(self, name: str, space: Space) -> dict[str, Callable[[], str]]:
@@ -70,8 +67,8 @@ class ClusterStore:
         begin, end = map(space.key, QueueKeys(name).all_rows())
         return {f"shards of {name}": lambda: shards(self.db, begin, end)}
 
-    def _checked(self, check: Callable[[Cluster], str]) -> str:
-        return check(read_cluster(self.db))
+    def _checked(self, check: Callable[[Cluster], str]) -> Callable[[], str]:
+        return lambda: check(read_cluster(self.db))
 
     def _cluster_file(self) -> str:
         check_cluster_file(self._path)

@@ -283,15 +283,14 @@ def _about_buckets(queue: QueueStatus, concurrency: int) -> list[Remark]:
     late = queue.oldest_seconds is not None and queue.oldest_seconds > _LATE_SECONDS
     if late and queue.waiting_buckets == buckets and concurrency > buckets:
         wanted = min(MAX_BUCKETS, 1 << (concurrency - 1).bit_length())
-        advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
-        text = f"buckets that wait: all {buckets:,}, and workers could run {concurrency:,} passes at once: {advice}"
-        return [_remark(Finding.BUCKETS, queue.name, text)]
-    if buckets > _FEW_BUCKETS and queue.rows >= _MANY_ROWS and queue.bytes < _SMALL_ROW * queue.rows:
+        text = f"buckets that wait: all {buckets:,}, and workers could run {concurrency:,} passes at once"
+    elif buckets > _FEW_BUCKETS and queue.rows >= _MANY_ROWS and queue.bytes < _SMALL_ROW * queue.rows:
         size, wanted = queue.bytes // queue.rows, max(_FEW_BUCKETS, buckets // 4)
-        advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
-        text = f"rows are of {size:,} bytes only, so adds would cost less with fewer buckets: {advice}"
-        return [_remark(Finding.BUCKETS, queue.name, text)]
-    return []
+        text = f"rows are of {size:,} bytes only, so adds would cost less with fewer buckets"
+    else:
+        return []
+    advice = f"`cq rebucket {queue.name} --buckets {wanted}`"
+    return [_remark(Finding.BUCKETS, queue.name, f"{text}: {advice}")]
 
 
 def _of_export(name: str, export: ExportStatus) -> list[Remark]:

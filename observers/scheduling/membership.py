@@ -94,19 +94,12 @@ class Membership:
         self.every = every
         self._db, self._clock, self._versions = db, clock, clock_of(db)
         self._key = worker(self.id)
-        self._roles, self._beats = frozenset(roles), 0
-        named = frozenset(queues) or None
-        self.me = Member(
-            self.id,
-            b"",
-            every,
-            self._roles,
-            kinds_of(self._roles),
-            named,
-            socket.gethostname(),
-            os.getpid(),
-            MemberReport(),
-        )
+        self._beats = 0
+        mine, named = frozenset(roles), frozenset(queues) or None
+        host, pid = socket.gethostname(), os.getpid()
+        # With all of its roles, even while it beats without them, see `_limited`.
+        self._whole = Member(self.id, b"", every, mine, kinds_of(mine), named, host, pid, MemberReport())
+        self.me = self._whole
         self._seen: dict[bytes, _Seen] = {}
         self.others: list[Member] = []
         self._shape: object = None
@@ -121,8 +114,7 @@ class Membership:
         """
         self._beats += 1
         every = self.every / _BUSY if is_busy or self._beats <= _FIRST_BEATS else self.every
-        kinds = kinds_of(self._roles)
-        self.me = _limited(replace(self.me, roles=self._roles, kinds=kinds, report=report, every=every))
+        self.me = _limited(replace(self._whole, report=report, every=every))
         began = runtime.monotonic()
         members, self.version = transact_versioned(self._db, self._beat)
         self._versions.observe(self.version, began)
