@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
@@ -234,7 +234,7 @@ def _export(db: OpenDatabase, queue: str) -> str:
     from cq.observers.sql.check import check
 
     found = find_export(db, queue)
-    try:
+    with closing(found.reporting):
         try:
             with found.reporting.reading():
                 pass
@@ -246,8 +246,6 @@ def _export(db: OpenDatabase, queue: str) -> str:
         with found.reporting.reading() as (conn, dialect):
             check(conn, dialect, found.definition, queue)
         return f"{found.reporting}: the tables are as expected"
-    finally:
-        found.reporting.close()
 
 
 def _outboxes(db: OpenDatabase, queues: list[str]) -> Iterator[_AskedSystem]:
@@ -291,11 +289,9 @@ def _outbox_tables(db: OpenDatabase) -> Iterator[_AskedSystem]:
 
 def _forward(db: OpenDatabase, queue: str) -> str:
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
-    exporter = forward_exporter(db, config, next(each for each in config.observers if each.name == FORWARD))
-    try:
+    observer = next(each for each in config.observers if each.name == FORWARD)
+    with closing(forward_exporter(db, config, observer)) as exporter:
         return exporter.check_receiver()
-    finally:
-        exporter.close()
 
 
 def _sink(db: OpenDatabase, queue: str) -> str:
