@@ -17,6 +17,7 @@ import cq
 from cq.cli.shared.settings import store_in_file
 from cq.combiners import BUILT_IN
 from cq.config.queue import queue_names, read_config
+from cq.keys import cell as keys
 from cq.keys.queue import valid_name
 from cq.store import OpenDatabase, close, located, space_at
 from cq.store.api import TransactionRead
@@ -46,8 +47,6 @@ def queues_and_feeds(ctx: typer.Context) -> list[str]:
 
 def cells(ctx: typer.Context) -> list[str]:
     """The names of all cells of the directory."""
-    from cq.keys import cell as keys
-
     return _read(ctx, lambda tr: [keys.cell_of(row.key) for row in tr.get_range(*keys.cells())])
 
 

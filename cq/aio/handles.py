@@ -7,6 +7,7 @@ the place of the store's. Type checkers and editors see the arguments and result
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cq.aio.calls import Call, run
@@ -37,6 +38,7 @@ class Awaited(Generic[S, P, T]):
     def __get__(
         self, handle: Any, owner: Any = None
     ) -> Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]]:
+        @wraps(self._method)
         def call(store: _Store, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
             return run(self._method, handle.sync, store.sync, *args, **kwargs)
 
@@ -53,6 +55,7 @@ class Iterated(Generic[S, P, T]):
     def __get__(
         self, handle: Any, owner: Any = None
     ) -> Callable[Concatenate[AsyncDatabase, P], AsyncRange[T]]:
+        @wraps(self._method)
         def call(db: AsyncDatabase, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRange[T]:
             return AsyncRange(Call(self._method, handle.sync, db.sync, *args, **kwargs))
 

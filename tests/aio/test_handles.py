@@ -41,7 +41,11 @@ def test_a_handle_has_every_method(handle: type, synchronous: type) -> None:
 
     assert made == {name for name in methods if (synchronous, name) not in NOT_FOR_TASKS}
     for name in made:
-        assert vars(handle)[name].__doc__ == getattr(synchronous, name).__doc__
+        # `help` shows these, of the class and of a handle.
+        assert (
+            vars(handle)[name].__doc__ == getattr(handle, name).__doc__ == getattr(synchronous, name).__doc__
+        )
+        assert inspect.signature(getattr(handle, name)) == inspect.signature(getattr(synchronous, name))
 
 
 def test_a_queue_is_added_to_and_read(
