@@ -6,9 +6,12 @@ import secrets
 import socket
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
+
+import apsw
 
 import cq
 from cq.admin.configure import change, requested
@@ -28,6 +31,16 @@ from cq.windows.pending import read_pending_updates
 
 STAGING: Final = Limits(repack_bytes=0)
 """For passes that stage what they fold, instead of leaving it as rows."""
+
+
+def copy_store(store: Path, copy: Path) -> None:
+    """Make a backup of an embedded store that may be in use, by the SQLite that this process uses it with."""
+    with (
+        closing(apsw.Connection(str(store))) as source,
+        closing(apsw.Connection(str(copy))) as target,
+        target.backup("main", source, "main") as backup,
+    ):
+        backup.step()
 
 
 def code_of(db: Any, name: str, app: App | None = None) -> QueueCode:

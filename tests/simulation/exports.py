@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -33,6 +32,7 @@ from cq.observers.sql.configured import Export
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
+from tests.helpers import copy_store
 from tests.simulation.actors import WorkerPool
 from tests.simulation.application import SUMS
 from tests.simulation.hub import Process
@@ -215,11 +215,7 @@ class Exports(Scenario):
         """Make a backup of the store, or restore the latest one."""
         copy = self.folder / "store-copy.db"
         if self._saved is None or self.hub.rng.random() < 0.5:
-            with (
-                closing(sqlite3.connect(self.path_of(STORE))) as source,
-                closing(sqlite3.connect(copy)) as target,
-            ):
-                source.backup(target)
+            copy_store(self.path_of(STORE), copy)
             self._saved, self._saved_clock = self.sums.copy(), self.hub.clock + self.hub.jumped
             self.trace("the store is saved")
             return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -22,15 +21,16 @@ from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import encoded_key
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
+from cq.observers.exporters import export_tasks
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
-from cq.observers.sql.configured import Export, export_tasks, find_export
+from cq.observers.sql.configured import Export, find_export
 from cq.observers.sql.exporter import SqlExporter
 from cq.observers.sql.progress import ProgressTables
 from cq.observers.sql.rebuild import rebase, rebuild
 from cq.store.transact import transact
-from tests.helpers import stored
+from tests.helpers import copy_store, stored
 from tests.observers.export.exporthelpers import entries_aside, waits, with_settings
 from tests.observers.sql.sqlhelpers import Compared, add, combine, configure, problems, sql, table_of, work
 
@@ -253,10 +253,7 @@ class TestFirstUse:
 def copied(db: Any, folder: Path) -> Path:
     """A backup of the embedded store."""
     backup = folder / "backup.db"
-    source, target = sqlite3.connect(folder / "test.db"), sqlite3.connect(backup)
-    source.backup(target)
-    source.close()
-    target.close()
+    copy_store(folder / "test.db", backup)
     return backup
 
 

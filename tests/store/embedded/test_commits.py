@@ -6,9 +6,11 @@ import errno
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -349,6 +351,21 @@ def test_a_busy_file_is_worth_a_retry_in_all_its_kinds(code: int, expected: int)
 
     assert found.code == expected
     assert "store.db" in str(found)
+
+
+def test_a_log_that_python_s_own_sqlite_has_removed_is_noticed(path: Path) -> None:
+    """It knows nothing of the connections of another SQLite in its process, so it takes its own for the last one."""
+    with Database(path) as db:
+        db[b"a"] = b"1"
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("SELECT count(*) FROM kv").fetchone()
+        for _ in range(2):
+            with pytest.raises(FDBError, match="was removed while the store was in use"):
+                db[b"a"] = b"2"
+    with Database(path) as again:
+        assert again[b"a"] == b"1"
+        again[b"a"] = b"3"
+        assert again[b"a"] == b"3"
 
 
 def refuse_writes_of(length: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import (
     COMMIT_UNKNOWN_RESULT,
+    IO_ERROR,
     NOT_COMMITTED,
     TRANSACTION_TIMED_OUT,
     FDBError,
@@ -38,6 +39,7 @@ from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.engine.applier import Applier
 from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
 from cq.store.embedded.engine.wal import Checkpointer
+from cq.store.embedded.file.file import log_identity
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots.latest_version import LatestVersion
 from cq.store.embedded.snapshots.snapshots import leak
@@ -56,6 +58,11 @@ _PATIENCE_SECONDS = 0.1
 
 _TRIM_SECONDS = 0.5
 
+
+_LOST = (
+    "the log of {} was removed while the store was in use, so nothing was committed: close the store and open it "
+    "again; a process that has it open must not also open it by Python's sqlite3, and no program may remove its files"
+)
 
 _NO_CHANGES = Changes()
 _NO_READS = ReadSet()
@@ -145,6 +152,7 @@ class Committer:
         self._connection = connection
         self._lock = lock
         self._latest = latest
+        self._log_file = log_identity(lock.store)
         self._checkpointer = Checkpointer(connection, lock)
         self._log = ConflictLog()
         self._queue: deque[CommitRequest] = deque()
@@ -312,6 +320,12 @@ class Committer:
         written = work.finish()
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.group.version, written))
         self._trim()
+        # SQLite removes its log with the last connection. Python's own SQLite does not know of the connections of
+        # another one in its process: it would remove a log in use, and later commits would be lost without an error.
+        if log_identity(self._lock.store) != self._log_file:
+            self._roll_back()
+            self._results = [(request, IO_ERROR, _LOST.format(self._lock.store)) for request in group]
+            return
         self._lock.announce(work.group.version, changes_metadata=work.changes_metadata)
         self._results = results
         try:

@@ -160,6 +160,7 @@ def connect_first(path: Path, connect: Callable[..., apsw.Connection]) -> apsw.C
             check_content(path, look)
             connection = connect(cache_kib=WRITER_CACHE_KIB)
             connection.execute("PRAGMA journal_mode = WAL")  # a copy of the file may have lost this mode
+            connection.execute("SELECT 1 FROM commits LIMIT 1").fetchone()  # the first read opens the log
     except StoreError:
         if connection is not None:
             connection.close()
@@ -228,6 +229,14 @@ def _schema_rows(tables: dict[str, str]) -> set[tuple[str, ...]]:
 def log_of(path: Path) -> Path:
     """The log of the store at a path."""
     return path.with_name(f"{path.name}-wal")
+
+
+def log_identity(path: Path) -> handles.FileId | None:
+    """The identity of the log of the store at a path; None: it does not exist."""
+    try:
+        return identify(log_of(path))
+    except FileNotFoundError:
+        return None
 
 
 def has_log(path: Path) -> bool:
