@@ -11,8 +11,9 @@ from cq.config.queue import TOTALS, ObserverConfig, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers import distinct, window_totals
-from cq.observers.export import queue as export
-from cq.observers.export.spec import export_spec
+from cq.observers.export.queue import add_changes
+from cq.observers.export.spec import EXPORTERS, export_spec
+from cq.observers.exporters import export_tasks
 from cq.observers.feeds import observer as feedobserver
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.forward import observer as forward
@@ -21,7 +22,6 @@ from cq.observers.kafka import observer as kafka
 from cq.observers.kafka.observer import kafka_spec
 from cq.observers.scheduling.members import ROLES
 from cq.observers.scheduling.task import Task
-from cq.observers.sql.configured import export_tasks
 from cq.observers.top import index
 from cq.observers.top.publisher import publishers
 from cq.observers.webhook import observer as webhook
@@ -31,10 +31,7 @@ from cq.store.api import Database
 _Tasks = Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task] | None]
 _TASKS: Final[Mapping[str, tuple[str, _Tasks]]] = {
     "top": ("publish", publishers),
-    "export": ("export", export_tasks),
-    "forward": ("export", forward.forward_tasks),
-    webhook.NAME: ("export", webhook.webhook_tasks),
-    kafka.NAME: ("export", kafka.kafka_tasks),
+    **dict.fromkeys(EXPORTERS, ("export", export_tasks)),
 }
 """{kind: (role, function)}. The function returns a worker's tasks: an empty list if this process cannot do them,
 None if the observer needs no tasks."""
@@ -66,10 +63,10 @@ def _top(score: bool, group: bool | str, **settings: Any) -> ObserverSpec:
 
 FACTORIES: Final[Mapping[str, Factory]] = {
     "top": _checked(index.observer, "top", _top),
-    "export": _checked(export.observer, "export", export_spec),
+    "export": _checked(add_changes("export"), "export", export_spec),
     "forward": _checked(forward.observer, "forward", forward_spec),
-    webhook.NAME: _checked(webhook.observer, webhook.NAME, webhook_spec),
-    kafka.NAME: _checked(kafka.observer, kafka.NAME, kafka_spec),
+    webhook.NAME: _checked(add_changes(webhook.NAME), webhook.NAME, webhook_spec),
+    kafka.NAME: _checked(add_changes(kafka.NAME), kafka.NAME, kafka_spec),
     "feed": _checked(feedobserver.observer, "feed", feed_spec),
     distinct.NAME: _checked(distinct.observer, distinct.NAME, distinct.distinct),
     TOTALS: window_totals.observer,

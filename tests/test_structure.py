@@ -64,8 +64,8 @@ observers/webhook
 observers/kafka
 observers/feeds
 observers/distinct.py observers/window_totals.py
+observers/exporters.py
 observers/builtin.py
-observers/sinks.py
 observers/visits.py
 observers/monitoring
 observers/tasks

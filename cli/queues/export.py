@@ -20,9 +20,9 @@ from cq.errors import NotInStore
 from cq.keys.export import ExportKeys
 from cq.observers.export.rows import decoded_keys
 from cq.observers.export.state import entries_aside
+from cq.observers.exporters import has_sink, opened_sink
 from cq.observers.monitoring.export_status import ExportStatus, export_queues, export_status
 from cq.observers.sink.operate import Sink
-from cq.observers.sinks import has_sink, opened_sink
 from cq.observers.sql.configured import Export, find_export
 from cq.observers.verify.queue import WAIT_SECONDS
 from cq.plain_text import utc_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from cq.errors import CqError
 from cq.keys.export import SEQUENCE_BYTES
@@ -21,6 +21,8 @@ after a crash, after another worker was slow, or if another entry of the batch c
 
 CLOSED: Final = b"\xff" * SEQUENCE_BYTES
 """The progress of an epoch that a rebuild or rebase has ended: no entry has a higher sequence."""
+BATCH_BYTES: Final = 500_000
+BATCH_ENTRIES: Final = 5_000
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
 _WINDOW: Final = 10_000  # exported entries
@@ -133,13 +135,30 @@ class KeptExporter(ABC):
 
     Attributes:
         resumes: whether a stopped export continues by itself once `check` passes; else after a rebuild or rebase only.
+        batch_bytes, batch_entries: the maximum bytes of stored entries in a batch, about, and their maximum number.
+        width: how many of a queue's buckets are exported at once; None: all.
+        signal: called with the name of each completed step, for tests.
     """
 
     resumes = True
+    batch_bytes = BATCH_BYTES
+    batch_entries = BATCH_ENTRIES
+    signal: Callable[[str], object] = staticmethod(lambda point: None)
+
+    @property
+    def width(self) -> int | None:
+        return None
 
     @abstractmethod
     def __call__(self, batch: ExportBatch) -> None:
         """Export a batch; raises `CannotExport`, `ExportFailed`, `OutdatedBatch` or `ExportStopped`."""
+
+    @abstractmethod
+    def check_settings(self) -> str:
+        """Return the line for operators once `check` passes, which names the other system; does not connect to it.
+
+        Raises `ExportFailed` or `InvalidConfiguration` if an address, a secret or a package is missing or malformed.
+        """
 
     @abstractmethod
     def check(self, batches: Sequence[ExportBatch]) -> None:
@@ -185,13 +204,31 @@ class FencedExporter(KeptExporter):
             self._store_was_set_back(batch, progress)
         return True
 
+    @property
     @abstractmethod
-    def _target_was_set_back(self, batch: ExportBatch) -> None:
-        """Raise `ExportStopped`: the other database lacks changes that were exported."""
+    def target(self) -> str:
+        """The other database, as messages name it."""
 
     @abstractmethod
-    def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
-        """Raise `ExportStopped`: the other database has changes that this store lacks."""
+    def advice(self, queue: str) -> str:
+        """What an operator can do after the export has stopped."""
+
+    def _target_was_set_back(self, batch: ExportBatch) -> NoReturn:
+        raise ExportStopped(
+            f"{self.target} lacks changes that queue {batch.queue!r} has exported: it was set back or emptied, or is "
+            f"not the one exported to before. {self.advice(batch.queue)}"
+        )
+
+    def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> NoReturn:
+        if progress == CLOSED:
+            raise ExportStopped(
+                f"the export of queue {batch.queue!r} was taken over, or ended by a rebuild or rebase that this store "
+                f"has no record of. {self.advice(batch.queue)}"
+            )
+        raise ExportStopped(
+            f"{self.target} has changes of queue {batch.queue!r} that this store does not have: the store was set "
+            f"back. {self.advice(batch.queue)}"
+        )
 
 
 class PoisonEntryIsolator:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from cq.app import Factory
 from cq.arguments import repeatable
 from cq.config.queue import QueueConfig
 from cq.encoding.hashing import bucket_of
@@ -19,10 +20,10 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, version_of
 from cq.keys.export import ExportKeys, versionstamp_of
 from cq.observer import Change, ObserverFunction
 from cq.observers.export.rows import ExportEntry, encoded_keys, pack
-from cq.observers.export.spec import NAME, check_alone
+from cq.observers.export.spec import check_alone
 from cq.store.api import Transaction, TransactionRead
 
-__all__ = ["BUCKETS", "ExportEntry", "ExportQueue", "observer", "oldest_versions"]
+__all__ = ["BUCKETS", "ExportEntry", "ExportQueue", "add_changes", "oldest_versions"]
 
 BUCKETS: Final = 8
 """Number of buckets of every export queue, which never changes; each of them can be exported in parallel."""
@@ -81,20 +82,19 @@ class ExportQueue:
             tr.set_versionstamped_value(self.keys.notification(bucket), INCOMPLETE_VERSIONSTAMP)
 
 
-def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
-    """A change observer that adds every change of a queue to the export queue of the same name."""
-    return add_changes(config, NAME, generation)
+def add_changes(name: str) -> Factory:
+    """The factory of an observer of this name that adds every change of a queue to the export queue of its name.
 
-
-def add_changes(config: QueueConfig, name: str, generation: int) -> ObserverFunction:
-    """The function of an observer of this name that adds every change of a queue to its export queue.
-
-    Raises `InvalidConfiguration` if the queue has another observer that fills its export queue.
+    It raises `InvalidConfiguration` if the queue has another observer that fills its export queue.
     """
-    check_alone(config, name)
-    queue = ExportQueue(config.name, generation=generation)
 
-    def export(tr: Transaction, changes: list[Change]) -> None:
-        queue.add_many(tr, [(change.key, change.new) for change in changes])
+    def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
+        check_alone(config, name)
+        queue = ExportQueue(config.name, generation=generation)
 
-    return export
+        def export(tr: Transaction, changes: list[Change]) -> None:
+            queue.add_many(tr, [(change.key, change.new) for change in changes])
+
+        return export
+
+    return observer

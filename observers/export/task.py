@@ -19,9 +19,12 @@ from typing import Final
 from cq import runtime
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
+from cq.errors import InvalidConfiguration
 from cq.keys import INCOMPLETE_VERSIONSTAMP, after
 from cq.keys.export import ExportKeys
 from cq.observers.export.batch import (
+    BATCH_BYTES,
+    BATCH_ENTRIES,
     ExportBatch,
     Exporter,
     ExportFailed,
@@ -30,7 +33,7 @@ from cq.observers.export.batch import (
     OutdatedBatch,
     PoisonEntryIsolator,
 )
-from cq.observers.export.failure_note import STOPPED_SECONDS, NotedTask
+from cq.observers.export.failure_note import STOPPED_SECONDS, FailureNote, NotedTask
 from cq.observers.export.keeper import Keeper
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.rows import QueuedEntries, ReadLimits, read_entries
@@ -49,8 +52,6 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.sizes import fitting
 from cq.store.transact import transact
 
-BATCH_BYTES: Final = 500_000
-BATCH_ENTRIES: Final = 5_000
 _ERROR_BYTES: Final = 1_500
 """Maximum bytes of an entry set aside, in addition to its key and value; most of them are the error."""
 AHEAD_SECONDS: Final = 1.0
@@ -259,32 +260,35 @@ def _size(entry: AsideEntry) -> int:
 
 
 def kept_tasks(
-    db: Database,
-    config: QueueConfig,
-    observer: ObserverConfig,
-    exporter: KeptExporter,
-    *,
-    width: int | None = None,
+    db: Database, config: QueueConfig, observer: ObserverConfig, make: Callable[[], KeptExporter]
 ) -> list[Task]:
     """The tasks for an export queue that an observer of a queue fills: the keeper first, then one for each bucket.
 
-    Notifies the keeper, so that it checks both databases when a worker starts.
+    Notifies the keeper, so that it checks both databases when a worker starts. If this process lacks an address, a
+    secret or a package, returns no tasks and stores the failure: other workers may have them.
 
     Args:
         db: a database of either store.
         config: the observed queue; the export queue has the same name.
         observer: the observer that fills the export queue.
-        exporter: shared by all tasks.
-        width: how many buckets are exported at once; None: all.
+        make: makes the exporter, which all tasks share.
     """
     keys = ExportKeys(config.name)
+    try:
+        exporter = make()
+        exporter.check_settings()
+    except (ExportFailed, InvalidConfiguration) as error:
+        FailureNote(db, keys, None).give_up(f"export of queue {config.name!r}", error)
+        return []
     transact(db, lambda tr: wake_keeper(tr, keys))
-    keeper = Keeper(db, config.name, exporter, observer)
-    buckets = [
-        ExportTask(db, config.name, bucket, exporter, generation=observer.generation, width=width)
-        for bucket in range(BUCKETS)
-    ]
-    return [keeper, *buckets]
+    tasks: list[Task] = [Keeper(db, config.name, exporter, observer)]
+    for bucket in range(BUCKETS):
+        task = ExportTask(
+            db, config.name, bucket, exporter, generation=observer.generation, width=exporter.width
+        )
+        task.batch_bytes, task.batch_entries = exporter.batch_bytes, exporter.batch_entries
+        tasks.append(task)
+    return tasks
 
 
 def exporter_tasks(db: Database, name: str, exporter: Exporter) -> list[Task]:

@@ -73,10 +73,21 @@ class ForwardExporter(FencedExporter):
             progress = transact(self._database(), lambda tr: self._progress(tr.snapshot, batch.bucket))  # noqa: B023
             self._may_apply(self._own(batch), progress)
 
+    @property
+    def target(self) -> str:
+        return f"the store in ${self._url_env}"
+
+    def advice(self, queue: str) -> str:
+        return f"Forward it from all stores into another queue than {self._into.name!r}, to start again"
+
+    def check_settings(self) -> str:
+        self.check_url()
+        return f"queue {self._into.name!r} of {self.target} takes it"
+
     def check_receiver(self) -> str:
         """Check the receiving store and queue; returns a line that names them. Raises as `check` does."""
         transact(self._database(), self._check_queue)
-        return f"queue {self._into.name!r} of the store in ${self._url_env} takes it"
+        return self.check_settings()
 
     def close(self) -> None:
         with self._opening:
@@ -122,35 +133,20 @@ class ForwardExporter(FencedExporter):
         if generation > self._generation:
             raise ExportFailed(
                 f"a forward of queue {self._config.name!r} later than this worker's has begun: if this error persists, "
-                f"the store was set back. {self._advice()}"
+                f"the store was set back. {self.advice(self._config.name)}"
             )
         if generation == self._generation or not progress:
             return progress
         if not resolve(self._config.combiner.name).is_idempotent:
             raise ExportStopped(
                 f"queue {self._config.name!r} was forwarded into {self._into.name!r} before; forwarding all of its "
-                f"values again would count them twice. {self._advice()}"
+                f"values again would count them twice. {self.advice(self._config.name)}"
             )
         return b""
 
     def _own(self, batch: ExportBatch) -> ExportBatch:
         """The batch, without a position of an earlier generation: another export may have cleared its entries."""
         return batch if generation_of(batch.cleared) == self._generation else replace(batch, cleared=b"")
-
-    def _target_was_set_back(self, batch: ExportBatch) -> None:
-        raise ExportStopped(
-            f"the store in ${self._url_env} lacks updates that queue {batch.queue!r} has "
-            f"forwarded: it was set back or emptied, or is not the one forwarded to before. {self._advice()}"
-        )
-
-    def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
-        raise ExportStopped(
-            f"the store in ${self._url_env} has updates of queue {batch.queue!r} that this "
-            f"store does not have: this store was set back. {self._advice()}"
-        )
-
-    def _advice(self) -> str:
-        return f"Forward it from all stores into another queue than {self._into.name!r}, to start again"
 
     # The receiving store
 

@@ -16,15 +16,10 @@ from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
 from cq.errors import InvalidConfiguration
 from cq.keys import check_name
-from cq.keys.export import ExportKeys
 from cq.observer import Change, ObserverFunction, ObserverSpec
-from cq.observers.export.batch import ExportFailed
-from cq.observers.export.failure_note import FailureNote
 from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import check_alone, checked_env
-from cq.observers.export.task import kept_tasks
 from cq.observers.forward.exporter import ForwardExporter
-from cq.observers.scheduling.task import Task
 from cq.store.api import Database, Transaction
 
 NAME: Final = "forward"
@@ -79,20 +74,6 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
         queue.add_many(tr, pairs)
 
     return forward
-
-
-def forward_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """The tasks of a worker for a forwarded queue: the keeper, and one for each bucket.
-
-    If this process lacks the receiving store's URL, returns no tasks and stores the failure: other workers may have it.
-    """
-    exporter = forward_exporter(db, config, observer)
-    try:
-        exporter.check_url()
-    except ExportFailed as error:
-        FailureNote(db, ExportKeys(config.name), None).give_up(f"export of queue {config.name!r}", error)
-        return []
-    return kept_tasks(db, config, observer, exporter)
 
 
 def forward_exporter(db: Database, config: QueueConfig, observer: ObserverConfig) -> ForwardExporter:

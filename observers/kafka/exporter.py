@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cq.observers.export.batch import CannotExport, ExportBatch, ExportStopped
 from cq.observers.kafka.client import KafkaTopic, TopicMessage
-from cq.observers.sink.exporter import SentPosition, SinkExporter, advice, in_json
+from cq.observers.sink.exporter import SentPosition, SinkExporter, in_json
 
 STORE, QUEUE, BUCKET = "cq-store", "cq-queue", "cq-bucket"
 POSITION, PREVIOUS, SWEEP = "cq-position", "cq-previous", "cq-sweep"
@@ -29,12 +29,7 @@ class KafkaExporter(SinkExporter):
         store: the id of the store.
         queue: the name of the queue.
         topic: the topic.
-
-    Attributes:
-        signal: called with the name of each completed step, for tests.
     """
-
-    signal: Callable[[str], object] = staticmethod(lambda point: None)
 
     def __init__(self, store: bytes, queue: str, topic: KafkaTopic) -> None:
         self._queue = queue
@@ -101,7 +96,7 @@ class KafkaExporter(SinkExporter):
         try:
             call()
         except ExportStopped as error:
-            raise ExportStopped(f"{error}. {advice(self._queue)}") from None
+            raise ExportStopped(f"{error}. {self.advice(self._queue)}") from None
 
 
 def _text(content: Any) -> bytes:

@@ -23,6 +23,7 @@ from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfigura
 from cq.keys.outbox import OutboxKeys
 from cq.observers.export.batch import ExportFailed
 from cq.observers.export.spec import NAME
+from cq.observers.exporters import opened_sink
 from cq.observers.forward.observer import NAME as FORWARD
 from cq.observers.forward.observer import forward_exporter
 from cq.observers.kafka.observer import NAME as KAFKA
@@ -38,7 +39,6 @@ from cq.observers.monitoring.findings import (
 )
 from cq.observers.monitoring.store_overview import Overview, overview
 from cq.observers.outbox.state import OutboxSettings
-from cq.observers.sinks import opened_sink
 from cq.observers.sql.configured import find_export
 from cq.observers.webhook.observer import NAME as WEBHOOK
 from cq.store import OpenDatabase, located, space_at

@@ -45,23 +45,15 @@ class SinkExporter(KeptExporter):
     resumes = False
 
     @abstractmethod
-    def check_settings(self) -> str:
-        """Return the line for operators once `check` passes, which names the sink; does not connect to it.
-
-        Raises `ExportFailed` if an address or a secret is missing or malformed.
-        """
-
-    @abstractmethod
     def positions(self, batches: Sequence[ExportBatch]) -> list[SentPosition]:
         """Check the sink; returns its positions that differ from those of these batches. Raises as `check`."""
 
-
-def advice(queue: str) -> str:
-    """What an operator can do after an export to a sink has stopped."""
-    return (
-        f"Repair the cause; then `cq export rebase {queue}` continues from here, "
-        f"and `cq export rebuild {queue}` sends all values again"
-    )
+    def advice(self, queue: str) -> str:
+        """What an operator can do after the export has stopped."""
+        return (
+            f"Repair the cause; then `cq export rebase {queue}` continues from here, "
+            f"and `cq export rebuild {queue}` sends all values again"
+        )
 
 
 def in_json(entries: Sequence[ExportEntry]) -> list[dict[str, Any]]:

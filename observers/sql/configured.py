@@ -1,4 +1,4 @@
-"""The configured export of a queue: its table, its database, and the tasks of a worker.
+"""The configured export of a queue: its table, its database, and its exporter.
 
 Functions here import SQLAlchemy when they need it: commands without exports must start without that delay.
 """
@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.store_id import ensure_store_id
-from cq.errors import InvalidConfiguration, NotInStore
-from cq.keys.export import ExportKeys
-from cq.observers.export.batch import ExportFailed
+from cq.errors import NotInStore
 from cq.observers.export.spec import NAME
-from cq.observers.scheduling.task import Task
 from cq.store.api import Database
 from cq.store.transact import transact
 
 if TYPE_CHECKING:
     from cq.observers.sql.engine import ReportingDatabase
+    from cq.observers.sql.exporter import SqlExporter
     from cq.observers.sql.table import TableDefinition
 
 
@@ -74,22 +72,9 @@ def _export(
     return Export(config, observer, reporting, definition, ensure_store_id(db))
 
 
-def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """The tasks of a worker for a queue's export: the keeper, which is notified now, and one for each bucket.
-
-    If this process lacks the export's columns, or the reporting database's URL or driver, returns no tasks and stores
-    the failure: other workers may have them. Other queues, and this queue's passes, are not affected.
-    """
-    from cq.observers.export.failure_note import FailureNote
-    from cq.observers.export.task import kept_tasks
+def sql_exporter(db: Database, config: QueueConfig, observer: ObserverConfig) -> SqlExporter:
+    """The exporter into the table of a queue; raises `ExportFailed` if this process lacks the export's columns."""
     from cq.observers.sql.exporter import SqlExporter
 
-    try:
-        export = _export(db, config, observer)
-        export.reporting.check_url()
-        exporter = SqlExporter(export.reporting, export.definition, export.store)
-    except (ExportFailed, InvalidConfiguration) as error:
-        FailureNote(db, ExportKeys(config.name), None).give_up(f"export of queue {config.name!r}", error)
-        return []
-    width = 1 if export.reporting.serializes_writes else None
-    return kept_tasks(db, config, observer, exporter, width=width)
+    export = _export(db, config, observer)
+    return SqlExporter(export.reporting, export.definition, export.store)

@@ -7,7 +7,7 @@ progress. If either database was set back, the export stops, and the operator de
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,12 +38,7 @@ class SqlExporter(FencedExporter):
         reporting: the reporting database.
         definition: the table.
         store: the id of the store with the export queue.
-
-    Attributes:
-        signal: called with the name of each completed step, for tests.
     """
-
-    signal: Callable[[str], object] = staticmethod(lambda point: None)
 
     def __init__(self, reporting: ReportingDatabase, definition: TableDefinition, store: bytes) -> None:
         self.reporting = reporting
@@ -65,6 +60,25 @@ class SqlExporter(FencedExporter):
                 self._prepared.clear()  # check the tables again before the next batch: one may have been dropped
             raise
         self.signal("committed")
+
+    @property
+    def target(self) -> str:
+        return f"the reporting database ({self.reporting})"
+
+    @property
+    def width(self) -> int | None:
+        """One bucket at a time in a database that writes one transaction after the other."""
+        return 1 if self.reporting.serializes_writes else None
+
+    def advice(self, queue: str) -> str:
+        return (
+            f"`cq export rebuild {queue}` exports everything again; "
+            f"`cq export rebase {queue}` continues from here, if both databases are known to agree"
+        )
+
+    def check_settings(self) -> str:
+        self.reporting.check_url()
+        return f"{self.target} has the table {str(self.definition)!r}"
 
     def close(self) -> None:
         self.reporting.close()
@@ -172,24 +186,6 @@ class SqlExporter(FencedExporter):
                 f"table, or take it over with `cq export rebuild {queue}`"
             )
 
-    def _target_was_set_back(self, batch: ExportBatch) -> None:
-        raise ExportStopped(
-            f"the reporting database ({self.reporting}) lacks changes that queue "
-            f"{batch.queue!r} has exported: it was set back or emptied, or is not the one exported to before. "
-            f"{_advice(batch.queue)}"
-        )
-
-    def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
-        if progress == CLOSED:
-            raise ExportStopped(
-                f"the export of queue {batch.queue!r} was taken over, or ended by a rebuild or rebase that this store "
-                f"has no record of. {_advice(batch.queue)}"
-            )
-        raise ExportStopped(
-            f"the reporting database ({self.reporting}) has changes of queue {batch.queue!r} "
-            f"that this store does not have: the store was set back. {_advice(batch.queue)}"
-        )
-
     # From entries to rows
 
     def _coalesced(
@@ -220,10 +216,3 @@ class SqlExporter(FencedExporter):
             [row for entry, row in rows.values() if entry.value is not None],
             [row for entry, row in rows.values() if entry.value is None],
         )
-
-
-def _advice(queue: str) -> str:
-    return (
-        f"`cq export rebuild {queue}` exports everything again; "
-        f"`cq export rebase {queue}` continues from here, if both databases are known to agree"
-    )

@@ -10,7 +10,7 @@ every request, and gets some entries again after a crash.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from cq.observers.export.batch import (
     FencedExporter,
     OutdatedBatch,
 )
-from cq.observers.sink.exporter import SentPosition, SinkExporter, advice
+from cq.observers.sink.exporter import SentPosition, SinkExporter
 from cq.observers.webhook.client import Answer, Receiver
 from cq.observers.webhook.message import Source, message_id
 from cq.plain_text import printable
@@ -47,12 +47,12 @@ class WebhookExporter(SinkExporter, FencedExporter):
         source: the store, and the queue.
         generation: the observer's generation.
         receiver: the receiver.
-
-    Attributes:
-        signal: called with the name of each completed step, for tests.
     """
 
-    signal: Callable[[str], object] = staticmethod(lambda point: None)
+    # A request's JSON is larger than the stored entries. Many servers accept a body of 1 MB at most.
+    batch_bytes = 100_000
+    batch_entries = 1_000
+    target = "the receiver of the webhook"
 
     def __init__(self, source: Source, generation: int, receiver: Receiver) -> None:
         self._source = source
@@ -167,21 +167,9 @@ class WebhookExporter(SinkExporter, FencedExporter):
         return found
 
     def _refused(self, answer: Answer) -> ExportStopped:
-        return ExportStopped(f"{self._said(answer)}. {advice(self._source.queue)}")
+        return ExportStopped(f"{self._said(answer)}. {self.advice(self._source.queue)}")
 
     def _said(self, answer: Answer) -> str:
         text = printable(" ".join(answer.text.split())[:_SHOWN])
         why = ", a redirect, which is not followed" if 300 <= answer.status < 400 else ""
         return f"the receiver of the webhook answered {answer.status}{why}{f': {text}' if text else ''}"
-
-    def _target_was_set_back(self, batch: ExportBatch) -> None:
-        raise ExportStopped(
-            f"the receiver of the webhook lacks changes that queue {batch.queue!r} has "
-            f"exported: it was set back or emptied, or is not the one exported to before. {advice(self._source.queue)}"
-        )
-
-    def _store_was_set_back(self, batch: ExportBatch, progress: bytes) -> None:
-        raise ExportStopped(
-            f"the receiver of the webhook has changes of queue {batch.queue!r} that this "
-            f"store does not have: the store was set back. {advice(self._source.queue)}"
-        )

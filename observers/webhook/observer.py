@@ -1,17 +1,13 @@
-"""The observer that exports a queue to a webhook, its settings, and the tasks of a worker."""
+"""The settings of the observer that exports a queue to a webhook, and its exporter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.config.store_id import ensure_store_id
-from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers.export.queue import add_changes
+from cq.observer import ObserverSpec
 from cq.observers.export.spec import check_alone, checked_env
-from cq.observers.scheduling.task import Task
-from cq.observers.sink.tasks import BatchLimits, sink_tasks
 from cq.observers.webhook.client import HttpReceiver
 from cq.observers.webhook.exporter import WebhookExporter
 from cq.observers.webhook.message import Source
@@ -24,8 +20,6 @@ DEFAULT_URL_ENV: Final = "CQ_WEBHOOK_URL"
 """The default environment variable of the receiver's URL."""
 DEFAULT_SECRET_ENV: Final = "CQ_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
 """The default environment variable of the secret."""
-LIMITS: Final = BatchLimits(bytes=100_000, entries=1_000)
-"""Limits of a request, whose JSON is larger than the stored entries. Many servers accept a body of 1 MB at most."""
 
 
 def webhook_spec(url_env: str = DEFAULT_URL_ENV, *, secret_env: str = DEFAULT_SECRET_ENV) -> ObserverSpec:
@@ -44,16 +38,6 @@ def webhook_spec(url_env: str = DEFAULT_URL_ENV, *, secret_env: str = DEFAULT_SE
         "secret_env": checked_env(secret_env, DEFAULT_SECRET_ENV),
     }
     return ObserverSpec(NAME, VERSION, settings, check=lambda tr, config: check_alone(config, NAME))
-
-
-def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
-    """A change observer that adds every change of a queue to the export queue of the same name."""
-    return add_changes(config, NAME, generation)
-
-
-def webhook_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """The tasks of a worker for a queue's webhook, see `sink_tasks`."""
-    return sink_tasks(db, config, observer, webhook_exporter(db, config, observer), LIMITS)
 
 
 def webhook_exporter(db: Database, config: QueueConfig, observer: ObserverConfig) -> WebhookExporter:

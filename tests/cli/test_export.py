@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers.sql.configured import export_tasks, find_export
+from cq.observers.exporters import export_tasks
+from cq.observers.sql.configured import find_export
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Here

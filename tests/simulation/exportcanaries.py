@@ -16,14 +16,14 @@ exports = Canaries("exports")
 
 
 @exports.replaces(
-    "cq.observers.sql.exporter.SqlExporter._store_was_set_back", seed=7, only={"store set back"}
+    "cq.observers.export.batch.FencedExporter._store_was_set_back", seed=7, only={"store set back"}
 )
 def misses_a_store_set_back(*_: Any) -> None:
     """An exporter goes on when the progress is at an entry that the store does not know."""
 
 
 @exports.replaces(
-    "cq.observers.sql.exporter.SqlExporter._target_was_set_back", seed=10, only={"table set back"}
+    "cq.observers.export.batch.FencedExporter._target_was_set_back", seed=10, only={"table set back"}
 )
 def misses_a_table_set_back(*_: Any) -> None:
     """An exporter goes on when the store has cleared entries that the progress has not reached."""

@@ -18,8 +18,8 @@ from cq.encoding.hashing import bucket_of
 from cq.keys.export import ExportKeys
 from cq.observers.export import queue as export
 from cq.observers.export import state as exportstate
-from cq.observers.export import task as exporting
 from cq.observers.export.batch import (
+    BATCH_ENTRIES,
     CannotExport,
     ExportBatch,
     ExportFailed,
@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(db: Any, name: 
 
 def test_changes_are_added_blindly_a_row_and_a_notification_for_each_bucket(db: Any, name: str) -> None:
     """However many changes: they share rows of up to 8 kB."""
-    observe = export.observer(configured(db, name), {}, 1)
+    observe = export.add_changes("export")(configured(db, name), {}, 1)
     tr = Calls(db.create_transaction())
 
     observe(tr, [cq.Change(f"key {number}", number, number + 1) for number in range(1_000)])
@@ -192,7 +192,7 @@ def test_generations_are_exported_one_after_the_other(db: Any, name: str) -> Non
 def test_the_observer_adds_every_change(db: Any, name: str) -> None:
     cq.configure(db, name)
     config = transact(db, lambda tr: read_config(tr, name))
-    observe = export.observer(config, {}, 5)
+    observe = export.add_changes("export")(config, {}, 5)
     changes = [cq.Change("a", None, 1), cq.Change("b", 1, None)]
     transact(db, lambda tr: observe(tr, changes))
     kept = Kept()
@@ -590,4 +590,4 @@ def rows(db: Any, name: str) -> list[bytes]:
 
 
 def test_the_modules_constants_are_what_the_documentation_says() -> None:
-    assert (BUCKETS, exporting.BATCH_ENTRIES) == (8, 5_000)
+    assert (BUCKETS, BATCH_ENTRIES) == (8, 5_000)

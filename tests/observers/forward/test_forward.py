@@ -18,8 +18,9 @@ from cq.observers.builtin import FACTORIES
 from cq.observers.export.queue import BUCKETS
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
+from cq.observers.exporters import export_tasks
 from cq.observers.forward.exporter import ForwardExporter
-from cq.observers.forward.observer import DEFAULT_ENV, NAME, forward_spec, forward_tasks
+from cq.observers.forward.observer import DEFAULT_ENV, NAME, forward_spec
 from cq.observers.monitoring.export_status import export_status
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
@@ -89,7 +90,7 @@ def exporter_of(db: Any) -> tuple[ForwardExporter, int]:
     """The exporter of a queue, and its generation."""
     config = configured(db, QUEUE)
     observer = next(each for each in config.observers if each.name == NAME)
-    keeper: Any = forward_tasks(db, config, observer)[0]
+    keeper: Any = export_tasks(db, config, observer)[0]
     return keeper._exporter, observer.generation
 
 
@@ -446,7 +447,7 @@ def test_a_receiving_store_that_was_set_back_stops_the_forward(stores: Stores) -
     add(db, QUEUE, {"home": 1})
     drain(db)
     restore(stores.central, before)
-    assert "stopped: the store in $CQ_FORWARD_URL lacks updates" in problem(db)
+    assert "stopped: the store in $CQ_FORWARD_URL lacks changes" in problem(db)
 
     cq.configure(stores.central, "anew")
     put_built_in(db, configured(db, QUEUE), forward_spec("anew"))
@@ -460,7 +461,7 @@ def test_another_receiving_store_stops_the_forward(stores: Stores) -> None:
     stores.use("other")
     add(db, QUEUE, {"home": 1})
 
-    assert "is not the one forwarded to before. Forward it from all stores into another" in problem(db)
+    assert "is not the one exported to before. Forward it from all stores into another" in problem(db)
     stores.use("central")
     drain(db)
     assert values(stores.central) == {"home": 6}
@@ -474,7 +475,7 @@ def test_a_store_that_was_set_back_stops_its_forward(stores: Stores) -> None:
     restore(db, before)
     add(db, QUEUE, {"home": 2})
 
-    assert "that this store does not have: this store was set back" in problem(db)
+    assert "that this store does not have: the store was set back" in problem(db)
     assert values(stores.central) == {"home": 6}
 
 

@@ -16,6 +16,7 @@ from cq.keys.export import ExportKeys
 from cq.observers.builtin import FACTORIES, observer_tasks
 from cq.observers.export.batch import ExportBatch, ExportFailed, ExportStopped
 from cq.observers.export.state import entries_aside
+from cq.observers.exporters import opened_sink
 from cq.observers.forward.observer import forward_spec
 from cq.observers.kafka import client
 from cq.observers.kafka.client import KafkaTopic, TopicMessage
@@ -24,7 +25,6 @@ from cq.observers.kafka.observer import DEFAULT_ENV, kafka_exporter, kafka_spec
 from cq.observers.kafka.settings import FIXED, read_settings
 from cq.observers.monitoring.diagnosis import doctor
 from cq.observers.monitoring.export_status import export_status
-from cq.observers.sinks import opened_sink
 from cq.testing import drain
 from tests.cli.conftest import Cli, Here, cli, here
 from tests.helpers import add, combine_all, configured

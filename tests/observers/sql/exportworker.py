@@ -11,7 +11,8 @@ from typing import Any
 
 import cq
 from cq.observers.export.task import ExportTask
-from cq.observers.sql.configured import export_tasks, find_export
+from cq.observers.exporters import export_tasks
+from cq.observers.sql.configured import find_export
 from cq.observers.sql.exporter import SqlExporter
 from tests.observers.export.exporthelpers import with_settings
 

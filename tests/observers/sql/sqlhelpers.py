@@ -10,16 +10,17 @@ import cq
 from cq.admin.backfill import publish_generations
 from cq.observers.export import queue as export
 from cq.observers.export.spec import export_spec
+from cq.observers.exporters import export_tasks
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql.check import init
-from cq.observers.sql.configured import Export, export_tasks, find_export
+from cq.observers.sql.configured import Export, find_export
 from cq.observers.sql.table import columns_of
 from cq.observers.sql.verify import TableCheck
 from cq.store.transact import transact
 from cq.verify.verification import Verification
 from tests.helpers import combine_all
 
-FACTORIES = {"export": export.observer}
+FACTORIES = {"export": export.add_changes("export")}
 
 
 def configure(

@@ -26,11 +26,12 @@ from cq.keys.export import ExportKeys, first_sequence, generation_of
 from cq.observers.export.batch import CannotExport, ExportFailed
 from cq.observers.export.spec import export_spec
 from cq.observers.export.task import ExportTask
+from cq.observers.exporters import export_tasks
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.sql import verify as sqlverify
 from cq.observers.sql.check import init
-from cq.observers.sql.configured import Export, export_tasks, find_export
+from cq.observers.sql.configured import Export, find_export
 from cq.observers.sql.dialects.dialect import CannotConvert
 from cq.observers.sql.dialects.mysql import Mysql
 from cq.observers.sql.dialects.postgresql import Postgresql

@@ -27,8 +27,9 @@ from cq.observers.export.rows import encoded_key
 from cq.observers.export.spec import export_spec
 from cq.observers.export.state import read_failures
 from cq.observers.export.task import ExportTask
+from cq.observers.exporters import export_tasks
 from cq.observers.scheduling.runner import DONE
-from cq.observers.sql.configured import Export, export_tasks, find_export
+from cq.observers.sql.configured import Export, find_export
 from cq.observers.sql.exporter import SqlExporter
 from cq.store.transact import transact
 from tests.observers.export.exporthelpers import entries_aside, notified, waits

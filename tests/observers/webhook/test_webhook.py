@@ -29,17 +29,17 @@ from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.export.spec import NAME as EXPORT
 from cq.observers.export.state import ExportStop, stop
 from cq.observers.export.task import ExportTask
+from cq.observers.exporters import export_tasks, opened_sink
 from cq.observers.forward.observer import forward_spec
 from cq.observers.monitoring.diagnosis import doctor
 from cq.observers.monitoring.export_status import export_status
 from cq.observers.sink.exporter import SentPosition
-from cq.observers.sinks import opened_sink
 from cq.observers.sql.check import init
 from cq.observers.sql.configured import find_export
 from cq.observers.webhook import client
 from cq.observers.webhook.client import HttpReceiver, retry_seconds
 from cq.observers.webhook.exporter import LONGEST_RETRY_SECONDS
-from cq.observers.webhook.observer import webhook_spec, webhook_tasks
+from cq.observers.webhook.observer import webhook_spec
 from cq.observers.webhook.signing import read_secrets, signed_headers
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
@@ -95,7 +95,7 @@ def change(db: Any, **updates: int) -> None:
 def step(db: Any) -> str:
     """One step of the keeper and of each bucket's task; returns the state."""
     config = configured(db, QUEUE)
-    tasks = webhook_tasks(db, config, config.observers[0])
+    tasks = export_tasks(db, config, config.observers[0])
     for task in tasks:
         task.run()
     for task in tasks:
@@ -161,7 +161,7 @@ class TestRequests:
         config = configured(db, QUEUE)
         task = next(
             each
-            for each in webhook_tasks(db, config, config.observers[0])
+            for each in export_tasks(db, config, config.observers[0])
             if isinstance(each, ExportTask) and transact(db, lambda tr: tr.get(each.notification).present())  # noqa: B023
         )
         assert task.run() > 0
@@ -222,7 +222,7 @@ class TestSigning:
         monkeypatch.delenv(SECRET_ENV)
         cq.configure(db, QUEUE, observers=[webhook_spec()])
         config = configured(db, QUEUE)
-        assert webhook_tasks(db, config, config.observers[0]) == []
+        assert export_tasks(db, config, config.observers[0]) == []
         assert "neither $CQ_WEBHOOK_SECRET nor $CQ_WEBHOOK_SECRET_FILE is set" in state(db)
 
 
@@ -443,7 +443,7 @@ class TestAnswers:
         config = configured(db, QUEUE)
         with serving(lambda request, body: (status, b""), headers=lambda: {"Retry-After": header}) as url:
             monkeypatch.setenv(URL_ENV, url)
-            keeper = webhook_tasks(db, config, config.observers[0])[0]
+            keeper = export_tasks(db, config, config.observers[0])[0]
             assert least <= keeper.run() <= most
             keeper.end()
         assert state(db).startswith(f"failing: ExportFailed: the receiver of the webhook answered {status}")
@@ -535,7 +535,7 @@ class TestSetBack:
         cq.configure(db, QUEUE, observers=[webhook_spec()])
         change(db, a=1)
         config = configured(db, QUEUE)
-        tasks = webhook_tasks(db, config, config.observers[0])
+        tasks = export_tasks(db, config, config.observers[0])
         for task in tasks:
             if isinstance(task, ExportTask):
                 task._clear = lambda tr, read: None  # type: ignore[method-assign]
@@ -596,7 +596,7 @@ class TestSetBack:
             received.commit()
         asked = len(kept.messages)
         config = configured(db, QUEUE)
-        keeper = webhook_tasks(db, config, config.observers[0])[0]
+        keeper = export_tasks(db, config, config.observers[0])[0]
         assert isinstance(keeper, Keeper)
         assert keeper.run() > 0
         assert "lacks changes" in keeper.problem

@@ -1,26 +1,43 @@
-"""The exports of queues to sinks: webhooks and topics of Kafka, for operators."""
+"""The exporters of all configured exports, their tasks for workers, and for operators, the exports to sinks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.errors import NotInStore
+from cq.observers.export import spec as sql
+from cq.observers.export.batch import KeptExporter
+from cq.observers.export.task import kept_tasks
+from cq.observers.forward import observer as forward
 from cq.observers.kafka import observer as kafka
+from cq.observers.scheduling.task import Task
 from cq.observers.sink.exporter import SinkExporter
 from cq.observers.sink.operate import Sink
+from cq.observers.sql.configured import sql_exporter
 from cq.observers.webhook import observer as webhook
 from cq.store.api import Database, TransactionRead
 from cq.store.transact import transact
 
-_EXPORTERS: Final[Mapping[str, Callable[[Database, QueueConfig, ObserverConfig], SinkExporter]]] = {
+_SINKS: Final[Mapping[str, Callable[[Database, QueueConfig, ObserverConfig], SinkExporter]]] = {
     webhook.NAME: webhook.webhook_exporter,
     kafka.NAME: kafka.kafka_exporter,
 }
+_EXPORTERS: Final[Mapping[str, Callable[[Database, QueueConfig, ObserverConfig], KeptExporter]]] = {
+    sql.NAME: sql_exporter,
+    forward.NAME: forward.forward_exporter,
+    **_SINKS,
+}
 """{name of the observer: function that makes its exporter}."""
+
+
+def export_tasks(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
+    """The tasks of a worker for an export of a queue, see `kept_tasks`."""
+    return kept_tasks(db, config, observer, partial(_EXPORTERS[observer.name], db, config, observer))
 
 
 @contextmanager
@@ -42,7 +59,7 @@ def opened_sink(db: Database, queue: str, *, url_env: str | None = None) -> Iter
         )
     if url_env is not None:
         observer = replace(observer, settings={**observer.settings, "url_env": url_env})
-    exporter = _EXPORTERS[observer.name](db, config, observer)
+    exporter = _SINKS[observer.name](db, config, observer)
     try:
         yield Sink(db, config, observer, exporter)
     finally:
@@ -55,4 +72,4 @@ def has_sink(tr: TransactionRead, queue: str) -> bool:
 
 
 def _observer_of(config: QueueConfig) -> ObserverConfig | None:
-    return next((each for each in config.observers if each.name in _EXPORTERS), None)
+    return next((each for each in config.observers if each.name in _SINKS), None)
