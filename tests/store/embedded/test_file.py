@@ -208,29 +208,53 @@ def test_the_schema_of_a_store_is_not_trusted(db: Database) -> None:
         assert connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
 
 
-def test_rows_of_a_wrong_type_are_damage(path: Path) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE kv SET v = 5 WHERE k = ?",
+        "UPDATE kv SET v = 'text' WHERE k = ?",
+        "UPDATE kv SET v = CAST(x'ff' AS TEXT) WHERE k = ?",
+    ],
+)
+def test_rows_of_a_wrong_type_are_damage(path: Path, statement: str) -> None:
     make_store(path)
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE kv SET v = 5 WHERE k = ?", (b"key00007",))
+    connection.execute(statement, (b"key00007",))
     connection.commit()
     connection.close()
+    words = r"damaged \(a row of it is not made of bytes\): restore"
     with Database(path) as db:
         assert db[b"key00006"] == bytes(100)
-        with pytest.raises(FDBError, match=r"damaged \(a row of it is not made of bytes\): restore"):
+        with pytest.raises(FDBError, match=words):
             db.get(b"key00007")
-        with pytest.raises(FDBError, match=r"damaged \(a row of it is not made of bytes\): restore"):
+        with pytest.raises(FDBError, match=words):
             db.get_range(b"", b"\xff")
+        for operation in (db.add, db.byte_max):
+            with pytest.raises(FDBError, match=words):
+                operation(b"key00007", b"\x01")
+            db[b"a"] = b"1"  # the failed commit fails no other one
+        db[b"key00007"] = b"repaired"
+        assert db[b"key00007"] == b"repaired"
 
 
-def test_a_log_of_commits_that_is_damaged_fails_commits_clearly(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("'abc'", "its log of commits is malformed"),
+        ("CAST(x'ff' AS TEXT)", "a row of it is not made of bytes"),
+    ],
+)
+def test_a_log_of_commits_that_is_damaged_fails_commits_clearly(
+    path: Path, statement: str, words: str
+) -> None:
     make_store(path)
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE commits SET writes = 'abc'")
+    connection.execute(statement)
     connection.commit()
     connection.close()
     with Database(path) as db:
         assert db[b"key00006"] == bytes(100)
-        with pytest.raises(FDBError, match=r"damaged \(its log of commits is malformed\): restore"):
+        with pytest.raises(FDBError, match=rf"damaged \({words}\): restore"):
             db[b"a"] = b"1"
 
 

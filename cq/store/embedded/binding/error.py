@@ -7,6 +7,7 @@ application may receive or pass to `on_error`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -122,32 +123,43 @@ _BUSY = frozenset({apsw.SQLITE_BUSY, apsw.SQLITE_LOCKED, apsw.SQLITE_PROTOCOL})
 _DAMAGED = frozenset({apsw.SQLITE_CORRUPT, apsw.SQLITE_NOTADB})
 
 
-def storage_error(error: apsw.Error, path: Path) -> FDBError:
-    """The FoundationDB error for an SQLite error: retryable for a busy file, not for a failing disk."""
+STORAGE_ERRORS: Final = (apsw.Error, UnicodeDecodeError)
+"""The errors of SQLite, and of text in another encoding in the place of bytes."""
+
+
+def not_bytes() -> apsw.Error:
+    """The error for a row with other values than bytes."""
+    return apsw.CorruptError("a row of it is not made of bytes")
+
+
+def storage_error(error: Exception, path: Path) -> FDBError:
+    """The FoundationDB error for one of `STORAGE_ERRORS`: retryable for a busy file, not for a failing disk."""
+    if isinstance(error, UnicodeDecodeError):
+        error = not_bytes()
     return FDBError(DATABASE_LOCKED if is_busy(error) else IO_ERROR, explain(error, path))
 
 
-def is_busy(error: apsw.Error) -> bool:
+def is_busy(error: Exception) -> bool:
     """Whether another connection locks the file for now."""
     return _kind(error) in _BUSY
 
 
-def is_full(error: apsw.Error) -> bool:
+def is_full(error: Exception) -> bool:
     """Whether the disk was full, so that the transaction was rolled back."""
     return _kind(error) == apsw.SQLITE_FULL
 
 
-def is_unwritten(error: apsw.Error) -> bool:
+def is_unwritten(error: Exception) -> bool:
     """Whether a failed COMMIT left no complete commit record, so that it cannot reappear after a crash."""
     return is_busy(error) or is_full(error) or _code(error) == apsw.SQLITE_IOERR_WRITE
 
 
-def is_damaged(error: apsw.Error) -> bool:
+def is_damaged(error: Exception) -> bool:
     """Whether the content of the file is wrong; also True for errors without a code of SQLite."""
     return _kind(error) in _DAMAGED or not _kind(error)
 
 
-def explain(error: apsw.Error, path: Path) -> str:
+def explain(error: Exception, path: Path) -> str:
     """A message with the fault of the file at `path` and the remedy."""
     if is_busy(error):
         return f"{path} is locked by a process that does not release it ({error}): look for a stopped process"
@@ -160,11 +172,11 @@ def explain(error: apsw.Error, path: Path) -> str:
     return f"{path} cannot be read or written ({error}): check whether its disk is full or fails"
 
 
-def _kind(error: apsw.Error) -> int:
+def _kind(error: Exception) -> int:
     """The primary result code, such as SQLITE_BUSY for SQLITE_BUSY_RECOVERY; 0 without a code."""
     return _code(error) & 0xFF
 
 
-def _code(error: apsw.Error) -> int:
+def _code(error: Exception) -> int:
     """The extended result code of SQLite; 0 for an error of another origin."""
     return getattr(error, "extendedresult", 0)

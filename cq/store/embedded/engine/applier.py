@@ -19,6 +19,7 @@ from cq.store.embedded.binding.atomic import (
     stamp,
     stamp_at,
 )
+from cq.store.embedded.binding.error import not_bytes
 from cq.store.embedded.writes.changes import CLEAR_RANGE, Changes, Mutation, StampedKey
 
 _FEW = 64
@@ -87,7 +88,11 @@ class Applier:
         if key in self._values:
             return self._values[key]
         row = self._connection.execute(_GET, (key,)).fetchone()
-        return None if row is None else row[0]
+        if row is None:
+            return None
+        if type(row[0]) is not bytes:
+            raise not_bytes()
+        return row[0]
 
     def _clear(self, begin: bytes, end: bytes) -> None:
         if len(self._values) > _FEW:

@@ -30,6 +30,7 @@ from cq.store.embedded.binding.error import (
     COMMIT_UNKNOWN_RESULT,
     IO_ERROR,
     NOT_COMMITTED,
+    STORAGE_ERRORS,
     TRANSACTION_TIMED_OUT,
     FDBError,
     is_unwritten,
@@ -245,7 +246,7 @@ class Committer:
             self._resolve_doubt()
             self._commit_group(group)
             self._lock.notify()
-        except apsw.Error as error:
+        except STORAGE_ERRORS as error:
             self._fail(group or self._next_group(), error)
         except BaseException:
             self._recover()
@@ -281,7 +282,7 @@ class Committer:
         while self._queue and self._queue[0].is_finished:
             self._queue.popleft()
 
-    def _fail(self, group: list[CommitRequest], error: apsw.Error, code: int = 0) -> None:
+    def _fail(self, group: list[CommitRequest], error: Exception, code: int = 0) -> None:
         """Set the results of a group that is not committed: `code`, or the code of the error."""
         self._roll_back()
         failure = storage_error(error, self._lock.store)

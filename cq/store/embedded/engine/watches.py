@@ -18,7 +18,13 @@ from typing import Any
 import apsw
 
 from cq.errors import StoreError
-from cq.store.embedded.binding.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, FDBError
+from cq.store.embedded.binding.error import (
+    IO_ERROR,
+    OPERATION_CANCELLED,
+    PLATFORM_ERROR,
+    STORAGE_ERRORS,
+    FDBError,
+)
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.uncommitted import Uncommitted
 from cq.store.embedded.engine.conflict_log import CommittedGroup
@@ -133,7 +139,7 @@ class Watches:
                 while self._serve_round(connection, listener):
                     time.sleep(self._pause)
             code = OPERATION_CANCELLED
-        except (apsw.Error, StoreError, OSError):
+        except (*STORAGE_ERRORS, StoreError, OSError):
             pass  # the watches fail with `IO_ERROR`
         finally:
             references: list[_Reference] = []

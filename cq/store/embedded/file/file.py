@@ -199,7 +199,7 @@ def check_content(path: Path, connection: apsw.Connection) -> None:
         _check_schema(path, connection)
         if connection.execute("SELECT max(version) + length(writes) FROM commits").get is None:
             raise apsw.CorruptError("it has no versions")
-        connection.execute("SELECT k, v FROM kv LIMIT 1").fetchone()
+        connection.execute("SELECT length(k), length(v) FROM kv LIMIT 1").fetchone()
     except apsw.SQLError as error:
         # A table or a column is missing, or SQLite does not know the format of the schema.
         raise apsw.CorruptError(str(error)) from error

@@ -23,7 +23,13 @@ import apsw
 
 from cq import runtime
 from cq.errors import StoreError
-from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError, storage_error
+from cq.store.embedded.binding.error import (
+    STORAGE_ERRORS,
+    TRANSACTION_TOO_OLD,
+    FDBError,
+    not_bytes,
+    storage_error,
+)
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.keys import METADATA_VERSION, Row, after
 from cq.store.embedded.snapshots.latest_version import LatestVersion
@@ -205,9 +211,12 @@ class SnapshotPool:
             # BEGIN alone takes no snapshot: the first read does, so the version is the version of the snapshot.
             connection.execute("BEGIN")
             version = connection.execute("SELECT max(version) FROM commits").get
-        except apsw.Error as error:
+        except STORAGE_ERRORS as error:
             self._discard(connection)
             raise storage_error(error, self.path) from error
+        except BaseException:  # after ^C, too, the connection counts no longer
+            self._discard(connection)
+            raise
         snapshot = self.snapshot_type(self, connection, version)
         # By identity, and without a lock: single operations on a dict are atomic.
         self._open[id(snapshot)] = snapshot
@@ -224,7 +233,7 @@ class SnapshotPool:
         connection = self._acquire()
         try:
             version, metadata = connection.execute(_GLANCE, (METADATA_VERSION,)).get
-        except apsw.Error as error:
+        except STORAGE_ERRORS as error:
             self._discard(connection)
             raise storage_error(error, self.path) from error
         self._keep_idle(connection)
@@ -367,7 +376,7 @@ class SnapshotPool:
 
 def damaged_row(path: Path) -> FDBError:
     """The error for a row with other values than bytes."""
-    return storage_error(apsw.CorruptError("a row of it is not made of bytes"), path)
+    return storage_error(not_bytes(), path)
 
 
 def leak(connection: apsw.Connection) -> None:
