@@ -238,10 +238,10 @@ def test_rows_of_a_wrong_type_are_damage(path: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("statement", "words"),
     [
-        ("'abc'", "its log of commits is malformed"),
-        ("CAST(x'ff' AS TEXT)", "a row of it is not made of bytes"),
+        ("UPDATE commits SET writes = 'abc'", "its log of commits is malformed"),
+        ("UPDATE commits SET writes = CAST(x'ff' AS TEXT)", "a row of it is not made of bytes"),
     ],
 )
 def test_a_log_of_commits_that_is_damaged_fails_commits_clearly(
