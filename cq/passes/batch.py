@@ -48,11 +48,20 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A step, the encoded keys whose updates it takes, and the bytes of these if staged or written as rows, about."""
+    """What a pass does with its rows.
+
+    Attributes:
+        step: the step.
+        wanted: the encoded keys whose updates it takes.
+        size: the bytes of these if staged or written as rows, about.
+        prefix: the updates before the first one of another key, and its place, as `_until` returns them; None: not
+            known.
+    """
 
     step: Step
     wanted: Collection[bytes]
     size: int = 0
+    prefix: tuple[Updates, tuple[Row, int] | None] | None = None
 
 
 @dataclass(slots=True)
@@ -173,9 +182,9 @@ def decide(batch: Batch, *, may_sort: bool) -> Decision:
     # Staged updates are older than all rows: as long as there are any, no update becomes a row.
     is_plain = plan.max_take is None and plan.limits.repack_bytes and not batch.state.staged
     if is_plain and not (is_all and batch.backlog.at_end):
-        folded = _keys_to_fold(batch)
-        if folded:
-            return Decision(Step.FOLD, folded, _fold_budget(batch).cost(folded))
+        fold = _decide_to_fold(batch)
+        if fold is not None:
+            return fold
         if may_sort and not batch.bucket.is_observed:
             return Decision(Step.SORT, ())
     if is_all:
@@ -200,7 +209,9 @@ def take(batch: Batch, decision: Decision) -> None:
             # Staged updates are older than the rows: a key must not be taken without them.
             wanted = {encoded for encoded in wanted if encoded in batch.staged}
     cut = _cut_by_periods(batch, decision)
-    if cut is not None or len(wanted) < len(batch.queued):
+    if cut is None and decision.prefix is not None:
+        batch.updates, batch.rest = decision.prefix
+    elif cut is not None or len(wanted) < len(batch.queued):
         batch.updates, batch.rest = _until(batch.rows, wanted, cut)
     else:
         batch.updates = batch.queued
@@ -289,8 +300,8 @@ def _most_periods(batch: Batch, decision: Decision) -> int:
     return max(1, len(decision.wanted) + room // (len(batch.bucket.config.fed) * each))
 
 
-def _keys_to_fold(batch: Batch) -> Collection[bytes]:
-    """The keys whose folded updates to write as rows again; none: it is no use, or there is no room.
+def _decide_to_fold(batch: Batch) -> Decision | None:
+    """Decide which updates to fold and write as rows again; None: folding is useless, or there is no room.
 
     Folding must make the updates far fewer, or they must be the whole backlog of a queue whose changes are heard: such
     a backlog may be reported only in passes that take all of it.
@@ -299,13 +310,15 @@ def _keys_to_fold(batch: Batch) -> Collection[bytes]:
     is_useful = shrinks_backlog(queued) or (batch.bucket.code.is_heard and batch.backlog.at_end)
     rows = _WriteBudget(UPDATE_BYTES, grown=0, most=batch.bucket.plan.limits.repack_bytes)
     if not is_useful or config.value.grows or not rows.has_room(queued):
-        return ()
+        return None
     budget = _fold_budget(batch)
     if budget.has_room(queued):
-        return queued
+        return Decision(Step.FOLD, queued, budget.cost(queued))
     some = budget.affordable(batch.rows, queued)
-    # Else the rows that they came from have no room for them, and a pass would stage them.
-    return some if shrinks_backlog(_until(batch.rows, some)[0]) else ()
+    prefix = _until(batch.rows, some)
+    if not shrinks_backlog(prefix[0]):
+        return None  # the rows that they came from have no room for them, and the pass would stage them
+    return Decision(Step.FOLD, some, budget.cost(some), prefix)
 
 
 def _fold_budget(batch: Batch) -> _WriteBudget:
