@@ -68,7 +68,9 @@ def array_head(length: int) -> bytes:
 
 
 def are_ints(encoded: Sequence[bytes]) -> bool:
-    """Whether each of these, none empty, is exactly one int of up to 64 bits."""
+    """Whether each of these, at least one and none empty, is exactly one int of up to 64 bits."""
+    if not _INT_BYTES[encoded[0][0]]:
+        return False  # most columns of other items are recognized by their first one
     lengths = map(_INT_BYTES.__getitem__, map(itemgetter(0), encoded))
     return list(lengths) == list(map(len, encoded))
 

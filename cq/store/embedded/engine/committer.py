@@ -40,7 +40,7 @@ from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.engine.applier import Applier
 from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
 from cq.store.embedded.engine.wal import Checkpointer
-from cq.store.embedded.file.file import log_identity
+from cq.store.embedded.file.file import log_identity, log_of
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots.latest_version import LatestVersion
 from cq.store.embedded.snapshots.snapshots import leak
@@ -153,7 +153,8 @@ class Committer:
         self._connection = connection
         self._lock = lock
         self._latest = latest
-        self._log_file = log_identity(lock.store)
+        self._log_path = log_of(lock.store)  # made once: each commit looks at it
+        self._log_file = log_identity(self._log_path)
         self._checkpointer = Checkpointer(connection, lock)
         self._log = ConflictLog()
         self._queue: deque[CommitRequest] = deque()
@@ -323,7 +324,7 @@ class Committer:
         self._trim()
         # SQLite removes its log with the last connection. Python's own SQLite does not know of the connections of
         # another one in its process: it would remove a log in use, and later commits would be lost without an error.
-        if log_identity(self._lock.store) != self._log_file:
+        if log_identity(self._log_path) != self._log_file:
             self._roll_back()
             self._results = [(request, IO_ERROR, _LOST.format(self._lock.store)) for request in group]
             return

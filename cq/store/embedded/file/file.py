@@ -231,10 +231,10 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def log_identity(path: Path) -> handles.FileId | None:
-    """The identity of the log of the store at a path; None: it does not exist."""
+def log_identity(log: Path) -> handles.FileId | None:
+    """The identity of the log at a path; None: it does not exist."""
     try:
-        return identify(log_of(path))
+        return identify(log)
     except FileNotFoundError:
         return None
 

@@ -103,9 +103,9 @@ class Snapshot:
                 raise FDBError(TRANSACTION_TOO_OLD)
             try:
                 return read(self._connection)
-            except apsw.Error as error:
+            except STORAGE_ERRORS as error:
                 raise storage_error(error, self._pool.path) from error
-            except (TypeError, UnicodeDecodeError):
+            except TypeError:
                 raise damaged_row(self._pool.path) from None
 
     def rows(
