@@ -12,7 +12,7 @@ from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option, seconds_of
 from cq.cli.shared.output import is_read, note, print_json, print_line, print_words
-from cq.config.rollup import duration
+from cq.durations import duration
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
 from cq.feeds.feed import Feed, FeedPage, Message
@@ -201,13 +201,7 @@ def _status_as_json(status: FeedStatus) -> dict[str, Any]:
 
 def _row(status: FeedStatus) -> list[str]:
     config = status.config
+    seconds = "" if config.keep_seconds is None else duration(config.keep_seconds)
     last = "" if config.keep_last is None else f"{config.keep_last:,}"
-    kept = ["yes" if config.numbers else "no", _duration(config.keep_seconds), last]
+    kept = ["yes" if config.numbers else "no", seconds, last]
     return [config.name, *kept, f"{status.to_deliver:,}", f"{status.to_number:,}"]
-
-
-def _duration(seconds: float | None) -> str:
-    """A duration in the format of `--keep`; empty for None."""
-    if seconds is None:
-        return ""
-    return duration(int(seconds)) if seconds == int(seconds) else f"{seconds:g}s"

@@ -12,7 +12,7 @@ import typer
 from cq.cli.shared.chart import MAX_LINES, line_chart, to_svg
 from cq.cli.shared.output import as_word
 from cq.config.queue import QueueConfig
-from cq.config.rollup import duration
+from cq.durations import duration
 from cq.errors import InvalidData
 
 _PARTS: Final[dict[str, Sequence[str]]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ import cq
 from cq.app import App
 from cq.cli.shared import completion
 from cq.cli.shared.output import print_json, print_table, say
+from cq.durations import seconds_in
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase, close
@@ -61,9 +61,6 @@ Queue = Annotated[str, argument("QUEUE", "Name of the queue.")]
 WORDS: Final = "JSON, but strings, bytes (base64), decimals and datetimes without quotes."
 """The syntax of keys and updates on the command line."""
 
-_NUMBER: Final = r"(?:\d+(?:\.\d+)?)"
-_PART: Final = rf"({_NUMBER})([smhd])"
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 opened: Final = ExitStack()
 """Closes the stores that the command opened."""
 
@@ -145,16 +142,16 @@ class AppOptions(Options):
         return None if self.app_path is None else _load_app(self.app_path)
 
 
-def seconds_of(duration: object) -> float:
+def seconds_of(given: object) -> float:
     """The seconds in a duration such as 90s, 10m, 1h30m or 30d; a plain number is seconds.
 
     Raises `typer.BadParameter`.
     """
-    text = str(duration)  # a default is a number
-    parts = re.findall(_PART, text) if re.fullmatch(f"(?:{_PART})+|{_NUMBER}", text) else None
-    if parts is None:
+    text = str(given)  # a default is a number
+    seconds = seconds_in(f"{text}s" if text[-1:].isdigit() else text)
+    if seconds is None:
         raise typer.BadParameter(f"expected a duration such as 90s, 10m, 1h30m or 30d, got: {text!r}")
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(text)
+    return seconds
 
 
 def duration_option(text: str, *names: str, least: float = 0) -> Any:

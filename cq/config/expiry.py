@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
+from cq.durations import MAX_SECONDS, duration
 from cq.encoding.codec import KeyType, brief
 from cq.errors import InvalidConfiguration
 
@@ -15,10 +16,8 @@ SLICE: Final = "slice"
 """Keys expire after the time in their last part, in milliseconds: the slices of a window."""
 SLICES: Final = 60
 """The default number of slices of a period."""
-MAX_SECONDS: Final = 100 * 366 * 24 * 3600
 LATEST: Final = (1 << 50) - 1
 """The latest time of an entry; later times in keys count as this one."""
-_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 class ExpirySpec(NamedTuple):
@@ -82,10 +81,7 @@ class ExpirySpec(NamedTuple):
         return 1000 if self.by == SLICE else 1
 
     def __str__(self) -> str:
-        left, text = self.period // self.ticks, ""
-        for unit, length in _UNITS:
-            text += f"{left // length}{unit}" if left >= length else ""
-            left %= length
+        text = duration(self.period / self.ticks)
         return text if self.by == UPDATE else f"{text} by {self.by}"
 
     def time_of_update(self, now: float) -> int:

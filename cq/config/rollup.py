@@ -7,12 +7,11 @@ to its levels what they take, each update in the period of its time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, NamedTuple, NoReturn
 
+from cq.durations import FOREVER, MAX_SECONDS, duration, is_seconds, seconds_of
 from cq.encoding.cbor import array_head, encode_ints
 from cq.encoding.codec import KeyType, brief
 from cq.errors import InvalidConfiguration
@@ -20,10 +19,6 @@ from cq.errors import InvalidConfiguration
 MAX_LEVELS: Final = 6
 LEVEL_KEY_BYTES: Final = 10
 """The most bytes that a key of a level has in addition to the queue's key: nine of the start, and one of the head."""
-MAX_SECONDS: Final = 100 * 366 * 86_400
-FOREVER: Final = "forever"
-_UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
-_PART: Final = re.compile(r"(\d+)([smhdw])")
 
 
 class RollUpLevel(NamedTuple):
@@ -59,7 +54,7 @@ class RollUpLevel(NamedTuple):
         return self.retention is not None and start + self.retention <= now // 1000
 
     def __str__(self) -> str:
-        return f"{duration(self.period)}:{FOREVER if self.retention is None else duration(self.retention)}"
+        return f"{duration(self.period)}:{duration(self.retention)}"
 
 
 class RollUp(NamedTuple):
@@ -93,7 +88,7 @@ class RollUp(NamedTuple):
         if len(self.levels) > MAX_LEVELS:
             raise InvalidConfiguration(f"expected at most {MAX_LEVELS} levels of a roll-up, got: {shown}")
         for level in self.levels:
-            if not _is_seconds(level.period) or not (level.retention is None or _is_seconds(level.retention)):
+            if not is_seconds(level.period) or not (level.retention is None or is_seconds(level.retention)):
                 raise InvalidConfiguration(f"expected durations of a second to 100 years, got: {shown}")
             if level.retention is not None and level.retention < level.period:
                 raise InvalidConfiguration(
@@ -187,7 +182,7 @@ class LevelOf(NamedTuple):
             return None
         queue, part, period, since = stored
         level = cls(queue, LevelPart(part), period, since)
-        is_valid = _is_seconds(period) if level.is_period else period == 0
+        is_valid = is_seconds(period) if level.is_period else period == 0
         if type(queue) is not str or type(since) is not int or not is_valid:
             raise ValueError("the source of a level has a wrong type or size")
         return level
@@ -221,47 +216,6 @@ def encoded_level_keys(key: KeyType, encoded: Sequence[bytes], starts: Sequence[
 def level_key_type(key: KeyType) -> KeyType:
     """The type of a level's keys."""
     return KeyType((*key.parts, "int"), is_tuple=True)
-
-
-def duration(seconds: int) -> str:
-    """A number of seconds, at least 1, as text: the longest unit that divides it.
-
-    >>> duration(90), duration(7_200)
-    ('90s', '2h')
-    """
-    unit, length = next((unit, length) for unit, length in _UNITS.items() if seconds % length == 0)
-    return f"{seconds // length}{unit}"
-
-
-def seconds_of(given: object) -> int:
-    """The whole seconds in `"90s"`, `"1h30m"`, `"2d"`, a number or a `timedelta`; raises `InvalidConfiguration`.
-
-    >>> seconds_of("1h30m"), seconds_of(60.0)
-    (5400, 60)
-    """
-    seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(seconds, str):
-        seconds = _seconds_in(seconds)
-    if type(seconds) is float and seconds.is_integer():
-        seconds = int(seconds)
-    if not _is_seconds(seconds):
-        raise InvalidConfiguration(
-            f"expected a duration of whole seconds such as 90s, 10m, 24h or 30d, got: {brief(given)}"
-        )
-    return seconds  # type: ignore[return-value]
-
-
-def _seconds_in(text: str) -> int | None:
-    """The seconds in text such as `"1h30m"`; None if it is no duration."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    units = {**_UNITS, "w": 7 * _UNITS["d"]}
-    return sum(int(number) * units[unit] for number, unit in parts)
-
-
-def _is_seconds(given: object) -> bool:
-    return type(given) is int and 0 < given <= MAX_SECONDS
 
 
 def _pairs(given: object) -> list[tuple[object, object]]:

@@ -15,7 +15,8 @@ from cq import runtime
 from cq.arguments import repeatable
 from cq.combiners import Combiner
 from cq.config.queue import QueueConfig
-from cq.config.rollup import RollUp, RollUpLevel, duration, level_key, level_key_type, seconds_of
+from cq.config.rollup import RollUp, RollUpLevel, level_key, level_key_type
+from cq.durations import duration, seconds_of
 from cq.encoding import codec
 from cq.errors import InvalidData, NotInStore
 from cq.keys import QueueKeys

@@ -10,8 +10,9 @@ from cq import runtime
 from cq.arguments import repeatable
 from cq.combiners import Combiner
 from cq.config.queue import QueueConfig, read_config
-from cq.config.rollup import RollUpLevel, seconds_of
+from cq.config.rollup import RollUpLevel
 from cq.config.window import WindowSpec, checked_time, milliseconds
+from cq.durations import seconds_of
 from cq.encoding.codec import shown
 from cq.errors import ConfigurationConflict, InvalidData, NotInStore, WrongType
 from cq.keys import QueueKeys

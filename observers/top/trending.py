@@ -7,8 +7,9 @@ from typing import Any, Generic, NamedTuple
 
 from cq import runtime
 from cq.config.queue import QueueConfig, read_config
-from cq.config.rollup import RollUpLevel, duration, key_without_time, seconds_of
+from cq.config.rollup import RollUpLevel, key_without_time
 from cq.config.window import WindowSpec, checked_time, milliseconds
+from cq.durations import duration, seconds_of
 from cq.errors import InvalidConfiguration, NotInStore
 from cq.observers.top.former import read_former
 from cq.observers.top.ranking import Ranking

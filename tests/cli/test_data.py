@@ -80,8 +80,8 @@ def test_an_audit_is_turned_on_and_off(here: Here) -> None:
 
 def test_an_expiry_is_turned_on_changed_and_off(here: Here) -> None:
     assert here("configure", "words", "--expire", "30d").out.endswith(", buckets 1, expire 30d\n")
-    assert here("configure", "words", "--expire", "1h30m", "--json").rows()[0]["expire"] == "1h30m"
-    assert here("configure", "words").out.endswith(", expire 1h30m\n")
+    assert here("configure", "words", "--expire", "1h30m", "--json").rows()[0]["expire"] == "90m"
+    assert here("configure", "words").out.endswith(", expire 90m\n")
     assert "expired" in here("status", "--wide").out
     assert here("configure", "words", "--no-expire", "--json").rows()[0]["expire"] is None
     assert "expired" not in here("status", "--wide").out

@@ -84,7 +84,7 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
     demo = cli.start("demo", "visits", "access.log", "--speed", "200", "--chart", "visits.svg", "--seed", "3")
     assert demo.stderr is not None
     assert demo.stderr.readline().startswith(
-        b"the replay takes about 7.9 minutes at 200 times the log's speed; "
+        b"the replay takes about 7 min 56 s at 200 times the log's speed; "
     )
     deadline = time.monotonic() + SECONDS
     while not read_places(demo_db)[0]:
@@ -110,9 +110,9 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
         (
             86_400,
             10.0,
-            "the replay takes about 2.4 hours at 10 times the log's speed; --speed 1000 takes about 87 seconds",
+            "the replay takes about 2 h 25 min at 10 times the log's speed; --speed 1000 takes about 1 min 27 s",
         ),
-        (864_000, 1_000.0, "the replay takes about 14 minutes at 1,000 times the log's speed"),
+        (864_000, 1_000.0, "the replay takes about 14 min 24 s at 1,000 times the log's speed"),
     ],
 )
 def test_a_long_replay_has_its_duration_and_a_faster_speed(

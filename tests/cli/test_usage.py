@@ -154,7 +154,16 @@ def test_every_command_prints_json_and_takes_a_store(path: tuple[str, ...]) -> N
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("10m", 600), ("1h30m", 5_400), ("2h", 7_200), ("30d", 2_592_000), ("1.5s", 1.5), ("5", 5)],
+    [
+        ("90s", 90),
+        ("10m", 600),
+        ("1h30m", 5_400),
+        ("2h", 7_200),
+        ("30d", 2_592_000),
+        ("1w", 604_800),
+        ("1.5s", 1.5),
+        ("5", 5),
+    ],
 )
 def test_durations_have_units_or_are_seconds(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds

@@ -11,12 +11,11 @@ from cq.config.rollup import (
     LEVEL_KEY_BYTES,
     LevelOf,
     RollUp,
-    duration,
     encoded_level_keys,
     level_key,
     level_key_type,
-    seconds_of,
 )
+from cq.durations import duration, seconds_of
 from cq.encoding.codec import KeyType
 from cq.errors import InvalidConfiguration
 
@@ -41,7 +40,7 @@ def test_a_roll_up_is_parsed(given: Any, text: str) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        *("1m", "1m:", ":2d", "1m:2d,", "1m:2x", "-1m:2d", "1m:2d:3d", "m:d", "0s:1d", "1.5m:1d"),
+        *("1m", "1m:", ":2d", "1m:2d,", "1m:2x", "-1m:2d", "1m:2d:3d", "m:d", "0s:1d", "1.5s:1d"),
         *("1m:30s", "1m:2d,90s:3d", "1m:2d,1m:3d", "1m:2d,1h:1d", "1m:forever,1h:60d", "1m:101000d"),
         "1s:1d,2s:1d,4s:1d,8s:1d,16s:1d,32s:1d,64s:1d",
         *(1, True, ["1m"], {"1m": 0.5}, {"1m": "ever"}, {None: "1d"}),

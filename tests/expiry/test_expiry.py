@@ -261,7 +261,7 @@ def test_expiry_is_switched_off_and_changed(db: Any, name: str, clock: Clock) ->
     clock.now = START + LONG
     drain(db, name)
     assert values(db, name) == {"a": 1}
-    assert configured(db, name).settings()["expire"] == "1h40m"
+    assert configured(db, name).settings()["expire"] == "100m"
 
     configured(db, name, expire=False)
     assert stored(db, ExpiryKeys(name).all()) == []

@@ -19,6 +19,7 @@ from cq.cli.demos.harness.roles import Steps
 from cq.cli.demos.visits.access_log import Visit
 from cq.cli.demos.visits.queues import VisitQueues
 from cq.config.window import MIN_SLICE_MS, WindowSpec
+from cq.durations import rough
 from cq.encoding import codec
 from cq.keys import prefix_end
 from cq.store.api import TransactionRead
@@ -83,19 +84,11 @@ class ReplayClock:
         span = last - self.first + self.window.width / 1000
         if span / self.speed < _LONG_SECONDS:
             return None
-        line = f"the replay takes about {_in_words(span / self.speed)} at {self.speed:,.0f} times the log's speed"
+        line = f"the replay takes about {rough(span / self.speed)} at {self.speed:,.0f} times the log's speed"
         faster = min(self.window.slice / MIN_SLICE_MS, max(_ROUND_SPEED, round(span / _LONG_SECONDS, -2)))
         if faster <= self.speed:
             return line
-        return f"{line}; --speed {faster:.0f} takes about {_in_words(span / faster)}"
-
-
-def _in_words(seconds: float) -> str:
-    """A duration in the largest unit of which it has at least two."""
-    for unit, name in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:,.2g} {name}"
-    return f"{seconds:,.0f} seconds"
+        return f"{line}; --speed {faster:.0f} takes about {rough(span / faster)}"
 
 
 def run_server(stop: Event, *, url: str, steps: Steps, pace: ReplayClock) -> None:

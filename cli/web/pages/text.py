@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from cq.durations import rough
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
 from cq.plain_text import escaped, utc_time
 
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _TICKS: Final = re.compile(r"`([^`]+)`")
 _MOST_CHARACTERS: Final = 2_000
@@ -34,17 +34,7 @@ def age(seconds: float | None) -> str:
     """
     if seconds is None:
         return NOTHING
-    if not _is_usual(seconds):
-        return UNUSUAL
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = int(seconds)
-    for place, (size, unit) in enumerate(_UNITS):
-        if whole >= size:
-            smaller, name = _UNITS[place + 1] if place + 1 < len(_UNITS) else (1, "s")
-            rest = whole % size // smaller
-            return f"{whole // size:,} {unit}" + (f" {rest} {name}" if rest else "")
-    return f"{seconds:.1f} s"
+    return rough(seconds) if _is_usual(seconds) else UNUSUAL
 
 
 def count(number: float) -> str:

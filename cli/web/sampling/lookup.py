@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import cq
 from cq.config.queue import QueueConfig, read_config
-from cq.config.rollup import duration
+from cq.durations import duration
 from cq.encoding.codec import ValueType
 from cq.encoding.json_values import key_from_word
 from cq.errors import CqError

@@ -1,0 +1,81 @@
+"""Durations as text, such as `90s`, `12h` and `1h30m`: parsed and printed."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final, TypeGuard
+
+from cq.encoding.codec import brief
+from cq.errors import InvalidConfiguration
+
+MAX_SECONDS: Final = 100 * 366 * 86_400
+FOREVER: Final = "forever"
+"""The text for a time without an end."""
+_UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_PARSED: Final = {"w": 7 * 86_400, **_UNITS}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_NAMES: Final = {"d": "d", "h": "h", "m": "min", "s": "s"}
+
+
+def seconds_in(text: str) -> float | None:
+    """The seconds in text such as `"90s"`, `"1h30m"`, `"2d"` or `"1.5s"`; None if it is no duration.
+
+    >>> seconds_in("1h30m"), seconds_in("1.5s"), seconds_in("soon")
+    (5400.0, 1.5, None)
+    """
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _PARSED[unit] for number, unit in parts)
+
+
+def seconds_of(given: object) -> int:
+    """The whole seconds in a duration as text, a number or a `timedelta`; raises `InvalidConfiguration`.
+
+    >>> seconds_of("1h30m"), seconds_of(60.0)
+    (5400, 60)
+    """
+    seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(seconds, str):
+        seconds = seconds_in(seconds)
+    if type(seconds) is float and seconds.is_integer():
+        seconds = int(seconds)
+    if not is_seconds(seconds):
+        raise InvalidConfiguration(
+            f"expected a duration of whole seconds such as 90s, 10m, 24h or 30d, got: {brief(given)}"
+        )
+    return seconds
+
+
+def is_seconds(given: object) -> TypeGuard[int]:
+    """Whether this is a whole number of seconds, from one second up to 100 years."""
+    return type(given) is int and 0 < given <= MAX_SECONDS
+
+
+def duration(seconds: float | None) -> str:
+    """The text of a number of seconds, in the longest unit that divides it; `forever` for None.
+
+    >>> duration(90), duration(7_200), duration(0.5), duration(None)
+    ('90s', '2h', '0.5s', 'forever')
+    """
+    if seconds is None:
+        return FOREVER
+    unit = next((unit for unit, length in _UNITS.items() if seconds % length == 0), None)
+    return f"{seconds:g}s" if unit is None else f"{seconds // _UNITS[unit]:.0f}{unit}"
+
+
+def rough(seconds: float) -> str:
+    """A length of time for people, in its two largest units.
+
+    >>> rough(0.04), rough(7.26), rough(75), rough(7_300)
+    ('0.0 s', '7.3 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    parts, left = [], int(seconds)
+    for unit, length in _UNITS.items():
+        parts.append((left // length, _NAMES[unit]))
+        left %= length
+    first = next(place for place, (number, _) in enumerate(parts) if number)
+    return " ".join(f"{number:,} {name}" for number, name in parts[first : first + 2] if number)
