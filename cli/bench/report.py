@@ -23,6 +23,7 @@ Fields:
     settings: the settings of the run.
     rows: results of adding and draining in turn.
     live: results of adding and combining at the same time.
+    exports: rates of an export into PostgreSQL, and of COPY of the same rows.
     growth: cost of an update as a queue grows.
     emitters: results of single increments; the first one is for single adds.
     tasks: results of adds by tasks; the first one is for threads.
@@ -78,6 +79,7 @@ _HEADS: Final = {
     "add_us": "add",
     "drain_us": "drain",
     "cost_us": "both",
+    "to_copy": "to COPY",
     "to_100000": f"to {COMPARED:,}",
 }
 """{field of a result: the head of its column}, if it is not the name of the field."""
@@ -89,6 +91,10 @@ _TABLES: Final = {
     "live": (
         "Adding and combining at the same time, updates/s",
         "system per_transaction workers rate added done p50_ms p99_ms max_ms",
+    ),
+    "exports": (
+        "Export of new rows to PostgreSQL and COPY of the same rows, rows/s",
+        "system size exported copied to_copy to_copy_repetitions",
     ),
     "growth": (
         "Cost as a queue grows, µs per update",

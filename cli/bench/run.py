@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cq.cli.bench.machine import machine_facts
 from cq.cli.bench.measures.callers import awaiting, emitting, measure_callers
+from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.figures import Result
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
@@ -106,6 +107,7 @@ class BenchRun:
             "settings": self._settings(),
             "rows": list(self._in_turn(rivals.values())),
             "live": list(self._live()),
+            "exports": list(self._exports()),
             "growth": list(self._growth(rivals)),
             "emitters": callers(emitting() if self.emitters else []),
             "tasks": callers(awaiting(first.threads, self.tasks) if self.tasks else []),
@@ -138,6 +140,11 @@ class BenchRun:
             queue = self._queue(cloud=self.cloud, export=self.export, rollup=self.rollup)
             workload = replace(self.workload, per_transaction=size)
             yield from measure_live(queue, workload, plan, self.rate, self.notify)
+
+    def _exports(self) -> Iterator[Result]:
+        if self.export == "postgresql":
+            queue, conninfo = self._queue(export=self.export), self.backends.postgres
+            yield measure_export(queue, conninfo, self.workload, self.plans[0], self.notify)
 
     def _growth(self, rivals: Mapping[str, Make]) -> Iterator[Result]:
         growing = [make for name, make in rivals.items() if RIVALS[name].needs]

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.figures import harmonic, medians, quantile
 from cq.cli.bench.measures.growth import sizes
 from cq.cli.bench.measures.measured_system import MeasuredSystem, Plan
@@ -233,6 +234,24 @@ def test_the_store_counts_all_without_a_queue_and_with_one(url: str, tmp_path: P
     assert counted(full, decimals) == {Decimal(60)}
 
 
+def test_an_export_and_a_copy_have_the_same_rows(url: str, conninfo: str) -> None:
+    queue = QueueSystem("cq+export", url, "embedded", "bench-1", "int", None, reporting=conninfo)
+
+    found = measure_export(queue, conninfo, BenchWorkload(keys=12_000), Plan(1, 1, 1, 0.1, 0.1, 3), print)
+
+    assert (found["system"], found["size"]) == ("cq+export", 12_000)
+    assert found["to_copy_repetitions"] == pytest.approx(
+        [
+            exported / copied
+            for exported, copied in zip(
+                found["exported_repetitions"], found["copied_repetitions"], strict=True
+            )
+        ],
+        abs=0.001,
+    )
+    assert len(found["to_copy_repetitions"]) == 3
+
+
 def test_redis_counts_all(tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server in $PATH")
@@ -317,6 +336,9 @@ def report(**parts: Any) -> Report:
         "live": [{**live, "rate": rate} for rate in (None, 20.0)],
         "growth": [grown("cq", size, float(size)) for size in (10_000, 100_000)],
         "emitters": [committed("cq", 32, 2.0), committed("emitter fast", 1, 8.0)],
+        "exports": [
+            {"system": "cq+export", "size": 9, **medians(exported=[3.0], copied=[4.0], to_copy=[0.75])}
+        ],
         "tasks": [committed("threads", 8, 2.0), committed("cq.aio", 8, 3.0)],
         **parts,
     }
@@ -358,7 +380,7 @@ def test_the_same_results_are_compared_with_each_other() -> None:
 def test_growth_names_its_systems_if_there_are_several_of_them() -> None:
     several = [grown("cq", 10_000, 1.0), grown("cq", 100_000, 10.0), grown("postgres-periods", 100_000, 8.0)]
     alone, table = (
-        next(table for table in tables(found) if "size" in table.columns)
+        next(table for table in tables(found) if "to 100,000" in table.columns)
         for found in (report(), report(growth=several))
     )
 
@@ -373,13 +395,16 @@ def test_a_table_has_the_figures_of_each_result_under_their_heads() -> None:
         for table in tables(report())
     }
 
-    in_turn, live, growth, emitters, tasks = found.values()
+    in_turn, live, exports, growth, emitters, tasks = found.values()
     assert " | ".join(map(" ".join, in_turn[0].items())) == (
         "system cq | per transaction 5 | add 50 | drain 70 | both 50 | spread 0% | cq to it 1.00"
     )
     assert " | ".join(map(" ".join, live[0].items())) == (
         "system cq | per transaction 5 | asked all it can | added 60 | done 40 | "
         "p50 ms 2,000.0 | p99 ms 2,000.0 | max ms 2,000.0 | to postgres-upsert 0.40"
+    )
+    assert " | ".join(map(" ".join, exports[0].items())) == (
+        "system cq+export | size 9 | exported 3 | copied 4 | to COPY 0.75 | spread 0%"
     )
     assert (live[1]["asked"], live[1]["to postgres-upsert"]) == ("20", "")
     assert " | ".join(map(" ".join, growth[0].items())) == (

@@ -14,10 +14,11 @@ import cq
 from cq.admin.queue_status import is_drained
 from cq.cli.bench.systems.stored import opened
 from cq.cli.bench.systems.system import Add, Drain, System
-from cq.cli.bench.systems.workload import with_visitors
+from cq.cli.bench.systems.workload import BenchWorkload, with_visitors
 from cq.config.rollup import RollUp
 from cq.errors import QueueNotConfigured
 from cq.keys.export import ExportKeys
+from cq.observers.export.queue import ExportQueue
 from cq.observers.export.spec import export_spec
 from cq.observers.sql.configured import find_export
 from cq.observers.top.index import top
@@ -28,6 +29,8 @@ from cq.store.watch import wait_until
 
 _REPORTING_ENV: Final = "CQ_BENCH_REPORTING_URL"
 _WATCH_SECONDS: Final = 0.1
+_ROWS_ADDED: Final = 5_000
+"""Number of rows that one transaction adds to the log of an export."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,14 @@ class QueueSystem(System):
     def _pause(self) -> None:
         for queue in self.queues:
             cq.pause(self.open(), queue, reason="updates are being added")
+
+    def queue_rows(self, workload: BenchWorkload) -> None:
+        """Add a value of 1 for each key of the workload to the export's log, without changing the queue."""
+        export = find_export(self.open(), self.queue)
+        log = ExportQueue(self.queue, generation=export.observer.generation)
+        for start in range(0, workload.keys, _ROWS_ADDED):
+            rows = workload.transaction(range(start, min(start + _ROWS_ADDED, workload.keys)))
+            transact(self.open(), partial(log.add_many, pairs=list(rows.items())))
 
     def run_worker(self, stack: ExitStack) -> None:
         """Run a worker in a thread, otherwise like `cq worker`; `stack` stops it."""
