@@ -156,7 +156,10 @@ class TagDemo(Demo):
         make_queue(self.db, self.top)
         self.steps = Steps.of_parts(folder, KEYS, parts)
         numbers = {"web servers": self.servers, "collectors": self.collectors}
-        self._meters = {who: [Meter() for _ in range(number)] for who, number in numbers.items()}
+        self._meters = {
+            who: [Meter(folder / f"{who} {each}") for each in range(number)]
+            for who, number in numbers.items()
+        }
         # Each server has a share of the partitions, and so its own entities: the order of an entity's events is kept.
         serve = partial(run_server, url=self.url)
         shares = [self.steps[number :: self.servers] for number in range(self.servers)]

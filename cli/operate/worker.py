@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import signal
 import sys
-import threading
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from enum import StrEnum
-from types import FrameType
 from typing import Annotated, Final
 
 import typer
@@ -21,6 +18,7 @@ from cq.cli.shared.exit_status import LEFT
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppOptions, argument, duration_option, flag, opened, option
 from cq.cli.shared.output import note, print_json
+from cq.cli.shared.processes import Processes, at_end_of_input, stop_on_signals
 from cq.cli.shared.settings import file_of
 from cq.config.queue import read_config
 from cq.feeds.config import is_feed
@@ -29,7 +27,6 @@ from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.logs import log_to_stderr
 from cq.observers.telemetry.metrics import Address, serve
 from cq.observers.telemetry.otel import start
-from cq.observers.worker.processes import Processes
 from cq.observers.worker.service import Notifier, tune_garbage_collection
 from cq.observers.worker.worker import CONCURRENCY, GRACE_SECONDS, Worker
 
@@ -163,7 +160,7 @@ def worker(
     notifier = Notifier()
     stop_on_signals(runner.stop)
     if with_input:
-        threading.Thread(target=_stop_with_input, args=(runner.stop,), daemon=True).start()
+        at_end_of_input(runner.stop)
     left: list[str] | None = None
     if drain:
         left = runner.drain()
@@ -213,27 +210,3 @@ def _run_processes(number: int, grace: float, metrics: Address | None, *, ends: 
     status = running.run(notifier.alive)
     notifier.stopping()
     return status
-
-
-def stop_on_signals(stop: Callable[[], object], end: Callable[[], object] = lambda: None) -> None:
-    """Stop at the first SIGTERM or SIGINT; end the process at the second, after `end`."""
-
-    def first(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, second)
-        signal.signal(signal.SIGINT, second)
-        # In a thread: the signal may have interrupted the main thread while it holds a lock that `stop` needs.
-        threading.Thread(target=stop).start()
-
-    def second(number: int, frame: FrameType | None) -> None:
-        end()
-        os._exit(128 + number)
-
-    signal.signal(signal.SIGTERM, first)
-    signal.signal(signal.SIGINT, first)
-
-
-def _stop_with_input(stop: Callable[[], object]) -> None:
-    """Call `stop` at the end of standard input."""
-    while os.read(0, 4096):
-        pass
-    stop()

@@ -1,23 +1,30 @@
-"""The child processes of benchmarks and demos: started, heard, restarted and stopped by their parent."""
+"""The child processes of benchmarks and demos: each does the work of a role, which its parent gives it."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
-import signal
+import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
-from threading import Event, Thread
+from functools import partial
+from multiprocessing.connection import Connection, Pipe
+from threading import Event
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from cq import runtime
+from cq.cli.shared.processes import Child, at_end_of_input, end, stop_on_signals
 from cq.errors import CqError
-from cq.observers.worker.spawn import exit_with_parent, keep_no_semaphores, starting
 
 STOP_SECONDS: Final = 10.0
+_PROGRAM: Final = """
+import sys
+sys.path[:] = sys.argv[3:]
+from cq.cli.shared.crew import run_role
+run_role(int(sys.argv[2]))
+"""
 
 Work = Callable[[Any, Event, Connection], object]
 """What a process does, given its role, an event that is set when it must stop, and a connection to the parent."""
@@ -31,6 +38,24 @@ class _Failure(NamedTuple):
     message: str
 
 
+class RoleProcess(Child):
+    """A process that does the work of a role.
+
+    Attributes:
+        connection: the connection to the process.
+    """
+
+    def __init__(self, name: str, work: Work, role: Any) -> None:
+        self.connection, theirs = Pipe()
+        with theirs:  # as long as this process has it open, `recv` cannot notice the child's death
+            descriptor = theirs.fileno()
+            # With -P and the path: no module of the current folder is imported that this process would not import.
+            command = [sys.executable, "-P", "-c", _PROGRAM, name, str(descriptor), *sys.path]
+            super().__init__(command, pass_fds=[descriptor])
+        with suppress(ConnectionError):  # it has died: `Crew.receive` reports why
+            self.connection.send((work, role))
+
+
 class Crew:
     """A process for each role; a context manager that ends the processes.
 
@@ -41,8 +66,7 @@ class Crew:
 
     def __init__(self, roles: Mapping[str, Any], work: Work) -> None:
         self._roles, self._work = dict(roles), work
-        self._processes: dict[str, SpawnProcess] = {}
-        self._connections: dict[str, Connection] = {}
+        self._processes: dict[str, RoleProcess] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -59,16 +83,14 @@ class Crew:
 
     def is_any_alive(self) -> bool:
         """Whether a process is running."""
-        return any(process.is_alive() for process in self._processes.values())
+        return any(process.poll() is None for process in self._processes.values())
 
     def receive(self, name: str) -> Any:
         """The next message of a process; raises `ProcessFailed` with its error, also if it has died."""
         try:
-            message = self._connections[name].recv()
+            message = self._processes[name].connection.recv()
         except (EOFError, ConnectionError):
-            process = self._processes[name]
-            process.join()
-            message = _Failure(f"exit status {process.exitcode}")
+            message = _Failure(f"exit status {self._processes[name].wait()}")
         if isinstance(message, _Failure):
             raise ProcessFailed(f"the process {name!r} has failed: {message.message}")
         return message
@@ -78,37 +100,26 @@ class Crew:
             self._start(name)
 
     def _start(self, name: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = self._work, self._roles[name], theirs
-        process = context.Process(target=_run, args=arguments, name=name, daemon=True)
-        with starting():
-            process.start()
-            self._processes[name], self._connections[name] = process, ours
-        theirs.close()  # as long as this process has the other end open, `recv` cannot notice the child's death
+        self._processes[name] = RoleProcess(name, self._work, self._roles[name])
 
     def _stop(self, seconds: float) -> None:
-        for name, process in self._processes.items():
-            process.terminate()
-            self._connections[name].close()  # ends a process that waits for a message
-        until = runtime.monotonic() + seconds
         for process in self._processes.values():
-            process.join(max(0.0, until - runtime.monotonic()))
-            if process.is_alive():
-                process.kill()
-                process.join()
+            process.connection.close()  # ends a process that waits for a message
+        end(self._processes.values(), seconds)
 
 
-def _run(work: Work, role: Any, parent: Connection) -> None:
-    """Do the work of a role in a child process, until its end, SIGTERM, or the end of the parent."""
-    stop = runtime.event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C reaches the parent, too, which ends its processes
-    # In a thread: the signal may interrupt the main thread while it holds the lock of `stop`.
-    signal.signal(signal.SIGTERM, lambda number, frame: Thread(target=stop.set).start())
+def run_role(descriptor: int) -> None:
+    """Do the work of a role, in a `RoleProcess`, until its end, SIGTERM, or the end of the parent."""
+    stop, parent = runtime.event(), Connection(descriptor)
+    stop_on_signals(stop.set)
+    at_end_of_input(partial(os._exit, 1))
     # Warnings are expected: demos kill workers, and the benchmark deletes queues of running workers.
     logging.getLogger("cq.worker").setLevel(logging.ERROR)
-    keep_no_semaphores()
-    runtime.start_thread(exit_with_parent, "parent")
+    _keep_no_semaphores()
+    try:
+        work, role = parent.recv()
+    except EOFError:
+        return  # the parent was interrupted while it started this process
     try:
         work(role, stop, parent)
     except Exception as error:
@@ -118,3 +129,13 @@ def _run(work: Work, role: Any, parent: Connection) -> None:
         if isinstance(error, CqError):
             raise SystemExit(1) from None
         raise  # a bug: its traceback is needed
+
+
+def _keep_no_semaphores() -> None:
+    """Make this process create unnamed semaphores, so that they end with it even if it is killed.
+
+    The binding creates a `multiprocessing` semaphore for each thread that waits for a cluster. Except with the start
+    method `fork`, such a semaphore has a name and outlives a kill, and Python warns of "leaked semaphore objects".
+    With `fork` a semaphore loses its name at once; this process never forks.
+    """
+    multiprocessing.set_start_method("fork", force=True)

@@ -7,10 +7,11 @@ import secrets
 from importlib import import_module
 from typing import Annotated, Any, Final
 
-from cq.cli.operate.worker import LogFormat, stop_on_signals
+from cq.cli.operate.worker import LogFormat
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, flag, option
 from cq.cli.shared.output import note
+from cq.cli.shared.processes import stop_on_signals
 from cq.errors import InvalidConfiguration
 from cq.observers.telemetry.logs import log_to_stderr
 from cq.observers.telemetry.metrics import Address

@@ -293,7 +293,7 @@ def test_a_process_that_has_died_is_named(url: str) -> None:
 
     with BenchCrew("adder", [role.prepare]) as crew:
         crew._processes["adder 1"].kill()
-        crew._processes["adder 1"].join()
+        crew._processes["adder 1"].wait()
         with pytest.raises(ProcessFailed, match="exit status -9"):
             crew.run(0.1)
 

@@ -77,7 +77,7 @@ def test_workers_combine_and_stop_in_good_order(tmp_path: Path) -> None:
 
 
 HOLDING = """
-import multiprocessing, sys
+import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -94,8 +94,7 @@ class Holder:
         if not is_second:
             stop.wait()
 
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
+def main(path):
     with DemoCrew({"holder": Holder(path).run}, Random(1)) as crew:
         crew.run(path.exists, seconds=60)
         crew._kill("holder")
@@ -104,11 +103,10 @@ if __name__ == "__main__":
 
 
 def test_a_killed_process_leaves_no_semaphore(tmp_path: Path) -> None:
-    script = tmp_path / "holding.py"
-    script.write_text(HOLDING)
+    (tmp_path / "holding.py").write_text(HOLDING)
     done = subprocess.run(
-        [sys.executable, script, tmp_path / "held"],
-        cwd=Path(__file__).parents[2],
+        [sys.executable, "-c", "import holding; from pathlib import Path; holding.main(Path('held'))"],
+        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,

@@ -87,8 +87,8 @@ def test_what_one_would_do_instead_is_counted() -> None:
     assert tags.merged_writes([], 2) == (WriteCounts(0, 0), 0)
 
 
-def test_writes_are_counted_when_they_are_committed(db: Any) -> None:
-    meter = Meter()
+def test_writes_are_counted_when_they_are_committed(db: Any, tmp_path: Path) -> None:
+    meter = Meter(tmp_path / "counts")
     counted: Any = CountedDatabase(db, meter)
 
     transact(counted, lambda tr: tr.get(b"a").value)

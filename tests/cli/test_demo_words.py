@@ -233,7 +233,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds p
 def children(pid: int) -> list[int]:
     """The worker processes of a demo."""
     found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in found if b"run_role" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def wait_for_end(descriptor: int) -> None:

@@ -42,9 +42,9 @@ class BenchCrew(Crew):
     def start(self, seconds: float, begin: float | None = None) -> float:
         """Start all roles at the time `begin`, or soon; returns that time, without waiting for the work."""
         begin = runtime.monotonic() + _AHEAD_SECONDS if begin is None else begin
-        for connection in self._connections.values():
+        for process in self._processes.values():
             with suppress(BrokenPipeError):  # the process has died: `results` reports why
-                connection.send((begin, begin + seconds))
+                process.connection.send((begin, begin + seconds))
         return begin
 
     def results(self) -> list[Any]:

@@ -9,13 +9,16 @@ import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
 from cq import runtime
 from cq.cli.bench.systems.system import Unavailable
+from cq.cli.shared.processes import Child, end
 
 _START_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _POSTGRES_SETTINGS: Final = {
     # Commits are on the disk, as in the store that it is compared with. These are the defaults, set explicitly.
@@ -130,24 +133,17 @@ def own_redis(folder: Path) -> Iterator[tuple[str, str]]:
     folder.mkdir(parents=True)
     socket = str(folder / "s")
     settings = [part for name, value in _REDIS_SETTINGS.items() for part in (f"--{name}", value)]
-    # In a new session: ^C on the terminal must reach only the benchmark, which stops the server.
-    process = subprocess.Popen(  # noqa: S603 - a program of $PATH with constant settings
-        [program, "--dir", str(folder), "--unixsocket", socket, *settings],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    command = [program, "--dir", str(folder), "--unixsocket", socket, *settings]
+    process = Child(command, output=subprocess.DEVNULL)
     try:
         deadline = runtime.monotonic() + _START_SECONDS
         while (version := _redis_version(redis, socket)) is None:
             if process.poll() is not None or runtime.monotonic() >= deadline:
                 raise Unavailable("redis-server does not start: run it by hand to see its error")
-            runtime.sleep(_POLL_SECONDS)
+            wait([process.lifeline], _POLL_SECONDS)
         yield socket, version
     finally:
-        process.terminate()
-        process.wait()
+        end([process], _STOP_SECONDS)
 
 
 def _redis_version(redis: Any, socket: str) -> str | None:

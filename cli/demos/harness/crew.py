@@ -82,11 +82,11 @@ class DemoCrew(Crew):
             working = sorted(self._processes.keys() - self._starting)
             if self._next_kill <= now < self._spared and working:
                 self._kill(self._rng.choice(working))
-            wait([process.sentinel for process in self._processes.values()], LOOK_SECONDS)
+            wait([process.lifeline for process in self._processes.values()], LOOK_SECONDS)
             self._hear()
             for name, process in list(self._processes.items()):
-                if process.exitcode is not None:
-                    while process.exitcode != 0:
+                if process.poll() is not None:
+                    while process.wait() != 0:
                         self.receive(name)  # raises the error of the process, after older messages
                     del self._processes[name]
                     self.ended.add(name)
@@ -97,7 +97,7 @@ class DemoCrew(Crew):
         Starting takes seconds on a busy machine. With kills in that time, no process would ever get to its work.
         """
         for name in [*self._starting]:
-            if self._connections[name].poll():
+            if self._processes[name].connection.poll():
                 self.receive(name)
                 self._starting.remove(name)
                 if not self.kills and self._kill_every < math.inf:
@@ -117,8 +117,7 @@ class DemoCrew(Crew):
     def _kill(self, name: str) -> None:
         process = self._processes[name]
         process.kill()
-        process.join()
-        if process.exitcode == -signal.SIGKILL:  # otherwise it ended by itself just before the kill
+        if process.wait() == -signal.SIGKILL:  # otherwise it ended by itself just before the kill
             self.kills += 1
             self._planned = runtime.monotonic() + self._kill_every * self._rng.uniform(0.5, 1.5)
             self._start(name)

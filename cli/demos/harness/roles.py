@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
+from mmap import mmap
 from pathlib import Path
+from struct import Struct
 from threading import Event, Lock
 from typing import Any, Final, NamedTuple, Self
 
@@ -17,6 +19,7 @@ from cq.observers.worker.worker import Worker
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
+_COUNTS: Final = Struct("QQ")
 _VERSIONSTAMPED: Final = ("set_versionstamped_key", "set_versionstamped_value")
 _WRITES: Final = frozenset(("set", "clear", "clear_range", "add", "compare_and_clear", *_VERSIONSTAMPED))
 
@@ -82,22 +85,31 @@ class WriteCounts(NamedTuple):
 
 
 class Meter:
-    """Counts the writes of one role, in memory that its processes share with their parent.
+    """Counts the writes of one role, in a file that its processes and their parent share.
 
     It has no lock: a killed process would never release it. Only one process of a role lives at a time.
+
+    Args:
+        path: path of the file, which is created.
     """
 
-    def __init__(self) -> None:
-        self._counts = multiprocessing.get_context("spawn").RawArray("Q", 2)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.write_bytes(bytes(_COUNTS.size))
 
     def read(self) -> WriteCounts:
         """The number of writes until now."""
-        return WriteCounts(*self._counts)
+        return WriteCounts(*_COUNTS.unpack(self._path.read_bytes()))
 
     def count(self, operations: int) -> None:
         """Count a transaction; callers in several threads must hold a lock."""
         self._counts[0] += 1
         self._counts[1] += operations
+
+    @cached_property
+    def _counts(self) -> memoryview:
+        with self._path.open("r+b") as file:
+            return memoryview(mmap(file.fileno(), _COUNTS.size)).cast("Q")
 
 
 class CountedDatabase:
