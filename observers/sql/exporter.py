@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from operator import attrgetter
 
 import sqlalchemy as sa
 
@@ -24,11 +24,11 @@ from cq.observers.export.batch import (
 )
 from cq.observers.export.rows import ExportEntry
 from cq.observers.sql.check import check
-from cq.observers.sql.dialects.dialect import CannotConvert, Dialect
+from cq.observers.sql.dialects.dialect import CannotConvert, ColumnValues, Dialect
 from cq.observers.sql.engine import ReportingDatabase, values_bound
 from cq.observers.sql.progress import Feeder, ProgressTables
 from cq.observers.sql.sweep import sweep
-from cq.observers.sql.table import TableDefinition
+from cq.observers.sql.table import UPDATED_AT, TableDefinition
 
 
 class SqlExporter(FencedExporter):
@@ -125,7 +125,7 @@ class SqlExporter(FencedExporter):
         table = self.definition.table(dialect)
         with values_bound():
             if upserts:
-                dialect.upsert(conn, table, upserts)
+                dialect.upsert(conn, table, upserts, {UPDATED_AT: dialect.moment(datetime.now(UTC))})
             if deletes:
                 dialect.delete(conn, table, deletes)
         own.advance(conn, feeder, batch.epoch, batch.bucket, batch.last)
@@ -190,29 +190,22 @@ class SqlExporter(FencedExporter):
 
     def _coalesced(
         self, dialect: Dialect, batch: ExportBatch, progress: bytes
-    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The rows to upsert and the keys to delete, by the last entry of each key."""
-        errors: dict[bytes, str] = {}
-        latest: dict[bytes, ExportEntry] = {}
-        for entry in reversed(batch.ordered):
-            if entry.sequence > progress:
-                latest.setdefault(entry.encoded_key, entry)
-        rows: dict[tuple[Any, ...], tuple[ExportEntry, dict[str, Any]]] = {}
-        layout, now = self.definition.layout, dialect.moment(datetime.now(UTC))
+    ) -> tuple[ColumnValues, ColumnValues]:
+        """The columns of the rows to upsert and of the keys to delete, by the last entry of each key."""
+        latest = {entry.encoded_key: entry for entry in batch.ordered if entry.sequence > progress}
         # In ascending order: if different keys have the same primary key, the latest entry wins, too.
-        for entry in reversed(latest.values()):
+        entries = sorted(latest.values(), key=attrgetter("sequence"))
+        try:
+            return self.definition.columns(dialect, entries)
+        except CannotConvert as error:
+            raise CannotExport(str(error), self._refused(dialect, entries)) from None
+
+    def _refused(self, dialect: Dialect, entries: Sequence[ExportEntry]) -> dict[bytes, str]:
+        """{sequence: error} of the entries that cannot be converted."""
+        errors = {}
+        for entry in entries:
             try:
-                row = key = layout.key_row(dialect, entry.key)
-                if entry.value is not None:
-                    row = self.definition.row(
-                        dialect, entry.key, entry.value, entry.sequence, key_row=key, now=now
-                    )
-                rows[tuple(key.values())] = entry, row
+                self.definition.columns(dialect, [entry])
             except CannotConvert as error:
                 errors[entry.sequence] = str(error)
-        if errors:
-            raise CannotExport(next(iter(errors.values())), errors)
-        return (
-            [row for entry, row in rows.values() if entry.value is not None],
-            [row for entry, row in rows.values() if entry.value is None],
-        )
+        return errors

@@ -8,7 +8,7 @@ adds `sequence` (of the entry that wrote the row) and `updated_at`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -17,13 +17,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from cq.encoding.codec import KeyType, ValueType
+from cq.encoding.codec import KeyType, ValueType, brief
 from cq.encoding.sketches import Sketch
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.keys.export import SEQUENCE_BYTES
 from cq.observers.export.batch import ExportFailed
+from cq.observers.export.rows import ExportEntry
 from cq.observers.export.spec import check_identifier
-from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, CannotConvert, Dialect
+from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, CannotConvert, ColumnValues, Dialect
 
 SEQUENCE: Final = "sequence"
 UPDATED_AT: Final = "updated_at"
@@ -52,20 +53,24 @@ class DefaultLayout:
             return {name: dialect.value_type(kind) for name, kind in sketch.column_types().items()}
         return {"value": dialect.value_type(self._value.name)}
 
-    def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
-        """{column: value} of the primary key; raises `CannotConvert`."""
-        parts = key if self._key.is_tuple else (key,)
-        if not isinstance(parts, tuple) or len(parts) != len(self._names):
-            raise CannotConvert(f"the key {key!r} is not of the type {self._key}")
-        converted = [dialect.to_sql(kind, part) for kind, part in zip(self._key.parts, parts, strict=True)]
-        dialect.check_key(converted)
-        return dict(zip(self._names, converted, strict=True))
+    def key_columns(self, dialect: Dialect, keys: Sequence[Any]) -> ColumnValues:
+        """The columns of the primary key, for at least one key; raises `CannotConvert`."""
+        parts = [keys]
+        if self._key.is_tuple:
+            for key in keys:
+                if not isinstance(key, tuple) or len(key) != len(self._names):
+                    raise CannotConvert(f"the key {key!r} is not of the type {self._key}")
+            parts = list(zip(*keys, strict=True))
+        columns = [dialect.to_sql(kind, part) for kind, part in zip(self._key.parts, parts, strict=True)]
+        dialect.check_keys(columns)
+        return dict(zip(self._names, columns, strict=True))
 
-    def value_row(self, dialect: Dialect, key: Any, value: Any) -> dict[str, Any]:
-        """{column: value} of the other columns; raises `CannotConvert`."""
-        if isinstance(value, Sketch):
-            return {name: dialect.checked(number) for name, number in _columns(value).items()}
-        return {"value": dialect.to_sql(self._value.name, value)}
+    def value_columns(self, dialect: Dialect, keys: Sequence[Any], values: Sequence[Any]) -> ColumnValues:
+        """The other columns, without `sequence` and `updated_at`; raises `CannotConvert`."""
+        sketch = self._value.sketch
+        if sketch is None:
+            return {"value": dialect.to_sql(self._value.name, values)}
+        return _columns(dialect, map(_numbers, values), sketch.column_types())
 
     def key_of(self, row: Mapping[str, Any]) -> Any:
         """The key of a row, from the columns of its primary key; None if the layout cannot derive it."""
@@ -73,7 +78,10 @@ class DefaultLayout:
         return parts if self._key.is_tuple else parts[0]
 
 
-def _columns(value: Sketch) -> dict[str, Any]:
+def _numbers(value: Any) -> dict[str, Any]:
+    """The columns of a sketch; raises `CannotConvert`."""
+    if not isinstance(value, Sketch):
+        raise CannotConvert(f"expected a sketch, got: {brief(value)}")
     try:
         return value.columns()
     except InvalidData as error:  # damaged
@@ -118,13 +126,13 @@ class Columns:
     def value_types(self, dialect: Dialect) -> Types:
         return self._types[1]
 
-    def key_row(self, dialect: Dialect, key: Any) -> dict[str, Any]:
-        row = _checked(dialect, _called(self._key_row, key), self._types[0])
-        dialect.check_key(list(row.values()))
-        return row
+    def key_columns(self, dialect: Dialect, keys: Sequence[Any]) -> ColumnValues:
+        columns = _columns(dialect, _called(self._key_row, keys), self._types[0])
+        dialect.check_keys(list(columns.values()))
+        return columns
 
-    def value_row(self, dialect: Dialect, key: Any, value: Any) -> dict[str, Any]:
-        return _checked(dialect, _called(self._value_row, key, value), self._types[1])
+    def value_columns(self, dialect: Dialect, keys: Sequence[Any], values: Sequence[Any]) -> ColumnValues:
+        return _columns(dialect, _called(self._value_row, keys, values), self._types[1])
 
     def key_of(self, row: Mapping[str, Any]) -> Any:
         return None if self._key_of is None else self._key_of(row)
@@ -157,18 +165,25 @@ class TableDefinition:
         """The table in the types of a dialect; statements quote its names."""
         return _table(self, dialect)
 
-    def row(
-        self, dialect: Dialect, key: Any, value: Any, sequence: bytes, *, key_row: Mapping[str, Any], now: Any
-    ) -> dict[str, Any]:
-        """The row of a key; raises `CannotConvert`.
+    def columns(self, dialect: Dialect, entries: Sequence[ExportEntry]) -> tuple[ColumnValues, ColumnValues]:
+        """The columns of the rows to upsert, without `updated_at`, and of the primary keys to delete.
 
-        Args:
-            key_row: the columns of the primary key, from the layout's `key_row`.
-            now: the present time, from the dialect's `moment`.
+        If several entries have the same primary key, the last one counts. Raises `CannotConvert`.
         """
-        row = {**key_row, **self.layout.value_row(dialect, key, value)}
-        row[SEQUENCE], row[UPDATED_AT] = sequence, now
-        return row
+        if not entries:
+            return {}, {}
+        keys = self.layout.key_columns(dialect, [entry.key for entry in entries])
+        last = dict(zip(zip(*keys.values(), strict=True), entries, strict=True))
+        deletes = [key for key, entry in last.items() if entry.value is None]
+        upserts = {key: entry for key, entry in last.items() if entry.value is not None}
+        columns = _transposed(keys, upserts)
+        if upserts:
+            given = upserts.values()
+            columns |= self.layout.value_columns(
+                dialect, [entry.key for entry in given], [entry.value for entry in given]
+            )
+            columns[SEQUENCE] = [entry.sequence for entry in given]
+        return columns, _transposed(keys, deletes)
 
 
 @lru_cache(maxsize=TABLES_REMEMBERED)
@@ -235,17 +250,29 @@ def _compared_by_bytes(of: sa.types.TypeEngine[Any], dialect: Dialect) -> sa.typ
     return of
 
 
-def _called(function: Callable[..., Mapping[str, Any]], *args: Any) -> Mapping[str, Any]:
+def _called(function: Callable[..., Mapping[str, Any]], *args: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
     try:
-        return function(*args)
+        yield from map(function, *args)
     except Exception as error:
         raise CannotConvert(f"{type(error).__name__}: {error}") from error
 
 
-def _checked(dialect: Dialect, row: Mapping[str, Any], types: Types) -> dict[str, Any]:
-    if row.keys() != types.keys():
-        raise CannotConvert(f"expected the columns {', '.join(types)}, got: {', '.join(row)}")
-    return {name: dialect.checked(value) for name, value in row.items()}
+def _columns(
+    dialect: Dialect, rows: Iterable[Mapping[str, Any]], names: Collection[str]
+) -> dict[str, Sequence[Any]]:
+    """The columns of rows, which must have these names; raises `CannotConvert`."""
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    for row in rows:
+        if row.keys() != columns.keys():
+            raise CannotConvert(f"expected the columns {', '.join(names)}, got: {', '.join(row)}")
+        for name, value in row.items():
+            columns[name].append(value)
+    return {name: dialect.checked(values) for name, values in columns.items()}
+
+
+def _transposed(names: Iterable[str], rows: Iterable[Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """The columns of rows; empty if there are none."""
+    return dict(zip(names, zip(*rows, strict=True), strict=False))
 
 
 def columns_of(row: Mapping[str, Any], names: Sequence[str]) -> tuple[Any, ...]:

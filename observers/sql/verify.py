@@ -27,7 +27,7 @@ from cq.observers.export.spec import NAME
 from cq.observers.export.state import entries_aside
 from cq.observers.sql.check import check
 from cq.observers.sql.configured import Export
-from cq.observers.sql.dialects.dialect import CannotConvert
+from cq.observers.sql.dialects.dialect import CannotConvert, rows_of
 from cq.observers.sql.sweep import pages
 from cq.observers.sql.table import SEQUENCE, UPDATED_AT, columns_of, same
 from cq.queue.combine_queue import CombineQueue
@@ -155,8 +155,9 @@ class TableCheck:
             encoded_keys = {}
             for key in wanted:
                 with suppress(CannotConvert):
-                    row = self.export.definition.layout.key_row(dialect, key)
-                    encoded_keys[tuple(row.values())] = encoded_key(key)
+                    row = self.export.definition.layout.key_columns(dialect, [key])
+                    (primary_key,) = zip(*row.values(), strict=True)
+                    encoded_keys[primary_key] = encoded_key(key)
             given = columns[0].in_([primary_key[0] for primary_key in encoded_keys])
             if len(columns) > 1:
                 given = sa.tuple_(*columns).in_(list(encoded_keys))
@@ -171,7 +172,7 @@ class TableCheck:
         if value is None or row is None:
             return value is None and row is None
         try:
-            expected = self.export.definition.layout.value_row(self._dialect, key, value)
+            (expected,) = rows_of(self.export.definition.layout.value_columns(self._dialect, [key], [value]))
         except CannotConvert:
             return False
         return all(same(expected[name], row[name]) for name in expected)

@@ -21,6 +21,8 @@ from cq.encoding.json_values import to_json
 from cq.errors import CqError
 
 Row = Mapping[str, Any]
+ColumnValues = Mapping[str, Sequence[Any]]
+"""{column: its values in all rows of a statement}."""
 
 TABLES_REMEMBERED: Final = 64
 """Size of each cache of tables. SQLAlchemy compiles the statements of a new table object again."""
@@ -87,27 +89,40 @@ class Dialect(ABC):
 
     # Values
 
-    def to_sql(self, kind: str, value: Any) -> Any:
-        """Convert a part of a key, or a value, to a parameter; raises `CannotConvert`."""
-        if kind in _PLAIN:
-            return self.checked(value)
+    def to_sql(self, kind: str, values: Sequence[Any]) -> Sequence[Any]:
+        """Convert parts of keys, or values, of a kind to the parameters of a column; raises `CannotConvert`."""
         match kind:
             case "decimal":
-                return self.decimal(value)
+                return list(map(self.decimal, values))
             case "datetime":
-                return self.moment(value)
+                return list(map(self.moment, values))
+            case kind if kind in _PLAIN:
+                return self.checked(values)
             case _:
-                return self.json(to_json(value))
+                return [self.json(to_json(value)) for value in values]
 
-    def checked(self, value: Any) -> Any:
-        """Return the value; raises `CannotConvert` if this database cannot store it."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, int) and not is_int64(value):
-            raise CannotConvert(f"an integer of {value.bit_length()} bits exceeds the 64 bits of a BIGINT")
-        if isinstance(value, float):
-            return self.number(value)
-        return value
+    def checked(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values of a column; raises `CannotConvert` if this database cannot store one of them."""
+        types = set(map(type, values))
+        if types == {str}:
+            self.text(
+                "".join(values)
+            )  # one search in C for all of them: no text becomes valid by the next one
+        elif types == {int}:
+            self._check((min(values), max(values)))
+        else:
+            self._check(values)
+        return values
+
+    def _check(self, values: Sequence[Any]) -> None:
+        for value in values:
+            if isinstance(value, str):
+                self.text(value)
+            elif isinstance(value, int) and not is_int64(value):
+                bits = value.bit_length()
+                raise CannotConvert(f"an integer of {bits} bits exceeds the 64 bits of a BIGINT")
+            elif isinstance(value, float):
+                self.number(value)
 
     def text(self, value: str) -> str:
         """Return a text; raises `CannotConvert` if the database cannot store it."""
@@ -139,14 +154,23 @@ class Dialect(ABC):
         self.text(json.dumps(plain, ensure_ascii=False))
         return plain
 
+    def check_keys(self, columns: Sequence[Sequence[Any]]) -> None:
+        """Raise `CannotConvert` if one of the keys, given by columns, is too large for the primary key's index."""
+        most = self.max_key_bytes
+        if most is None:
+            return
+        texts = (part for column in columns for part in column if isinstance(part, (str, bytes)))
+        # UTF-8 has at most four bytes for a character: short keys need no encoding.
+        if 4 * len(columns) * max(map(len, texts), default=0) > most:
+            for parts in zip(*columns, strict=True):
+                self.check_key(parts)
+
     def check_key(self, parts: Sequence[Any]) -> None:
         """Raise `CannotConvert` for a key that is too large for the primary key's index."""
         most = self.max_key_bytes
         if most is None:
             return
         texts = [part for part in parts if isinstance(part, (str, bytes))]
-        if 4 * sum(map(len, texts)) <= most:
-            return  # UTF-8 has at most four bytes for a character: skip the encoding
         size = sum(len(text.encode() if isinstance(text, str) else text) for text in texts)
         if size > most:
             raise CannotConvert(f"a key of {size:,} bytes exceeds the {most:,} of {self.name}'s index")
@@ -158,12 +182,17 @@ class Dialect(ABC):
         """The statement that inserts a row unless its primary key exists; it waits for another insert of that key."""
 
     @abstractmethod
-    def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-        """Insert rows, or update existing ones by primary key; the primary keys of `rows` must be distinct."""
+    def upsert(self, conn: sa.Connection, table: sa.Table, columns: ColumnValues, same: Row) -> None:
+        """Insert rows, or update existing ones by primary key.
+
+        Args:
+            columns: the columns of the rows; the primary keys must be distinct.
+            same: the other columns, which have the same value in all rows.
+        """
 
     @abstractmethod
-    def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
-        """Delete the rows with these primary keys."""
+    def delete(self, conn: sa.Connection, table: sa.Table, keys: ColumnValues) -> None:
+        """Delete the rows with these primary keys, given by columns."""
 
     def collations(self, conn: sa.Connection, table: sa.Table) -> dict[str, str]:
         """Read {column: collation} of an existing table, for the columns whose collation the database reports."""
@@ -185,6 +214,11 @@ class Dialect(ABC):
 
     def begin(self, conn: sa.Connection) -> None:  # noqa: B027 - not every dialect has options to set
         """Set the options of an exporting transaction, in its first statement."""
+
+
+def rows_of(columns: ColumnValues) -> list[dict[str, Any]]:
+    """The rows with these columns."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def on_conflict_update(statement: Any, table: sa.Table) -> sa.Executable:

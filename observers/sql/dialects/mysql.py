@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from cq.observers.sql.dialects.dialect import CannotConvert, Dialect, Row
+from cq.observers.sql.dialects.dialect import CannotConvert, ColumnValues, Dialect, Row, rows_of
 
 _ENGINE: Final = "InnoDB"
 
@@ -81,9 +81,10 @@ class Mysql(Dialect):
         column = next(iter(table.primary_key.columns))
         return mysql.insert(table).values(row).on_duplicate_key_update({column.name: column})
 
-    def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    def upsert(self, conn: sa.Connection, table: sa.Table, columns: ColumnValues, same: Row) -> None:
+        rows = [{**row, **same} for row in rows_of(columns)]
         for start in range(0, len(rows), self._ROWS):
-            statement = mysql.insert(table).values(list(rows[start : start + self._ROWS]))
+            statement = mysql.insert(table).values(rows[start : start + self._ROWS])
             others = {
                 column.name: statement.inserted[column.name]
                 for column in table.columns
@@ -91,9 +92,9 @@ class Mysql(Dialect):
             }
             conn.execute(statement.on_duplicate_key_update(others))
 
-    def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
+    def delete(self, conn: sa.Connection, table: sa.Table, keys: ColumnValues) -> None:
         columns = list(table.primary_key.columns)
-        for start in range(0, len(keys), self._ROWS):
-            chunk = keys[start : start + self._ROWS]
-            wanted = [tuple(key[column.name] for column in columns) for key in chunk]
-            conn.execute(sa.delete(table).where(sa.tuple_(*columns).in_(wanted)))
+        wanted = list(zip(*(keys[column.name] for column in columns), strict=True))
+        for start in range(0, len(wanted), self._ROWS):
+            given = sa.tuple_(*columns).in_(wanted[start : start + self._ROWS])
+            conn.execute(sa.delete(table).where(given))

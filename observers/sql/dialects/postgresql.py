@@ -15,6 +15,7 @@ from sqlalchemy.dialects import postgresql
 from cq.observers.sql.dialects.dialect import (
     TABLES_REMEMBERED,
     CannotConvert,
+    ColumnValues,
     Dialect,
     Row,
     on_conflict_update,
@@ -98,19 +99,22 @@ class Postgresql(Dialect):
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
         return postgresql.insert(table).values(row).on_conflict_do_nothing()
 
-    def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-        conn.execute(_upsert(table), _arrays(table.columns, rows))
+    def upsert(self, conn: sa.Connection, table: sa.Table, columns: ColumnValues, same: Row) -> None:
+        arrays = _arrays([table.columns[name] for name in columns], columns)
+        conn.execute(_upsert(table, tuple(columns), tuple(same)), {**arrays, **same})
 
-    def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
+    def delete(self, conn: sa.Connection, table: sa.Table, keys: ColumnValues) -> None:
         conn.execute(_delete(table), _arrays(table.primary_key.columns, keys))
 
 
 @lru_cache(maxsize=TABLES_REMEMBERED)
-def _upsert(table: sa.Table) -> sa.Executable:
-    columns = list(table.columns)
-    source = _unnested(columns)
-    statement = postgresql.insert(table).from_select(columns, sa.select(*map(_typed, source.c, columns)))
-    return on_conflict_update(statement, table)
+def _upsert(table: sa.Table, names: Sequence[str], same: Sequence[str]) -> sa.Executable:
+    columns = [table.columns[name] for name in names]
+    values = list(map(_typed, _unnested(columns).c, columns))
+    values += [sa.bindparam(name, type_=table.columns[name].type) for name in same]
+    return on_conflict_update(
+        postgresql.insert(table).from_select([*names, *same], sa.select(*values)), table
+    )
 
 
 @lru_cache(maxsize=TABLES_REMEMBERED)
@@ -129,9 +133,9 @@ def _unnested(columns: Sequence[sa.Column[Any]]) -> Any:
     return sa.func.unnest(*arrays).table_valued(*names, name="given").render_derived()
 
 
-def _arrays(columns: Iterable[sa.Column[Any]], rows: Sequence[Row]) -> dict[str, list[Any]]:
+def _arrays(columns: Iterable[sa.Column[Any]], values: ColumnValues) -> dict[str, list[Any]]:
     return {
-        f"p{number}": _encoded(column.type, [row[column.name] for row in rows])
+        f"p{number}": _encoded(column.type, list(values[column.name]))
         for number, column in enumerate(columns)
     }
 

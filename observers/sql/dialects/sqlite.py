@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -12,7 +12,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from cq.observers.sql.dialects.dialect import TABLES_REMEMBERED, Dialect, Row, on_conflict_update
+from cq.observers.sql.dialects.dialect import (
+    TABLES_REMEMBERED,
+    ColumnValues,
+    Dialect,
+    Row,
+    on_conflict_update,
+    rows_of,
+)
 
 _INDEXES: Final = sa.text("SELECT name, origin FROM pragma_index_list(:name)")
 _INDEX_COLLATIONS: Final = sa.text("SELECT name, coll FROM pragma_index_xinfo(:name) WHERE key = 1")
@@ -65,16 +72,13 @@ class Sqlite(Dialect):
     def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
         return sqlite.insert(table).values(row).on_conflict_do_nothing()
 
-    def upsert(self, conn: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    def upsert(self, conn: sa.Connection, table: sa.Table, columns: ColumnValues, same: Row) -> None:
         # The driver runs one prepared statement for each row: faster than one statement with many rows.
-        conn.execute(_upsert(table), list(rows))
+        conn.execute(_upsert(table), [{**row, **same} for row in rows_of(columns)])
 
-    def delete(self, conn: sa.Connection, table: sa.Table, keys: Sequence[Row]) -> None:
-        given = {column.name: f"p{number}" for number, column in enumerate(table.primary_key.columns)}
-        conn.execute(
-            _delete(table),
-            [{parameter: key[column] for column, parameter in given.items()} for key in keys],
-        )
+    def delete(self, conn: sa.Connection, table: sa.Table, keys: ColumnValues) -> None:
+        columns = enumerate(table.primary_key.columns)
+        conn.execute(_delete(table), rows_of({f"p{number}": keys[column.name] for number, column in columns}))
 
 
 @lru_cache(maxsize=TABLES_REMEMBERED)

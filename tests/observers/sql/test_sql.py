@@ -699,9 +699,10 @@ class TestMysqlStatements:
             def execute(self, statement: Any) -> None:
                 sent.append(statement)
 
-        rows = [definition.row(dialect, key, 1, b"s", key_row={"key": key}, now=None) for key in ("a", "b")]
-        dialect.upsert(Connection(), table, rows)
-        dialect.delete(Connection(), table, [{"key": "a"}, {"key": "b"}])
+        keys = {"key": ["a", "b"]}
+        columns = {**keys, "value": [1, 1], "sequence": [b"s", b"t"]}
+        dialect.upsert(Connection(), table, columns, {"updated_at": None})
+        dialect.delete(Connection(), table, keys)
         upsert, delete = map(self.compiled, sent)
 
         assert upsert.startswith("INSERT INTO `t` (`key`, `value`, `sequence`, `updated_at`) VALUES (")
@@ -721,20 +722,20 @@ class TestMysqlStatements:
     def test_limits_are_checked_before_the_database_is_asked(self, dialect: Any) -> None:
         for kind, value in [("int", 2**63), ("float", float("nan")), ("decimal", Decimal(10) ** 40)]:
             with pytest.raises(CannotConvert):
-                dialect.to_sql(kind, value)
+                dialect.to_sql(kind, [value])
         with pytest.raises(CannotConvert, match="exceeds the 768"):
-            dialect.check_key(["x" * 769])
-        moment = dialect.to_sql("datetime", datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))))
+            dialect.check_keys([["x" * 769, "y"]])
+        (moment,) = dialect.to_sql("datetime", [datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))])
         assert moment.isoformat() == "2024-01-01T00:00:00"
 
 
 def test_a_decimal_that_postgresql_cannot_hold_is_refused_before() -> None:
     dialect = Postgresql()
     for fits in ("9e131071", "1e-16383", "0e-20000"):
-        assert dialect.to_sql("decimal", Decimal(fits)) == Decimal(fits)
+        assert dialect.to_sql("decimal", [Decimal(fits)]) == [Decimal(fits)]
     for exceeds in ("1e131072", "1e-16384", "1e-20000"):
         with pytest.raises(CannotConvert, match="digits of a NUMERIC"):
-            dialect.to_sql("decimal", Decimal(exceeds))
+            dialect.to_sql("decimal", [Decimal(exceeds)])
 
 
 def test_an_exporter_says_what_is_wrong_with_data_and_what_with_the_database(sqlite_url: str) -> None:

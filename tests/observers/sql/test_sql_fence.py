@@ -434,9 +434,8 @@ class TestEpochs:
         sql(export, "UPDATE report SET value = 8")
         with export.reporting.transaction() as (conn, dialect):
             sequence, now = b"\0\0\0\1" + b"\1" * 18, dialect.moment(datetime.now(UTC))
-            key_row = export.definition.layout.key_row(dialect, "stale")
-            row = export.definition.row(dialect, "stale", 1, sequence, key_row=key_row, now=now)
-            dialect.upsert(conn, export.definition.table(dialect), [row])
+            stale: dict[str, list[Any]] = {"key": ["stale"], "value": [1], "sequence": [sequence]}
+            dialect.upsert(conn, export.definition.table(dialect), stale, {"updated_at": now})
         rebuild(db, export)
         combine(db, name)
         work(db, name)
