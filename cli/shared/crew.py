@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from threading import Event
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from cq import runtime
@@ -76,9 +75,7 @@ class Crew:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._stop(STOP_SECONDS if error is None else 0.0)  # after an error their work is not needed
 
     def is_any_alive(self) -> bool:
@@ -115,7 +112,9 @@ def run_role(descriptor: int) -> None:
     at_end_of_input(partial(os._exit, 1))
     # Warnings are expected: demos kill workers, and the benchmark deletes queues of running workers.
     logging.getLogger("cq.worker").setLevel(logging.ERROR)
-    _keep_no_semaphores()
+    # The binding creates a semaphore for each thread that waits for a cluster. With this start method it loses its name
+    # at once, and ends with the process, even if that is killed. This process never forks.
+    multiprocessing.set_start_method("fork", force=True)
     try:
         work, role = parent.recv()
     except EOFError:
@@ -129,13 +128,3 @@ def run_role(descriptor: int) -> None:
         if isinstance(error, CqError):
             raise SystemExit(1) from None
         raise  # a bug: its traceback is needed
-
-
-def _keep_no_semaphores() -> None:
-    """Make this process create unnamed semaphores, so that they end with it even if it is killed.
-
-    The binding creates a `multiprocessing` semaphore for each thread that waits for a cluster. Except with the start
-    method `fork`, such a semaphore has a name and outlives a kill, and Python warns of "leaked semaphore objects".
-    With `fork` a semaphore loses its name at once; this process never forks.
-    """
-    multiprocessing.set_start_method("fork", force=True)

@@ -11,10 +11,11 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from multiprocessing.connection import Pipe, wait
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from cq import runtime
 from cq.backoff import delay_after
@@ -31,40 +32,20 @@ _TURN_SECONDS: Final = 0.1
 
 
 class Child(subprocess.Popen[bytes]):
-    """A process of a command, which notices the end of its parent by `at_end_of_input`.
-
-    Args:
-        environment: its environment; None: the one of this process.
-        output: where its output and its errors go, as in `subprocess`; None: where those of this process go.
-        pass_fds: descriptors of this process that it receives.
+    """A process of a command, which can notice the end of its parent by `at_end_of_input`; settings are of `Popen`.
 
     Attributes:
         begun: the time of its start, by the monotonic clock.
-        lifeline: a socket to its standard input: each side reads the end of the other one, even if that is killed. Of
-            use with `multiprocessing.connection.wait`.
+        lifeline: a socket to its standard input, for `multiprocessing.connection.wait`: each side reads the end of the
+            other one, even if that is killed.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        *,
-        output: int | None = None,
-        pass_fds: Collection[int] = (),
-    ) -> None:
+    def __init__(self, command: Sequence[str], **settings: Any) -> None:
         self.begun = runtime.monotonic()
         self.lifeline, theirs = socket.socketpair()
         with theirs:
-            super().__init__(
-                command,
-                env=environment,
-                stdin=theirs.fileno(),
-                stdout=output,
-                stderr=output,
-                pass_fds=pass_fds,
-                # ^C in a terminal must reach only the parent, which stops its processes in good order.
-                start_new_session=True,
-            )
+            # In its own session: ^C in a terminal must reach only the parent, which stops its processes in good order.
+            super().__init__(command, stdin=theirs.fileno(), start_new_session=True, **settings)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end, and return its exit status."""
@@ -77,42 +58,15 @@ def end(children: Collection[Child], seconds: float) -> list[Child]:
     """Stop processes in good order; kill and return those that have not ended after `seconds` seconds."""
     for child in children:
         child.terminate()
-    deadline = runtime.monotonic() + seconds
-    running = list(children)
-    while (
-        running := [child for child in running if child.poll() is None]
-    ) and runtime.monotonic() < deadline:
+    until = runtime.monotonic() + seconds
+    while (late := [each for each in children if each.poll() is None]) and runtime.monotonic() < until:
         # In turns: a process that a child has left behind keeps the child's input open.
-        wait(
-            [child.lifeline for child in running],
-            min(_TURN_SECONDS, max(0.0, deadline - runtime.monotonic())),
-        )
-    for child in running:
+        wait([child.lifeline for child in late], min(_TURN_SECONDS, seconds))
+    for child in late:
         child.kill()
     for child in children:
         child.wait()
-    return running
-
-
-class _Slot:
-    """One of several processes, which may be restarted, and its count of consecutive deaths."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._command, self._environment = command, environment
-        self.deaths = 0
-        self.start()
-
-    def start(self) -> None:
-        self.child = Child(self._command, self._environment)
-        self.due: float | None = None  # the time of its restart
-
-    def died(self) -> float:
-        """Record its death; returns the seconds until its restart."""
-        steady = runtime.monotonic() - self.child.begun >= STEADY_SECONDS
-        self.deaths = 1 if steady else self.deaths + 1
-        pause = delay_after(self.deaths)
-        self.due = runtime.monotonic() + pause
-        return pause
+    return late
 
 
 class Processes:
@@ -128,13 +82,15 @@ class Processes:
     def __init__(
         self,
         command: Sequence[str],
-        environments: Iterable[Mapping[str, str]],
+        environments: Sequence[Mapping[str, str]],
         *,
         grace: float,
         ends: Collection[int] = (),
     ) -> None:
         self._command, self._environments, self._grace, self._ends = command, environments, grace, ends
-        self._slots: list[_Slot] = []
+        self._running: dict[int, Child] = {}  # by their places in `environments`, as are the following two
+        self._due: dict[int, float] = {}  # the times of restarts
+        self._deaths: Counter[int] = Counter()  # consecutive ones
         self._status = 0  # the highest of those with which processes are done
         self._stopped, self._stop = Pipe(duplex=False)
 
@@ -147,9 +103,10 @@ class Processes:
         """
         failed: int | None = None
         try:
-            self._slots += (_Slot(self._command, environment) for environment in self._environments)
-            while self._slots and failed is None and not self._stopped.poll():
-                wait([self._stopped, *(child.lifeline for child in self._children())], _TURN_SECONDS)
+            for place in range(len(self._environments)):
+                self._start(place)
+            while (self._running or self._due) and failed is None and not self._stopped.poll():
+                wait([self._stopped, *(child.lifeline for child in self._running.values())], _TURN_SECONDS)
                 failed = self._poll()
                 after_turn()
         finally:
@@ -162,38 +119,46 @@ class Processes:
 
     def kill(self) -> None:
         """End the processes at once."""
-        for child in self._children():
+        for child in list(self._running.values()):
             child.kill()
 
-    def _children(self) -> list[Child]:
-        return [slot.child for slot in self._slots if slot.due is None]
+    def _start(self, place: int) -> None:
+        self._running[place] = Child(self._command, env=self._environments[place])
 
     def _poll(self) -> int | None:
         """Restart dead processes; returns the status of one whose restart would be useless."""
-        for slot in list(self._slots):
-            if slot.due is not None:
-                if runtime.monotonic() >= slot.due:
-                    slot.start()
+        for place, child in list(self._running.items()):
+            if child.poll() is None:
                 continue
-            if slot.child.poll() is None:
-                continue
-            status = slot.child.wait()
+            status = child.wait()
             if status in self._ends:
-                self._slots.remove(slot)
                 self._status = max(self._status, status)
             elif status in (1, 2) and not self._is_started():
                 return status
             else:
-                emit("process_ended", status=status, pause=slot.died())
+                emit("process_ended", status=status, pause=self._restart_later(place, child))
+            del self._running[place]
+        for place, due in list(self._due.items()):
+            if runtime.monotonic() >= due:
+                del self._due[place]
+                self._start(place)
         return None
+
+    def _restart_later(self, place: int, dead: Child) -> float:
+        """Plan the restart of a dead process; returns the seconds until it."""
+        steady = runtime.monotonic() - dead.begun >= STEADY_SECONDS
+        self._deaths[place] = 1 if steady else self._deaths[place] + 1
+        pause = delay_after(self._deaths[place])
+        self._due[place] = runtime.monotonic() + pause
+        return pause
 
     def _is_started(self) -> bool:
         """Whether any process has run for `START_SECONDS`, or has been restarted before."""
         before = runtime.monotonic() - START_SECONDS
-        return any(slot.deaths or slot.child.begun <= before for slot in self._slots)
+        return bool(self._deaths) or any(child.begun <= before for child in self._running.values())
 
     def _end(self) -> None:
-        children = self._children()
+        children = self._running.values()
         for _ in end(children, self._grace + _KILL_SECONDS):
             log.warning("a worker process has not ended in time: it was killed")
         self._status = max([self._status, *({child.returncode for child in children} & {*self._ends})])

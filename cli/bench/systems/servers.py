@@ -134,7 +134,7 @@ def own_redis(folder: Path) -> Iterator[tuple[str, str]]:
     socket = str(folder / "s")
     settings = [part for name, value in _REDIS_SETTINGS.items() for part in (f"--{name}", value)]
     command = [program, "--dir", str(folder), "--unixsocket", socket, *settings]
-    process = Child(command, output=subprocess.DEVNULL)
+    process = Child(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = runtime.monotonic() + _START_SECONDS
         while (version := _redis_version(redis, socket)) is None:

@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import islice
 from mmap import mmap
 from pathlib import Path
-from struct import Struct
 from threading import Event, Lock
 from typing import Any, Final, NamedTuple, Self
 
@@ -19,7 +18,6 @@ from cq.observers.worker.worker import Worker
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
-_COUNTS: Final = Struct("QQ")
 _VERSIONSTAMPED: Final = ("set_versionstamped_key", "set_versionstamped_value")
 _WRITES: Final = frozenset(("set", "clear", "clear_range", "add", "compare_and_clear", *_VERSIONSTAMPED))
 
@@ -95,11 +93,11 @@ class Meter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.write_bytes(bytes(_COUNTS.size))
+        path.write_bytes(bytes(16))
 
     def read(self) -> WriteCounts:
         """The number of writes until now."""
-        return WriteCounts(*_COUNTS.unpack(self._path.read_bytes()))
+        return WriteCounts(*self._counts)
 
     def count(self, operations: int) -> None:
         """Count a transaction; callers in several threads must hold a lock."""
@@ -109,7 +107,7 @@ class Meter:
     @cached_property
     def _counts(self) -> memoryview:
         with self._path.open("r+b") as file:
-            return memoryview(mmap(file.fileno(), _COUNTS.size)).cast("Q")
+            return memoryview(mmap(file.fileno(), 0)).cast("Q")
 
 
 class CountedDatabase:
