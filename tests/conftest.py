@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 import cq
 from cq.store.embedded import Database
 from tests.clocks import Clock, set_clock
+from tests.processes import StartedProcesses
 from tests.reporting_databases import (  # noqa: F401 - fixtures
     _closed,
     mariadb,
@@ -43,6 +44,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 _PREFIX: Final[ContextVar[str]] = ContextVar("prefix")
+
+
+@pytest.fixture
+def processes() -> Iterator[StartedProcesses]:
+    """Starts processes; those that are left are killed when the test ends."""
+    with StartedProcesses() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ import cq.aio
 from cq import runtime
 from cq.aio import AsyncDatabase, AsyncTransaction
 from cq.store.embedded import Database
+from tests.processes import run_code
 
 Run = Callable[[Any], Any]
 
@@ -168,7 +167,7 @@ def test_a_call_that_ends_the_loop_meets_no_error(adb: AsyncDatabase, run: Run) 
 
 def test_without_greenlet_the_error_says_what_to_install() -> None:
     code = "import sys; sys.modules['greenlet'] = None; import cq; print('imported'); import cq.aio"
-    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    found = run_code(code)
 
-    assert ended.stdout == "imported\n"
-    assert "cq.aio needs the package greenlet: run `pip install" in ended.stderr.splitlines()[-1]
+    assert found.out == "imported\n"
+    assert "cq.aio needs the package greenlet: run `pip install" in found.err.splitlines()[-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import invalidate_caches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -23,60 +22,30 @@ from cq.cli.shared.settings_file import CONFIG_ENV
 from cq.observers.export.spec import DEFAULT_ENV
 from cq.store.embedded import Database
 from tests.conftest import cluster_url
+from tests.processes import Outcome, StartedProcesses, ended
 
-ROOT = Path(__file__).parents[2]
-SECONDS = 150
-"""After which a process hangs: far more than any of these takes."""
 VARIABLES = (DEFAULT_ENV, CONFIG_ENV, REPORTING_ENV, *(setting.variable for setting in SETTINGS))
 """What commands read of the environment, and tests set themselves."""
 
 
-class Outcome(NamedTuple):
-    """How a command ended, and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-    def rows(self) -> list[Any]:
-        """Its output as lines of JSON."""
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-class Cli:
+class Cli(StartedProcesses):
     """The command `cq` on a store of its own, in a folder of its own; by default an embedded store."""
 
     def __init__(self, folder: Path, url: str = "") -> None:
-        self.folder = folder
         self.url = url or f"embedded:{folder / 'cli.db'}"
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if name not in VARIABLES},
-            "CQ_STORE": self.url,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONUNBUFFERED": "1",
-        }
+        super().__init__(folder, {"PYTHONUNBUFFERED": "1"})
+        for variable in VARIABLES:
+            self.environment.pop(variable, None)
+        self.environment["CQ_STORE"] = self.url
         self.program: Sequence[str] = (sys.executable, "-m", "cq")
-        self.started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *args: str | bytes, **settings: Any) -> subprocess.Popen[bytes]:
-        """The command in a process that goes on; it is killed when the test ends."""
-        settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": self.environment, **settings}
-        command: Sequence[str | bytes] = [*self.program, *args]
-        process = subprocess.Popen(command, cwd=self.folder, **settings)
-        self.started.append(process)
-        return process
+        """The command in a process that goes on."""
+        return self.launch(*self.program, *args, **settings)
 
     def run(self, *args: str | bytes, stdin: bytes = b"", **settings: Any) -> Outcome:
         """The command in a process, to its end."""
-        process = self.start(*args, stdin=subprocess.PIPE, **settings)
-        out, err = process.communicate(stdin, timeout=SECONDS)
-        return Outcome(process.returncode, (out or b"").decode(), (err or b"").decode())
-
-    def kill_all(self) -> None:
-        """End what is left."""
-        for process in self.started:
-            process.kill()
-            process.communicate()
+        return ended(self.start(*args, stdin=subprocess.PIPE, **settings), stdin)
 
 
 BOTH_STORES = pytest.mark.parametrize(
@@ -88,9 +57,8 @@ BOTH_STORES = pytest.mark.parametrize(
 @pytest.fixture
 def cli(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cli]:
     """The command in processes."""
-    found = Cli(tmp_path, cluster_url() if getattr(request, "param", "") == "cluster" else "")
-    yield found
-    found.kill_all()
+    with Cli(tmp_path, cluster_url() if getattr(request, "param", "") == "cluster" else "") as found:
+        yield found
 
 
 class Here:
@@ -103,9 +71,9 @@ class Here:
     def __call__(self, *args: str) -> Outcome:
         self._monkeypatch.setattr(sys, "argv", ["cq", *args])
         self._capfd.readouterr()
-        with pytest.raises(SystemExit) as ended, modules_imported_anew():
+        with pytest.raises(SystemExit) as exit_, modules_imported_anew():
             main()
-        status = ended.value.code
+        status = exit_.value.code
         assert isinstance(status, int)
         return Outcome(status, *self._capfd.readouterr())
 

@@ -18,7 +18,8 @@ from cq.combiners import BUILT_IN
 from cq.feeds.feed import Feed
 from cq.observers.scheduling.members import ROLES
 from cq.observers.top.index import top
-from tests.cli.conftest import SECONDS, Cli, Here, Outcome
+from tests.cli.conftest import Cli, Here
+from tests.processes import SECONDS, Outcome
 
 
 @pytest.fixture

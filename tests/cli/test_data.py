@@ -18,8 +18,9 @@ from cq.config.flags import read_flags
 from cq.config.queue import read_config
 from cq.observers.top.former import FormerTopTask
 from cq.store.transact import transact
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import Cli, Here
 from tests.clocks import set_clock
+from tests.processes import SECONDS
 
 OWN_COMBINER = """
 import cq

@@ -37,7 +37,8 @@ from cq.config.window import WindowSpec
 from cq.errors import NotReady
 from cq.observers.visits import Visits
 from cq.observers.worker.worker import Worker
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import Cli, Here
+from tests.processes import SECONDS
 
 
 def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -> None:

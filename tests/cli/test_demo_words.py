@@ -27,8 +27,9 @@ from cq.cli.demos.words import count_words, files_below
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.transact import transact
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import Cli, Here
 from tests.helpers import event_of
+from tests.processes import SECONDS
 
 MEMORY_MB = 200
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])

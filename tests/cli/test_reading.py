@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from cq.observers.top.index import top
 from cq.observers.worker.worker import Worker
 from cq.store.embedded import ReadOnlyDatabase
 from tests.cli.commands import RUNS
-from tests.cli.conftest import ROOT, Cli, Here, Outcome
+from tests.cli.conftest import Cli, Here
+from tests.processes import Outcome, run_code
 
 NOBODY = 65_534
 
@@ -224,5 +224,4 @@ def write(path: Path, value: bytes) -> None:
         "import cq, sys; db = cq.open(sys.argv[1]); "
         f"db.transact(lambda tr: (tr.set(b'key', {value!r}), tr.set(b'other', {value!r}))); db.close()"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", program, f"embedded:{path}"], check=True, env=environment)
+    assert run_code(program, f"embedded:{path}").status == 0

@@ -13,8 +13,9 @@ from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.queue.limits import compare
 from cq.testing import assert_values, drain
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import Cli, Here
 from tests.cli.workers import running
+from tests.processes import SECONDS
 
 
 @pytest.fixture

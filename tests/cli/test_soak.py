@@ -21,8 +21,9 @@ from cq.config.queue import read_config
 from cq.observers.scheduling.members import read_members
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values
-from tests.cli.conftest import SECONDS, Cli
+from tests.cli.conftest import Cli
 from tests.cli.workers import running
+from tests.processes import SECONDS
 
 TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "10"))
 OLDEST: Final = 25.0

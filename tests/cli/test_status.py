@@ -10,9 +10,10 @@ from typing import Any
 import cq
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import Cli, Here
 from tests.cli.workers import running, wait_for, wait_for_workers
 from tests.helpers import add
+from tests.processes import SECONDS
 
 
 def test_workers_and_what_they_do_are_shown(here: Here, cli: Cli, db: Any) -> None:

@@ -16,8 +16,9 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.top.index import observer, top
 from cq.observers.top.publisher import Publisher
 from cq.store.transact import transact
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import Cli, Here
 from tests.helpers import configured
+from tests.processes import SECONDS
 
 
 class Words:

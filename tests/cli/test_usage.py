@@ -22,8 +22,9 @@ from cq.cli.shared.help import PANELS, examples, paragraphs, parameters
 from cq.cli.shared.options import seconds_of
 from cq.testing import drain
 from tests.cli.commands import COMMANDS, CQ, parse
-from tests.cli.conftest import SECONDS, Cli, Here, Outcome
+from tests.cli.conftest import Cli, Here
 from tests.helpers import add
+from tests.processes import SECONDS, Outcome, run_code
 
 FILES = {
     "broken.py": "import nothing_of_this_name",
@@ -44,7 +45,7 @@ def test_a_command_starts_without_sqlalchemy(module: str) -> None:
     """Its import would double the time that a short command takes."""
     script = f"import sys, cq.cli.main, {module}; sys.exit('sqlalchemy' in sys.modules)"
 
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    assert run_code(script).status == 0
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
@@ -514,7 +515,5 @@ main.main()
 def test_an_interrupt_in_a_destructor_ends_a_command(cli: Cli) -> None:
     """Python ignores it there."""
     program = DESTROYING.replace("SECONDS", str(SECONDS))
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, check=False, capture_output=True, timeout=SECONDS, cwd=cli.folder)
 
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+    assert run_code(program, cwd=cli.folder) == (130, "", "")

@@ -22,9 +22,10 @@ from cq.cli.shared.exit_status import LEFT
 from cq.observers.monitoring.findings import Finding, find_remarks
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import Cli, Here
 from tests.cli.workers import running, said, wait_for, wait_for_workers
 from tests.helpers import add, free_ports
+from tests.processes import SECONDS
 
 APP = """
 import cq

@@ -14,17 +14,9 @@ from cq.keys import QueueKeys
 from cq.keys import membership as workerkeys
 from cq.observers.scheduling.members import Member, read_members
 from cq.store.transact import transact
-from tests.cli.conftest import SECONDS, Cli
+from tests.cli.conftest import Cli
 from tests.helpers import event_of
-
-
-def wait_until(process: subprocess.Popen[bytes], line: bytes) -> None:
-    """Read what the process says until it says this."""
-    assert process.stderr is not None
-    for said in process.stderr:
-        if line in said:
-            return
-    raise AssertionError(f"it ended with {process.wait()} and has not said {line!r}")
+from tests.processes import SECONDS, wait_for_line
 
 
 def running(
@@ -32,7 +24,7 @@ def running(
 ) -> subprocess.Popen[bytes]:
     """A worker that waits for updates."""
     worker = cli.start("worker", *args, **settings)
-    wait_until(worker, until)
+    wait_for_line(worker, until)
     return worker
 
 

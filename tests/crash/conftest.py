@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,13 +14,12 @@ import pytest
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
+from tests.processes import SECONDS, StartedProcesses
 from tests.reporting_databases import postgres as postgres
 
 ROOT: Final = Path(__file__).parents[2]
 ROUNDS: Final = int(os.environ.get("CQ_TEST_CRASH_ROUNDS", "3"))
 """How much is tried; $CQ_TEST_CRASH_ROUNDS sets more."""
-SECONDS: Final = 150.0
-"""After which a process hangs: far more than any of these takes."""
 
 
 @pytest.fixture
@@ -32,23 +30,15 @@ def seed(request: pytest.FixtureRequest) -> int:
     return found
 
 
-class Scripts:
-    """Processes that run scripts of this folder; those that are left are killed when the test ends."""
-
-    def __init__(self) -> None:
-        self._started: list[subprocess.Popen[bytes]] = []
+class Scripts(StartedProcesses):
+    """Processes that run scripts of this folder."""
 
     def start(self, script: str, *args: object, **settings: str) -> subprocess.Popen[bytes]:
         """A process, with these settings in its environment."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.crash.{script}", *map(str, args)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        environment = {**self.environment, **settings}
+        return self.python(
+            "-m", f"tests.crash.{script}", *args, env=environment, stdin=subprocess.PIPE, stderr=None
         )
-        self._started.append(process)
-        return process
 
     def run(self, script: str, *args: object) -> tuple[int, bytes]:
         """A process to its end: its status, and what it has printed."""
@@ -56,16 +46,9 @@ class Scripts:
         out, _ = process.communicate(timeout=SECONDS)
         return process.returncode, out
 
-    def kill_all(self) -> None:
-        """End what is left."""
-        for process in self._started:
-            process.kill()
-            process.communicate()
-
 
 @pytest.fixture
 def scripts() -> Iterator[Scripts]:
     """Starts scripts of this folder."""
-    found = Scripts()
-    yield found
-    found.kill_all()
+    with Scripts() as found:
+        yield found

@@ -19,10 +19,11 @@ import cq
 from cq.observers.scheduling.members import read_members
 from cq.observers.sql.configured import find_export
 from cq.testing import assert_drained, assert_values
-from tests.cli.conftest import SECONDS, Cli
+from tests.cli.conftest import Cli
 from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates
 from tests.crash.conftest import ROUNDS
 from tests.postgres import PostgresServer
+from tests.processes import ROOT, SECONDS
 
 ADDERS: Final = 3
 WORKERS: Final = 2
@@ -109,15 +110,8 @@ class Crash:
         return status == -signal.SIGKILL
 
     def _start_adder(self, name: str, begin: int, end: int) -> subprocess.Popen[bytes]:
-        args = [self.cli.url, name, str(self.seed), str(begin), str(end)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.adder", *args],
-            cwd=self.cli.environment["PYTHONPATH"],
-            env=self.cli.environment,
-            stdout=subprocess.PIPE,
-        )
-        self.cli.started.append(process)
-        return process
+        args = self.cli.url, name, self.seed, begin, end
+        return self.cli.python("-m", "tests.crash.adder", *args, cwd=ROOT, stderr=None)
 
     def _start_worker(self, number: int) -> None:
         with (self.cli.folder / "workers.log").open("ab") as log:

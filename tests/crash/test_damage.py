@@ -22,8 +22,9 @@ from cq.errors import NotAStore
 from cq.store.embedded import Database, FDBError
 from cq.store.embedded.file.file import PAGE_BYTES
 from tests.cli.conftest import Cli, Here
-from tests.crash.conftest import ROOT, ROUNDS, SECONDS
+from tests.crash.conftest import ROUNDS
 from tests.crash.load import assert_goes_on, assert_whole, write
+from tests.processes import ROOT, SECONDS
 
 COMMITS: Final = 60
 LEAF: Final = 10

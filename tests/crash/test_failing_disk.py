@@ -21,11 +21,12 @@ import cq
 from cq.store.embedded import Database
 from cq.store.embedded.binding.error import COMMIT_UNKNOWN_RESULT, IO_ERROR
 from tests.cli.conftest import Cli
-from tests.cli.workers import running, wait_for, wait_until
-from tests.crash.conftest import SECONDS, Scripts
+from tests.cli.workers import running, wait_for
+from tests.crash.conftest import Scripts
 from tests.crash.failing import COMMITS
 from tests.crash.load import Name, assert_whole
 from tests.helpers import add
+from tests.processes import SECONDS, wait_for_line
 
 
 @pytest.fixture(autouse=True)
@@ -250,7 +251,7 @@ def test_a_worker_goes_on_by_itself_when_there_is_room_again(cli: Cli, db: Any) 
     unlimited = resource.RLIM_INFINITY
     resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (1_000, unlimited))
     add(db, "words", {"a": 1})
-    wait_until(worker, b"cannot be read or written (disk I/O error): check whether its disk is full")
+    wait_for_line(worker, b"cannot be read or written (disk I/O error): check whether its disk is full")
 
     resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (unlimited, unlimited))
 

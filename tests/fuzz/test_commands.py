@@ -14,10 +14,10 @@ from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.keys.membership import worker
 from cq.store.transact import transact
-from tests.cli.conftest import ROOT
 from tests.fuzz import stores
 from tests.fuzz.commands import KEYS, run, shown
 from tests.fuzz.inputs import BOMBS, limit_address_space, mutated, searched
+from tests.processes import ROOT
 
 URL = "postgresql://someone:hunter2@localhost:1/nowhere"
 SHORT = 5

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
-import sys
 import tarfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -30,10 +27,9 @@ from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
 from tests.config.versions import needs_another
 from tests.helpers import add, configured, get
+from tests.processes import ROOT, SECONDS, StartedProcesses, ended, kill, wait_for_line
 
-ROOT: Final = Path(__file__).parents[2]
 OLD: Final = "37283ba5322fa2d9c935a0a82b18b412e50ab065"
-SECONDS: Final = 120.0
 ADD: Final = """
 import sys, cq
 db, first, last = cq.open(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -56,51 +52,30 @@ print(json.dumps([cq.transact(db, lambda tr: items(tr, "words")), cq.transact(db
 """
 
 
-class Version:
-    """Starts programs of one version of cq; `kill_all` ends those that are left."""
+class Version(StartedProcesses):
+    """Starts programs of one version of cq."""
 
     def __init__(self, tree: Path, url: str) -> None:
-        self._tree, self._url = tree, url
-        self._started: list[subprocess.Popen[str]] = []
+        super().__init__(tree, {"PYTHONPATH": str(tree), "CQ_STORE": url})
+        self._url = url
 
-    def command(self, *words: str) -> subprocess.Popen[str]:
+    def command(self, *words: str) -> subprocess.Popen[bytes]:
         """A command of `cq`."""
-        return self._start("-m", "cq", *words)
+        return self.python("-m", "cq", *words)
 
-    def worker(self, name: str) -> subprocess.Popen[str]:
+    def worker(self, name: str) -> subprocess.Popen[bytes]:
         """A worker with this identity, which has started; in place of a dead one it gets its tasks at once."""
         process = self.command("worker", "--id", name)
-        log = output(process.stderr)
-        limit = threading.Timer(SECONDS, process.kill)  # ends the log, too
-        limit.start()
-        is_started = any(" started: " in line for line in iter(log.readline, ""))
-        limit.cancel()
-        assert is_started, f"the worker ended, or did not start within {SECONDS:.0f} s"
+        wait_for_line(process, b" started: ")
         return process
 
-    def adder(self, first: int, last: int) -> subprocess.Popen[str]:
+    def adder(self, first: int, last: int) -> subprocess.Popen[bytes]:
         """Adds a transaction for each of these numbers, and prints the number after its commit."""
-        return self._start("-c", ADD, self._url, str(first), str(last))
+        return self.python("-c", ADD, self._url, first, last)
 
     def read(self) -> Any:
         """The values of both queues, as this version reads them."""
-        return json.loads(done(self._start("-c", READ, self._url)))
-
-    def kill_all(self) -> None:
-        for process in self._started:
-            kill(process)
-
-    def _start(self, *words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=self._tree,
-            env={**os.environ, "PYTHONPATH": str(self._tree), "CQ_STORE": self._url},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._started.append(process)
-        return process
+        return json.loads(done(self.python("-c", READ, self._url)))
 
 
 class Versions(NamedTuple):
@@ -110,22 +85,11 @@ class Versions(NamedTuple):
     new: Version
 
 
-def done(process: subprocess.Popen[str], status: int = 0) -> str:
+def done(process: subprocess.Popen[bytes], status: int = 0) -> str:
     """The output of a process that must end with this status; that of its errors, if it must fail."""
-    out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == status, err
-    return err if status else out
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
-
-
-def output(pipe: IO[str] | None) -> IO[str]:
-    """A pipe that is there."""
-    assert pipe is not None
-    return pipe
+    found = ended(process)
+    assert found.status == status, found.err
+    return found.err if status else found.out
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +112,8 @@ def old_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def versions(old_tree: Path, cli: Cli) -> Iterator[Versions]:
     """Processes on the store that the fixtures `here` and `db` use."""
-    found = Versions(Version(old_tree, cli.url), Version(ROOT, cli.url))
-    yield found
-    for version in found:
-        version.kill_all()
+    with Version(old_tree, cli.url) as old, Version(ROOT, cli.url) as new:
+        yield Versions(old, new)
 
 
 def check(old: Version, db: Any, here: Here, operations: int) -> None:
@@ -196,7 +158,8 @@ def test_both_add_and_combine_at_once_while_they_are_killed(versions: Versions, 
         dying, living = versions[number], versions[1 - number]
         killed, other = dying.adder(begin, begin + 100), living.adder(begin + 100, begin + 200)
         for _ in range(20):
-            assert output(killed.stdout).readline()
+            assert killed.stdout is not None
+            assert killed.stdout.readline()
         await_more(db, begin)
         kill(killed)
         kill(workers[number])
@@ -231,9 +194,8 @@ def test_the_old_version_leaves_a_queue_alone_that_needs_what_it_lacks(versions:
 
     assert refused in done(old.adder(0, 1), status=1)
     assert refused in done(old.command("worker", "--drain", "words"), status=1)
-    _, log = old.command("worker", "--drain").communicate(timeout=SECONDS)
 
-    assert refused in log
+    assert refused in ended(old.command("worker", "--drain")).err
     assert everything(db, "words") == stored
     assert get(db, "other", "all") == 1
     transact(db, lambda tr: write_config(tr, config))

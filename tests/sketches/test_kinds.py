@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from bisect import bisect_right
 from collections import Counter
 from functools import partial
@@ -21,6 +19,7 @@ from cq.combiners import BUILT_IN
 from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Distinct, Frequent, Quantiles, Theta, frequent
 from cq.errors import InvalidConfiguration, InvalidData, TooLarge
+from tests.processes import StartedProcesses, ended, run_code
 from tests.sketches.damage import SIZES, whole
 
 MAX_BYTES = 10_000
@@ -342,22 +341,17 @@ def test_frequent_items_of_other_sizes_are_within_their_bounds_and_the_limit_of_
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_damaged_sketches_are_refused_without_a_crash(seed: int) -> None:
+def test_damaged_sketches_are_refused_without_a_crash(seed: int, processes: StartedProcesses) -> None:
     """In a process of its own: the readers of DataSketches are in C++, and damaged bytes crash them."""
     program = Path(__file__).with_name("damage.py")
 
-    ended = subprocess.run(
-        [sys.executable, program, str(seed), "700"], check=False, capture_output=True, text=True
-    )
+    found = ended(processes.python(program, seed, 700))
 
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert all(read > 0 for read in eval(ended.stdout).values())  # noqa: S307 - of this program
+    assert (found.status, found.err) == (0, "")
+    assert all(read > 0 for read in eval(found.out).values())  # noqa: S307 - of this program
 
 
 def test_importing_cq_imports_neither_datasketches_nor_numpy() -> None:
     program = "import sys, cq, cq.cli.main; print(sorted({'datasketches', 'numpy'} & set(sys.modules)))"
 
-    assert (
-        subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True).stdout
-        == "[]\n"
-    )
+    assert run_code(program).out == "[]\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from typing import Any
 
@@ -20,6 +19,7 @@ from cq.observers.top.index import top
 from cq.tables import arrow_reader, rows, to_arrow, top_to_arrow
 from cq.tables.arrow import batches
 from cq.testing import drain
+from tests.processes import run_code
 
 
 @pytest.fixture
@@ -106,4 +106,4 @@ def test_without_pyarrow_the_error_names_the_extra(
 def test_the_import_of_tables_imports_no_pyarrow() -> None:
     program = "import sys, cq.tables; sys.exit('pyarrow' in sys.modules)"
 
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+    assert run_code(program).status == 0

@@ -15,7 +15,8 @@ import pytest
 import cq
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
-from tests.cli.conftest import SECONDS, Cli, Here
+from tests.cli.conftest import Cli, Here
+from tests.processes import SECONDS
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from cq.errors import NotAStore
 from cq.store.embedded import Database
+from tests.processes import run_code
 
 OTHER = 65534  # a user and a group without rights
 SUFFIXES = ("", "-lock", "-wal", "-shm")
@@ -181,10 +180,7 @@ print(len(made))
 
 def test_no_file_is_open_to_others_for_a_moment(path: Path) -> None:
     """Permissions are there from the beginning: a file that is closed to others later may have been opened by then."""
-    done = subprocess.run(
-        [sys.executable, "-c", OPENED, str(path)], check=False, capture_output=True, text=True, timeout=120
-    )
-    assert (done.stdout, done.stderr) == ("2\n", "")
+    assert run_code(OPENED, path) == (0, "2\n", "")
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])

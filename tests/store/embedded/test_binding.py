@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from cq.store.embedded import Database, FDBError, KeySelector, KeyValue
 from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value, ready
+from tests.processes import run_code
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "foundationdb.md"
 NATIVE = {"capi"}  # the native library's functions
@@ -67,8 +66,7 @@ PARTS = {
 @cache
 def binding() -> dict[str, dict[str, list[str] | None]]:
     """The members of each class of the binding, with the names of their parameters."""
-    done = subprocess.run([sys.executable, "-c", READ], stdout=subprocess.PIPE, check=True, timeout=120)
-    found: dict[str, dict[str, list[str] | None]] = json.loads(done.stdout)
+    found: dict[str, dict[str, list[str] | None]] = json.loads(run_code(READ).out)
     return found
 
 

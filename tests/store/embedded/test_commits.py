@@ -7,8 +7,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from functools import partial
@@ -27,6 +25,7 @@ from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.conflict_log import ConflictLog
 from cq.store.embedded.file.file_lock import FileLock
 from tests.busy import in_threads
+from tests.processes import StartedProcesses, ended, run_code
 from tests.store.embedded.transfers import number, transfer
 
 ONE = (1).to_bytes(8, "little")
@@ -211,7 +210,9 @@ db.close()
 
 def test_commits_go_on_after_many_interrupts(path: Path) -> None:
     """^C in a thread at any point of a commit, in a program that survives it: no commit is lost, double or stuck."""
-    finish_well(start(INTERRUPTED, path))
+    found = run_code(INTERRUPTED, path)
+
+    assert found.status == 0, found.err
 
 
 def test_a_commit_that_was_cancelled_does_not_become_the_leader(db: Database) -> None:
@@ -434,32 +435,16 @@ with Database(sys.argv[1], power_safe=False) as db:
 """
 
 
-def start(code: str, *arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        cwd=Path(__file__).parents[3],
-        stdout=subprocess.PIPE,
-    )
-
-
-def finish(process: subprocess.Popen[bytes]) -> bytes:
-    output, _ = process.communicate(timeout=SECONDS)
-    return output
-
-
-def finish_well(process: subprocess.Popen[bytes]) -> None:
-    finish(process)
-    assert process.returncode == 0
-
-
-def test_transfers_of_several_processes_keep_the_total(db: Database, path: Path) -> None:
+def test_transfers_of_several_processes_keep_the_total(
+    db: Database, path: Path, processes: StartedProcesses
+) -> None:
     for account in range(6):
         db[b"account%d" % account] = (100).to_bytes(8, "little")
-    processes = [start(TRANSFERS, path, seed) for seed in range(3)]
+    others = [processes.python("-c", TRANSFERS, path, seed) for seed in range(3)]
     in_threads(*(partial(transfer, db, 6, seed, 100) for seed in (100, 101)))
-    for process in processes:
-        finish(process)
-        assert process.returncode == 0
+    for process in others:
+        found = ended(process)
+        assert found.status == 0, found.err
 
     assert sum(number(row.value) for row in db.get_range(b"account", b"account\xff")) == 600
 
@@ -484,11 +469,11 @@ while True:
 """
 
 
-def test_what_was_committed_is_there_after_a_kill(path: Path) -> None:
+def test_what_was_committed_is_there_after_a_kill(path: Path, processes: StartedProcesses) -> None:
     rng = random.Random(5)
     acknowledged = committed = 0
     for _ in range(4):
-        process = start(WRITER, path)
+        process = processes.python("-c", WRITER, path)
         assert process.stdout is not None
         for _ in range(rng.randint(5, 200)):
             acknowledged = int(process.stdout.readline())
@@ -496,7 +481,7 @@ def test_what_was_committed_is_there_after_a_kill(path: Path) -> None:
         # Not by `communicate`, which does not see what `readline` has read ahead.
         told = [line for line in process.stdout.readlines() if line.endswith(b"\n")]
         acknowledged = int(told[-1]) if told else acknowledged
-        finish(process)
+        ended(process)
         with Database(path) as db:
             last = int(db[b"last"] or b"0")
             # The one under way may have been committed without having been told.
@@ -506,20 +491,20 @@ def test_what_was_committed_is_there_after_a_kill(path: Path) -> None:
             assert len(db.get_range(b"log/", b"log0")) == committed
 
 
-def test_a_killed_leader_leaves_no_lock(db: Database, path: Path) -> None:
+def test_a_killed_leader_leaves_no_lock(db: Database, path: Path, processes: StartedProcesses) -> None:
     code = (
         "import sys, time; from cq.store.embedded import Database\n"
         "db = Database(sys.argv[1]); committer = db._engine.committer\n"
         "committer._lock.acquire(9); committer._connection.execute('BEGIN IMMEDIATE')\n"
         "print('held', flush=True); time.sleep(600)"
     )
-    process = start(code, path)
+    process = processes.python("-c", code, path)
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
     killer = threading.Timer(0.1, process.kill)
     killer.start()
     db[b"a"] = b"1"
-    finish(process)
+    ended(process)
     assert db[b"a"] == b"1"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_code
 
 RUN = """
 import sys, threading, unittest.mock
@@ -64,12 +64,4 @@ print("done")
 @pytest.mark.parametrize("prefix", ["cq", "staging"])
 def test_the_directory_layer_runs_on_the_embedded_store(path: Path, prefix: str) -> None:
     """In a process of its own, whose binding has no native library: others may have loaded it."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(path), prefix],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert (done.stdout, done.stderr) == ("done\n", "")
+    assert run_code(RUN, path, prefix) == (0, "done\n", "")

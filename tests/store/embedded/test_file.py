@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -19,7 +17,7 @@ from cq.errors import NotAStore, StoreError
 from cq.store import api
 from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction
 from cq.store.embedded.file import file
-from tests.store.embedded.processes import another_process
+from tests.processes import StartedProcesses, another_process, ended, run_code
 
 
 def assert_refused(path: Path, words: str) -> None:
@@ -269,7 +267,7 @@ os._exit(0)
 
 def leave_log(path: Path, statement: str) -> None:
     """Change the database at a path as somebody does who is killed then: it is in the log only."""
-    subprocess.run([sys.executable, "-c", KILLED, str(path), statement], check=True, timeout=120)
+    assert run_code(KILLED, path, statement).status == 0
     assert log_of(path).stat().st_size
 
 
@@ -388,13 +386,13 @@ def test_many_threads_may_create_one_store(path: Path) -> None:
         db.close()
 
 
-def test_many_processes_may_create_one_store(path: Path) -> None:
+def test_many_processes_may_create_one_store(path: Path, processes: StartedProcesses) -> None:
     code = (
         "import sys; from cq.store.embedded import Database\n"
         "with Database(sys.argv[1]) as db: db.add(b'n', (1).to_bytes(8, 'little'))"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(4)]
-    assert [process.wait(120) for process in processes] == [0] * 4
+    creating = [processes.python("-c", code, path) for _ in range(4)]
+    assert [ended(process).status for process in creating] == [0] * 4
     with Database(path) as db:
         assert db[b"n"] == (4).to_bytes(8, "little")
 
@@ -410,7 +408,7 @@ def test_opening_a_store_twice_keeps_the_locks_of_the_first(path: Path) -> None:
             "with Database(sys.argv[1]) as db: db[b'b'] = b'2'"
         )
         # The process is the last to leave only if it cannot see this one's locks; then it would remove the log.
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
+        assert run_code(code, path).status == 0
         assert path.with_name("store.db-wal").exists()
         assert db[b"b"] == b"2"
 
@@ -501,10 +499,8 @@ threading.Thread(target=lambda: [db.set(b"b", b"1") for _ in iter(int, 1)], daem
 
 
 def test_a_process_with_everything_open_exits_quietly(path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EXIT, str(path)], capture_output=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+    found = run_code(EXIT, path)
+    assert (found.status, found.err) == (0, "")
 
 
 def test_a_file_damaged_later_raises_the_stores_error(path: Path) -> None:
@@ -563,10 +559,10 @@ def test_a_shortage_of_descriptors_is_no_fault_of_the_disk(path: Path, is_new: b
     """At each number that is left: the file, its lock, its log and each further connection fail in turn."""
     if not is_new:
         Database(path).close()
-    command = [sys.executable, "-c", FEW_DESCRIPTORS, str(path)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    found = run_code(FEW_DESCRIPTORS, path)
 
-    lines = found.splitlines()
+    lines = found.out.splitlines()
+    assert found.status == 0
     assert len(lines) == 9
     assert all(
         line.endswith("64 file descriptors of this process are in use: raise `ulimit -n`, or close files")

@@ -10,7 +10,7 @@ import pytest
 
 from cq.errors import StoreError
 from cq.store.embedded import Database, FDBError, ReadOnlyDatabase
-from tests.store.embedded.processes import another_process
+from tests.processes import another_process
 
 HOLD = """
 import sys

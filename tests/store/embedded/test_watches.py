@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from cq.store.embedded import Database, FDBError
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.file import lock_file
+from tests.processes import run_code
 
 
 def fires(watch: FutureVoid, seconds: float = 60.0) -> bool:
@@ -72,8 +71,8 @@ def test_many_watches_of_one_key_all_fire(db: Database) -> None:
 def test_a_watch_fires_for_another_process(db: Database, path: Path) -> None:
     _, watch = db.get_and_watch(b"a")
     code = "import sys; from cq.store.embedded import Database\nwith Database(sys.argv[1]) as db: db[b'a'] = b'1'"
-    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
 
+    assert run_code(code, path).status == 0
     assert fires(watch)
 
 
