@@ -83,10 +83,15 @@ class StartedProcesses:
         return self.launch(sys.executable, *map(str, args), **settings)
 
 
+def run_program(*command: str | bytes, **settings: Any) -> Outcome:
+    """Run a program to its end, with settings of `Popen`; its output is read unless they say otherwise."""
+    with StartedProcesses() as processes:
+        return ended(processes.launch(*command, **settings))
+
+
 def run_code(code: str, *args: object, **settings: Any) -> Outcome:
     """Run code in a Python of its own, to its end."""
-    with StartedProcesses() as processes:
-        return ended(processes.python("-c", code, *args, **settings))
+    return run_program(sys.executable, "-c", code, *map(str, args), **settings)
 
 
 @contextmanager

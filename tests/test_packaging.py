@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from cq import distribution
+from tests.processes import StartedProcesses, ended, run_program, wait_for_line
 
 ROOT = Path(__file__).parents[1]
 TOP_FOLDERS = {"cq": "cq", "observers": "cq/observers", "cli": "cq/cli"}
@@ -39,8 +40,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for name in TOP_FOLDERS:
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tree / "dist"), str(tree)]
-    built = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert built.returncode == 0, built.stdout + built.stderr
+    built = run_program(*command)
+    assert built.status == 0, built
     (file,) = (tree / "dist").glob("*.whl")
     return zipfile.ZipFile(file)
 
@@ -74,13 +75,8 @@ def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) 
     """A folder in which the wheel is installed. Its dependencies are those of this environment."""
     folder = tmp_path_factory.mktemp("installed")
     options = ["--no-index", "--no-deps", "--target", str(folder)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, str(wheel.filename)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program(sys.executable, "-m", "pip", "install", *options, str(wheel.filename))
+    assert done.status == 0, done
     return folder
 
 
@@ -88,11 +84,9 @@ def of(installed: Path, command: list[str], folder: Path) -> str:
     """What a command prints in a folder, with the installed cq and not that of this clone."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("CQ_")}
     environment["PYTHONPATH"] = str(installed)
-    done = subprocess.run(
-        command, cwd=folder, env=environment, check=False, capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    done = run_program(*command, cwd=folder, env=environment)
+    assert done.status == 0, done
+    return done.out
 
 
 def test_an_application_uses_the_installed_wheel(installed: Path, tmp_path: Path) -> None:
@@ -193,7 +187,7 @@ def copy_context(context: Path, image: Path, sources: list[str]) -> None:
 
 
 def test_the_steps_of_the_dockerfile_make_a_worker_that_is_healthy_and_stops(
-    wheel: zipfile.ZipFile, tmp_path: Path
+    wheel: zipfile.ZipFile, tmp_path: Path, processes: StartedProcesses
 ) -> None:
     """Without Docker: the folder `image` stands for the image, and dependencies are those of this environment."""
     context, image, site = tmp_path / "context", tmp_path / "image", tmp_path / "site"
@@ -226,35 +220,19 @@ exec "{sys.executable}" -m pip "$@"
         elif instruction in ("ARG", "ENV"):
             environment |= dict(each.split("=", 1) for each in rest.split() if "=" in each)
         elif instruction == "RUN":
-            done = subprocess.run(
-                ["/bin/sh", "-c", rest],
-                cwd=image,
-                env=environment,
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
+            done = run_program("/bin/sh", "-c", rest, cwd=image, env=environment)
+            assert done.status == 0, done
         elif instruction in ("CMD", "HEALTHCHECK"):
             listed[instruction] = json.loads(rest[rest.index("[") :])
     environment["CQ_STORE"] = f"embedded:{tmp_path / 'cq.db'}"  # instead of a cluster
     command = [word.replace("0.0.0.0:9100", "127.0.0.1:0") for word in listed["CMD"]]
 
-    worker = subprocess.Popen(command, cwd=image, env=environment, stderr=subprocess.PIPE, text=True)
-    try:
-        assert worker.stderr is not None
-        events = (json.loads(line) for line in worker.stderr)
-        assert any(event.get("event") == "tasks_shared" for event in events)
-        health = subprocess.run(
-            listed["HEALTHCHECK"], cwd=image, env=environment, check=False, capture_output=True, text=True
-        )
-        worker.send_signal(signal.SIGTERM)
-        stopped = [json.loads(line).get("event") for line in worker.stderr]
-        assert worker.wait(timeout=60) == 0
-    finally:
-        worker.kill()
-        worker.communicate()
-    assert (health.stdout, health.returncode) == ("healthy\n", 0)
-    assert "worker_stopped" in stopped
+    worker = processes.launch(*command, cwd=image, env=environment)
+    wait_for_line(worker, b'"tasks_shared"')
+    health = run_program(*listed["HEALTHCHECK"], cwd=image, env=environment)
+    worker.send_signal(signal.SIGTERM)
+    wait_for_line(worker, b'"worker_stopped"')
+    assert ended(worker).status == 0
+    assert (health.out, health.status) == ("healthy\n", 0)
     assert dict(dockerfile_steps())["STOPSIGNAL"] == "SIGTERM"
     assert dict(dockerfile_steps())["USER"].split(":")[0].isdecimal()

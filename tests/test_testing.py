@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +23,7 @@ from cq.observers.top.index import top
 from cq.passes.pass_result import ManyFailed
 from cq.testing import assert_drained, assert_values, drain
 from tests.helpers import add, combine_all, stored
+from tests.processes import run_program
 
 pytest_plugins = ["cq.testing"]
 
@@ -91,15 +90,12 @@ def test_a_suite_gets_the_fixture_in_either_way(tmp_path: Path, conftest: str) -
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_words.py").write_text(SUITE)
     command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
-    )
+    ended = run_program(*command, cwd=tmp_path)
 
-    assert "1 failed, 1 passed in" in ended.stdout, ended.stdout + ended.stderr
-    assert "missing 1: expected 1" in ended.stdout
-    assert "test_words.py:10: AssertionError" in ended.stdout
+    assert "1 failed, 1 passed in" in ended.out, ended
+    assert "missing 1: expected 1" in ended.out
+    assert "test_words.py:10: AssertionError" in ended.out
 
 
 # Draining

@@ -1,4 +1,4 @@
-"""The worker: its loop, its list of tasks, its reports, and the processes of `cq worker`.
+"""The worker: its loop, its list of tasks, its reports, and the settings of a process for one.
 
 The room may import every other room of `cq` and of the observers, except verify.
 """

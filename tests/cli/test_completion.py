@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from cq.feeds.feed import Feed
 from cq.observers.scheduling.members import ROLES
 from cq.observers.top.index import top
 from tests.cli.conftest import Cli, Here
-from tests.processes import SECONDS, Outcome
+from tests.processes import Outcome, run_program
 
 
 @pytest.fixture
@@ -146,16 +145,7 @@ def test_bash_completes_with_the_generated_script(cli: Cli) -> None:
     path = os.pathsep.join([str(cli.folder), cli.environment["PATH"]])
     environment = {**cli.environment, "PATH": path, "CQ_STORE": "embedded:missing.db"}
 
-    ended = subprocess.run(
-        [bash, "--norc", "-c", script],
-        cwd=cli.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
+    ended = run_program(bash, "--norc", "-c", script, cwd=cli.folder, env=environment)
 
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout == "complete -o default -F _cq_completion cq\n<words>"
+    assert ended == (0, "complete -o default -F _cq_completion cq\n<words>", "")
     assert not Path(cli.folder, "missing.db").exists()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +16,7 @@ from cq.cli.demos.harness.roles import run_worker
 from cq.cli.shared.crew import ProcessFailed
 from cq.errors import InvalidData
 from cq.keys import membership as workerkeys
+from tests.processes import run_code
 
 
 @dataclass(frozen=True)
@@ -104,12 +102,6 @@ def main(path):
 
 def test_a_killed_process_leaves_no_semaphore(tmp_path: Path) -> None:
     (tmp_path / "holding.py").write_text(HOLDING)
-    done = subprocess.run(
-        [sys.executable, "-c", "import holding; from pathlib import Path; holding.main(Path('held'))"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    code = "import holding; from pathlib import Path; holding.main(Path('held'))"
+    assert run_code(code, cwd=tmp_path) == (0, "", "")

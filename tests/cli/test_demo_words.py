@@ -29,7 +29,7 @@ from cq.keys import QueueKeys
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
 from tests.helpers import event_of
-from tests.processes import SECONDS
+from tests.processes import SECONDS, ended
 
 MEMORY_MB = 200
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])
@@ -185,21 +185,14 @@ def test_it_counts_a_part_of_the_library_in_little_memory(cli: Cli, demo_db: Any
     documents, total = counted(*PACKAGES)
     output = cli.folder / "output"
     # A process starts with the memory peak of its parent, so a small one has to be between it and the tests.
-    measured = [sys.executable, "-c", MEASURED, str(output), *cli.program]
-    usage = subprocess.run(
-        [*measured, "demo", "words", *map(str, PACKAGES), "--json"],
-        cwd=cli.folder,
-        env=cli.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [*cli.program, "demo", "words", *map(str, PACKAGES), "--json"]
+    usage = ended(cli.python("-c", MEASURED, output, *command))
 
     found = json.loads(output.read_text())
     assert (found["documents"], found["distinct"], found["top"]) == (documents, len(total), top_of(total, 20))
     assert values(demo_db) == total
     if sys.platform.startswith("linux"):  # elsewhere in other units
-        assert int(usage.stdout) < 1024 * MEMORY_MB, "of the largest of its processes"
+        assert int(usage.out) < 1024 * MEMORY_MB, "of the largest of its processes"
 
 
 def test_a_paused_queue_is_said_instead_of_waiting_for_ever(here: Here, cli: Cli) -> None:

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import shlex
-import subprocess
 import sys
 import termios
 from contextlib import suppress
@@ -24,7 +23,7 @@ from cq.testing import drain
 from tests.cli.commands import COMMANDS, CQ, parse
 from tests.cli.conftest import Cli, Here
 from tests.helpers import add
-from tests.processes import SECONDS, Outcome, run_code
+from tests.processes import SECONDS, Outcome, ended, run_code
 
 FILES = {
     "broken.py": "import nothing_of_this_name",
@@ -474,23 +473,19 @@ def test_output_that_cannot_be_written_ends_with_one_line(
     cq.configure(db, "words")
     add(db, "words", {"a": 1})
     drain(db)
-    shell = ["sh", "-c", f'"$0" -m cq {command} {target}', sys.executable]
 
-    ended = subprocess.run(
-        shell, cwd=cli.folder, env=cli.environment, capture_output=True, text=True, check=False
-    )
+    found = ended(cli.launch("sh", "-c", f'"$0" -m cq {command} {target}', sys.executable))
 
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("cq: ")
-    assert ended.stderr.count("\n") == 1
-    assert ("standard output is closed" if target == ">&-" else "No space left") in ended.stderr
+    assert found.status == 1
+    assert found.err.startswith("cq: ")
+    assert found.err.count("\n") == 1
+    assert ("standard output is closed" if target == ">&-" else "No space left") in found.err
 
 
 def test_files_do_not_get_the_numbers_of_closed_streams(here: Here, cli: Cli, db: Any) -> None:
     cq.configure(db, "words")
-    shell = ["sh", "-c", '"$0" -m cq worker --drain <&- >&- 2>&-', sys.executable]
 
-    assert subprocess.run(shell, cwd=cli.folder, env=cli.environment, check=False).returncode == 0
+    assert ended(cli.launch("sh", "-c", '"$0" -m cq worker --drain <&- >&- 2>&-', sys.executable)).status == 0
     assert here("verify", "words").status == 0
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +22,7 @@ from cq.store.embedded.file.file import PAGE_BYTES
 from tests.cli.conftest import Cli, Here
 from tests.crash.conftest import ROUNDS
 from tests.crash.load import assert_goes_on, assert_whole, write
-from tests.processes import ROOT, SECONDS
+from tests.processes import run_code
 
 COMMITS: Final = 60
 LEAF: Final = 10
@@ -150,8 +148,7 @@ def test_a_log_cut_anywhere_leaves_its_first_commits(tmp_path: Path, seed: int) 
     """That is a disk that has lost what it said it had synced: nothing is there in part, and what comes later stays."""
     draw = random.Random(seed)
     store = tmp_path / "store.db"
-    command = [sys.executable, "-c", KILLED, str(store), str(seed), str(COMMITS)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=SECONDS)
+    assert run_code(KILLED, store, seed, COMMITS).status == 0
     log = store.with_name("store.db-wal").read_bytes()
     for copy in copies(store, 10 * ROUNDS):
         tail = draw.choice([b"", bytes(10_000), draw.randbytes(10_000)])

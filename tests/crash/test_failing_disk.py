@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
 import signal
@@ -26,7 +25,7 @@ from tests.crash.conftest import Scripts
 from tests.crash.failing import COMMITS
 from tests.crash.load import Name, assert_whole
 from tests.helpers import add
-from tests.processes import SECONDS, wait_for_line
+from tests.processes import SECONDS, run_program, wait_for_line
 
 
 @pytest.fixture(autouse=True)
@@ -200,19 +199,11 @@ def test_commands_that_only_read_work_on_a_full_file_system(tmp_path: Path) -> N
         rm cq.db-lock; cat /dev/zero >fuller 2>/dev/null; cq status >&2; echo "without a lock file: $?"
         rm full fuller; cq add words a=1 >&2; echo "with room: $?"
     """
-    ended = subprocess.run(
-        [*alone, "sh", "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
-    )
-    if ended.returncode == 77:
+    ended = run_program(*alone, "sh", "-c", script, cwd=tmp_path)
+    if ended.status == 77:
         pytest.skip("this user may not mount a file system of its own")
 
-    statuses = dict(line.split(": ") for line in ended.stdout.splitlines())
+    statuses = dict(line.split(": ") for line in ended.out.splitlines())
     assert statuses == {
         **dict.fromkeys(READING, "0"),
         "health": "1",  # no worker is alive
@@ -221,7 +212,7 @@ def test_commands_that_only_read_work_on_a_full_file_system(tmp_path: Path) -> N
         "without a lock file": "0",
         "with room": "0",
     }
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in ended.err
 
 
 def test_a_store_that_is_opened_without_room_is_not_called_damaged(cli: Cli) -> None:

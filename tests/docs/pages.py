@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.helpers import free_ports
+from tests.processes import run_program
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -60,18 +61,12 @@ class Reader:
         for command, with_less_load in LESS_LOAD.items():
             script = script.replace(command, with_less_load)
         shell = shutil.which("bash") or "/bin/sh"
-        ended = subprocess.run(
-            [shell, "-c", self.on_free_port(script)],
-            cwd=folder or self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+        ended = run_program(
+            shell, "-c", self.on_free_port(script), cwd=folder or self.folder, env=self.environment
         )
-        assert "Traceback" not in ended.stderr
-        assert "WARNING" not in ended.stderr
-        return ended.returncode, ended.stdout
+        assert "Traceback" not in ended.err
+        assert "WARNING" not in ended.err
+        return ended.status, ended.out
 
     @contextmanager
     def running(self, command: str) -> Iterator[None]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_program
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
@@ -35,13 +35,10 @@ def test_an_example_of_tests_passes(example: Path, tmp_path: Path) -> None:
     """Elsewhere, so that it does without this project's settings of pytest."""
     shutil.copy(example, tmp_path)
     command = [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", example.name]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
-    )
+    ended = run_program(*command, cwd=tmp_path)
 
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.status == 0, ended
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)

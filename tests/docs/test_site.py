@@ -6,7 +6,6 @@ import ast
 import importlib
 import os
 import re
-import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -14,6 +13,8 @@ from pathlib import Path
 import griffe
 import pytest
 from markdown_it import MarkdownIt
+
+from tests.processes import run_program
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -32,14 +33,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built site. A warning ends the build, also one about a docstring that cannot be parsed."""
     folder = tmp_path_factory.mktemp("site")
     options = ["--strict", "--config-file", str(DOCS / "site/mkdocs.yml"), "--site-dir", str(folder)]
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", *options],
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert built.returncode == 0, built.stderr
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = run_program(sys.executable, "-m", "mkdocs", "build", *options, env=environment)
+    assert built.status == 0, built.err
     return folder
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from cq.store.transact import transact
 from tests.fuzz import stores
 from tests.fuzz.commands import KEYS, run, shown
 from tests.fuzz.inputs import BOMBS, limit_address_space, mutated, searched
-from tests.processes import ROOT
+from tests.processes import ROOT, run_program
 
 URL = "postgresql://someone:hunter2@localhost:1/nowhere"
 SHORT = 5
@@ -196,16 +195,12 @@ def test_a_process_stays_small_and_ends_whatever_is_stored(place: Any) -> None:
             place, {**rows, **{key: value for key, value in broken.items() if not key.endswith(b"/config")}}
         )
         for command in (["status"], ["worker", "other", "--drain"]):
-            ended = subprocess.run(
-                [sys.executable, "-m", "cq", *command],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
-                preexec_fn=limit_address_space,
-                capture_output=True,
-                timeout=120,
-                check=False,
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+            ended = run_program(
+                sys.executable, "-m", "cq", *command, env=environment, preexec_fn=limit_address_space
             )
-            assert b"Traceback" not in ended.stderr, ended.stderr.decode()
-            assert ended.returncode in (0, 1), (ended.returncode, ended.stderr)
+            assert "Traceback" not in ended.err, ended.err
+            assert ended.status in (0, 1), ended
 
 
 def test_a_reason_that_cannot_be_stored_is_refused(place: Any) -> None:

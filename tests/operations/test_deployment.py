@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from packaging.requirements import Requirement
 
 from cq.observers.worker.worker import GRACE_SECONDS
 from tests.cli.commands import parse
+from tests.processes import run_program
 
 FILES = Path(__file__).parents[2] / "docs" / "operations"
 COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())
@@ -34,9 +34,9 @@ systemd = pytest.mark.skipif(not ANALYZE, reason="systemd-analyze is not install
 
 def run(*command: str | Path) -> str:
     """What a checker prints on its standard output; it must succeed, and complain about nothing."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    return done.stdout
+    done = run_program(*map(str, command))
+    assert (done.status, done.err) == (0, ""), done
+    return done.out
 
 
 def in_lists(found: Any) -> Iterator[list[str]]:
@@ -224,16 +224,10 @@ def test_systemd_has_no_complaint_about_the_unit(unit: Path) -> None:
 
 @systemd
 def test_the_unit_exposes_no_more_than_the_page_says(unit: Path) -> None:
-    shown = subprocess.run(
-        [ANALYZE, "security", "--offline=true", str(unit)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    if "Overall exposure" not in shown.stdout:
-        pytest.skip(f"this systemd-analyze cannot rate a file: {shown.stderr}")
-    level = float(shown.stdout.split("Overall exposure level")[1].split(": ")[1].split()[0])
+    shown = run_program(str(ANALYZE), "security", "--offline=true", str(unit))
+    if "Overall exposure" not in shown.out:
+        pytest.skip(f"this systemd-analyze cannot rate a file: {shown.err}")
+    level = float(shown.out.split("Overall exposure level")[1].split(": ")[1].split()[0])
     stated = re.search(r"exposure of each unit as ([\d.]+) of 10", (FILES / "deployment.md").read_text())
 
     assert stated is not None

@@ -9,11 +9,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import run_program
 
 HERE = Path(__file__).parent
 COMMENTS = re.compile(r"  # type: ignore.*")
@@ -33,11 +34,9 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, str
     settings["extraPaths"] = [str(HERE.parents[1])]
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     options = ["-p", str(folder), "--pythonpath", sys.executable, "--outputjson"]
-    run = subprocess.run(
-        [sys.executable, "-m", "pyright", *options], check=False, capture_output=True, text=True
-    )
-    report = json.loads(run.stdout)
-    assert report["summary"]["filesAnalyzed"] == len(os.listdir(folder / "samples")), run.stdout
+    run = run_program(sys.executable, "-m", "pyright", *options)
+    report = json.loads(run.out)
+    assert report["summary"]["filesAnalyzed"] == len(os.listdir(folder / "samples")), run.out
     return [
         (Path(each["file"]).name, each["range"]["start"]["line"] + 1, each.get("rule", each["message"]))
         for each in report["generalDiagnostics"]
