@@ -22,8 +22,10 @@ _BYTES_HEADS: Final = [
     cbor2.dumps(bytes(length))[: -length or None] for length in range(_MAX_STRING_BYTES + 1)
 ]
 _SMALL_INTS: Final = [cbor2.dumps(number) for number in range(256)]
-# The length of an int by its first byte; 0 for the first bytes of other items.
-_INT_BYTES: Final = ([1] * 24 + [2, 3, 5, 9] + [0] * 4) * 2 + [0] * 192
+# The length of an int or a string of up to 23 bytes by its first byte; 0 for the first bytes of other items.
+_SHORT_BYTES: Final = (
+    ([1] * 24 + [2, 3, 5, 9] + [0] * 4) * 2 + ([length + 1 for length in range(24)] + [0] * 8) * 2 + [0] * 128
+)
 _pack_1 = Struct(">BB").pack
 _pack_2 = Struct(">BH").pack
 _pack_4 = Struct(">BI").pack
@@ -67,11 +69,11 @@ def array_head(length: int) -> bytes:
     )
 
 
-def are_ints(encoded: Sequence[bytes]) -> bool:
-    """Whether each of these, at least one and none empty, is exactly one int of up to 64 bits."""
-    if not _INT_BYTES[encoded[0][0]]:
+def are_short(encoded: Sequence[bytes]) -> bool:
+    """Whether each of these, at least one and none empty, is as long as its head says: one int or one short string."""
+    if not _SHORT_BYTES[encoded[0][0]]:
         return False  # most columns of other items are recognized by their first one
-    lengths = map(_INT_BYTES.__getitem__, map(itemgetter(0), encoded))
+    lengths = map(_SHORT_BYTES.__getitem__, map(itemgetter(0), encoded))
     return list(lengths) == list(map(len, encoded))
 
 

@@ -19,7 +19,7 @@ import cbor2
 
 from cq.encoding.bounds import DECODERS, MAX_INT_BYTES, check_collection, check_int
 from cq.encoding.cbor import (
-    are_ints,
+    are_short,
     array_head,
     dumps,
     encode_ints,
@@ -259,7 +259,7 @@ def decode(data: bytes) -> Any:
 def decode_all(many: Sequence[bytes]) -> list[Any]:
     """The value of each of these bytes; raises `CorruptData` if `decode` would for any of them."""
     try:
-        if many and many[0] and are_ints(many):
+        if many and many[0] and are_short(many):
             return _loads(joined(many))  # type: ignore[no-any-return]
         return list(map(_loads, many))
     except Exception as error:
