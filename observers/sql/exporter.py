@@ -40,6 +40,8 @@ class SqlExporter(FencedExporter):
         store: the id of the store with the export queue.
     """
 
+    batch_entries = 20_000  # a transaction and its commit cost as much as hundreds of rows
+
     def __init__(self, reporting: ReportingDatabase, definition: TableDefinition, store: bytes) -> None:
         self.reporting = reporting
         self.definition = definition
