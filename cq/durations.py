@@ -15,7 +15,6 @@ FOREVER: Final = "forever"
 _UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _PARSED: Final = {"w": 7 * 86_400, **_UNITS}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
-_NAMES: Final = {"d": "d", "h": "h", "m": "min", "s": "s"}
 
 
 def seconds_in(text: str) -> float | None:
@@ -73,9 +72,10 @@ def rough(seconds: float) -> str:
     """
     if seconds < 60:
         return f"{seconds:.1f} s"
-    parts, left = [], int(seconds)
+    parts: list[str] = []
+    left = int(seconds)
     for unit, length in _UNITS.items():
-        parts.append((left // length, _NAMES[unit]))
-        left %= length
-    first = next(place for place, (number, _) in enumerate(parts) if number)
-    return " ".join(f"{number:,} {name}" for number, name in parts[first : first + 2] if number)
+        number, left = divmod(left, length)
+        if parts or number:
+            parts.append(f"{number:,} {unit.replace('m', 'min')}" if number else "")
+    return " ".join(filter(None, parts[:2]))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
-from math import isfinite
 from typing import Any, Final
 
 import typer
 
-from cq.cli.shared.chart import MAX_LINES, line_chart, to_svg
+from cq.cli.shared.chart import MAX_LINES, drawable, line_chart, to_svg
 from cq.cli.shared.output import as_word
 from cq.config.queue import QueueConfig
 from cq.durations import duration
@@ -49,12 +47,9 @@ def _number(config: QueueConfig, value: Any, part: str) -> float | None:
     number = value.figures()[part] if part and value is not None else value
     if number is None:
         return None
-    if isinstance(number, int | float | Decimal) and not isinstance(number, bool):
-        try:
-            if isfinite(number) and number >= 0:
-                return number if isinstance(number, int) else float(number)
-        except OverflowError:  # an int beyond all floats
-            pass
-    raise InvalidData(
-        f"a chart needs numbers from 0 on: a value of queue {config.name!r} is {as_word(value)[:80]}"
-    )
+    drawn = drawable(number)
+    if drawn is None:
+        raise InvalidData(
+            f"a chart needs numbers from 0 on: a value of queue {config.name!r} is {as_word(value)[:80]}"
+        )
+    return drawn

@@ -6,10 +6,12 @@ An image has one chart, or several from top to bottom.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from html import escape
 from itertools import groupby
-from math import ceil, floor, log10
+from math import ceil, floor, isfinite, log10
 from typing import Final, NamedTuple
 
 _STYLE: Final = """\
@@ -77,6 +79,15 @@ class Chart(NamedTuple):
     about: str
     described: str
     drawn: Sequence[str]
+
+
+def drawable(value: object) -> float | None:
+    """The number as charts draw it; None for what is no number from 0 on, or is too large."""
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        with suppress(OverflowError):  # an int beyond all floats
+            if isfinite(value) and value >= 0:
+                return float(value) if isinstance(value, Decimal) else value
+    return None
 
 
 def bar_chart(title: str, about: str, groups: Mapping[str, Sequence[Bar]]) -> Chart:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.helpers import free_ports
-from tests.processes import run_program
+from tests.processes import StartedProcesses, ended, run_program
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -71,24 +71,16 @@ class Reader:
     @contextmanager
     def running(self, command: str) -> Iterator[None]:
         """Run a command that does not end by itself: from its first line, a server from its address, until ^C."""
-        with subprocess.Popen(
-            shlex.split(self.on_free_port(command)),
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
+        with StartedProcesses(self.folder) as processes:
+            words = shlex.split(self.on_free_port(command))
+            process = processes.launch(*words, env=self.environment, stderr=subprocess.STDOUT)
             assert process.stdout is not None
-            lines = iter(process.stdout.readline, "")
-            assert any("--port" not in command or "running on" in line.lower() for line in lines)
-            try:
-                yield
-            finally:
-                process.send_signal(signal.SIGINT)
-                printed, _ = process.communicate(timeout=SECONDS)
-        assert "Traceback" not in printed
-        assert process.returncode in (0, 130, -signal.SIGINT)
+            assert any("--port" not in command or b"running on" in line.lower() for line in process.stdout)
+            yield
+            process.send_signal(signal.SIGINT)
+            found = ended(process)
+        assert "Traceback" not in found.out
+        assert found.status in (0, 130, -signal.SIGINT)
 
     def on_free_port(self, script: str) -> str:
         """A script with a port that no other test uses."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from cq.observers.feeds.observer import feed_spec
 from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, TOKEN, serving
 from tests.helpers import free_ports
+from tests.processes import StartedProcesses, ended
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "howto" / "changelog.md"
 CHROMIUM: Final = shutil.which("chromium")
@@ -47,21 +46,13 @@ def add(db: Any, **updates: int) -> None:
 @contextmanager
 def running(folder: Path, url: str, *command: str) -> Iterator[Iterator[str]]:
     """The lines that a program prints, which ends with ^C."""
-    environment = {**os.environ, "CQ_WEB_TOKEN": TOKEN, "CHANGELOG_URL": f"{url}/changelog/words"}
-    with subprocess.Popen(
-        [sys.executable, *command],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
+    environment = {"CQ_WEB_TOKEN": TOKEN, "CHANGELOG_URL": f"{url}/changelog/words"}
+    with StartedProcesses(folder, environment) as processes:
+        process = processes.python(*command, stderr=subprocess.STDOUT)
         assert process.stdout is not None
-        try:
-            yield iter(process.stdout.readline, "")
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=SECONDS)
+        yield map(bytes.decode, process.stdout)
+        process.send_signal(signal.SIGINT)
+        ended(process)
 
 
 def saved(folder: Path, name: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
@@ -13,7 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.conftest import cluster_url
-from tests.docs.pages import DOCS, SECONDS, Reader, blocks, steps
+from tests.docs.pages import DOCS, Reader, blocks, steps
+from tests.processes import StartedProcesses, ended, wait_for_line
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -144,18 +144,12 @@ class Following:
 @contextmanager
 def running_worker(reader: Reader) -> Iterator[None]:
     """A worker in another terminal, from its registration on."""
-    command = [str(reader.folder / ".venv/bin/cq"), "worker"]
-    with subprocess.Popen(
-        command, cwd=reader.folder, env=reader.environment, stderr=subprocess.PIPE, text=True
-    ) as worker:
-        assert worker.stderr is not None
-        while "tasks of this one" not in worker.stderr.readline():
-            assert worker.poll() is None
-        try:
-            yield
-        finally:
-            worker.terminate()
-            worker.communicate(timeout=SECONDS)
+    with StartedProcesses(reader.folder) as processes:
+        worker = processes.launch(str(reader.folder / ".venv/bin/cq"), "worker", env=reader.environment)
+        wait_for_line(worker, b"tasks of this one")
+        yield
+        worker.terminate()
+        ended(worker)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)

@@ -8,7 +8,6 @@ import re
 import runpy
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
+
+from tests.processes import StartedProcesses, ended
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tag_app.py"
 SECONDS = 60
@@ -202,30 +203,25 @@ def test_it_ends_although_pages_are_open(tmp_path: Path) -> None:
     stream.close()
 
 
-def test_an_interrupt_ends_the_server_and_its_open_pages_without_a_traceback(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_server_and_its_open_pages_without_a_traceback(
+    tmp_path: Path, processes: StartedProcesses
+) -> None:
     """uvicorn waits for open streams: without the application's own handler this server would never end."""
     listening = socket.create_server(("127.0.0.1", 0))
     folder = str(EXAMPLE.parent)
     command = [sys.executable, "-m", "uvicorn", "--app-dir", folder, "--fd", str(listening.fileno())]
     environment = {**os.environ, "CQ_STORE": f"embedded:{tmp_path / 'notes.db'}"}
-    with subprocess.Popen(
-        [*command, "tag_app:app"],
-        env=environment,
-        pass_fds=[listening.fileno()],
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as server:
-        try:
-            site = Site(f"http://127.0.0.1:{listening.getsockname()[1]}")
-            site.post(name="one", tags="red")
-            with site.events() as stream:
-                event(stream)
-                server.send_signal(signal.SIGINT)
-                _, log = server.communicate(timeout=SECONDS)
-        finally:
-            server.kill()
-            listening.close()
+    with listening:
+        server = processes.launch(
+            *command, "tag_app:app", env=environment, pass_fds=[listening.fileno()], stdout=None
+        )
+        site = Site(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        site.post(name="one", tags="red")
+        with site.events() as stream:
+            event(stream)
+            server.send_signal(signal.SIGINT)
+            found = ended(server)
 
-    assert server.returncode == 0
-    assert "Traceback" not in log
-    assert "Finished server process" in log
+    assert found.status == 0
+    assert "Traceback" not in found.err
+    assert "Finished server process" in found.err

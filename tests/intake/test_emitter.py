@@ -34,6 +34,7 @@ from tests.faults import (
 )
 from tests.helpers import get, stored, values
 from tests.observing import app_with
+from tests.processes import run_program
 from tests.sized import MOST
 
 MODES = ("durable", "fast")
@@ -801,20 +802,15 @@ def test_what_is_buffered_is_flushed_when_the_process_ends_in_good_order(tmp_pat
     cq.configure(db, "q")
     code, status, expected = ENDINGS[ending]
 
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM + code, url],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    found = run_program(sys.executable, "-W", "ignore", "-c", PROGRAM + code, url)
 
-    assert ended.returncode == status, ended.stderr
+    assert found.status == status, found.err
     assert get(db, "q", "k", pending=True) == expected
     if ending == "store is gone":
-        assert "100 increments" in ended.stderr
-        assert "Traceback" not in ended.stderr
+        assert "100 increments" in found.err
+        assert "Traceback" not in found.err
     if ending == "forks":
-        assert "before this process was forked" in ended.stdout
+        assert "before this process was forked" in found.out
 
 
 EMITTING = """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from math import isfinite
-from typing import Any, Final
+from typing import Final
 
+from cq.cli.shared.chart import drawable
 from cq.cli.web.pages.charts import Line
 from cq.cli.web.sampling.lookup import KeySeries
 from cq.encoding.columns import PARTS
@@ -23,22 +22,14 @@ def series_line(series: KeySeries) -> Line | None:
     part = next((each for each in PARTS.get(series.type.name, ()) if each.type in _NUMBERS), None)
     try:
         present = {
-            start: part.cell(value) if part else value for start, value in series.slots if value is not None
+            start: drawable(part.cell(value) if part else value)
+            for start, value in series.slots
+            if value is not None
         }
     except CqError:  # a sketch, without the package that reads it
         return None
-    if not all(map(_is_drawable, present.values())):
+    if None in present.values():
         return None
     times = [start for start, _ in series.slots]
-    # Charts divide numbers by each other, which Decimals and floats cannot.
-    numbers = [float(each) if isinstance(each, Decimal) else each for each in map(present.get, times)]
+    numbers = [present.get(start) for start in times]
     return Line(f"{part.name if part else 'value'} by {series.level}", times, numbers, number, series.period)
-
-
-def _is_drawable(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return False
-    try:
-        return isfinite(value) and value >= 0
-    except OverflowError:  # an int beyond all floats
-        return False
