@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "queues.verify": ("verify",),
     "bench.command": ("bench",),
     "queues.set_aside": ("aside",),
-    "queues.export": ("export",),
+    "queues.link": ("link",),
     "queues.outbox": ("outbox",),
     "queues.feed": ("feed",),
     "queues.cells": ("cells",),
@@ -84,7 +84,6 @@ def command_line(modules: Iterable[str] = COMMANDS) -> typer.Typer:
     if loaded.keys() == COMMANDS.keys():  # former names, for scripts
         app.add_typer(loaded["queues.set_aside"].commands, name="dead", hidden=True)
         app.command("config", cls=HelpCommand, hidden=True)(loaded["operate.config"].show_settings)
-        app.command("exports", cls=HelpCommand, hidden=True)(loaded["queues.export"].show_list)
     return app
 
 

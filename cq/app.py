@@ -14,8 +14,8 @@ from cq import keys
 from cq.admin.configured_queue import configure
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
-from cq.errors import CodeMismatch, MissingPackage
-from cq.observer import Observer, ObserverFunction, ObserverSpec
+from cq.errors import CodeMismatch, InvalidConfiguration, MissingPackage
+from cq.observer import Observer, ObserverFunction, ObserverSpec, kind_of
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
 
@@ -68,6 +68,8 @@ class App:
     def __init__(self) -> None:
         self._queues: dict[str, tuple[Combiner | None, tuple[Observer | ObserverSpec, ...]]] = {}
         self._exporters: dict[str, Exporter] = {}
+        self._targets: dict[str, Callable[[Any], object]] = {}
+        self._columns: dict[str, object] = {}
 
     @property
     def exporters(self) -> Mapping[str, Exporter]:
@@ -121,7 +123,10 @@ class App:
     def exporter(self, name: str) -> Callable[[F], F]:
         """Declare the decorated function as the exporter of an export queue. Workers call it with batches of entries.
 
-        See `cq.observers.export.batch.Exporter`.
+        A batch is `cq.links.Changes`, an exporter also a `cq.links.Target`. Several threads call it at once, with
+        batches of different buckets. It may receive a batch, or a part of one, again: after a crash, after another
+        worker was slow, or if another entry of the batch could not be exported. If it raises `cq.links.CannotSend`, the
+        worker sets the faulty entries aside; after any other exception it sends the batch again later.
         """
 
         def declare(function: F) -> F:
@@ -129,6 +134,44 @@ class App:
             return function
 
         return declare
+
+    @property
+    def targets(self) -> Mapping[str, Callable[[Any], object]]:
+        """{name: function that makes a target}."""
+        return self._targets
+
+    def target(self, name: str) -> Callable[[F], F]:
+        """Declare the decorated class or function as the target of links `cq.links.app(name)`.
+
+        It is called with a `cq.links.Source`, and returns a `cq.links.Target`; so it can be a class of one.
+        """
+
+        def declare(make: F) -> F:
+            self._targets[name] = make
+            return make
+
+        return declare
+
+    @property
+    def declared_columns(self) -> Mapping[str, object]:
+        """{`name@version`: columns of tables}."""
+        return self._columns
+
+    def columns(self, name: str, columns: object, *, version: int = 1) -> str:
+        """Declare columns for links to tables; returns `name@version`, the argument of `cq.links.table`.
+
+        Args:
+            name: a name of your choice; a later declaration with the same name and version replaces this one.
+            columns: `cq.links.Columns`.
+            version: raise it with every change of the functions; workers then send the whole table again.
+
+        Raises:
+            InvalidConfiguration: the name is empty or contains `@`.
+        """
+        if not name or "@" in name:
+            raise InvalidConfiguration(f"expected the name of columns to be without '@', got: {name!r}")
+        self._columns[f"{name}@{version}"] = columns
+        return f"{name}@{version}"
 
     def configure(self, db: Database, name: str, **settings: Any) -> CombineQueue[Any, Any]:
         """Call `cq.configure` with the declared combiner and observers; it documents the settings and errors."""
@@ -210,9 +253,9 @@ def _function(
         wanted.version,
         wanted.settings,
     ):
-        factory = declared.factory or built_in.get(declared.name)
+        factory = declared.factory or built_in.get(kind_of(declared.name))
     else:
-        factory = None if declared else built_in.get(wanted.name)
+        factory = built_in.get(wanted.kind) if declared is None and wanted.is_built_in else None
     if factory is None:
         have = Named(declared.name, declared.version) if declared else "none of that name"
         raise CodeMismatch(

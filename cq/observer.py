@@ -76,6 +76,11 @@ class Observer(Generic[K, V]):
         return cls(name, 1, observer)
 
 
+def kind_of(name: str) -> str:
+    """The kind of a built-in observer of this name: the name up to the first colon."""
+    return name.partition(":")[0]
+
+
 def check_named(what: str, name: object, version: object) -> None:
     """Raises `InvalidConfiguration` unless name and version are valid for a combiner or an observer."""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
@@ -96,7 +101,7 @@ class ObserverSpec:
     new generation with all values, and then switch readers to it.
 
     Args:
-        name: name of the kind and of the observer: a queue has at most one of each kind.
+        name: name of the observer. A built-in one has the name of its kind, and links have `link:NAME`.
         version: increment it with every change of the result of `factory`, including the code of the functions.
         settings: stored in CBOR; must not contain secrets.
         factory: `factory(config, settings, generation)` returns the function; None for a built-in kind.

@@ -70,7 +70,7 @@ def telemetry() -> str:
         [
             f"`{exposed(metric)}`",
             metric.type,
-            "queue" if "queue" in kind.fields else "",
+            ", ".join(kind.labels),
             metric.description,
             name,
         ]

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from cq.app import Factory
-from cq.config.queue import TOTALS, ObserverConfig, QueueConfig
+from cq.app import App, Factory
+from cq.config.queue import TOTALS, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers import distinct, window_totals
-from cq.observers.export.queue import add_changes
-from cq.observers.export.spec import EXPORTERS, export_spec
-from cq.observers.exporters import export_tasks
 from cq.observers.feeds import observer as feedobserver
 from cq.observers.feeds.observer import feed_spec
-from cq.observers.forward import observer as forward
-from cq.observers.forward.observer import forward_spec
-from cq.observers.kafka import observer as kafka
-from cq.observers.kafka.observer import kafka_spec
-from cq.observers.scheduling.members import ROLES
+from cq.observers.links.observer import link_observer
+from cq.observers.links.registry import tasks_of
+from cq.observers.scheduling.members import LINK, ROLES, TaskId
 from cq.observers.scheduling.task import Task
 from cq.observers.top import index
 from cq.observers.top.publisher import publishers
-from cq.observers.webhook import observer as webhook
-from cq.observers.webhook.observer import webhook_spec
 from cq.store.api import Database
-
-_Tasks = Callable[[Database, QueueConfig, ObserverConfig], Sequence[Task] | None]
-_TASKS: Final[Mapping[str, tuple[str, _Tasks]]] = {
-    "top": ("publish", publishers),
-    **dict.fromkeys(EXPORTERS, ("export", export_tasks)),
-}
-"""{kind: (role, function)}. The function returns a worker's tasks: an empty list if this process cannot do them,
-None if the observer needs no tasks."""
 
 
 def _checked(make: Factory, kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
@@ -63,10 +48,7 @@ def _top(score: bool, group: bool | str, **settings: Any) -> ObserverSpec:
 
 FACTORIES: Final[Mapping[str, Factory]] = {
     "top": _checked(index.observer, "top", _top),
-    "export": _checked(add_changes("export"), "export", export_spec),
-    "forward": _checked(forward.observer, "forward", forward_spec),
-    webhook.NAME: _checked(add_changes(webhook.NAME), webhook.NAME, webhook_spec),
-    kafka.NAME: _checked(add_changes(kafka.NAME), kafka.NAME, kafka_spec),
+    LINK: link_observer,
     "feed": _checked(feedobserver.observer, "feed", feed_spec),
     distinct.NAME: _checked(distinct.observer, distinct.NAME, distinct.distinct),
     TOTALS: window_totals.observer,
@@ -74,19 +56,32 @@ FACTORIES: Final[Mapping[str, Factory]] = {
 """{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
 
 
-def observer_tasks(
-    db: Database, config: QueueConfig, roles: Collection[str] = ROLES
-) -> dict[str, Sequence[Task]]:
-    """Return {role: tasks} that a queue's observers need in addition to its passes, of these roles.
+class ObserverTasks(NamedTuple):
+    """The tasks of workers for an observer.
 
-    A role without tasks is one that this process lacks something for: other workers may do its tasks.
+    Attributes:
+        name: of the part of the queue's work, see `TaskId.parts`.
+        tasks: with their ids; none if this process lacks something for them: other workers may do them.
     """
-    found: dict[str, Sequence[Task]] = {}
+
+    name: str
+    tasks: Sequence[tuple[TaskId, Task]]
+
+
+def observer_tasks(
+    db: Database, config: QueueConfig, app: App | None = None, roles: Collection[str] = ROLES
+) -> Iterator[ObserverTasks]:
+    """The tasks that a queue's observers need in addition to its passes, of these roles."""
     for observer in config.observers:
-        role, tasks = _TASKS.get(observer.name, ("", None))
-        if tasks is None or role not in roles or not observer.is_built_in:
+        if not observer.is_built_in:
             continue
-        needed = tasks(db, config, observer)
-        if needed is not None:
-            found[role] = needed
-    return found
+        if observer.kind == "top" and "publish" in roles:
+            clouds = publishers(db, config, observer)
+            if clouds is not None:
+                ids = [TaskId("publish", config.name, number) for number in range(len(clouds))]
+                yield ObserverTasks(f"publish/{config.name}", list(zip(ids, clouds, strict=True)))
+        if observer.kind == LINK and LINK in roles:
+            sending = tasks_of(db, app, config, observer)
+            ids = [TaskId.of_link(config.name, observer.generation, number) for number in range(len(sending))]
+            part = TaskId.of_link(config.name, observer.generation, 0).parts[-1]
+            yield ObserverTasks(part, list(zip(ids, sending, strict=True)))

@@ -20,6 +20,7 @@ from tests.processes import StartedProcesses
 from tests.reporting_databases import (  # noqa: F401 - fixtures
     _closed,
     mariadb,
+    mariadb_url,
     postgres,
     postgres_url,
     reporting_url,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from cq.observers.sql.engine import ReportingDatabase
+from cq.observers.links.sql.engine import ReportingDatabase
 from tests.mariadb import MariadbServer
 from tests.postgres import PostgresServer
 
@@ -72,6 +72,14 @@ def postgres_url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 @pytest.fixture
+def mariadb_url(mariadb: MariadbServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty database of the MariaDB server, also in $CQ_REPORTING_URL."""
+    url = _database(mariadb.url)
+    monkeypatch.setenv("CQ_REPORTING_URL", url)
+    return url
+
+
+@pytest.fixture
 def sqlite_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a SQLite file that does not exist yet, also in $CQ_REPORTING_URL."""
     url = f"sqlite:///{tmp_path / 'report.db'}"
@@ -85,9 +93,7 @@ def _url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'report.db'}"
     if kind == "postgresql":
         return new_schema(request.getfixturevalue("postgres").url)
-    if (
-        kind == "mariadb"
-    ):  # in tests/observers/sql/test_mariadb.py alone, because all tests would take too long
+    if kind == "mariadb":  # in tests/links/test_mariadb.py alone, because all tests would take too long
         return _database(request.getfixturevalue("mariadb").url)
     variable = {"postgresql-url": "CQ_TEST_POSTGRES_URL", "mysql-url": "CQ_TEST_MYSQL_URL"}[kind]
     given = os.environ.get(variable)

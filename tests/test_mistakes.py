@@ -159,5 +159,5 @@ def test_an_unknown_queue_without_a_similar_name_is_to_be_configured(db: Any, qu
 def test_an_unknown_combiner_or_role_suggests_the_nearest_name(db: Any) -> None:
     with pytest.raises(cq.InvalidConfiguration, match=r"did you mean 'union'"):
         cq.configure(db, "words", combiner="unoin")
-    with pytest.raises(cq.InvalidConfiguration, match=r"did you mean 'export'"):
-        Worker(db, roles=["exprot"])
+    with pytest.raises(cq.InvalidConfiguration, match=r"did you mean 'link'"):
+        Worker(db, roles=["lnik"])

@@ -54,17 +54,15 @@ cq/__init__.py
 observers/telemetry
 observers/scheduling
 observers/top
-observers/export
-observers/sql/dialects
-observers/sql
-observers/outbox
-observers/forward
-observers/sink
-observers/webhook
-observers/kafka
+observers/links/environment.py observers/links/rows.py observers/links/target.py observers/links/batch.py
+observers/links/sql/dialects
+observers/links
+observers/links/sql
+observers/links/targets
+observers/links/outbox
 observers/feeds
 observers/distinct.py observers/window_totals.py
-observers/exporters.py
+observers/links/registry.py
 observers/builtin.py
 observers/visits.py
 observers/monitoring
@@ -72,8 +70,9 @@ observers/tasks
 observers/worker
 observers/verify
 cq/tables
+cq/links.py
 cq/aio
-cq/testing.py
+cq/draining.py cq/linktesting.py cq/testing.py
 cli/shared
 cli/formats
 cli/bench/systems

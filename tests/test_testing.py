@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 import cq
-from cq import testing
+from cq import draining, testing
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
-from cq.observers.export.queue import ExportQueue
-from cq.observers.export.spec import DEFAULT_ENV, export_spec
-from cq.observers.sql import check as sqlcheck
-from cq.observers.sql.configured import find_export
+from cq.observers.links.queue import ExportQueue
+from cq.observers.links.registry import opened_link
+from cq.observers.links.spec import TABLE_ENV, table
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.passes.pass_result import ManyFailed
@@ -169,22 +168,21 @@ def test_a_cloud_is_published_each_time_although_workers_would_wait(db: Any, nam
         assert [(entry.key, entry.score) for entry in found.entries] == [("a", number)]
 
 
-def test_an_export_is_done_and_one_that_fails_is_named(
+def test_a_link_is_done_and_one_that_fails_is_named(
     db: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(DEFAULT_ENV, raising=False)
-    cq.configure(db, name, observers=[export_spec("words")])
+    monkeypatch.delenv(TABLE_ENV, raising=False)
+    cq.configure(db, name, links=[table("words")])
     add(db, name, {"a": 1})
     drain(db, name)
     assert_values(db, name, {"a": 1})
     (line,) = message(assert_drained, db, name)[1:]
-    assert line.startswith(f"  queue {name!r}: rows to export: 1; the export is failing: ")
-    assert DEFAULT_ENV in line
+    assert line.startswith(f"  queue {name!r}: rows for link 'export': 1; it is failing: ")
+    assert TABLE_ENV in line
 
-    monkeypatch.setenv(DEFAULT_ENV, f"sqlite:///{tmp_path / 'report.db'}")
-    found = find_export(db, name)
-    sqlcheck.init(found.reporting, found.definition)
-    found.reporting.close()
+    monkeypatch.setenv(TABLE_ENV, f"sqlite:///{tmp_path / 'report.db'}")
+    with opened_link(db, name) as link:
+        link.target.create()
     drain(db, name)
 
     assert_drained(db, name)
@@ -200,7 +198,7 @@ def test_an_exporter_of_the_application_gets_what_waits(db: Any, name: str) -> N
 
     db.transact(lambda tr: ExportQueue(name).add(tr, "a", 1))
     assert message(assert_drained, db, name)[1:] == [
-        f"  queue {name!r}: rows to export: 1; the export is active"
+        f"  queue {name!r}: rows for link 'app': 1; it is active"
     ]
 
     drain(db, name, app=app)
@@ -260,7 +258,7 @@ def test_a_combiner_that_fails_for_every_key_is_no_matter_of_keys(cq_db: Any) ->
 
 
 def test_an_observer_that_has_no_end_is_found_out(cq_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testing, "ROUNDS", 10)
+    monkeypatch.setattr(draining, "ROUNDS", 10)
     app = cq.App()
     app.queue("words", observers=[adding_again])
     app.configure(cq_db, "words")
@@ -328,7 +326,7 @@ def test_what_waits_or_was_set_aside_explains_other_values(db: Any, name: str) -
         *(f"  {line}" for line in left),
     ]
     assert message(assert_drained, db, name) == [
-        "not everything is combined and exported:",
+        "not everything is combined and sent:",
         *(f"  queue {name!r}: {line}" for line in left),
     ]
 

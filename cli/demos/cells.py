@@ -27,8 +27,8 @@ from cq.cli.shared.output import note, print_table, quantity
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import cell as cellkeys
-from cq.keys.export import ExportKeys
-from cq.observers.forward.observer import forward_spec
+from cq.keys.link import LinkKeys
+from cq.observers.links import spec as links
 from cq.store.api import Database
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
@@ -93,7 +93,7 @@ class CellDemo(Demo):
         self._names = [f"cell-{number + 1}" for number in range(self.stores)]
         for name in self._names:
             self._cells.add_cell(name, f"embedded:{folder / name}.db")
-            cq.configure(self._cells.store(name), QUEUE, observers=[forward_spec(url_env=_URL_ENV)])
+            cq.configure(self._cells.store(name), QUEUE, links=[links.queue(url_env=_URL_ENV)])
         return {each.name: each.url for each in self._cells.cells()}
 
     def is_settled(self) -> bool:
@@ -147,7 +147,7 @@ class CellDemo(Demo):
 
 def _is_idle(db: Database) -> bool:
     """Whether all counts of a store are combined and forwarded."""
-    begin, end = ExportKeys(QUEUE).all_rows()
+    begin, end = LinkKeys(QUEUE, "forward").all_rows()
     return is_drained(db, QUEUE) and not transact(
         db, lambda tr: tr.snapshot.get_range(begin, end, limit=1).to_list()
     )

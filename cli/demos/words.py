@@ -30,8 +30,8 @@ from cq.config.flags import read_flags
 from cq.config.queue import read_config
 from cq.errors import ConfigurationError, TooLarge
 from cq.intake.documents import Documents
-from cq.observers.export.spec import export_spec
-from cq.observers.sql.configured import find_export
+from cq.observers.links import spec as links
+from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top as top_spec
 from cq.observers.worker.worker import Worker
 
@@ -75,17 +75,15 @@ def run_words(paths: list[str], store: str, *, workers: int, loaders: int, top: 
 
 
 def _observe(db: Any, store: str) -> None:
-    """Enable a cloud and an export, unless the queue has them, and create the tables."""
-    from cq.observers.sql.check import init  # SQLAlchemy takes long to import: not for every command
-
+    """Enable a cloud and a link to a table, unless the queue has them, and create the tables."""
     # For the worker processes, too, which inherit it.
     os.environ.setdefault(REPORTING_ENV, _reporting_url(store))
     config = db.transact(lambda tr: read_config(tr.snapshot, QUEUE))
     enabled = {observer.name for observer in config.observers}
-    specs = (top_spec(), export_spec(TABLE, url_env=REPORTING_ENV))
+    specs = (top_spec(), links.table(TABLE, url_env=REPORTING_ENV))
     change(db, QUEUE, requested(put=[spec for spec in specs if spec.name not in enabled]))
-    export = find_export(db, QUEUE)
-    init(export.reporting, export.definition)
+    with opened_link(db, QUEUE) as opened:
+        opened.target.create()
 
 
 def _reporting_url(store: str) -> str:

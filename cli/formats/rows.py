@@ -36,7 +36,7 @@ class Format(StrEnum):
     SPREADSHEET = "spreadsheet"
 
 
-class Target(NamedTuple):
+class RowsTarget(NamedTuple):
     """Where to print rows: the format, None for text, and the path of a file, None for standard output."""
 
     format: Format | None
@@ -64,7 +64,7 @@ class RowsOptions(Options):
         ),
     ] = None
 
-    def target(self) -> Target:
+    def target(self) -> RowsTarget:
         """The target that these options choose; called before the command reads.
 
         Raises `typer.BadParameter` if the options do not fit together or a terminal would get Parquet, and
@@ -84,7 +84,7 @@ class RowsOptions(Options):
                     "a terminal cannot show Parquet: add --output FILE, or redirect the output"
                 )
             require_pyarrow("pyarrow.parquet")
-        return Target(chosen, path)
+        return RowsTarget(chosen, path)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class AppRowsOptions(RowsOptions, AppOptions):
     """The options of a command that prints rows, and may need code of the application."""
 
 
-def print_rows(rows: TableRows, target: Target) -> None:
+def print_rows(rows: TableRows, target: RowsTarget) -> None:
     """Print rows page by page; a key or value of several columns has these in CSV and Parquet.
 
     Ends when the reader of standard output has ended. A file replaces an older one of its name when it is complete.

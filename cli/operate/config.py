@@ -13,7 +13,7 @@ from cq.cli.shared.options import Options
 from cq.cli.shared.output import as_word
 from cq.cli.shared.settings import SETTINGS, Setting
 from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
-from cq.observers.export.spec import DEFAULT_ENV
+from cq.observers.links.spec import TABLE_ENV
 
 commands = CommandSet()
 
@@ -27,11 +27,11 @@ def show_settings(options: Options, ctx: typer.Context) -> None:
     """
     path = settings_file()
     named = f"${CONFIG_ENV}" if os.environ.get(CONFIG_ENV) else "current folder"
-    reporting = "set" if os.environ.get(DEFAULT_ENV) else "not set"
+    reporting = "set" if os.environ.get(TABLE_ENV) else "not set"
     rows: list[tuple[str, Any, str]] = [
         ("config", path, "default" if path is None else named),
         *_settings(ctx),
-        ("reporting_url", reporting, f"${DEFAULT_ENV}"),
+        ("reporting_url", reporting, f"${TABLE_ENV}"),
     ]
     columns = ["setting", "value", "from"]
     options.print_list(

@@ -23,9 +23,9 @@ def show_checks(options: AppOptions) -> None:
     Each check prints a line: OK, or what to do. The exit status is 1 if there is something to do. No data is changed.
     With --json one line per check.
     """
-    options.load_app()  # its code declares the columns of exports
+    app = options.load_app()  # its code declares targets, and columns of tables
     sick = False
-    for check in doctor(options.store):
+    for check in doctor(options.store, app):
         sick = sick or not check.ok
         if options.json:
             print_json(asdict(check))

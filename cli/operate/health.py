@@ -25,7 +25,7 @@ def show_health(
     """Check that the store answers and workers keep up.
 
     It is healthy if the store answers, a worker is alive, no queue without a pause has an update older than
-    --max-age, and `cq status` reports no problem, such as a stopped export or missing code. Each problem is a line; the
+    --max-age, and `cq status` reports no problem, such as a stopped link or missing code. Each problem is a line; the
     exit status is then 1. With --json it prints one line. With --here it leaves out what a restart of the workers on
     this host would not change: use it for containers.
     """

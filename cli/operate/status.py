@@ -89,12 +89,12 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
         print_rich(*_shown(found, console.width if console.is_terminal else None, wide=wide))
         return
     for queue in found.queues:
-        export, lag = found.exports.get(queue.name), found.outbox_lags.get(queue.name)
+        lag = found.outbox_lags.get(queue.name)
         print_json(
             {
                 **asdict(queue),
                 **asdict(found.activity[queue.name]),
-                "export": None if export is None else asdict(export),
+                "links": [asdict(each) for each in found.links_of(queue.name)],
                 "outbox": None if lag is None else asdict(lag),
             }
         )

@@ -11,7 +11,6 @@ from rich.text import Text
 from cq.admin.queue_status import QueueStatus
 from cq.cli.shared.output import limits, quantity
 from cq.cli.shared.table import FittedTable
-from cq.observers.monitoring.export_status import ExportStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 
 NO_QUEUE: Final = "no queue is configured in this store: begin with `cq configure QUEUE --combiner sum`"
@@ -81,8 +80,8 @@ def _is_prominent(queue: QueueStatus, found: Overview) -> bool:
 def queue_columns(found: Overview) -> list[ShownColumn]:
     """The columns of queues; those shown first are at the left."""
 
-    def export(queue: QueueStatus) -> ExportStatus | None:
-        return found.exports.get(queue.name)
+    def lag(queue: QueueStatus) -> float | None:
+        return max((each.oldest_seconds or 0.0 for each in found.links_of(queue.name)), default=None)
 
     return [
         ShownColumn("queue", lambda queue: queue.name, is_essential=True, is_number=False),
@@ -91,9 +90,7 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         ShownColumn("rows", lambda queue: _counted(queue, queue.rows), is_essential=True),
         ShownColumn("updates/s", lambda queue: f"{found.activity[queue.name].updates_per_second:,.1f}", True),
         ShownColumn("set aside", lambda queue: f"{queue.aside:,}", is_essential=True),
-        ShownColumn(
-            "export lag", lambda queue: age(each.oldest_seconds if (each := export(queue)) else None)
-        ),
+        ShownColumn("link lag", lambda queue: age(lag(queue))),
         *(_outbox_columns(found) if found.outbox_lags else ()),
         *(_EXPIRY_COLUMNS if any(queue.expiry for queue in found.queues) else ()),
         *(_LEVEL_COLUMNS if any(queue.levels for queue in found.queues) else ()),
@@ -146,10 +143,10 @@ def queue_states(queue: QueueStatus, found: Overview) -> list[str]:
     """The states of a queue in words: `active`, or everything that an operator should know."""
     if queue.problem:
         return ["unreadable"]
-    export, (is_stopped, error) = found.exports.get(queue.name), found.outboxes.get(queue.name, (False, ""))
+    is_stopped, error = found.outboxes.get(queue.name, (False, ""))
     words = {
         "full": bool(queue.full),
-        f"export {export.state if export else ''}": export is not None and bool(export.error),
+        **{f"link {each.state}": bool(each.error) for each in found.links_of(queue.name)},
         f"outbox {'stopped' if is_stopped else 'failing'}": bool(error),
         "paused": queue.paused,
         "set aside": bool(queue.aside),

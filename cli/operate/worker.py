@@ -51,7 +51,7 @@ commands = CommandSet()
         "cq worker words",
         "cq worker --processes 4",
         "cq worker --drain",
-        "cq worker --only export",
+        "cq worker --only link",
         "cq worker --app shop.counts:app",
         "cq worker --metrics 127.0.0.1:9100 --log json",
         "cq worker --otel",
@@ -110,14 +110,14 @@ def worker(
     log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
     verbose: Annotated[bool, flag("--verbose", "Log each pass and batch, too.")] = False,
 ) -> None:
-    """Combine and export queues, publish clouds and serve feeds.
+    """Combine queues, send their changes, publish clouds, serve feeds.
 
     SIGTERM or ^C stops it: it finishes its unfinished steps, and loses no update. A second signal ends it at once. Any
     number of workers on any number of machines share the work, and take over the work of dead workers. Code for
     combiners, observers and exporters comes from --app only. With --json it prints a line of totals at the end.
 
     With --drain, work that cannot be done is named in the log, and the rest is done: queues that cannot be combined,
-    exports, outboxes and clouds that fail or that this worker lacks something for. The exit status is then 5. A queue
+    links, outboxes and clouds that fail or that this worker lacks something for. The exit status is then 5. A queue
     that QUEUE names is an error, with status 1. With --json the totals have a list `left`, with a line for each part.
     """
     log_to_stderr(as_json=log is LogFormat.JSON, verbose=verbose)

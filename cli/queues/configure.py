@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,21 +20,30 @@ from cq.cli.shared.help import CommandSet, HelpCommand
 from cq.cli.shared.options import AppOptions, Options, Queue, duration_option, flag, option
 from cq.cli.shared.output import note, say, with_levels
 from cq.config.queue import QueueConfig, read_config
+from cq.keys.link import OBSERVER
 from cq.observer import ObserverSpec
-from cq.observers.export.environment import unread_variables
-from cq.observers.export.spec import DEFAULT_ENV, export_spec
 from cq.observers.feeds.observer import feed_spec
-from cq.observers.forward.observer import DEFAULT_ENV as FORWARD_ENV
-from cq.observers.forward.observer import forward_spec
-from cq.observers.kafka.observer import DEFAULT_ENV as KAFKA_ENV
-from cq.observers.kafka.observer import kafka_spec
+from cq.observers.links import spec as links
+from cq.observers.links.environment import unread_variables
 from cq.observers.top.index import DEFAULT_N, LAST_PART
 from cq.observers.top.index import top as top_spec
-from cq.observers.webhook.observer import DEFAULT_SECRET_ENV, webhook_spec
 from cq.store import OpenDatabase
 from cq.store.transact import transact
 
 commands = CommandSet()
+
+
+class _Wanted(NamedTuple):
+    """An observer that options add, with its setting, or remove."""
+
+    name: str
+    given: Any
+    is_removed: bool
+    make: Callable[[Any], ObserverSpec]
+
+
+_EXPORT, _FORWARD = f"{OBSERVER}export", f"{OBSERVER}forward"
+_WEBHOOK, _KAFKA = f"{OBSERVER}webhook", f"{OBSERVER}kafka"
 
 
 class _ConfigureCommand(HelpCommand):
@@ -55,6 +64,7 @@ class _ConfigureCommand(HelpCommand):
     examples=[
         "cq configure words --key str --value int --combiner sum",
         "cq configure words --top --export word_counts",
+        "cq configure words --link report=sql:word_counts --link hook=webhook:CQ_WORDS_URL",
         "cq configure hits --window 600/10 --rollup 1h:30d,1d:forever --expire 90d",
         "cq configure hits.window --top",
     ],
@@ -91,12 +101,25 @@ def configure(
         int | None, option("[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100).")
     ] = None,
     no_top: Annotated[bool, flag("--no-top", "Remove the top and the cloud.")] = False,
+    link: Annotated[
+        list[str] | None,
+        option(
+            "NAME=KIND:TARGET",
+            "Send all changes to another system by a link of this name: report=sql:TABLE, hook=webhook:URL_ENV, "
+            "topic=kafka:TOPIC, there=queue:QUEUE or own=app:TARGET of --app; with settings after commas, such as "
+            "url_env=NAME. Repeat it for several links.",
+        ),
+    ] = None,
+    no_link: Annotated[
+        list[str] | None, option("NAME", "Remove the link of this name; what its target has stays.")
+    ] = None,
     export: Annotated[
-        str | None, option("TABLE", "Export all values into this table of a SQL database.")
+        str | None,
+        option("TABLE", "Link it to this table of a SQL database: short for --link export=sql:TABLE."),
     ] = None,
     reporting_url_env: Annotated[
         str, option("NAME", "Environment variable with the URL of that database.")
-    ] = DEFAULT_ENV,
+    ] = links.TABLE_ENV,
     priority: Annotated[
         int | None,
         option(
@@ -119,7 +142,7 @@ def configure(
     ] = None,
     forward_url_env: Annotated[
         str, option("NAME", "Environment variable with the URL of that store.")
-    ] = FORWARD_ENV,
+    ] = links.QUEUE_ENV,
     no_forward: Annotated[bool, flag("--no-forward", "Stop forwarding; the receiving queue stays.")] = False,
     webhook: Annotated[
         str | None,
@@ -127,7 +150,7 @@ def configure(
     ] = None,
     webhook_secret_env: Annotated[
         str, option("NAME", "Environment variable with the secret that signs them, or, with _FILE, its path.")
-    ] = DEFAULT_SECRET_ENV,
+    ] = links.SECRET_ENV,
     no_webhook: Annotated[bool, flag("--no-webhook", "Stop sending changes to a URL.")] = False,
     kafka: Annotated[
         str | None, option("TOPIC", "Append all changes to this topic of Kafka, in order for each key.")
@@ -137,7 +160,7 @@ def configure(
         option(
             "NAME", "Environment variable with the brokers' addresses, or, with _CONFIG, a file of settings."
         ),
-    ] = KAFKA_ENV,
+    ] = links.KAFKA_ENV,
     no_kafka: Annotated[bool, flag("--no-kafka", "Stop appending to a topic of Kafka.")] = False,
     audit: Annotated[
         bool | None,
@@ -172,7 +195,7 @@ def configure(
         str | None,
         option(
             "OBSERVER",
-            "Report all values to this observer again: top, export, webhook, kafka, or an observer of --app.",
+            "Report all values to this observer again: top, a link, or an observer of --app.",
             autocompletion=completion.observers,
         ),
     ] = None,
@@ -182,8 +205,8 @@ def configure(
 
     Omitted options keep their values; the defaults are for a new queue. Without any option it creates no queue, and
     shows the settings of an existing one. The types, combiner and buckets of an existing queue cannot be changed here,
-    except for the version of a combiner of --app. A top, an export, a forward, a webhook, a topic and a feed can be
-    added to a queue with values: workers first report all values to them. An audit can be added, too: this command then
+    except for the version of a combiner of --app. A top, links and a feed can be added to a
+    queue with values: workers first report all values to them. An audit can be added, too: this command then
     reads the whole queue.
 
     A queue has the values of all time. For those of the last ten minutes, add --window 600/10; by hour for a month,
@@ -202,30 +225,41 @@ def configure(
     are queued now; the command waits for them, and then changes the observers. Workers with the new version first
     convert the values, if the combiner has a function `convert`. Adds and reads continue all the time.
     """
-    observers: dict[str, tuple[Any, bool, Callable[[Any], ObserverSpec]]] = {
-        "top": (top, no_top, top_spec),
-        "export": (export, no_export, partial(export_spec, url_env=reporting_url_env)),
-        "feed": (feed, no_feed, feed_spec),
-        "forward": (forward, no_forward, partial(forward_spec, url_env=forward_url_env)),
-        "webhook": (webhook, no_webhook, partial(webhook_spec, secret_env=webhook_secret_env)),
-        "kafka": (kafka, no_kafka, partial(kafka_spec, url_env=kafka_env)),
+    observers: dict[str, _Wanted] = {
+        "top": _Wanted("top", top, no_top, top_spec),
+        "feed": _Wanted("feed", feed, no_feed, feed_spec),
+        "export": _Wanted(_EXPORT, export, no_export, partial(links.table, url_env=reporting_url_env)),
+        "forward": _Wanted(_FORWARD, forward, no_forward, partial(links.queue, url_env=forward_url_env)),
+        "webhook": _Wanted(
+            _WEBHOOK, webhook, no_webhook, partial(links.webhook, secret_env=webhook_secret_env)
+        ),
+        "kafka": _Wanted(_KAFKA, kafka, no_kafka, partial(links.kafka, url_env=kafka_env)),
     }
-    put = _given({name: _either(name, *each[:2]) for name, each in observers.items()})
+    put = _given({name: _either(name, each.given, each.is_removed) for name, each in observers.items()})
+    linked = list(map(links.parse_link, link or ()))
+    removed = [each.name for each in observers.values() if each.is_removed]
+    removed += [f"{OBSERVER}{name}" for name in no_link or ()]
+    for both in {each.name for each in linked} & set(removed):
+        raise typer.BadParameter(
+            f"give either --link {links.link_name(both)}=... or --no-link {links.link_name(both)}"
+        )
     app = options.load_app() or App()
     wanted = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
     wanted |= {"window": window, "expire": _either("expire", expire, no_expire, removal=False)}
     wanted["rollup"] = _either("rollup", rollup, no_rollup, removal="none")
     given = app.settings(queue, _given(wanted))
     # A name without a setting may be a mistake: it is looked up, and creates nothing.
-    creates = rebuild is None and (bool(put) or priority is not None or any(map(_is_given, given.values())))
+    creates = rebuild is None and (
+        bool(put or linked) or priority is not None or any(map(_is_given, given.values()))
+    )
     db = options.make_store() if creates else options.open_store()
     if top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):
-        observers["top"] = (top, False, partial(top_spec, ranks=True, group=LAST_PART))
+        observers["top"] = _Wanted("top", top, False, partial(top_spec, ranks=True, group=LAST_PART))
     changes = requested(
         **given,
-        put=[observers[name][2](setting) for name, setting in put.items()],
-        removed=[name for name, (_, is_removed, _) in observers.items() if is_removed],
-        rebuilt=rebuild,
+        put=[*(observers[name].make(setting) for name, setting in put.items()), *linked],
+        removed=removed,
+        rebuilt=_rebuilt(db, queue, rebuild),
         priority=priority,
         creates=creates,
     )
@@ -281,6 +315,15 @@ def _print_state(options: Options, db: OpenDatabase, queue: str, *, is_paused: b
     levels = transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names
     text = with_levels(f"queue {queue!r} is {'paused' if is_paused else 'active'}", levels)
     options.answer(text, queue=queue, paused=is_paused, levels=levels)
+
+
+def _rebuilt(db: OpenDatabase, queue: str, name: str | None) -> str | None:
+    """The name of the observer to rebuild, which may be given as the name of a link."""
+    if name is None:
+        return None
+    observers = {each.name for each in transact(db, lambda tr: read_config(tr.snapshot, queue)).observers}
+    linked = f"{OBSERVER}{name}"
+    return linked if linked in observers and name not in observers else name
 
 
 def _is_given(setting: object) -> bool:

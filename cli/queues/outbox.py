@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cq.cli.queues.verify import LinkOptions
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument, flag, option
 from cq.cli.shared.output import note, print_line, quantity
-from cq.config.queue import queue_names
-from cq.observers.outbox.configured import find_outbox
-from cq.observers.outbox.state import DEFAULT_ENV, OutboxSettings, read_settings
-from cq.store import OpenDatabase
-from cq.store.transact import transact
+from cq.observers.links.outbox.state import DEFAULT_ENV, OutboxSettings
+from cq.observers.links.registry import opened_outbox, outbox_module
+from cq.observers.links.spec import checked_env
 
 if TYPE_CHECKING:
-    from cq.observers.outbox.operate import OutboxStatus
-    from cq.observers.outbox.task import OutboxSource
+    from cq.observers.links.outbox.operate import OutboxStatus
 
 commands = CommandSet("outbox", "Add rows of a table in an application's database to a queue.")
 
@@ -55,11 +50,8 @@ def init(
     queue, each exactly once. `cq.outbox.add` inserts rows within a transaction of the application. Run it as the role
     that owns the schema. Repeating the command changes nothing, but replaces an outdated function of the trigger.
     """
-    from cq.observers.export.spec import checked_env
-    from cq.observers.outbox import operate
-
     settings = OutboxSettings(checked_env(url_env, DEFAULT_ENV), schema)
-    created = operate.init(options.open_store(), queue, settings, trigger=trigger)
+    created = outbox_module("operate").init(options.open_store(), queue, settings, trigger=trigger)
     text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
     options.answer(text, queue=queue, created=created)
 
@@ -75,14 +67,7 @@ def show_list(
     operator must make a decision; the error describes the options. `no outbox`: rows of another queue in the same
     table, which no worker moves. With --json one line per queue.
     """
-    from cq.observers.outbox.operate import outbox_status
-    from cq.observers.outbox.strays import stray_statuses
-
-    db = options.read_store()
-    names = [queue] if queue else _names(db)
-    statuses = [outbox_status(db, name) for name in names]
-    if queue is None:
-        statuses += stray_statuses(db)
+    statuses: list[OutboxStatus] = outbox_module("strays").statuses(options.read_store(), queue)
     columns = ["queue", "rows", "oldest", "set aside", "state"]
     options.print_list(
         map(asdict, statuses),
@@ -103,10 +88,8 @@ def aside(options: LinkOptions, queue: Queue) -> None:
     They stay in the table cq_outbox. Correct or delete them there, and run `cq outbox retry`. With --json one line per
     row.
     """
-    from cq.observers.outbox.operate import rows_aside
-
-    with _opened(queue, options, options.read_store()) as found:
-        rows = rows_aside(queue, found)
+    with opened_outbox(options.read_store(), queue, url_env=options.url_env) as opened:
+        rows = opened.rows_aside()
     for row in rows:
         print_line(options.json, id=row.id, key=row.key_json, update=row.update_json, error=row.error)
 
@@ -114,11 +97,8 @@ def aside(options: LinkOptions, queue: Queue) -> None:
 @commands.command("retry", examples=["cq outbox retry words"])
 def retry(options: LinkOptions, queue: Queue) -> None:
     """Have workers add refused rows again."""
-    from cq.observers.outbox import operate
-
-    db = options.open_store()
-    with _opened(queue, options, db) as found:
-        number = operate.retry(db, queue, found)
+    with opened_outbox(options.open_store(), queue, url_env=options.url_env) as opened:
+        number = opened.retry()
     options.answer(f"workers add {quantity(number, 'row')} again", queue=queue, rows=number)
 
 
@@ -130,11 +110,8 @@ def rebase(options: LinkOptions, queue: Queue) -> None:
     add each row that the table has now, also rows that they added before the restore. Delete rows that must not be
     added before you run it.
     """
-    from cq.observers.outbox import operate
-
-    db = options.open_store()
-    with _opened(queue, options, db) as found:
-        rebased = operate.rebase(db, queue, found)
+    with opened_outbox(options.open_store(), queue, url_env=options.url_env) as opened:
+        rebased = opened.rebase()
     text = f"the outbox of queue {queue!r} continues with the rows in the table"
     options.answer(
         text if rebased else "both databases agree: nothing is changed", queue=queue, rebased=rebased
@@ -147,30 +124,10 @@ def remove(options: LinkOptions, queue: Queue) -> None:
 
     Workers leave its rows alone. The tables and their rows stay.
     """
-    from cq.observers.outbox import operate
-
-    db = options.open_store()
-    with _opened(queue, options, db) as found:
-        left = operate.remove(db, queue, found)
+    with opened_outbox(options.open_store(), queue, url_env=options.url_env) as opened:
+        left = opened.remove()
     stay = f"; no worker moves the {quantity(left, 'row')} that it leaves in the table" if left else ""
     options.answer(f"queue {queue!r} has no outbox any more{stay}", queue=queue, removed=True, rows=left)
-
-
-@contextmanager
-def _opened(queue: str, options: LinkOptions, db: OpenDatabase) -> Iterator[OutboxSource]:
-    """The outbox of the queue; closes the application's database at exit."""
-    found = find_outbox(db, queue, url_env=options.url_env)
-    try:
-        yield found
-    finally:
-        found.database.close()
-
-
-def _names(db: OpenDatabase) -> list[str]:
-    def read(tr: Any) -> list[str]:
-        return [name for name in queue_names(tr.snapshot) if read_settings(tr.snapshot, name) is not None]
-
-    return transact(db, read)
 
 
 def _row(each: OutboxStatus) -> list[object]:

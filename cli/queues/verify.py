@@ -20,7 +20,7 @@ from cq.verify.verification import Verification
 
 _MAX_SHOWN: Final = 1_000
 
-Wait = Annotated[float, duration_option("How long to wait for unexported changes.")]
+Wait = Annotated[float, duration_option("How long to wait for changes that are not sent yet.")]
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,8 @@ class LinkOptions(Options):
         str | None,
         option(
             "NAME",
-            "Environment variable with the URL of the table's database or of the webhook, or the addresses of Kafka. "
-            "Default: the configured one.",
-            "--reporting-url-env",
+            "Environment variable with the URL or the addresses of the other system. Default: the configured one.",
+            "--url-env",
         ),
     ] = None
 
@@ -64,7 +63,7 @@ def verify(
     """Check a queue for corrupt or inconsistent data.
 
     The queue may be in use. Checks rows, values, notifications, states of buckets and updates set aside;
-    compares top, cloud and, if its URL is known, the exported table with the values; and searches cq's keys for other
+    compares top, cloud and, if its URL is known, the tables of links with the values; and searches cq's keys for other
     data. Each difference is a line: kind, key, description. With --json one line per difference, and one of totals.
 
     The exit status is 4 if unrepaired differences remain, otherwise 0.

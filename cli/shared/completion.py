@@ -1,4 +1,4 @@
-"""Completion by shells: the names of queues, feeds, cells, combiners and observers.
+"""Completion by shells: the names of queues, feeds, cells, combiners, observers and links.
 
 typer writes the scripts for the shells. A script runs `cq` with the words of the command line in environment variables,
 and the functions here return the candidates. They only read the store. A shell that completes a word has no place for
@@ -8,7 +8,7 @@ an error, so after any error there are no candidates.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import typer
@@ -16,8 +16,9 @@ import typer
 import cq
 from cq.cli.shared.settings import store_in_file
 from cq.combiners import BUILT_IN
-from cq.config.queue import queue_names, read_config
+from cq.config.queue import ObserverConfig, queue_names, read_config
 from cq.keys import cell as keys
+from cq.keys.link import OBSERVER
 from cq.keys.queue import valid_name
 from cq.store import OpenDatabase, close, located, space_at
 from cq.store.api import TransactionRead
@@ -51,14 +52,16 @@ def cells(ctx: typer.Context) -> list[str]:
 
 
 def observers(ctx: typer.Context) -> list[str]:
-    """The names of the observers of the queue that precedes on the command line."""
+    """The names of the observers and links of the queue that precedes on the command line."""
+    return _read(ctx, lambda tr: [each.name.removeprefix(OBSERVER) for each in _observers(ctx, tr)])
 
-    def read(tr: TransactionRead) -> list[str]:
-        # An option without its value, such as the one being completed, leaves the arguments unparsed.
-        config = read_config(tr, ctx.params.get("queue") or ctx.args[0])
-        return [each.name for each in config.observers]
 
-    return _read(ctx, read)
+def links(ctx: typer.Context) -> list[str]:
+    """The names of the links of the queue that precedes on the command line."""
+    prefix = len(OBSERVER)
+    return _read(
+        ctx, lambda tr: [each.name[prefix:] for each in _observers(ctx, tr) if each.name.startswith(OBSERVER)]
+    )
 
 
 def combiners() -> list[str]:
@@ -70,8 +73,14 @@ ARGUMENTS: Final[Mapping[str, Callable[[typer.Context], list[str]]]] = {
     "QUEUE": queues,
     "FEED": feeds,
     "CELL": cells,
+    "LINK": links,
 }
 """{metavar of an argument: function that returns its candidates}."""
+
+
+def _observers(ctx: typer.Context, tr: TransactionRead) -> Sequence[ObserverConfig]:
+    # An option without its value, such as the one being completed, leaves the arguments unparsed.
+    return read_config(tr, ctx.params.get("queue") or ctx.args[0]).observers
 
 
 def _feed_names(tr: TransactionRead) -> list[str]:

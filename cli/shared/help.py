@@ -27,7 +27,7 @@ PANELS: Final = {
     "Write and read": ("add", "get", "items", "series", "top", "cloud"),
     "Run and watch": ("worker", "status", "web", "drain", "health", "doctor", "settings"),
     "Repair": ("verify", "aside"),
-    "Connect": ("export", "outbox", "feed", "cells"),
+    "Connect": ("link", "outbox", "feed", "cells"),
     "Try it": ("demo", "bench"),
 }
 """{title: commands}, in the order of `cq --help`."""

@@ -18,7 +18,7 @@ import typer
 from cq.cli.shared import streams
 from cq.cli.shared.help import HelpGroup
 from cq.cli.shared.settings_file import InvalidSettings, read_settings, settings_file
-from cq.observers.export.spec import DEFAULT_ENV
+from cq.observers.links.spec import TABLE_ENV
 from cq.plain_text import printable
 from cq.store import DEFAULT_URL
 
@@ -173,7 +173,7 @@ def _read(path: str) -> Iterator[tuple[Setting, Any]]:
             # Not in the message: the value, which may have a password.
             raise InvalidSettings(
                 f"{path}: {name!r} looks like the URL of a reporting database, which may have a password and is not "
-                f"read from a file: set ${DEFAULT_ENV} in the environment, and remove it here"
+                f"read from a file: set ${TABLE_ENV} in the environment, and remove it here"
             )
         if name not in known:
             raise InvalidSettings(f"{path}: unknown key {name!r}: expected one of {', '.join(known)}")

@@ -25,8 +25,8 @@ from cq.cli.web.actions import Actions
 from cq.cli.web.changelog.changelogs import Changelogs
 from cq.cli.web.pages.cells import cells_page
 from cq.cli.web.pages.checks import checks_page
-from cq.cli.web.pages.exports import exports_page
 from cq.cli.web.pages.feeds import feeds_page
+from cq.cli.web.pages.links import links_page
 from cq.cli.web.pages.queue import queue_page
 from cq.cli.web.pages.queues import PAGE, queues_page
 from cq.cli.web.pages.series import series_line
@@ -51,7 +51,7 @@ MOST_LOOKUPS: Final = 4
 PAGES: Final[dict[str, Callable[[], WebPage]]] = {
     "/": queues_page,
     "/workers": workers_page,
-    "/exports": exports_page,
+    "/links": links_page,
     "/aside": all_aside_page,
     "/feeds": feeds_page,
     "/cells": cells_page,

@@ -49,6 +49,7 @@ from cq.encoding.sketches import KINDS
 from cq.errors import ConfigurationConflict, InvalidConfiguration, NotInStore, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
+from cq.keys.link import OBSERVER, LinkKeys
 from cq.nearest import nearest
 from cq.observer import Observer, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import with_audit, without_audit
@@ -367,6 +368,8 @@ def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> N
         for name in {each.name for each in before.observers} - {each.name for each in after.observers}:
             tr.clear_range(*keys.below(queue.observer_published(name)))
             tr.clear(queue.observer_current(name))
+            if name.startswith(OBSERVER):
+                tr.clear_range(*keys.below(LinkKeys(after.name, name.removeprefix(OBSERVER)).prefix))
         clear_abandoned(tr, after)
         forget_missed(tr, after.name, [each.generation for each in after.observers])
         notify_all(tr, before)  # so that passes start the backfills

@@ -26,6 +26,7 @@ class OtherSettings(TypedDict, total=False):
     combiner: str | Combiner | None
     buckets: int | None
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None
+    links: Sequence[ObserverSpec] | None
     audit: bool | None
     window: object
     expire: object
@@ -86,6 +87,7 @@ def configure(
     combiner: str | Combiner | None = None,
     buckets: int | None = None,
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
+    links: Sequence[ObserverSpec] | None = None,
     audit: bool | None = None,
     window: object = None,
     expire: object = None,
@@ -116,6 +118,8 @@ def configure(
             bucket that its keys touch.
         observers: called for every change, in this order, in the transaction that makes it. They replace the
             application's observers of the queue; built-in observers, stored as settings, stay.
+        links: links to other systems, made by functions of `cq.links`, such as `cq.links.table("word_counts")`. They
+            are added, or replace those of the same names; `cq.remove_observer(db, name, "link:NAME")` removes one.
         audit: whether to keep sums of added and dropped updates, so that `cq.admin.audit.check_audit` can find lost or
             repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
             one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
@@ -148,6 +152,7 @@ def configure(
         combiner=combiner,
         buckets=buckets,
         observers=observers,
+        put=links,
         audit=audit,
         window=window,
         expire=expire,

@@ -21,6 +21,7 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.errors import CorruptData, CqError, NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
+from cq.observer import kind_of
 from cq.store.api import Transaction, TransactionRead
 
 MAX_BUCKETS: Final = 4096
@@ -64,6 +65,11 @@ class ObserverConfig:
     settings: dict[str, Any]
     generation: int
     is_built_in: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of a built-in observer; a queue can have several links, and one of each other kind."""
+        return kind_of(self.name)
 
     @property
     def keeps_totals(self) -> bool:

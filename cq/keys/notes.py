@@ -11,16 +11,18 @@ _NUMBER: Final = Struct(">I")
 
 
 class NoteKeys:
-    """The keys of notes below a prefix; the base of the keys of export queues and of outboxes.
+    """The keys of notes below a prefix; the base of the keys of links and of outboxes.
 
     Attributes:
+        queue, link: the names of the queue and of the link; `outbox` for an outbox.
         prefix: of all keys.
         control: the key of the epoch, which counts rebuilds and rebases.
         stopped: the key of the reason of a stop.
         keeper: the key of the notification of the task for all buckets.
     """
 
-    def __init__(self, prefix: bytes) -> None:
+    def __init__(self, queue: str, link: str, prefix: bytes) -> None:
+        self.queue, self.link = queue, link
         self.prefix = prefix
         self.control = prefix + b"c"
         self.stopped = prefix + b"s"

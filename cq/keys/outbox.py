@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cq.keys.link import OUTBOX
 from cq.keys.notes import NoteKeys
 from cq.keys.queue import QueueKeys
 
@@ -14,12 +15,13 @@ class OutboxKeys(NoteKeys):
         "k"   notification: the table may have rows                      workers, cq outbox init
         "f"   failure: reason, start                                     workers
         "s"   reason of a stop                                           workers
+        "c"   whether it is paused                                       cq link pause, cq link resume
 
     >>> OutboxKeys("words").state
     b'cq/q/words/gb'
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(QueueKeys(name).prefix + b"g")
+        super().__init__(name, OUTBOX, QueueKeys(name).prefix + b"g")
         self.settings = self.prefix + b"o"
         self.state = self.prefix + b"b"

@@ -27,7 +27,7 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "t" g4 ...                              data of a generation of an observer
     P "y" observer                            generation that readers use      configure, workers
     P "z" observer 0 ...                      published data of an observer    workers
-    P "e" ...                                 queued entries of an export      see cq.keys.export
+    P "e" ...                                 links, and their queued entries  see cq.keys.link
     P "g" ...                                 state of the outbox              see cq.keys.outbox
     P "j" ...                                 sums of the audit                see cq.keys.audit
     P "h" ...                                 work of each minute of a day     see cq.keys.history
@@ -35,7 +35,7 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "vf"                                    number of updates from the future add (blind)
     P "m" ...                                 reports that observers missed    see cq.keys.missed
     P "q" ...                                 times after which keys expire    see cq.keys.expiry
-    P "r" store16 bucket4 name                last sequence that was forwarded workers of the queue `name` of that store
+    P "r" store16 bucket4 queue "/" link      position of a forward            workers of the queue of that store
     P "config"                                shape of the queue               configure, rebucket, purge
     P "full"                                  limit reached, effect on adds    workers
     P "purge"                                 versionstamp of the latest purge purge

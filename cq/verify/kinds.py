@@ -109,19 +109,19 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "cloud-piece": ("a piece of a cloud that is not published", "clears it"),
     "former-top-unreadable": ("a copy of the top for ranks of one width ago is unreadable", "clears it"),
-    "export-row": (
-        "queued entries of an export are unreadable, from the future, or in a wrong bucket",
+    "link-row": (
+        "queued entries of a link are unreadable, from the future, or in a wrong bucket",
         SET_ASIDE,
     ),
-    "export-notification": (
-        "a bucket of an export has entries, but no notification; or the bucket is missing",
+    "link-notification": (
+        "a bucket of a link has entries, but no notification; or the bucket is missing",
         "notifies, or clears it",
     ),
-    "export-state": (
-        "the position of an export, or the reason why it fails or has stopped, is unreadable",
-        "clears it; an export without its position stops, and says what to do",
+    "link-state": (
+        "the position of a link, or the reason why it fails or has stopped, is unreadable",
+        "clears it; a link without its position stops, and says what to do",
     ),
-    "export-aside": ("an entry set aside is unreadable", NO_REPAIR),
-    "export-table": ("the exported table differs from the queue", "exports all values again"),
+    "link-aside": ("an entry set aside is unreadable", NO_REPAIR),
+    "link-table": ("the table of a link differs from the queue", "sends all values again"),
 }
 """{kind: (what is wrong, what a repair does; `NO_REPAIR`: the difference stays)}."""

@@ -13,7 +13,7 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.intake.documents import decode_counts
 from cq.keys import CHANGED, VERSIONSTAMP_BYTES, prefix_end
-from cq.keys.export import SEQUENCE_BYTES
+from cq.keys.link import Position
 from cq.verify import layout
 from cq.verify.piece import Found, Piece
 
@@ -49,8 +49,8 @@ def check_counts(piece: Piece, found: Found) -> None:
 
 def parse_received(stored: bytes) -> None:
     """Raise `CorruptData` unless this is the position up to which another queue was forwarded into this one."""
-    if len(stored) != SEQUENCE_BYTES:
-        raise CorruptData("it is not a sequence of an export queue")
+    if Position.parse(stored.decode("latin-1")) is None:
+        raise CorruptData("it is not a position of a link")
 
 
 def check_refused(piece: Piece, found: Found) -> None:

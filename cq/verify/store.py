@@ -12,8 +12,8 @@ from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration
 from cq.keys import QueueKeys, after, prefix_end
 from cq.keys.cell import CELLS
-from cq.keys.export import name_of, queue_names_below
 from cq.keys.feed import is_of_feeds
+from cq.keys.link import name_of, queue_names_below
 from cq.keys.membership import WORKER_ID_BYTES, WORKERS_CHANGED, worker_of, workers
 from cq.verify import layout
 from cq.verify.piece import Difference, Found, Piece, clear

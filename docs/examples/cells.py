@@ -4,7 +4,7 @@ import os
 import tempfile
 
 import cq
-from cq.observers.forward import forward_spec
+from cq import links
 from cq.observers.worker import Worker
 
 folder = tempfile.mkdtemp()
@@ -15,7 +15,7 @@ os.environ["CQ_TOTALS_URL"] = f"embedded:{folder}/central.db"
 cells = cq.Cells(central)
 for name in ("north", "south"):
     cells.add_cell(name, f"embedded:{folder}/{name}.db")
-    cq.configure(cells.store(name), "notes", observers=[forward_spec(url_env="CQ_TOTALS_URL")])
+    cq.configure(cells.store(name), "notes", links=[links.queue(url_env="CQ_TOTALS_URL")])
 
 
 def save(data):

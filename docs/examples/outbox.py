@@ -5,8 +5,8 @@ import sqlite3
 import tempfile
 
 import cq
-from cq.observers.outbox.operate import init
-from cq.observers.outbox.state import OutboxSettings
+from cq.observers.links.outbox.operate import init
+from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.worker import Worker
 
 folder = tempfile.mkdtemp()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
@@ -17,20 +17,19 @@ from typing import Final, NamedTuple
 import apsw
 
 from cq import runtime
+from cq.app import App
 from cq.config.queue import read_config
 from cq.distribution import version
 from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
 from cq.keys.outbox import OutboxKeys
-from cq.observers.export.batch import ExportFailed
-from cq.observers.export.spec import NAME
-from cq.observers.exporters import opened_sink
-from cq.observers.forward.observer import NAME as FORWARD
-from cq.observers.forward.observer import forward_exporter
-from cq.observers.kafka.observer import NAME as KAFKA
+from cq.observers.links.outbox.state import OutboxSettings
+from cq.observers.links.registry import opened_link, opened_outbox, outbox_module
+from cq.observers.links.spec import links_in
+from cq.observers.links.target import LinkFailed
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import ROOM, EmbeddedStore
 from cq.observers.monitoring.findings import (
-    OF_EXPORTS,
+    OF_LINKS,
     OF_OUTBOXES,
     OF_WORKERS,
     Finding,
@@ -38,9 +37,6 @@ from cq.observers.monitoring.findings import (
     find_remarks,
 )
 from cq.observers.monitoring.store_overview import Overview, overview
-from cq.observers.outbox.state import OutboxSettings
-from cq.observers.sql.configured import find_export
-from cq.observers.webhook.observer import NAME as WEBHOOK
 from cq.store import OpenDatabase, located, space_at
 from cq.store.api import Transaction, error_code
 from cq.store.space import Space
@@ -67,7 +63,7 @@ class Check:
     message: str
 
 
-def doctor(url: str | None = None) -> Iterator[Check]:
+def doctor(url: str | None = None, app: App | None = None) -> Iterator[Check]:
     """Check this installation, the store of `url` (as `cq.open` takes it), its queues and their exports.
 
     Skips checks that depend on a failed one. Creates no store and changes no data; loads the binding if installed.
@@ -86,12 +82,12 @@ def doctor(url: str | None = None) -> Iterator[Check]:
     # A full disk can be read, and what it causes is of interest.
     if all(each.ok or each.name == ROOM for each in before) and store.exists():
         try:
-            yield from _opened(store, space)
+            yield from _opened(store, space, app)
         finally:
             store.close()
 
 
-def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check]:
+def _opened(store: ClusterStore | EmbeddedStore, space: Space, app: App | None) -> Iterator[Check]:
     """The checks that need the store."""
     read: list[Overview] = []
 
@@ -112,11 +108,12 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space) -> Iterator[Check
     yield from _workers(seen, found)
     for queue in queues:
         yield from starmap(_check, store.of_queue(queue, space).items())
-    of_exports = [each for each in found if each.finding in OF_EXPORTS]
-    asked = [*_exports(db, queues, of_exports), *_outboxes(db, queues), *_outbox_tables(db)]
+    of_links = [each for each in found if each.finding in OF_LINKS]
+    asked = [*_links(db, app, queues, of_links), *_outboxes(db, queues), *_outbox_tables(db)]
     answers = _asked(asked)
-    for each in of_exports:
-        if seen.exports[each.name].table is None:  # the application exports it
+    own = {link.name for link in seen.links if link.target is None}  # export queues of the application
+    for each in of_links:
+        if each.name in own:
             yield Check(f"export of {each.name}", False, _advice(each))
     for system, answer in zip(asked, answers, strict=True):
         yield from _of_asked(system, answer.result())
@@ -147,15 +144,20 @@ def _asked(receivers: Sequence[_AskedSystem]) -> list[Future[Check]]:
     return answers
 
 
-def _exports(db: OpenDatabase, queues: Sequence[str], found: Sequence[Remark]) -> Iterator[_AskedSystem]:
-    """The receiver of each export."""
-    checks = {NAME: _export, FORWARD: _forward, WEBHOOK: _sink, KAFKA: _sink}
-    observers = transact(db, lambda tr: {queue: _observers(tr, queue) for queue in queues})
-    for observer, check in checks.items():
-        for queue in queues:
-            if observer in observers[queue]:
-                of_queue = [each for each in found if each.name == queue]
-                yield _AskedSystem(f"{observer} of {queue}", partial(check, db, queue), of_queue)
+def _links(
+    db: OpenDatabase, app: App | None, queues: Sequence[str], found: Sequence[Remark]
+) -> Iterator[_AskedSystem]:
+    """The target of each link."""
+
+    def check(queue: str, link: str) -> str:
+        with opened_link(db, queue, link, app=app) as opened:
+            return opened.check()
+
+    names = transact(db, lambda tr: {queue: _link_names(tr, queue) for queue in queues})
+    for queue in queues:
+        for link in names[queue]:
+            of_link = [each for each in found if each.name == f"{queue} {link}"]
+            yield _AskedSystem(f"link {queue} {link}", partial(check, queue, link), of_link)
 
 
 def _of_asked(system: _AskedSystem, check: Check) -> Iterator[Check]:
@@ -163,7 +165,7 @@ def _of_asked(system: _AskedSystem, check: Check) -> Iterator[Check]:
     is_known = check.ok or any(check.message in _advice(each) for each in system.found)
     for each in system.found:
         if is_known or not _repeats(check, each):
-            yield Check(system.name, False, _advice(each))
+            yield Check(system.name, not each.is_urgent, _advice(each))
     if not (system.found and is_known):
         yield check
 
@@ -172,12 +174,12 @@ def _repeats(check: Check, remark: Remark) -> bool:
     """Whether a check says more about the error of a failing export, whose text begins with state and type."""
     _, _, error = " ".join(remark.text.split()).partition(": ")
     _, _, message = error.partition(": ")
-    return remark.finding is Finding.EXPORT and bool(message) and message in check.message
+    return remark.finding is Finding.LINK and bool(message) and message in check.message
 
 
 def _queues(seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
     """A check of each queue, followed by those of its levels that have something to do of their own."""
-    others = (*OF_WORKERS, *OF_EXPORTS, *OF_OUTBOXES)
+    others = (*OF_WORKERS, *OF_LINKS, *OF_OUTBOXES)
     for queue in seen.queues:
         of_queue = [each for each in found if each.name == queue.name and each.finding not in others]
         urgent = [each for each in of_queue if each.is_urgent]
@@ -222,30 +224,11 @@ def _check(name: str, check: Callable[[], str]) -> Check:
     return Check(name, False, " ".join(message.split()))
 
 
-def _observers(tr: Transaction, queue: str) -> list[str]:
-    """The names of a queue's observers; none if they cannot be read, which the check of the queue reports."""
+def _link_names(tr: Transaction, queue: str) -> list[str]:
+    """The names of a queue's links; none if they cannot be read, which the check of the queue reports."""
     with suppress(ConfigurationError, CorruptData):
-        return [each.name for each in read_config(tr.snapshot, queue).observers]
+        return list(links_in(read_config(tr, queue)))
     return []
-
-
-def _export(db: OpenDatabase, queue: str) -> str:
-    # SQLAlchemy takes long to import: only where something is exported.
-    from cq.observers.sql.check import check
-
-    found = find_export(db, queue)
-    with closing(found.reporting):
-        try:
-            with found.reporting.reading():
-                pass
-        except ExportFailed as error:
-            variable = found.observer.settings["url_env"]
-            raise ExportFailed(
-                f"the reporting database cannot be used: start it, or correct its URL in ${variable} ({error})"
-            ) from error
-        with found.reporting.reading() as (conn, dialect):
-            check(conn, dialect, found.definition, queue)
-        return f"{found.reporting}: the tables are as expected"
 
 
 def _outboxes(db: OpenDatabase, queues: list[str]) -> Iterator[_AskedSystem]:
@@ -260,40 +243,19 @@ def _outboxes(db: OpenDatabase, queues: list[str]) -> Iterator[_AskedSystem]:
 
 
 def _outbox(db: OpenDatabase, queue: str) -> str:
-    from cq.observers.outbox.operate import outbox_status  # imports SQLAlchemy, as `_export`
-
-    found = outbox_status(db, queue)
-    if found.error:
-        raise ExportFailed(f"{found.state}: {found.error}")
-    if found.aside:
-        raise ExportFailed(
-            f"rows that the queue refuses: {found.aside:,}: `cq outbox aside {queue}` shows their errors"
-        )
-    oldest = "" if found.oldest_seconds is None else f", the oldest {found.oldest_seconds:,.1f} s old"
-    return f"rows to add: {found.rows:,}{oldest}"
+    with opened_outbox(db, queue) as opened:
+        return opened.check()
 
 
 def _outbox_tables(db: OpenDatabase) -> Iterator[_AskedSystem]:
     """Each table that has rows of outboxes."""
-    from cq.observers.outbox.strays import outbox_tables, place_of, table_status  # imports SQLAlchemy
+    strays = outbox_module("strays")
 
     def check(settings: OutboxSettings, queues: list[str]) -> str:
-        found = table_status(db, settings, queues)
+        found = strays.table_status(db, settings, queues)
         if findings := found.findings():
-            raise ExportFailed("; ".join(findings))
+            raise LinkFailed("; ".join(findings))
         return "each row is of a queue with an outbox"
 
-    for settings, queues in outbox_tables(db).items():
-        yield _AskedSystem(f"outbox table in {place_of(settings)}", partial(check, settings, queues))
-
-
-def _forward(db: OpenDatabase, queue: str) -> str:
-    config = transact(db, lambda tr: read_config(tr.snapshot, queue))
-    observer = next(each for each in config.observers if each.name == FORWARD)
-    with closing(forward_exporter(db, config, observer)) as exporter:
-        return exporter.check_receiver()
-
-
-def _sink(db: OpenDatabase, queue: str) -> str:
-    with opened_sink(db, queue) as sink:
-        return sink.check()
+    for settings, queues in strays.outbox_tables(db).items():
+        yield _AskedSystem(f"outbox table in {strays.place_of(settings)}", partial(check, settings, queues))

@@ -12,21 +12,22 @@ from typing import Final, NamedTuple
 from cq import runtime
 from cq.admin.queue_status import QueueStatus
 from cq.config.queue import MAX_BUCKETS
-from cq.observers.monitoring.export_status import ExportStatus
+from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 from cq.plain_text import utc_time
 
 _LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
 _OVERDUE_SECONDS: Final = 60.0  # as many seconds after they are due, workers should have deleted keys
 _RECENT_SECONDS: Final = 600.0  # older errors of a worker are notes
-_ACTIVE: Final = "active"  # the state of an export with nothing to do but its entries
+_ACTIVE: Final = "active"  # the state of a link with nothing to do but its entries
+_PAUSED: Final = "paused"  # the state of a link that an operator has paused
 _FEW_BUCKETS: Final = 4
 _MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
 _SMALL_ROW: Final = 90  # bytes, key included: one or two updates
 
 
 _QUEUE: Final = "queue {name!r}: "
-_EXPORT: Final = "the export of queue {name!r} "
+_LINK: Final = "the link {name!r} "
 _OUTBOX: Final = "the outbox of queue {name!r} "
 _WORKER: Final = "worker {name} "
 _TRIED_AGAIN: Final = "The error says what failed. Workers try again by themselves."
@@ -85,18 +86,24 @@ class Finding(Enum):
     )
     LATE = _QUEUE, Level.WARNING, "If it stays so, run more workers.", "cq worker --processes 2"
     BUCKETS = _QUEUE, Level.NOTE, "The command is in the text.", ""
-    EXPORT = _EXPORT, Level.WARNING, _TRIED_AGAIN, "cq export list {name}"
-    EXPORT_STOPPED = (
-        _EXPORT,
+    LINK = _LINK, Level.WARNING, _TRIED_AGAIN, "cq link list {queue}"
+    LINK_STOPPED = (
+        _LINK,
         Level.PROBLEM,
-        "The error says why. Repair the cause; then `cq export rebase` or `cq export rebuild` continues it.",
-        "cq export list {name}",
+        "The error says why. Repair the cause; then `cq link rebase` or `cq link rebuild` continues it.",
+        "cq link list {queue}",
     )
-    EXPORT_ASIDE = (
-        _EXPORT,
+    LINK_PAUSED = (
+        _LINK,
+        Level.NOTE,
+        "Its entries stay queued. Resume it when the reason is gone.",
+        "cq link resume {name}",
+    )
+    LINK_ASIDE = (
+        _LINK,
         Level.WARNING,
-        "Read the errors, repair the cause, and rebuild the export.",
-        "cq export aside {name}",
+        "Read the errors, repair the cause, and rebuild the link.",
+        "cq link aside {name}",
     )
     OUTBOX = _OUTBOX, Level.WARNING, _TRIED_AGAIN, "cq outbox list {name}"
     OUTBOX_STOPPED = (
@@ -114,10 +121,10 @@ class Finding(Enum):
 
 
 _REPLACED: Final = "Other workers do its work. Start another one if you still need it."
-OF_WORKERS, OF_EXPORTS, OF_OUTBOXES = (
-    tuple(each for each in Finding if each.subject == subject) for subject in (_WORKER, _EXPORT, _OUTBOX)
+OF_WORKERS, OF_LINKS, OF_OUTBOXES = (
+    tuple(each for each in Finding if each.subject == subject) for subject in (_WORKER, _LINK, _OUTBOX)
 )
-"""The kinds about one worker, whose `name` is the id of it, about exports, and about outboxes."""
+"""The kinds about one worker, whose `name` is the id of it, about links, and about outboxes."""
 
 
 class Remark(NamedTuple):
@@ -180,8 +187,8 @@ def find_remarks(seen: Overview) -> list[Remark]:
             for each in said
             if each.finding is Finding.ASIDE or (each.finding, each.text) not in of_source
         ]
-    for name, export in seen.exports.items():
-        found += _of_export(name, export)
+    for link in seen.links:
+        found += _of_link(link)
     for name, (stopped, error) in seen.outboxes.items():
         if error:
             kind, state = (Finding.OUTBOX_STOPPED, "stopped") if stopped else (Finding.OUTBOX, "failing")
@@ -193,13 +200,13 @@ def find_remarks(seen: Overview) -> list[Remark]:
 
 def _remark(finding: Finding, name: str, text: str, level: Level | None = None) -> Remark:
     """A remark, by default of the level of its kind."""
-    command = finding.command.format(name=name)
+    command = finding.command.format(name=name, queue=name.partition(" ")[0])
     return Remark(level or finding.level, finding, name, text, finding.todo, command)
 
 
 def _no_worker(seen: Overview) -> Remark:
     """A problem if work is due, else a note."""
-    if any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.exports.values())):
+    if any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.links)):
         found = _remark(Finding.NO_WORKER, "", "no worker is alive")
     else:
         found = _remark(Finding.NO_WORKER, "", "no worker is alive, and none is needed now", Level.NOTE)
@@ -216,9 +223,9 @@ def _has_work(queue: QueueStatus) -> bool:
     return bool(is_changing or queue.problem or any(seconds > 0 for seconds in overdue))
 
 
-def _has_entries(export: ExportStatus) -> bool:
-    """Whether an export needs a worker now."""
-    return export.waiting_buckets > 0 or export.state != _ACTIVE
+def _has_entries(link: LinkStatus) -> bool:
+    """Whether a link needs a worker now."""
+    return link.state != _PAUSED and (link.waiting_buckets > 0 or link.state != _ACTIVE)
 
 
 def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark:
@@ -293,14 +300,16 @@ def _about_buckets(queue: QueueStatus, concurrency: int) -> list[Remark]:
     return [_remark(Finding.BUCKETS, queue.name, f"{text}: {advice}")]
 
 
-def _of_export(name: str, export: ExportStatus) -> list[Remark]:
+def _of_link(link: LinkStatus) -> list[Remark]:
     found = []
-    if export.error:
-        is_failing = export.state not in ("stopped", "unreadable")
-        kind = Finding.EXPORT if is_failing else Finding.EXPORT_STOPPED
-        found.append(_remark(kind, name, f"is {export.state}: {export.error}"))
-    if export.aside:
-        found.append(_remark(Finding.EXPORT_ASIDE, name, f"has set entries aside: {export.aside:,}"))
+    if link.error:
+        is_failing = link.state not in ("stopped", "unreadable")
+        kind = Finding.LINK if is_failing else Finding.LINK_STOPPED
+        found.append(_remark(kind, link.name, f"is {link.state}: {link.error}"))
+    elif link.state == _PAUSED:
+        found.append(_remark(Finding.LINK_PAUSED, link.name, "is paused"))
+    if link.aside:
+        found.append(_remark(Finding.LINK_ASIDE, link.name, f"has set entries aside: {link.aside:,}"))
     return found
 
 

@@ -6,18 +6,26 @@ No backlog is scanned, see `cq.admin.status`. Figures of workers are those that 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from shlex import quote
 from typing import Any, Final
 
 from cq import runtime
 from cq.admin.queue_status import QueueStatus, current_version, status
-from cq.observers.monitoring.export_status import ExportStatus, export_status
-from cq.observers.outbox.configured import read_problem
+from cq.config.queue import queue_names
+from cq.errors import CorruptData
+from cq.keys.link import OUTBOX
+from cq.keys.outbox import OutboxKeys
+from cq.observers.links.outbox.state import read_problem, read_settings
+from cq.observers.links.state import read_control
+from cq.observers.monitoring.link_status import LinkStatus, link_status
 from cq.observers.scheduling.members import COMBINE, ROLES, Member, TaskId, read_members
 from cq.plain_text import printable
-from cq.store.api import Database
+from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 _NUMBERS: Final = 5  # figures per queue in a worker's row
@@ -121,12 +129,12 @@ class OutboxLag:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The status of queues, exports and workers.
+    """The status of queues, links and workers.
 
     Attributes:
         queues: in the order of their names, each followed by its levels.
         activity: {name of a queue: work on it}.
-        exports: {name of an exported queue, or of an application's export queue: its status}.
+        links: the links of these queues, and the export queues of applications.
         workers: all registered workers, including dead ones whose rows have not been removed yet.
         outboxes: {name of a queue: whether its outbox is stopped, and its latest error}.
         outbox_lags: {name of a queue: the rows of its outbox}, of outboxes that live workers have read.
@@ -134,25 +142,29 @@ class Overview:
 
     queues: list[QueueStatus]
     activity: dict[str, Activity]
-    exports: dict[str, ExportStatus]
+    links: list[LinkStatus]
     workers: list[WorkerStatus]
     outboxes: dict[str, tuple[bool, str]] = field(default_factory=dict)
     outbox_lags: dict[str, OutboxLag] = field(default_factory=dict)
+
+    def links_of(self, queue: str) -> list[LinkStatus]:
+        """The links of a queue."""
+        return [each for each in self.links if each.queue == queue]
 
 
 def overview(db: Database, name: str | None = None) -> Overview:
     """Read the overview of one queue with its levels, or of all, and of the workers; raises `QueueNotConfigured`."""
     queues = status(db, name)
     names = [queue.name for queue in queues]
-    exports = {each.name: each for each in export_status(db) if name is None or each.name in names}
     members = transact(db, lambda tr: read_members(tr.snapshot))
     outboxes = transact(db, lambda tr: {each: read_problem(tr.snapshot, each) for each in names})
     now = current_version(db)
     alive = [member for member in members if member.is_alive(now)]
+    links = [each for each in with_rates(link_status(db), alive) if name is None or each.queue in names]
     return Overview(
         queues,
         {queue.name: _activity(queue.name, alive) for queue in queues},
-        exports,
+        links,
         sorted((_worker(member, now) for member in members), key=lambda each: (each.host, each.pid, each.id)),
         outboxes,
         {each: lag for each in names if (lag := _outbox_lag(each, alive, has_error=bool(outboxes[each][1])))},
@@ -194,6 +206,56 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
     at_work = [member for member in alive if member.does(TaskId(COMBINE, name, 0))]
     concurrency = sum(int(_number(member.report.facts.get("concurrency"))) or 1 for member in at_work)
     return Activity(len(at_work), concurrency, *sums)
+
+
+def link_overview(db: Database, queue: str | None = None) -> list[LinkStatus]:
+    """The status of the links of one queue, or of all, with their rates and outboxes; raises `QueueNotConfigured`.
+
+    An outbox has the rows that its worker found latest.
+    """
+    members = transact(db, lambda tr: read_members(tr.snapshot))
+    now = current_version(db)
+    alive = [member for member in members if member.is_alive(now)]
+    found = with_rates(link_status(db, queue), alive)
+    names = transact(db, lambda tr: queue_names(tr.snapshot) if queue is None else [queue])
+    outboxes = (transact(db, partial(_outbox_link, name=each, alive=alive)) for each in names)
+    return sorted([*found, *filter(None, outboxes)], key=lambda each: (each.queue, each.link))
+
+
+def _outbox_link(tr: Transaction, name: str, alive: Sequence[Member]) -> LinkStatus | None:
+    """The outbox of a queue among its links; None if it has none."""
+    with suppress(CorruptData):  # `cq verify` reports it
+        settings = read_settings(tr.snapshot, name)
+        if settings is None:
+            return None
+        stopped, error = read_problem(tr.snapshot, name)
+        lag = _outbox_lag(name, alive, has_error=bool(error))
+        states = {
+            "stopped": stopped,
+            "paused": read_control(tr.snapshot, OutboxKeys(name)).paused,
+            "failing": bool(error),
+        }
+        return LinkStatus(
+            name,
+            OUTBOX,
+            f"from cq_outbox in ${settings.url_env}",
+            waiting_buckets=int(lag is not None and lag.rows > 0),
+            buckets=1,
+            rows=0 if lag is None else lag.rows,
+            exact=lag is not None and not lag.has_more,
+            oldest_seconds=None if lag is None else lag.oldest_seconds,
+            state=next((state for state, holds in states.items() if holds), "active"),
+            error=error,
+        )
+    return LinkStatus(name, OUTBOX)
+
+
+def with_rates(links: Sequence[LinkStatus], alive: Sequence[Member]) -> list[LinkStatus]:
+    """The links with the entries that these workers send a second."""
+    sent: Counter[str] = Counter()
+    for member in alive:
+        sent.update({name: _number(rate) for name, rate in _table(member.report.facts.get("links")).items()})
+    return [replace(each, entries_per_second=round(sent[f"{each.queue} {each.link}"], 1)) for each in links]
 
 
 def _outbox_lag(name: str, alive: Sequence[Member], *, has_error: bool) -> OutboxLag | None:

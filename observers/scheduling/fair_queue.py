@@ -30,6 +30,7 @@ class Lane(NamedTuple):
         kind: of the queue's tasks of one kind, at most `width` run at once.
         width: see `kind`; None: no limit.
         is_outside: whether steps of this kind wait for another system.
+        leaves_room: whether other tasks of the queue wait for other systems: this kind leaves one thread for them.
     """
 
     queue: str
@@ -37,13 +38,18 @@ class Lane(NamedTuple):
     kind: Hashable = None
     width: int | None = None
     is_outside: bool = False
+    leaves_room: bool = False
 
 
 class _Room(NamedTuple):
-    """How many further steps of a queue may run now, and how many of them may wait for other systems."""
+    """How many further steps of a queue may run now, and how many of them may wait for other systems.
+
+    `of_kind` is how many steps may run at once of a kind that leaves room for others.
+    """
 
     any: int
     outside: int
+    of_kind: int
 
 
 @dataclass(slots=True)
@@ -52,6 +58,7 @@ class _TaskKind(Generic[T]):
 
     width: int | None = None
     is_outside: bool = False
+    leaves_room: bool = False
     waiting: list[tuple[float, int, T]] = field(default_factory=list)
     running: int = 0
 
@@ -92,6 +99,7 @@ class _QueueTasks(Generic[T]):
             if kind.waiting
             and (kind.width is None or kind.running < kind.width)
             and (room.outside > 0 or not kind.is_outside)
+            and (kind.running < room.of_kind or not kind.leaves_room)
         ]
         return min(ready, key=lambda kind: kind.waiting[0][:2], default=None)
 
@@ -100,7 +108,8 @@ class FairQueue(Generic[T]):
     """Ready tasks in fair order; not thread-safe.
 
     A queue's steps may all hang, for example in a reporting database. So one thread stays free for other queues, and of
-    the threads for steps that wait for other systems, one for other queues. With one thread, nothing can stay free.
+    the threads for steps that wait for other systems, one for other queues. If a queue has several links, a link leaves
+    one of the queue's threads to the others. With one thread, nothing can stay free.
 
     Args:
         threads: how many tasks run at once.
@@ -125,7 +134,7 @@ class FairQueue(Generic[T]):
             queue.spent = max(queue.spent, self._clock)
         queue.weight = lane.weight
         of_kind = queue.kinds.setdefault(lane.kind, _TaskKind())
-        of_kind.width, of_kind.is_outside = lane.width, lane.is_outside
+        of_kind.width, of_kind.is_outside, of_kind.leaves_room = lane.width, lane.is_outside, lane.leaves_room
         heappush(of_kind.waiting, (since, next(self._numbers), task))
 
     def take(self) -> tuple[str, T] | None:
@@ -144,8 +153,9 @@ class FairQueue(Generic[T]):
         return name, heappop(kind.waiting)[2]
 
     def _room(self, lane: _QueueTasks[T]) -> _Room:
-        own = max(1, self.most_outside - 1) - lane.outside
-        return _Room(self._most - lane.running, min(own, self.most_outside - self._outside))
+        own = max(1, self.most_outside - 1)
+        outside = min(own - lane.outside, self.most_outside - self._outside)
+        return _Room(self._most - lane.running, outside, max(1, own - 1))
 
     def done(self, lane: Lane, seconds: float) -> None:
         """Report that a task of this lane has run, at a cost of `seconds`."""

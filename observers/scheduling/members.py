@@ -20,10 +20,12 @@ from cq.store.api import WANT_ALL, TransactionRead, seconds_since
 
 COMBINE: Final = "combine"
 """The role, and the kind, of the tasks that combine the updates of a bucket."""
+LINK: Final = "link"
+"""The role, and the kind, of the tasks that send entries of links."""
 OUTBOX: Final = "outbox"
 """The role, and the kind, of the tasks that move rows of outboxes into queues."""
-ROLES: Final = (COMBINE, "export", "publish", "deliver", OUTBOX)
-"""Roles that an operator can give to workers: passes over buckets, exports, clouds, tasks of feeds, and outboxes."""
+ROLES: Final = (COMBINE, LINK, "publish", "deliver", OUTBOX)
+"""Roles that an operator can give to workers: passes over buckets, links, clouds, tasks of feeds, and outboxes."""
 MEASURE: Final = "measure"
 """The role, and the kind, of workers with metrics: they measure all queues, also those that no worker can work on."""
 LIMIT: Final = "limit"
@@ -38,7 +40,7 @@ EXPORTER: Final = "exporter"
 """The kind of tasks that export with the exporters of the application."""
 _KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     COMBINE: (COMBINE, LIMIT, TRIM, EXPIRY, SETTLE),
-    "export": ("export", EXPORTER),
+    LINK: (LINK, EXPORTER),
     "publish": ("publish",),
     "deliver": ("deliver",),
     OUTBOX: (OUTBOX,),
@@ -51,6 +53,8 @@ ALIVE_BEATS: Final = 4
 """A worker whose last beat is older than this many beats, by the store's versions, counts as dead to a single read."""
 BEAT_SECONDS: Final = 4.0
 """Seconds between the beats of an idle worker; a beat is three requests to the store."""
+_LINK_TASKS: Final = 16
+"""More than a link has tasks: a keeper, and one for each bucket."""
 _LONGEST_BEAT: Final = 24 * 3600.0
 
 
@@ -69,6 +73,17 @@ class TaskId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}/{self.queue}/{self.number}"
 
+    @classmethod
+    def of_link(cls, queue: str, generation: int, number: int) -> TaskId:
+        """The id of a task of the link with this generation, which no other link of the queue has."""
+        return cls(LINK, queue, generation * _LINK_TASKS + number)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the parts of a queue's work that the task belongs to: a worker may lack something for one."""
+        role = f"{self.kind}/{self.queue}"
+        return (role, f"{role}/{self.number // _LINK_TASKS}") if self.kind == LINK else (role,)
+
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
@@ -76,7 +91,7 @@ class MemberReport:
 
     Attributes:
         lacking: queues that it leaves alone, as they are paused or it lacks their code; as ROLE/QUEUE if it leaves
-            alone only that role of the queue.
+            alone only that role of the queue, or as link/QUEUE/GENERATION for a link of this generation.
         exporters: export queues that its application exports.
         levels: levels of the queues that it was started for: it works on them, too.
         stuck: its tasks that hang or fail repeatedly; other workers may take them over.
@@ -161,7 +176,7 @@ class Member:
             return True
         if task.kind == EXPORTER:
             return task.queue in self.report.exporters
-        return not self.report.lacking & {task.queue, f"{task.kind}/{task.queue}"}
+        return not self.report.lacking & {task.queue, *task.parts}
 
 
 _REPORTED: Final = tuple(each.name for each in fields(MemberReport))

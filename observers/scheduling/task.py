@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 from cq import runtime
@@ -54,6 +55,7 @@ class Task(ABC):
         waited_seconds: about how long the oldest work that the latest step left had waited.
         max_parallel: how many of the queue's tasks of this kind the worker runs at once; None: no limit.
         is_outside: whether a step waits for another system: such steps hold no more than half of a worker's threads.
+        leaves_room: whether other tasks of the queue that wait for other systems need a thread, see `Lane`.
         problem: the latest error while the task fails, or the reason while it waits by design, else empty.
         is_waiting: whether no worker can do anything about the problem: an operator must make a decision, or a full
             queue needs room. Then the worker does not release the task to others, and does not report it as stuck.
@@ -68,9 +70,15 @@ class Task(ABC):
     waited_seconds: float = 0.0
     max_parallel: int | None = None
     is_outside: bool = False
+    leaves_room: bool = False
     problem: str = ""
     is_waiting: bool = False
     backlog: SourceBacklog | None = None
+
+    @property
+    def kind(self) -> Hashable:
+        """The kind of tasks that `max_parallel` and `leaves_room` are about."""
+        return type(self)
 
     @abstractmethod
     def run(self) -> float:
@@ -85,8 +93,8 @@ class Task(ABC):
         """Whether the task's work waits by design, as the store says, so that no progress is no fault of its worker."""
         return False
 
-    def enter(self) -> None:  # noqa: B027 - most need nothing
-        """Prepare for steps: the worker has acquired the task."""
+    def enter(self, worker: bytes) -> None:  # noqa: B027 - most need nothing
+        """Prepare for steps: the worker with this id has acquired the task; the id is empty for a drain."""
 
     def leave(self) -> None:  # noqa: B027 - most steps are short
         """End a running step soon: the worker is about to release the task. From any thread."""
@@ -129,9 +137,9 @@ class Job:
         self.begun = runtime.monotonic()
         return self.task.run()
 
-    def acquire(self) -> None:
-        """Make it a job that this worker owns."""
-        self.task.enter()
+    def acquire(self, worker: bytes = b"") -> None:
+        """Make it a job that the worker with this id owns."""
+        self.task.enter(worker)
         self.failures = 0  # earlier failures do not count: another worker may have recovered the task since
         self.owned = self.is_fresh = True
 
@@ -139,16 +147,18 @@ class Job:
     def lane(self) -> Lane:
         """Its place in the worker's order of tasks."""
         task = self.task
-        return Lane(self.task_id.queue, self.weight, type(task), task.max_parallel, task.is_outside)
+        return Lane(
+            self.task_id.queue, self.weight, task.kind, task.max_parallel, task.is_outside, task.leaves_room
+        )
 
     @property
     def is_bucket(self) -> bool:
         """Whether the task combines a bucket."""
         return self.task_id.kind == COMBINE
 
-    def borrow(self) -> None:
-        """Run it until it is done, although another worker owns it."""
-        self.task.enter()
+    def borrow(self, worker: bytes) -> None:
+        """Run it in the worker with this id until it is done, although another worker owns it."""
+        self.task.enter(worker)
         self.is_borrowed = True
 
     def release(self) -> None:

@@ -1,5 +1,5 @@
 """The tasks of workers for every queue: combine, expire, measure, trim operation ids, enforce limits.
 
 The room may import `cq.observers.scheduling`, `cq.observers.telemetry`,
-`cq.observers.export` (for measuring) and the rooms of `cq`.
+`cq.observers.links` (for measuring) and the rooms of `cq`.
 """

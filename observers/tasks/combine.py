@@ -107,7 +107,7 @@ class CombineTask(Task):
             return BLOCKED_SECONDS
         return 0.0 if result.more else DONE
 
-    def enter(self) -> None:
+    def enter(self, worker: bytes) -> None:
         self._is_left = False
         self._caches.pop(self.place, None)  # this task has the same cache object, and owns it again
 

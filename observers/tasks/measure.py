@@ -6,43 +6,55 @@ more idle queues a worker has, the less often it measures each of them, so that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
+from cq.config.queue import read_config
+from cq.errors import CqError
 from cq.keys import QueueKeys, after
-from cq.keys.export import ExportKeys
+from cq.keys.link import APP, LinkKeys
 from cq.keys.outbox import OutboxKeys
-from cq.observers.export.queue import oldest_versions
-from cq.observers.export.state import ExportStop, read_view
+from cq.observers.links.queue import oldest_versions
+from cq.observers.links.spec import links_in
+from cq.observers.links.state import LinkStop, read_view
 from cq.observers.tasks.timed import TimedTask
 from cq.observers.telemetry.bus import emit
 from cq.queue.rows import oldest_by_bucket
-from cq.store.api import Database, Transaction
+from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.sizes import count_rows
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 
 MEASURE_SECONDS: Final = 15.0
-"""The period for a queue with a backlog, or with a stopped export or outbox."""
+"""The period for a queue with a backlog, or with a stopped link or outbox."""
 IDLE_SECONDS: Final = 30.0
 """The period for an idle queue, if it is the worker's only one; more idle queues multiply it by their number."""
 SELDOM_SECONDS: Final = 120.0
 """The longest period, whatever the number of idle queues."""
 
 
+class LinkMeasurement(NamedTuple):
+    """The backlog of a link or an outbox, by the fields of the event `link_measured`."""
+
+    link: str
+    link_bytes: int
+    link_lag: float
+    stopped: int
+
+
 class Measurement(NamedTuple):
-    """The backlog of a queue, by the fields of the event `queue_measured`."""
+    """The backlog of a queue, by the fields of the event `queue_measured`, and those of its links and its outbox."""
 
     waiting_buckets: int
     waiting_bytes: int
     oldest: float
-    export_bytes: int
-    export_lag: float
-    stopped: int
+    links: list[LinkMeasurement]
 
     @property
     def is_idle(self) -> bool:
-        """Whether the queue has no updates, no entries to export, and no stopped export or outbox."""
-        return not (self.waiting_buckets or self.export_bytes or self.stopped)
+        """Whether the queue has no updates, no entries to send, and no stopped link or outbox."""
+        return not (self.waiting_buckets or any(each.link_bytes or each.stopped for each in self.links))
 
 
 class MeasureTask(TimedTask):
@@ -59,6 +71,7 @@ class MeasureTask(TimedTask):
     def __init__(self, db: Database, name: str, idle: set[str]) -> None:
         super().__init__(db, name)
         self._idle = idle
+        self._links: set[str] = set()  # those measured latest
 
     def run(self) -> float:
         """Measure the queue; returns the seconds until the next measurement."""
@@ -69,10 +82,19 @@ class MeasureTask(TimedTask):
             waiting_buckets=found.waiting_buckets,
             waiting_bytes=found.waiting_bytes,
             oldest=found.oldest,
-            export_bytes=found.export_bytes,
-            export_lag=found.export_lag,
-            stopped=found.stopped,
         )
+        for link in self._links - {each.link for each in found.links}:
+            emit("link_handed_over", queue=self.name, link=link)
+        self._links = {each.link for each in found.links}
+        for each in found.links:
+            emit(
+                "link_measured",
+                queue=self.name,
+                link=each.link,
+                link_bytes=each.link_bytes,
+                link_lag=each.link_lag,
+                stopped=each.stopped,
+            )
         if not found.is_idle:
             self._idle.discard(self.name)
             return MEASURE_SECONDS
@@ -83,6 +105,9 @@ class MeasureTask(TimedTask):
         """Stop measuring: another worker has acquired the task."""
         self._idle.discard(self.name)
         emit("queue_handed_over", queue=self.name)
+        for link in self._links:
+            emit("link_handed_over", queue=self.name, link=link)
+        self._links = set()
 
 
 def measure(tr: Transaction, name: str) -> Measurement:
@@ -91,23 +116,42 @@ def measure(tr: Transaction, name: str) -> Measurement:
     Ages are relative to the transaction's read version. In an embedded store this is the version of the latest commit;
     workers commit heartbeats, so it is at most a few seconds old.
     """
-    snapshot, queue, exports = tr.snapshot, QueueKeys(name), ExportKeys(name)
-    # The four requests of an idle queue start before the first wait.
+    snapshot, queue = tr.snapshot, QueueKeys(name)
+    # The requests of an idle queue start before the first wait: four, and one more for each link.
     version = tr.get_read_version()
+    links = [LinkKeys(name, link) for link in (*_links(snapshot, name), APP)]
     # One range for entries and the reason of a stop: its key is the next one after the last entry.
-    first_exported = snapshot.get_range(exports.all_rows()[0], after(exports.stopped), limit=1)
+    firsts = [snapshot.get_range(link.all_rows()[0], after(link.stopped), limit=1) for link in links]
     outbox = snapshot.get(OutboxKeys(name).stopped)
     waiting = oldest_by_bucket(snapshot, queue)
     now, clock = version.wait(), clock_of(tr.db)
     clock.observe(now)
-    export_bytes, export_lag = 0, 0.0
-    is_stopped = ExportStop.from_bytes(outbox.value).epoch == 0
-    # The further requests are made for a backlog or a stop only: an idle queue must stay at four.
-    if first_exported.to_list():
-        is_stopped |= read_view(snapshot, exports, ())().stopped is not None
-        versions = oldest_versions(snapshot, exports)
-        export_bytes = count_rows(snapshot, *exports.all_rows()).bytes
-        export_lag = clock.age(min(versions, default=now), now)
+    found = [
+        _measure_link(tr, link, now) if has_entries else LinkMeasurement(link.link, 0, 0.0, 0)
+        for link, first in zip(links, firsts, strict=True)
+        for has_entries in [bool(first.to_list())]
+        if has_entries or link.link != APP
+    ]
+    if LinkStop.from_bytes(outbox.value).epoch == 0:
+        found.append(LinkMeasurement(OutboxKeys(name).link, 0, 0.0, 1))
     size = count_rows(snapshot, *queue.all_rows()).bytes if waiting else 0
     oldest = clock.age(min((each for each in waiting.values() if each is not None), default=now), now)
-    return Measurement(len(waiting), size, oldest, export_bytes, export_lag, int(is_stopped))
+    return Measurement(len(waiting), size, oldest, found)
+
+
+def _measure_link(tr: Transaction, link: LinkKeys, now: int) -> LinkMeasurement:
+    """Measure a link with entries, or one that is stopped."""
+    oldest = min(oldest_versions(tr.snapshot, link), default=now)
+    return LinkMeasurement(
+        link.link,
+        count_rows(tr.snapshot, *link.all_rows()).bytes,
+        clock_of(tr.db).age(oldest, now),
+        int(read_view(tr.snapshot, link, ())().stopped is not None),
+    )
+
+
+def _links(tr: TransactionRead, name: str) -> Iterable[str]:
+    """The names of the links of a queue; none if its configuration cannot be read."""
+    with suppress(CqError):
+        return links_in(read_config(tr, name))
+    return ()

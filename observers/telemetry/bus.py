@@ -17,7 +17,7 @@ from cq.plain_text import printable
 log = logging.getLogger("cq.worker")
 T = TypeVar("T")
 
-_LOGGERS: Final = {"export": "cq.export", "entry": "cq.export", "operator": "cq.web"}
+_LOGGERS: Final = {"link": "cq.link", "entry": "cq.link", "operator": "cq.web"}
 """{first word of the names of events: their logger}."""
 
 

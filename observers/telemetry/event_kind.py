@@ -8,12 +8,12 @@ from typing import Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """A metric that an event updates; it has the label `queue` if the event has that field.
+    """A metric that an event updates; it has the labels `queue` and `link` if the event has these fields.
 
     Attributes:
         name: with its unit; a counter is exposed with the suffix `_total`.
         type: a counter is increased, a histogram observes, a gauge is set.
-        value: the field with the value, or the value itself; None removes the queue's gauge.
+        value: the field with the value, or the value itself; None removes the gauge.
         description: empty if an earlier event of the table has it.
     """
 
@@ -54,6 +54,11 @@ class EventKind:
     others: tuple[str, ...] = ()
     metrics: tuple[Metric, ...] = ()
     operation: TracedOperation | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of its metrics."""
+        return tuple(name for name in ("queue", "link") if name in self.fields)
 
     @property
     def fields(self) -> tuple[str, ...]:

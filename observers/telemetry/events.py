@@ -24,11 +24,11 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "buckets": ("", "buckets to combine that this worker owns"),
     "code": ("", "name and version of the combiner or observer that raised the error; empty for others"),
     "conflicts": ("transactions", "discarded because another one had changed data that they had read"),
-    "entries": ("", "entries exported"),
+    "entries": ("", "entries sent"),
     "error": ("", "type and message of the error"),
     "expired": ("keys", "deleted by the queue's expiry"),
-    "export_bytes": ("bytes", "in the export queue, about"),
-    "export_lag": ("s", "age of the oldest entry in the export queue; 0 if it is empty"),
+    "link_bytes": ("bytes", "queued for the link, about"),
+    "link_lag": ("s", "age of the oldest entry queued for the link; 0 if there is none"),
     "feed": ("", "the feed's name"),
     "file": ("", "the path of the file"),
     "folded": ("keys", "whose updates were combined ahead of their report"),
@@ -45,6 +45,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "purged": ("keys", "whose value a purge has deleted"),
     "queue": ("", "the queue's name"),
     "queues": ("", "names of the queues that the worker works on; empty for all"),
+    "link": ("", "the link's name; outbox for the outbox of the queue"),
     "messages": ("messages", "of a feed"),
     "reason": ("", "why"),
     "repeated": ("rows", "dropped because their operation was added before"),
@@ -55,12 +56,12 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "row": ("", "id of a row of an outbox"),
     "rows": ("rows", "removed from the queue, or from a table"),
     "seconds": ("s", "how long it took"),
-    "sequence": ("", "of an entry of an export, in hexadecimal"),
+    "sequence": ("", "of an entry of a link, in hexadecimal"),
     "status": ("", "exit status"),
     "session": ("", "the first characters of the id of an operator's session"),
     "store": ("", "URL of the store"),
-    "stopped": ("", "1 while the queue's export or outbox is stopped, else 0"),
-    "task": ("", "a bucket to combine or to export, a cloud to publish ..."),
+    "stopped": ("", "1 while the link or the outbox is stopped, else 0"),
+    "task": ("", "a bucket to combine, a bucket of a link, a cloud to publish ..."),
     "tasks": ("", "tasks of all kinds that this worker owns"),
     "told": ("keys", "backfilled to an observer new to the queue"),
     "trace": ("", "the frames of the application's code in which the error was raised, as a list of lines"),
@@ -69,7 +70,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "waiting_buckets": ("buckets", "with work"),
     "waiting_bytes": ("bytes", "queued, about"),
     "warnings": ("findings", "of `cq status` that somebody must look at"),
-    "work": ("", "the queues and buckets that a worker may combine, its exports, clouds, outboxes and feeds"),
+    "work": ("", "the queues and buckets that a worker may combine, its links, clouds, outboxes and feeds"),
     "worker": ("", "the worker's id"),
     "workers": ("workers", "alive, as seen by this one"),
 }
@@ -90,9 +91,11 @@ _BACKLOG: Final = (
     _of_field("cq_waiting_bytes", "gauge", "waiting_bytes"),
     _of_field("cq_waiting_buckets", "gauge", "waiting_buckets"),
     Metric("cq_oldest_seconds", "gauge", "oldest", "age of the oldest queued update"),
-    _of_field("cq_export_waiting_bytes", "gauge", "export_bytes"),
-    Metric("cq_export_lag_seconds", "gauge", "export_lag", "age of the oldest entry in the export queue"),
-    _of_field("cq_export_stopped", "gauge", "stopped"),
+)
+_LINK_BACKLOG: Final = (
+    _of_field("cq_link_waiting_bytes", "gauge", "link_bytes"),
+    Metric("cq_link_lag_seconds", "gauge", "link_lag", "age of the oldest entry queued for the link"),
+    _of_field("cq_link_stopped", "gauge", "stopped"),
 )
 
 EVENTS: Final[Mapping[str, EventKind]] = {
@@ -162,7 +165,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
     "work_left": EventKind(
         WARNING,
         "{task}: left with work to do: {reason}",
-        "A drain ends although a queue is not combined, or an export, an outbox or a cloud is not up to date.",
+        "A drain ends although a queue is not combined, or a link, an outbox or a cloud is not up to date.",
     ),
     "store_failed": EventKind(
         WARNING,
@@ -229,8 +232,20 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "queue {queue!r}: about {waiting_bytes} bytes wait in {waiting_buckets} buckets, for {oldest:.1f} s",
         "With `--metrics` or `--otel`, one worker measures each queue: every 15 s while it has a backlog, else up to "
         "every 120 s.",
-        others=("export_bytes", "export_lag", "stopped"),
         metrics=_BACKLOG,
+    ),
+    "link_measured": EventKind(
+        DEBUG,
+        "link {link!r} of queue {queue!r}: about {link_bytes} bytes are queued, for {link_lag:.1f} s",
+        "One worker measures each link and outbox together with its queue.",
+        others=("stopped",),
+        metrics=_LINK_BACKLOG,
+    ),
+    "link_handed_over": EventKind(
+        DEBUG,
+        "link {link!r} of queue {queue!r} is no longer measured by this worker",
+        "Another worker measures the link from now on, or it was removed.",
+        metrics=tuple(Metric(each.name, "gauge", None) for each in _LINK_BACKLOG),
     ),
     "queue_handed_over": EventKind(
         DEBUG,
@@ -288,45 +303,48 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "Updates of a key cannot be combined or reported, and are kept with the error.",
         others=("code", "trace"),
     ),
-    "export_done": EventKind(
+    "link_done": EventKind(
         DEBUG,
-        "bucket {bucket} of the export of queue {queue!r}: {entries} entries in {seconds:.3f} s",
-        "A batch is exported.",
-        operation=TracedOperation("export", "entries"),
+        "bucket {bucket} of link {link!r} of queue {queue!r}: {entries} entries in {seconds:.3f} s",
+        "A batch is sent.",
+        operation=TracedOperation("link", "entries"),
         metrics=(
-            _count("cq_export_batches", "batches exported"),
-            _of_field("cq_export_entries", "counter", "entries"),
-            Metric("cq_export_seconds", "histogram", "seconds", "how long batches took"),
+            _count("cq_link_batches", "batches sent"),
+            _of_field("cq_link_entries", "counter", "entries"),
+            Metric("cq_link_seconds", "histogram", "seconds", "how long batches took"),
         ),
     ),
-    "export_failed": EventKind(
+    "link_failed": EventKind(
         WARNING,
         "{task} failed, again in {pause:.1f} s: {error}",
-        "A batch could not be exported; the worker retries it.",
-        metrics=(_count("cq_export_failures", "failed tries to export"),),
+        "A batch could not be sent; the worker sends it again.",
+        others=("link",),
+        metrics=(_count("cq_link_failures", "failed tries to send a batch"),),
     ),
-    "export_left_alone": EventKind(
+    "link_left_alone": EventKind(
         WARNING,
         "{task} is left to other workers: {reason}",
-        "The worker lacks the URL, the driver or the columns of an export or an outbox. It still combines the queue.",
-        metrics=(_count("cq_export_failures"),),
+        "The worker lacks the URL, the driver or the columns of a link or an outbox. It still combines the queue.",
+        others=("link",),
+        metrics=(_count("cq_link_failures"),),
     ),
-    "export_stopped": EventKind(
+    "link_stopped": EventKind(
         ERROR,
         "{task} is stopped: {error}",
         "To continue would lose or mix up data: an operator must decide what to do.",
-        metrics=(_count("cq_export_stops", "stops of exports"),),
+        others=("link",),
+        metrics=(_count("cq_link_stops", "stops of links"),),
     ),
     "entry_set_aside": EventKind(
         WARNING,
-        "bucket {bucket} of the export of queue {queue!r}: set aside the entry {sequence}: {error}",
-        "An entry can never be exported, and is kept with the error.",
-        metrics=(_count("cq_export_set_aside_entries", "entries set aside"),),
+        "bucket {bucket} of link {link!r} of queue {queue!r}: set aside the entry {sequence}: {error}",
+        "A target can never apply an entry, which is kept with the error.",
+        metrics=(_count("cq_link_set_aside_entries", "entries set aside"),),
     ),
-    "export_swept": EventKind(
+    "link_swept": EventKind(
         INFO,
-        "export of queue {queue!r}: {rows} rows of earlier generations are swept",
-        "After all values were exported again, rows of keys without a value were deleted.",
+        "link {link!r} of queue {queue!r}: {rows} rows of earlier generations are swept",
+        "After all values were sent again, rows of keys without a value were deleted.",
     ),
     "outbox_moved": EventKind(
         DEBUG,

@@ -6,7 +6,7 @@ dashboards work with either output: Prometheus adds `_total` to the names of cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,7 @@ class Instruments(EventMetrics):
         self._meter = meter
         super().__init__()
 
-    def make(self, metric: Metric, *, has_queue: bool) -> Update:
+    def make(self, metric: Metric, labels: Sequence[str]) -> Update:
         """Make an instrument."""
         settings: dict[str, Any] = {
             "unit": _UNITS.get(metric.name.rpartition("_")[2], ""),
@@ -35,8 +35,9 @@ class Instruments(EventMetrics):
         }
         if metric.type == "gauge":
             # Observed, because the value of a queue that another worker measures must go, and other gauges keep it.
-            values: dict[str, float] = {}
-            self._meter.create_observable_gauge(metric.name, [partial(_observe, values)], **settings)
+            values: dict[tuple[str, ...], float] = {}
+            observe = partial(_observe, labels, values)
+            self._meter.create_observable_gauge(metric.name, [observe], **settings)
             return partial(_set, values)
         if metric.type == "counter":
             update: Any = self._meter.create_counter(metric.name, **settings).add
@@ -44,22 +45,22 @@ class Instruments(EventMetrics):
             update = self._meter.create_histogram(
                 metric.name, explicit_bucket_boundaries_advisory=SECONDS, **settings
             ).record
-        return lambda value, queue: update(value, _labels(queue))
+        return lambda value, given: update(value, dict(zip(labels, given, strict=True)))
 
 
-def _set(values: dict[str, float], value: float | None, queue: str) -> None:
-    """Set the value of a queue's gauge, or remove it."""
+def _set(values: dict[tuple[str, ...], float], value: float | None, given: Sequence[str]) -> None:
+    """Set the value of a gauge under the values of its labels, or remove it."""
     if value is None:
-        values.pop(queue, None)
+        values.pop(tuple(given), None)
     else:
-        values[queue] = value
+        values[tuple(given)] = value
 
 
-def _observe(values: Mapping[str, float], options: CallbackOptions) -> Iterable[Observation]:
+def _observe(
+    labels: Sequence[str], values: Mapping[tuple[str, ...], float], options: CallbackOptions
+) -> Iterable[Observation]:
     from opentelemetry.metrics import Observation
 
-    return [Observation(value, _labels(queue)) for queue, value in list(values.items())]
-
-
-def _labels(queue: str) -> dict[str, str]:
-    return {"queue": queue} if queue else {}
+    return [
+        Observation(value, dict(zip(labels, given, strict=True))) for given, value in list(values.items())
+    ]

@@ -1,7 +1,7 @@
 """Metrics of a worker for Prometheus, made from its events, and the endpoint that serves them.
 
-`cq.observers.telemetry.events` lists the metrics. Their only label is the queue: labels for buckets or keys would
-create too many series.
+`cq.observers.telemetry.events` lists the metrics. Their only labels are the queue and the link: labels for buckets or
+keys would create too many series.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 CONNECTION_SECONDS: Final = 10.0
 """After this time a connection is closed, because each holds a thread, even an idle one."""
 _VERBS: Final = {"counter": "inc", "histogram": "observe", "gauge": "set"}
-Update = Callable[[float | None, str], None]
-"""Updates a metric by a value and the name of a queue; None removes the queue's gauge."""
+Update = Callable[[float | None, Sequence[str]], None]
+"""Updates a metric by a value, under the values of its labels; None removes the gauge."""
 _ADDRESS: Final = re.compile(r"(?:(\[[^]]+\]|[^\s:\[\]]*):)?(\d{1,5})")
 
 
@@ -71,17 +71,18 @@ class EventMetrics(ABC):
         for kind in EVENTS.values():
             for metric in kind.metrics:
                 if metric.name not in self._updates:
-                    self._updates[metric.name] = self.make(metric, has_queue="queue" in kind.fields)
+                    self._updates[metric.name] = self.make(metric, kind.labels)
 
     def __call__(self, event: Event) -> None:
         """Update the metrics by an event."""
         for metric in event.kind.metrics:
             value = event.fields[metric.value] if isinstance(metric.value, str) else metric.value
-            self._updates[metric.name](value, event.fields.get("queue", ""))
+            labels = [event.fields.get(name, "") for name in event.kind.labels]
+            self._updates[metric.name](value, labels)
 
     @abstractmethod
-    def make(self, metric: Metric, *, has_queue: bool) -> Update:
-        """Make a metric, with or without the label `queue`; returns the function that updates it."""
+    def make(self, metric: Metric, labels: Sequence[str]) -> Update:
+        """Make a metric with these labels; returns the function that updates it."""
 
 
 class Metrics(EventMetrics):
@@ -91,22 +92,21 @@ class Metrics(EventMetrics):
         self._registry = registry
         super().__init__()
 
-    def make(self, metric: Metric, *, has_queue: bool) -> Update:
+    def make(self, metric: Metric, labels: Sequence[str]) -> Update:
         """Make a metric in the registry."""
         import prometheus_client
 
         more: dict[str, Any] = {"buckets": SECONDS} if metric.type == "histogram" else {}
-        labels = ["queue"] if has_queue else []
         made = getattr(prometheus_client, metric.type.capitalize())(
             metric.name, metric.description, labels, registry=self._registry, **more
         )
 
-        def update(value: float | None, queue: str) -> None:
+        def update(value: float | None, values: Sequence[str]) -> None:
             if value is None:
-                with suppress(KeyError):  # the metric was never set for this queue
-                    made.remove(queue)
+                with suppress(KeyError):  # the metric was never set under these labels
+                    made.remove(*values)
             else:
-                getattr(made.labels(queue) if has_queue else made, _VERBS[metric.type])(value)
+                getattr(made.labels(*values) if values else made, _VERBS[metric.type])(value)
 
         return update
 

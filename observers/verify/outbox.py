@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.observers.export.state import ExportFailure, ExportStop
-from cq.observers.outbox.state import OutboxSettings, parse_state
+from cq.observers.links.outbox.state import OutboxSettings, parse_state
+from cq.observers.links.state import Control, LinkFailure, LinkStop
 from cq.verify.layout import check_stamp
 from cq.verify.piece import Found, Piece
 
@@ -24,6 +24,7 @@ _CHECKS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     b"o": OutboxSettings.from_bytes,
     b"b": parse_state,
     b"k": check_stamp,
-    b"f": ExportFailure.from_bytes,
-    b"s": ExportStop.from_bytes,
+    b"f": LinkFailure.from_bytes,
+    b"s": LinkStop.from_bytes,
+    b"c": Control.from_bytes,
 }

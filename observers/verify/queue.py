@@ -13,8 +13,8 @@ from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.observers.telemetry.history import check_row
 from cq.observers.verify.cloud import check_cloud
-from cq.observers.verify.export import check_export, check_table
 from cq.observers.verify.levels import check_levels
+from cq.observers.verify.link import check_link, check_tables
 from cq.observers.verify.outbox import check_outbox
 from cq.observers.verify.top import TopChecks
 from cq.store.api import Database
@@ -53,14 +53,14 @@ def verification(
     Raises:
         QueueNotConfigured: there is no such queue. This error and the following ones are those of `run()`.
         CodeMismatch: a newer version of cq has configured the queue.
-        ExportFailed: the reporting database cannot be read.
+        LinkFailed: the reporting database cannot be read.
         FDBError: the store fails.
     """
     top = TopChecks(app)
     parts = {
         **PARTS,
         "d": [*PARTS["d"], RowCheck("top-missing", top.check_value, None)],
-        "e": [RowCheck("unknown-key", check_export, None)],
+        "e": [RowCheck("unknown-key", check_link, None)],
         "g": [RowCheck("outbox", check_outbox, None)],
         "h": [RowCheck("history", lambda piece, found: check_row(found.rest, found.value))],
         "t": [*PARTS["t"], RowCheck("top-unreadable", top.check_data)],
@@ -71,7 +71,7 @@ def verification(
         "rows": every_row(parts),
         "levels": check_levels,
         "counts of the top": top.check_counts,
-        "table": partial(check_table, wait_seconds=wait_seconds, url_env=url_env),
+        "tables": partial(check_tables, app=app, wait_seconds=wait_seconds, url_env=url_env),
     }
     return Verification(db, name, checks, repair=repair, combiner=_combiner(db, name, app))
 

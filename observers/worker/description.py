@@ -1,4 +1,4 @@
-"""The description of a worker's work, for its log: queues, buckets, exports and feeds."""
+"""The description of a worker's work, for its log: queues, buckets, links and feeds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from cq.observers.feeds.tasks import ROLE
-from cq.observers.scheduling.members import COMBINE, EXPORTER, OUTBOX, TaskId
+from cq.observers.scheduling.members import COMBINE, EXPORTER, LINK, OUTBOX, TaskId
 
 _MOST_NAMES: Final = 10
 _NOUNS: Final[Mapping[str, str]] = {
-    "export": "exports of",
+    LINK: "links of",
     EXPORTER: "exports of",
     "publish": "clouds of",
     OUTBOX: "outboxes of",
@@ -22,8 +22,8 @@ _NOUNS: Final[Mapping[str, str]] = {
 def describe_work(tasks: Iterable[TaskId]) -> str:
     """The buckets and queues to combine, then the other work, in one line; "nothing" without tasks.
 
-    >>> describe_work([TaskId("combine", "words", 0), TaskId("combine", "words", 1), TaskId("export", "words", 0)])
-    '2 buckets of words, exports of words'
+    >>> describe_work([TaskId("combine", "words", 0), TaskId("combine", "words", 1), TaskId("link", "words", 0)])
+    '2 buckets of words, links of words'
     """
     buckets = 0
     names: dict[str, set[str]] = {"": set()}

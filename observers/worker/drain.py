@@ -8,10 +8,11 @@ from typing import Final
 
 from cq import runtime
 from cq.errors import CorruptData, CqError
-from cq.observers.monitoring.export_status import export_status
-from cq.observers.outbox.configured import read_problem
-from cq.observers.outbox.state import read_settings
-from cq.observers.scheduling.members import EXPIRY, EXPORTER, OUTBOX
+from cq.keys.link import LinkKeys
+from cq.observers.links.failure_note import NotedTask
+from cq.observers.links.outbox.state import read_problem, read_settings
+from cq.observers.monitoring.link_status import link_status
+from cq.observers.scheduling.members import EXPIRY, LINK, OUTBOX
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
@@ -24,7 +25,7 @@ PATIENCE_SECONDS: Final = 10.0
 MOST_SECONDS: Final = 600.0
 """How long a task may run that never runs out of work."""
 
-_NAMES: Final = {"export": "export", EXPORTER: "export", OUTBOX: "outbox", "publish": "cloud"}
+_NAMES: Final = {"publish": "cloud"}
 """{kind of tasks: the noun for all of a queue's tasks of this kind}."""
 
 
@@ -85,15 +86,18 @@ class Left:
 
     def add_jobs(self, jobs: Iterable[Job], *, is_stopped: bool) -> None:
         """Report the jobs that `finish` has returned."""
-        of_kind: dict[tuple[str, str], list[Job]] = {}
+        of_part: dict[str, list[Job]] = {}
         for job in jobs:
-            of_kind.setdefault((job.task_id.kind, job.task_id.queue), []).append(job)
-        for (kind, queue), some in of_kind.items():
+            of_part.setdefault(job.task_id.parts[-1], []).append(job)
+        for some in of_part.values():
+            kind, queue, _ = some[0].task_id
             problems = [job.task.problem for job in some if job.task.problem]
             reason = (
                 "the drain was stopped" if is_stopped else next(iter(problems), "it always has more to do")
             )
             name = _NAMES.get(kind)
+            if isinstance(some[0].task, NotedTask):
+                name = f"link {some[0].task.notes.link!r}"
             self.add(queue, str(some[0]) if name is None else f"{name} of queue {queue!r}", reason)
 
     def add_queues(self, work: Workload, names: Collection[str]) -> None:
@@ -111,20 +115,21 @@ class Left:
             self.add(name, f"queue {name!r}", str(error))
 
     def add_lacking(self, db: Database, work: Workload, names: Collection[str]) -> None:
-        """Report exports with entries, and outboxes, that this process has no job for: it lacks a URL, for example."""
+        """Report links with entries, and outboxes, that this process has no job for: it lacks a URL, for example."""
         here = {(job.task_id.kind, job.task_id.queue) for job in work.others}
-        if "export" in work.roles:
-            for export in export_status(db):
-                has_job = {("export", export.name), (EXPORTER, export.name)} & here
-                if export.waiting_buckets and not has_job and (not names or export.name in names):
-                    reason = export.error or "this worker has no exporter for it"
-                    self.add(export.name, f"export of queue {export.name!r}", reason)
+        if LINK in work.roles:
+            sent = {job.task.notes.prefix for job in work.others if isinstance(job.task, NotedTask)}
+            for link in link_status(db):
+                has_job = LinkKeys(link.queue, link.link).prefix in sent
+                if link.waiting_buckets and not has_job and (not names or link.queue in names):
+                    reason = link.error or "this worker has no target for it"
+                    self.add(link.queue, f"link {link.link!r} of queue {link.queue!r}", reason)
         if OUTBOX in work.roles:
             for name in work.found:
                 if (OUTBOX, name) not in here and transact(db, lambda tr: read_settings(tr.snapshot, name)):  # noqa: B023
                     _, problem = transact(db, lambda tr: read_problem(tr.snapshot, name))  # noqa: B023
                     reason = problem or work.problem(name) or "this worker cannot read its rows"
-                    self.add(name, f"outbox of queue {name!r}", reason)
+                    self.add(name, f"link 'outbox' of queue {name!r}", reason)
 
 
 def _tried(

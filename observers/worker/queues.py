@@ -18,7 +18,7 @@ from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES
 from cq.observers.feeds.observer import check_feed
-from cq.observers.outbox.state import OutboxSettings, read_settings
+from cq.observers.links.outbox.state import OutboxSettings, read_settings
 from cq.plain_text import describe
 from cq.queue.rows import notified
 from cq.store.api import Database, Transaction, Void, error_code

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from cq import runtime
 from cq.distribution import version
+from cq.observers.links.task import LinkTask
 from cq.observers.scheduling.members import COMBINE, Member
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
@@ -93,6 +94,29 @@ class WorkerStatistics:
         return [counts.passes, counts.updates, counts.conflicts, round(passes, 2), round(updates, 2)]
 
 
+class SentRates:
+    """The entries that a worker sends by its links each second, since the previous beat; for use by one thread."""
+
+    def __init__(self, clock: Callable[[], float] = runtime.monotonic) -> None:
+        self._clock, self._since = clock, clock()
+        self._before: dict[int, int] = {}
+        self._rates: dict[str, float] = {}
+
+    def collect(self, jobs: Sequence[Job]) -> dict[str, float]:
+        """{queue and link: entries a second}, of the 100 busiest links with a rate."""
+        tasks = [job.task for job in jobs if isinstance(job.task, LinkTask)]
+        seconds = self._clock() - self._since
+        if seconds >= _LEAST_SECONDS:
+            self._since += seconds
+            sent: Counter[str] = Counter()
+            for task in tasks:
+                sent[f"{task.queue} {task.keys.link}"] += task.sent - self._before.get(id(task), 0)
+            self._before = {id(task): task.sent for task in tasks}
+            busiest = sent.most_common(_MOST_QUEUES)
+            self._rates = {name: round(number / seconds, 1) for name, number in busiest if number}
+        return self._rates
+
+
 class WorkerReports:
     """Reports about one worker.
 
@@ -106,6 +130,7 @@ class WorkerReports:
     def __init__(self, me: Member, totals: WorkerCounts, concurrency: int, app: str = "") -> None:
         self._me, self._totals, self._app = me, totals, app
         self._statistics = WorkerStatistics(totals, concurrency)
+        self._sent = SentRates()
         self._latest_error = LatestError()
         self._begun = runtime.monotonic()
 
@@ -147,13 +172,19 @@ class WorkerReports:
         emit("task_failed", queue=job.task_id.queue, task=str(job), error=text, pause=pause, seconds=seconds)
 
     def facts(self, owned: Sequence[Job]) -> dict[str, Any]:
-        """The statistics for the worker's row: those of `WorkerStatistics.collect`, the app, and backlogs of sources.
+        """The statistics for the worker's row: those of `WorkerStatistics.collect`, and facts about its tasks.
 
-        `backlogs` is {queue: the fields of its task's `SourceBacklog`}, of the 100 with the oldest rows.
+        `backlogs` is {queue: the fields of its task's `SourceBacklog`}, of the 100 with the oldest rows. `links` is
+        {queue and link: entries sent a second}, of the 100 busiest. `app` is the application.
         """
         tasks = Counter(job.task_id.kind for job in owned)
         collected = self._statistics.collect(tasks, self._latest_error)
-        return {**collected, "app": self._app, "backlogs": _backlogs(owned)}
+        return {
+            **collected,
+            "app": self._app,
+            "backlogs": _backlogs(owned),
+            "links": self._sent.collect(owned),
+        }
 
 
 def _backlogs(jobs: Sequence[Job]) -> dict[str, list[Any]]:

@@ -311,7 +311,7 @@ class Worker:
         for job, checks in self._stalled.find(self.db, others).items():
             if self._membership.is_among(job.task_id, 1 + checks):
                 log.warning("%s: makes no progress in its worker, so it runs here", job)
-                job.borrow()
+                job.borrow(self._membership.id)
                 self._runner.submit(job)
 
     def _hurry(self) -> None:
@@ -336,7 +336,7 @@ class Worker:
         self._release([job for job in jobs if job.owned and job not in mine])
         taken = [job for job in jobs if job in mine and not job.owned]
         for job in taken:
-            job.acquire()
+            job.acquire(self._membership.id)
         self._reports.shared([job for job in jobs if job.owned], taken, self._membership.others)
         self._is_shared = True
         self._is_scanning = len(mine) > MOST_WATCHES

@@ -14,15 +14,15 @@ from cq.bucket.failure_share import FailureShare
 from cq.config.queue import MAX_BUCKETS, QueueConfig
 from cq.errors import ConfigurationError, CorruptData
 from cq.observers.builtin import observer_tasks
-from cq.observers.export.spec import EXPORTERS
-from cq.observers.export.task import exporter_tasks
 from cq.observers.feeds.tasks import ROLE, FeedJobs
-from cq.observers.outbox.configured import outbox_tasks
+from cq.observers.links.registry import outbox_tasks
+from cq.observers.links.task import exporter_tasks
 from cq.observers.scheduling.members import (
     COMBINE,
     EXPIRY,
     EXPORTER,
     LIMIT,
+    LINK,
     MEASURE,
     OUTBOX,
     SETTLE,
@@ -63,7 +63,7 @@ class OpenQueue:
         failures: the share of failing keys, over all of its buckets.
         buckets: {(generation, number): job}.
         others: all other jobs.
-        lacking: ROLE/QUEUE for roles that this process cannot do for the queue.
+        lacking: the parts of its work that this process cannot do, see `TaskId.parts`.
     """
 
     found: QueueCheck | None
@@ -293,18 +293,17 @@ class Workload:
                 task_id = TaskId(COMBINE, name, generation * MAX_BUCKETS + number)
                 queue.buckets[task.place] = Job(task, task_id)
             queue.others += self._timed_jobs(code.config, is_settled=found.is_switched)
-        by_role: dict[str, Sequence[Task]] = {**observer_tasks(self._db, code.config, self.roles)}
+        for part, needed in observer_tasks(self._db, code.config, self._app, self.roles):
+            queue.others += [Job(task, task_id) for task_id, task in needed]
+            if not needed:
+                queue.lacking.add(part)  # so that the tasks go to a worker that can do them
         if found.outbox is not None and OUTBOX in self.roles:
-            by_role[OUTBOX] = outbox_tasks(self._db, name)
-        for role, observers in by_role.items():
-            queue.others += _jobs(role, name, observers)
-            if not observers:
-                queue.lacking.add(f"{role}/{name}")  # so that the tasks go to a worker that can do them
+            moving = outbox_tasks(self._db, name)
+            queue.others += _jobs(OUTBOX, name, moving)
+            if not moving:
+                queue.lacking.add(f"{OUTBOX}/{name}")
         if name in self._app.exporters:
-            if any(each.name in EXPORTERS for each in code.config.observers):
-                log.warning("queue %r has a configured export: the application's exporter is not used", name)
-            else:
-                queue.others += self._export_jobs(name)
+            queue.others += self._export_jobs(name)
         return queue
 
     def _timed_jobs(self, config: QueueConfig, *, is_settled: bool) -> list[Job]:
@@ -320,7 +319,7 @@ class Workload:
 
     def _export_jobs(self, name: str) -> list[Job]:
         """The jobs of an export queue that an exporter of the application exports."""
-        if "export" not in self.roles:
+        if LINK not in self.roles:
             return []
         return _jobs(EXPORTER, name, exporter_tasks(self._db, name, self._app.exporters[name]))
 

@@ -15,8 +15,8 @@ from cq.encoding.hashing import bucket_of, overlapping
 from cq.failure import KeyFailure
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
-from cq.keys.export import ExportKeys
-from cq.observers.export.queue import ExportQueue
+from cq.keys.link import LinkKeys
+from cq.observers.links.queue import ExportQueue
 from cq.observers.top.index import top
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import Limits, PassPlan
@@ -323,7 +323,7 @@ class TestDelete:
         exports = ExportQueue(name)
         transact(db, lambda tr: exports.add(tr, "a", 1))
         cq.configure(db, name)
-        assert len(stored(db, ExportKeys(name).all_rows())) == 1
+        assert len(stored(db, LinkKeys(name).all_rows())) == 1
 
     def test_a_pass_under_way_writes_nothing(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=1)

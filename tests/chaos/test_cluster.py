@@ -1,6 +1,6 @@
 """On a cluster of several processes everything is killed and paused, the servers too: every update counts once.
 
-Adders, workers that combine, publish a cloud and export, FoundationDB's servers and PostgreSQL go down and come back at
+Adders, workers that combine, publish a cloud and send, FoundationDB's servers and PostgreSQL go down and come back at
 random. $CQ_TEST_FDBSERVER is the path of `fdbserver`; $CQ_TEST_CHAOS_SECONDS sets another time than a minute.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq.observers.export.spec import export_spec
+from cq.observers.links.spec import table
 from cq.observers.top import CloudReader, top
 from tests.chaos.cluster import PROCESSES, Cluster
 from tests.cli.conftest import Cli
@@ -108,9 +108,9 @@ def test_whatever_is_killed_or_paused_every_update_counts_once(
     cli.environment[VARIABLE] = url
     db: Any = cq.open(cluster.url)
     for queue, key in ((WORDS, str), (VIEWS, int)):
-        observers = [export_spec(queue, url_env=VARIABLE), top(5)]
-        cq.configure(db, queue, key=key, buckets=3, observers=observers)
-        assert cli.run("export", "init", queue).status == 0
+        linked = [table(queue, url_env=VARIABLE)]
+        cq.configure(db, queue, key=key, buckets=3, observers=[top(5)], links=linked)
+        assert cli.run("link", "init", queue).status == 0
     crash = ClusterCrash(cli, postgres, seed, cluster)
     expected = expected_values(seed, crash.run())
     assert_counted(cli, db, expected)

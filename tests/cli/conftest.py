@@ -19,12 +19,12 @@ from cq.cli.demos.words import REPORTING_ENV
 from cq.cli.main import main
 from cq.cli.shared.settings import SETTINGS
 from cq.cli.shared.settings_file import CONFIG_ENV
-from cq.observers.export.spec import DEFAULT_ENV
+from cq.observers.links.spec import TABLE_ENV
 from cq.store.embedded import Database
 from tests.conftest import cluster_url
 from tests.processes import Outcome, StartedProcesses, ended
 
-VARIABLES = (DEFAULT_ENV, CONFIG_ENV, REPORTING_ENV, *(setting.variable for setting in SETTINGS))
+VARIABLES = (TABLE_ENV, CONFIG_ENV, REPORTING_ENV, *(setting.variable for setting in SETTINGS))
 """What commands read of the environment, and tests set themselves."""
 
 

@@ -16,8 +16,8 @@ import cq
 from cq.cli.main import main
 from cq.cli.shared import streams
 from cq.feeds.feed import Feed
-from cq.observers.export.spec import export_spec
-from cq.observers.outbox.state import DEFAULT_ENV as OUTBOX_ENV
+from cq.observers.links.outbox.state import DEFAULT_ENV as OUTBOX_ENV
+from cq.observers.links.spec import table
 from cq.observers.top.index import top
 from cq.observers.worker.worker import Worker
 from tests.cli.commands import COMMANDS, LONG, RUNS
@@ -29,7 +29,7 @@ SILENT = {
     "aside list words",
     "aside show words",
     "cells rebalance",
-    "export aside words",
+    "link aside words",
     "feed verify chat",
     "outbox aside words",
 }
@@ -46,7 +46,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("template")
     db: Any = cq.open(f"embedded:{folder / 'cli.db'}")
     (folder / "texts.txt").write_text("hello world hello")
-    cq.configure(db, "words", observers=[top(5), export_spec("words")])
+    cq.configure(db, "words", observers=[top(5)], links=[table("words")])
     cq.configure(db, "hits", rollup="1m:2d,1h:60d")
     Feed("chat").configure(db)
     cq.transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
@@ -108,8 +108,8 @@ def before(command: str) -> list[str]:
     """The commands that prepare a store for this one."""
     if command.startswith("outbox") and command != "outbox init words":
         return ["outbox init words"]
-    if command.startswith(("export", "verify")) and command != "export init words":
-        return ["export init words"]
+    if command.startswith(("link", "verify")) and command != "link init words":
+        return ["link init words"]
     if command.startswith("cells") and " add " not in command:
         return ["cells add c1 embedded:c1.db", "cells place ada"]
     return []

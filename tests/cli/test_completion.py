@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import links
 from cq.cells.directory import Directory
 from cq.cells.records import Cell
 from cq.combiners import BUILT_IN
@@ -24,7 +25,7 @@ from tests.processes import Outcome, run_program
 @pytest.fixture
 def names(db: Any) -> None:
     """Queues, a feed and a cell."""
-    cq.configure(db, "words", observers=[top()])
+    cq.configure(db, "words", observers=[top()], links=[links.table("t", name="report")])
     cq.configure(db, "tags")
     Feed("chat").configure(db)
     Directory(db).put_cell("eu-1", Cell("embedded:/eu.db", 1), is_new=True)
@@ -63,7 +64,7 @@ def test_names_are_candidates(shell: Shell) -> None:
         "pause ": ["tags", "words"],
         "pause z": [],
         "pause words ": [],
-        "export list t": ["tags"],
+        "link list t": ["tags"],
         "worker words ": ["tags", "words", "chat"],
         "worker --only ": ROLES,
         "feed read ": ["chat"],
@@ -71,7 +72,8 @@ def test_names_are_candidates(shell: Shell) -> None:
         "configure words --combiner ": BUILT_IN,
         "configure words --combiner = mi": ["minimum"],
         "configure words --feed c": ["chat"],
-        "configure words --rebuild ": ["top"],
+        "configure words --rebuild ": ["top", "report"],
+        "link check words ": ["report"],
         "configure none --rebuild ": [],
         "--version pau": ["pause"],
     }.items():

@@ -47,11 +47,11 @@ def test_each_setting_is_an_option() -> None:
     """Of one command, or of all."""
     assert [name for name, options in OPTIONS.items() if not options] == []
     assert list(OPTIONS["worker.concurrency"]) == [("worker",)]
-    assert {("worker",), ("configure",), ("get",), ("verify",), ("export", "init")} < OPTIONS[
+    assert {("worker",), ("configure",), ("get",), ("verify",), ("link", "init")} < OPTIONS[
         "worker.app"
     ].keys()
     assert ("demo", "words") not in OPTIONS["store"]
-    assert ("export", "init") in OPTIONS["store"]
+    assert ("link", "init") in OPTIONS["store"]
 
 
 def test_without_anything_set_all_are_the_defaults(bare: Here) -> None:

@@ -212,7 +212,7 @@ def test_status_shows_what_waits(here: Here, db: Any) -> None:
     assert workers["workers"] == []
     assert [each["finding"] for each in workers["findings"]] == ["no_worker"]
     head, row, _, remark = here("status", "words").out.splitlines()
-    columns = "queue|state|oldest|rows|updates/s|set aside|export lag|limits|bytes|buckets|waiting|conflicts"
+    columns = "queue|state|oldest|rows|updates/s|set aside|link lag|limits|bytes|buckets|waiting|conflicts"
     assert re.split("  +", head) == columns.split("|")
     values = dict(zip(columns.split("|"), re.split("  +", row), strict=True))
     assert (values["queue"], values["rows"], values["buckets"], values["waiting"]) == ("words", "2", "1", "1")
@@ -222,8 +222,8 @@ def test_status_shows_what_waits(here: Here, db: Any) -> None:
 def test_a_queue_with_nothing_set_aside_is_one_line(here: Here) -> None:
     here("configure", "words", "--export", "words")
     assert here("aside", "list", "words").out == "nothing is set aside in queue 'words'\n"
-    assert here("export", "aside", "words").out == "nothing is set aside in the export of queue 'words'\n"
-    for words in (["aside", "list"], ["export", "aside"]):
+    assert here("link", "aside", "words").out == "nothing is set aside in link 'export' of queue 'words'\n"
+    for words in (["aside", "list"], ["link", "aside"]):
         assert here(*words, "words", "--json").out == ""
 
 
@@ -394,7 +394,11 @@ def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:
         ("--feed nothing", "feed 'nothing' is not configured"),
         ("--value str --combiner last --top", "of type str, which has no scores"),
         ("--priority 101", "expected a priority of 1 to 100"),
-        ("--export counts --forward other", "cannot have 'export', too"),
+        (
+            "--link report=sql:a --link report=sql:b",
+            "expected observers of different names, got: link:report, link:report",
+        ),
+        ("--link report=csv:a", "with a KIND of sql, webhook, kafka, queue, app"),
     ],
 )
 def test_a_refused_configuration_changes_nothing(here: Here, options: str, said: str) -> None:
@@ -557,7 +561,7 @@ def test_a_refused_drop_fails_because_of_the_store_not_of_its_words(here: Here, 
         (["status", "wrods"], "did you mean 'words'?"),
         (["feed", "read", "chta", "ann"], "did you mean 'chat'? If not, run `cq feed configure chta` first"),
         (["configure", "visits", "--combiner", "maximun"], "did you mean 'maximum'?"),
-        (["worker", "--only", "exprot"], "did you mean 'export'?"),
+        (["worker", "--only", "lnik"], "did you mean 'link'?"),
     ],
 )
 def test_a_misspelled_name_gets_the_nearest_one_in_one_line(

@@ -170,7 +170,7 @@ def test_running_it_again_follows_the_files(cli: Cli, demo_db: Any) -> None:
     cli.run("demo", "words", str(folder / "deeper"), str(folder / "new.txt"))
     assert values(demo_db) == kept, "what is not below the given paths stays"
     cli.environment["CQ_DEMO_REPORTING_URL"] = reporting  # as it was by default
-    assert cli.run("export", "verify", *store).status == 0
+    assert cli.run("link", "verify", *store).status == 0
 
 
 MEASURED = """

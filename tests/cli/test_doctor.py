@@ -25,7 +25,7 @@ def test_what_is_to_be_done_is_said_and_ends_with_1(here: Here) -> None:
 
     assert (ended.status, ended.err) == (1, "")
     assert "TO DO  queue words: paused until `cq resume`: by hand. Its updates stay queued." in ended.out
-    assert "TO DO  export of words: $CQ_REPORTING_URL is not set" in ended.out
+    assert "TO DO  link words export: $CQ_REPORTING_URL is not set" in ended.out
     here("resume", "words")
     here("configure", "words", "--no-export")
     assert "TO DO  workers: no worker is alive. Start a worker" in here("doctor").out
@@ -55,5 +55,5 @@ def test_the_store_of_the_settings_is_looked_at(cli: Cli) -> None:
     assert [path.name for path in cli.folder.iterdir()] == ["cq.toml"]
 
 
-def test_columns_of_an_export_come_from_the_app(here: Here) -> None:
+def test_columns_of_a_table_come_from_the_app(here: Here) -> None:
     assert "--app 'nothing:app' cannot be imported" in here("doctor", "--app", "nothing:app").err

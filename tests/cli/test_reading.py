@@ -18,6 +18,7 @@ from cq.observers.worker.worker import Worker
 from cq.store.embedded import ReadOnlyDatabase
 from tests.cli.commands import RUNS
 from tests.cli.conftest import Cli, Here
+from tests.links.sqlhelpers import configure as configure_table
 from tests.processes import Outcome, run_code
 
 NOBODY = 65_534
@@ -27,14 +28,15 @@ READING = [
         RUNS[name]
         for name in ("get", "items", "status", "health", "top", "cloud", "verify", "drain", "limit")
     ),
-    *(RUNS[name] for name in ("export list", "export aside", "aside list", "aside show", "cells list")),
+    *(RUNS[name] for name in ("link list", "link check", "link verify", "link aside")),
+    *(RUNS[name] for name in ("aside list", "aside show", "cells list")),
     *(RUNS[name] for name in ("feed list", "feed read", "feed verify")),
     "get words a --pending",
     "status words",
 ]
 WRITING = [
     *(RUNS[name] for name in ("add", "pause", "resume", "rebucket", "purge", "delete", "aside retry")),
-    *(RUNS[name] for name in ("export init", "feed append", "cells resume")),
+    *(RUNS[name] for name in ("link init", "link pause", "feed append", "cells resume")),
     "limit words --none",
     "verify words --repair",
 ]
@@ -101,14 +103,16 @@ def obey_permissions() -> None:
 
 
 @pytest.fixture
-def reader(cli: Cli) -> Reader:
+def reader(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Reader:
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         pytest.skip("only root can give files away, and only Linux has capabilities")
     folder = cli.folder / "shared"
     folder.mkdir()
     found = Reader(cli, folder)
     db: Any = cq.open(found.url)
-    cq.configure(db, "words", observers=[top(5)])
+    cli.environment["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'report.db'}"
+    monkeypatch.setenv("CQ_REPORTING_URL", cli.environment["CQ_REPORTING_URL"])
+    configure_table(db, "words", observers=[top(5)])
     Feed("chat").configure(db)
     cq.transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
     cq.transact(db, lambda tr: cq.CombineQueue("words").add(tr, {"a": 2}))

@@ -116,29 +116,31 @@ def test_a_worker_that_starts_ends_the_wait(cli: Cli) -> None:
     assert (waiting.returncode, out) == (0, b"queue 'words' is drained\n")
 
 
-def test_a_comparison_of_a_table_reports_that_no_worker_exports(here: Here, cli: Cli, db: Any) -> None:
+def test_a_comparison_of_a_table_reports_that_no_worker_sends_changes(here: Here, cli: Cli, db: Any) -> None:
     os.environ["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'report.db'}"  # `here` puts it back
     here("configure", "words", "--export", "counts")
-    here("export", "init", "words")
+    here("link", "init", "words")
     here("add", "words", "a=1")
     here("worker", "--drain", "--only", "combine")
 
-    alone = here("export", "verify", "words", "--wait", "0.1s").err.splitlines()
+    alone = here("link", "verify", "words", "--wait", "0.1s").err.splitlines()
     Membership(db, roles=["combine"], every=600.0).beat(MemberReport())
-    with_another = here("export", "verify", "words", "--wait", "0.1s").err.splitlines()
+    with_another = here("link", "verify", "words", "--wait", "0.1s").err.splitlines()
 
-    waits = "1 row; waiting for workers to export them, for up to 0.1 s"
-    assert alone[0] == f"changes of queue 'words' that are not exported yet: {waits}"
+    waits = "1 row; waiting for workers to send them, for up to 0.1 s"
+    assert alone[0] == f"changes of queue 'words' that are not sent yet: {waits}"
     assert alone[1] == "no worker is alive: run `cq worker`"
-    assert with_another[1].startswith("no live worker exports queue 'words': start one with the role export")
+    assert with_another[1].startswith(
+        "no live worker sends changes of queue 'words': start one with the role link"
+    )
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_comparison_of_a_table_does_not_wait_for_a_stopped_export(here: Here, cli: Cli) -> None:
+def test_a_comparison_of_a_table_does_not_wait_for_a_stopped_link(here: Here, cli: Cli) -> None:
     table = cli.folder / "report.db"
     os.environ["CQ_REPORTING_URL"] = f"sqlite:///{table}"  # `here` puts it back
     here("configure", "words", "--export", "counts")
-    here("export", "init", "words")
+    here("link", "init", "words")
     emptied = table.read_bytes()
     here("add", "words", "a=1")
     here("worker", "--drain")
@@ -146,12 +148,12 @@ def test_a_comparison_of_a_table_does_not_wait_for_a_stopped_export(here: Here, 
     here("add", "words", "a=1")
     here("worker", "--drain")
 
-    ended = here("export", "verify", "words", "--wait", "1000000s")
+    ended = here("link", "verify", "words", "--wait", "1000000s")
 
     assert ended.err.startswith(
-        "changes of queue 'words' that are not exported yet: 1 row; not waiting for them, as the export is stopped: "
+        "changes of queue 'words' that are not sent yet: 1 row; not waiting for them, as the link is stopped: "
     )
-    assert "keys of the table that were not compared, as their changes are not exported yet: 1" in ended.err
+    assert "keys of the table that were not compared, as their changes are not sent yet: 1" in ended.err
     assert ended.status == 1
 
 

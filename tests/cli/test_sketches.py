@@ -93,8 +93,8 @@ def test_a_top_is_by_estimate_and_a_table_has_columns_of_numbers(
     here("configure", "visitors", "--top", "--export", "visitor_counts")
     for queue, kind in (("times", "quantiles"), ("pages", "frequent")):
         here("configure", queue, "--combiner", kind, "--top", "--export", queue)
-        assert here("export", "init", queue).status == 0
-    assert here("export", "init", "visitors").status == 0
+        assert here("link", "init", queue).status == 0
+    assert here("link", "init", "visitors").status == 0
     here("add", "times", "home=1", "home=2")
     here("add", "pages", "site=/", "site=/a", "site=/")
     assert here("worker", "--drain").status == 0
@@ -111,7 +111,7 @@ def test_a_top_is_by_estimate_and_a_table_has_columns_of_numbers(
         assert connection.execute("SELECT count, p50, p90, p99 FROM times").fetchall() == [(2, 1.0, 2.0, 2.0)]
         assert connection.execute("SELECT item, count, total FROM pages").fetchall() == [("/", 2, 3)]
     for queue in ("visitors", "times", "pages"):
-        assert here("export", "verify", queue).status == 0
+        assert here("link", "verify", queue).status == 0
         assert here("verify", queue).status == 0
 
 

@@ -114,6 +114,6 @@ def test_a_reporting_database_that_does_not_answer_is_an_error(
     drain(words, "words")
     monkeypatch.setenv("CQ_NOWHERE", "sqlite:////nowhere/at/all.db")
 
-    ended = here("verify", "words", "--reporting-url-env", "CQ_NOWHERE")
+    ended = here("verify", "words", "--url-env", "CQ_NOWHERE")
 
     assert (ended.status, ended.err.count("\n"), ended.err[:4]) == (1, 1, "cq: ")

@@ -180,7 +180,7 @@ def test_a_drain_combines_other_queues_before_it_fails_for_one_that_was_named(he
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_export_without_its_url_is_left_and_named(here: Here, cli: Cli) -> None:
+def test_a_link_without_its_url_is_left_and_named(here: Here, cli: Cli) -> None:
     here("configure", "words", "--export", "word_counts")
     here("add", "words", "a=1")
 
@@ -188,26 +188,26 @@ def test_an_export_without_its_url_is_left_and_named(here: Here, cli: Cli) -> No
 
     assert drained.status == LEFT
     first, last = [line for line in drained.err.splitlines() if "WARNING" in line]
-    assert "export of queue 'words' is left to other workers: $CQ_REPORTING_URL is not set" in first
+    assert "link 'export' of queue 'words' is left to other workers: $CQ_REPORTING_URL is not set" in first
     assert (
-        "export of queue 'words': left with work to do: InvalidConfiguration: $CQ_REPORTING_URL is not set"
+        "link 'export' of queue 'words': left with work to do: InvalidConfiguration: $CQ_REPORTING_URL is not set"
         in last
     )
-    assert drained.err.endswith("cq worker: left undone: export of queue 'words'\n")
+    assert drained.err.endswith("cq worker: left undone: link 'export' of queue 'words'\n")
     assert cli.run("worker", "--drain", "--processes", "2").status == LEFT
     assert here("worker", "--drain", "--only", "combine").status == 0
     (totals,) = here("worker", "--drain", "--json").rows()
     assert [line.partition("$")[0] for line in totals["left"]] == [
-        "export of queue 'words': InvalidConfiguration: "
+        "link 'export' of queue 'words': InvalidConfiguration: "
     ]
     assert here("get", "words", "a").out == "a\t1\n"
-    (status,) = here("export", "list", "--json").rows()
+    (status,) = here("link", "list", "--json").rows()
     assert status["state"] == "failing"
     assert status["waiting_buckets"] == 1
     os.environ["CQ_REPORTING_URL"] = "sqlite:///reports.db"  # `here` puts it back
-    assert here("export", "init", "words").status == 0
+    assert here("link", "init", "words").status == 0
     assert here("worker", "--drain").status == 0, "another worker can do it"
-    (status,) = here("export", "list", "--json").rows()
+    (status,) = here("link", "list", "--json").rows()
     assert (status["state"], status["waiting_buckets"]) == ("active", 0)
 
 
@@ -223,14 +223,14 @@ def test_an_outbox_that_fails_or_lacks_its_url_is_left_and_named(
 
     stopped = here("worker", "--drain")
     assert stopped.status == LEFT
-    assert stopped.err.endswith("cq worker: left undone: outbox of queue 'words'\n")
+    assert stopped.err.endswith("cq worker: left undone: link 'outbox' of queue 'words'\n")
     assert here("outbox", "rebase", "words").status == 0
     assert here("worker", "--drain").status == 0
     monkeypatch.delenv("CQ_OUTBOX_URL")
     without = cli.run("worker", "--drain")
     assert without.status == LEFT
     assert (
-        "outbox of queue 'words': left with work to do: InvalidConfiguration: $CQ_OUTBOX_URL is not"
+        "link 'outbox' of queue 'words': left with work to do: InvalidConfiguration: $CQ_OUTBOX_URL is not"
         in without.err
     )
 
@@ -310,14 +310,14 @@ def test_steps_that_come_to_no_end_are_left_after_a_time(here: Here, cli: Cli, d
 
 def test_a_worker_does_only_what_it_is_told_to(here: Here, cli: Cli, db: Any) -> None:
     cq.configure(db, "words")
-    worker = running(cli, "--only", "publish", "--only", "export")
+    worker = running(cli, "--only", "publish", "--only", "link")
     (found,) = wait_for_workers(db, 1)
-    assert found.roles == {"publish", "export"}
+    assert found.roles == {"publish", "link"}
     worker.send_signal(signal.SIGTERM)
     worker.communicate(timeout=SECONDS)
     wrong = here("worker", "--only", "nothing")
     assert wrong.status == 2
-    assert "expected roles of combine, export, publish, deliver, outbox, got: nothing" in wrong.err
+    assert "expected roles of combine, link, publish, deliver, outbox, got: nothing" in wrong.err
 
 
 def test_systemd_is_told_that_it_is_ready_and_lives(cli: Cli, tmp_path: Path) -> None:
@@ -396,7 +396,6 @@ class TestMetrics:
         assert 'cq_updates_total{queue="words"}' in found
         assert found['cq_waiting_buckets{queue="paused"}'] == 1
         assert found['cq_left_alone{queue="paused"}'] == 1
-        assert found['cq_export_stopped{queue="paused"}'] == 0
         assert found["cq_owned_buckets"] == 1
         assert found["cq_workers"] == 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import signal
 import subprocess
@@ -16,12 +15,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 import cq
+from cq.observers.links.registry import opened_link
 from cq.observers.scheduling.members import read_members
-from cq.observers.sql.configured import find_export
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import Cli
 from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates
 from tests.crash.conftest import ROUNDS
+from tests.links.sqlhelpers import reporting_of
 from tests.postgres import PostgresServer
 from tests.processes import ROOT, SECONDS
 
@@ -203,13 +203,13 @@ def assert_counted(cli: Cli, db: Any, expected: dict[str, dict[Any, int]]) -> No
     for queue, values in expected.items():
         assert_values(db, queue, values)
         assert _table_of(db, queue) == values
-        verified = cli.run("export", "verify", queue, "--json")
+        verified = cli.run("link", "verify", queue, "--json")
         assert verified.status == 0, verified
         assert verified.rows()[-1]["rows"] == len(values)
     assert_drained(db)
 
 
 def _table_of(db: Any, queue: str) -> dict[Any, int]:
-    """What an export's table holds."""
-    with contextlib.closing(find_export(db, queue).reporting) as reporting, reporting.reading() as (conn, _):
+    """What a link's table holds."""
+    with opened_link(db, queue) as link, reporting_of(link).reading() as (conn, _):
         return dict(conn.execute(sa.text(f"SELECT key, value FROM {queue}")).all())  # noqa: S608 - a name of ours

@@ -161,7 +161,7 @@ def test_a_command_says_in_one_line_that_there_is_no_room(cli: Cli, db: Any) -> 
     assert cli.run("get", "words", "a").out == "a\ty\n"
 
 
-READING = ("status", "health", "export list", "get words a", "items words", "aside list words", "limit words")
+READING = ("status", "health", "link list", "get words a", "items words", "aside list words", "limit words")
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])

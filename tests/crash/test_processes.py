@@ -1,6 +1,6 @@
 """Processes of all kinds are killed, stopped and continued, and PostgreSQL too: in the end every update counted once.
 
-Adders, workers that combine and export, and the reporting database's server go down and come back at random.
+Adders, workers that combine and send, and the reporting database's server go down and come back at random.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers.export.spec import export_spec
+from cq.observers.links.spec import table
 from tests.cli.conftest import Cli
 from tests.crash.adder import VIEWS, WORDS
 from tests.crash.processes import Crash, assert_counted, expected_values
@@ -33,7 +33,7 @@ def test_whatever_is_killed_or_stopped_every_update_counts_once(
     cli: Cli, db: Any, postgres: PostgresServer, urls: dict[str, str], seed: int
 ) -> None:
     for queue, key in ((WORDS, str), (VIEWS, int)):
-        cq.configure(db, queue, key=key, buckets=3, observers=[export_spec(queue, url_env=urls[queue])])
-        assert cli.run("export", "init", queue).status == 0
+        cq.configure(db, queue, key=key, buckets=3, links=[table(queue, url_env=urls[queue])])
+        assert cli.run("link", "init", queue).status == 0
     added = Crash(cli, postgres, seed).run()
     assert_counted(cli, db, expected_values(seed, added))

@@ -54,8 +54,8 @@ COMBINE = f"{OPEN}\nWorker(db).drain()\n"
 KEEP_A_TOP = f'{OPEN}\ncq.configure(db, "words", observers=[top()])\n'
 
 PAGES = [
-    Page("howto/outbox.md"),
-    Page("howto/reporting.md", left={"db.example": SERVER}),
+    Page("connect/outbox.md"),
+    Page("connect/tables.md", left={"db.example": SERVER}),
     Page("howto/workers.md"),
     Page("howto/verify.md"),
     Page("howto/foundationdb.md", left={"": "needs a FoundationDB cluster: see below"}),
@@ -160,15 +160,13 @@ def test_a_page_is_followed_in_a_folder_of_its_own(reader: Reader, page: Page) -
         Following(reader, page).follow()
 
 
-def test_an_export_to_postgresql_is_switched_on_by_the_same_commands(
-    reader: Reader, postgres_url: str
-) -> None:
-    page = Page("howto/reporting.md", left={"export CQ_": "another URL"})
+def test_a_link_to_postgresql_is_switched_on_by_the_same_commands(reader: Reader, postgres_url: str) -> None:
+    page = Page("connect/tables.md", left={"export CQ_": "another URL"})
     following = Following(reader, page, f"export CQ_REPORTING_URL={shlex.quote(postgres_url)}\n")
 
     following.type(blocks(DOCS / page.path, "sh")[0])
 
-    assert "4 keys checked, 0 differences" in following.type("cq export verify words")
+    assert "4 keys checked, 0 differences" in following.type("cq link verify words")
 
 
 @pytest.mark.cluster

@@ -46,8 +46,8 @@ def documented(site: Path) -> set[str]:
 
 
 def public_names() -> set[str]:
-    """The names of `cq`, of `cq.testing`, and of each package that lists its names."""
-    modules = {"cq.testing"}
+    """The names of `cq`, `cq.links`, `cq.testing`, and of each package that lists its names."""
+    modules = {"cq.links", "cq.testing"}
     for top in ("cq", "observers"):
         for file in (ROOT / top).rglob("__init__.py"):
             name = ".".join(file.parent.relative_to(ROOT).parts)

@@ -31,8 +31,8 @@ def run(*args: str) -> tuple[int, str]:
 def shown(name: str) -> list[list[str]]:
     """Commands that show what is stored of a queue."""
     return [
-        ["status"], ["status", "--json"], ["health"], ["export", "list"], ["export", "list", "--json"],
-        ["export", "aside", name], ["doctor"], ["items", name], ["items", name, "--json"], ["get", name, KEYS[name]],
+        ["status"], ["status", "--json"], ["health"], ["link", "list"], ["link", "list", "--json"],
+        ["link", "aside", name], ["doctor"], ["items", name], ["items", name, "--json"], ["get", name, KEYS[name]],
         ["get", name, KEYS[name], "--pending"], ["aside", "list", name], ["aside", "list", name, "--json"],
         ["aside", "show", name], ["top", name], ["cloud", name], ["cloud", name, "--json"],
         ["cloud", name, "--html", "-"],

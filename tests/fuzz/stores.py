@@ -24,21 +24,23 @@ from cq.failure import KeyFailure
 from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.keys.export import ExportKeys
+from cq.keys.link import LinkKeys
 from cq.observers.builtin import FACTORIES
-from cq.observers.export.spec import export_spec
-from cq.observers.export.state import (
+from cq.observers.links.sender import Sender
+from cq.observers.links.spec import table
+from cq.observers.links.state import (
     AsideEntry,
-    ExportFailure,
-    ExportStop,
+    LinkFailure,
+    LinkStop,
     entries_aside,
     set_entry_aside,
     stop,
 )
-from cq.observers.export.task import ExportTask
-from cq.observers.monitoring.export_status import export_status
+from cq.observers.links.target import FunctionTarget, Source
+from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.health_check import health
+from cq.observers.monitoring.link_status import link_status
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
@@ -94,7 +96,7 @@ def combine(db: Any, name: str) -> None:
 
 def make(db: Database) -> None:
     """Something of everything."""
-    cq.configure(db, "words", buckets=2, observers=[top(3, every=0, ranks=True), export_spec("words")])
+    cq.configure(db, "words", buckets=2, observers=[top(3, every=0, ranks=True)], links=[table("words")])
     cq.configure(db, "tags", value=set, combiner="union", buckets=2)
     cq.configure(db, "pairs", key=(str, int), value="any", combiner="last", buckets=1)
     cq.configure(db, "other", buckets=2)
@@ -121,18 +123,18 @@ def _put_under_way(db: Database) -> None:
     add(db, "tags", {"x": {"blue"}, "y": {"red"}})
     add(db, "pairs", {("q", 2): "text"})
     add(db, "watched", {"w": 1})
-    words, exports = QueueKeys("words"), ExportKeys("words")
+    words, link = QueueKeys("words"), LinkKeys("words", "export")
 
     def write(tr: Any) -> None:
         tr.set(words.staged(b"aa"), b"\x05")
         tr.set(words.full, codec.encode(["admit", "why"]))
         set_aside(tr, words, b"ab", KeyFailure("an error"), [1, 2])
         set_aside(tr, words, b"", KeyFailure("a row"), [b"raw"])
-        tr.set(exports.failure(1), ExportFailure("an error", 5.0, 2).to_bytes())
-        set_entry_aside(tr, exports, AsideEntry(1, bytes(22), "an error", b"aa", 5))
+        tr.set(link.failure(1), LinkFailure("an error", 5.0, 2).to_bytes())
+        set_entry_aside(tr, link, AsideEntry(1, bytes(22), "an error", b"aa", 5))
 
     transact(db, write)
-    transact(db, lambda tr: stop(tr, exports, ExportStop(0, "stopped"), is_reviewed=True))
+    transact(db, lambda tr: stop(tr, link, LinkStop(0, "stopped"), is_reviewed=True))
     for bucket in buckets(db, "watched"):
         bucket.attempts.begin(0)
         bucket.attempts.cautious = True
@@ -230,8 +232,8 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
     yield "health", lambda: health(db)
     yield "measure", read(lambda tr: measure(tr, name))
     yield "compare", lambda: compare(db, name)
-    yield "exports", lambda: export_status(db)
-    yield "exports aside", lambda: list(islice(entries_aside(db, ExportKeys(name)), 100))
+    yield "links", lambda: link_status(db)
+    yield "links aside", lambda: list(islice(entries_aside(db, LinkKeys(name, "export")), 100))
     yield "aside", read(lambda tr: read_aside(tr, name))
     yield "beat", lambda: Membership(db).beat(MemberReport())
     yield "load", lambda: _load(db, code)
@@ -253,7 +255,7 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
         yield "rank", read(lambda tr: Ranking(name).rank(tr, key))
         yield "cloud", read(lambda tr: CloudReader(name).read(tr))
         yield "publish", lambda: _publish(db)
-        yield "export", lambda: _export(db)
+        yield "send", lambda: _send(db)
     yield "purge", lambda: cq.purge(db, name)
     yield "combine it away", lambda: combine(db, name)
     yield "rebucket", lambda: cq.rebucket(db, name, 3)
@@ -261,7 +263,7 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
     yield "delete", lambda: cq.delete(db, name)
 
 
-SURE: Final = {"status", "overview", "health", "exports", "beat", "load"}
+SURE: Final = {"status", "overview", "health", "links", "beat", "load"}
 """Those of them that are about all queues, and so work whatever is broken of one."""
 
 
@@ -286,9 +288,10 @@ def _documents(db: Database, handle: cq.CombineQueue) -> None:
     documents.remove(db, b"doc")
 
 
-def _export(db: Database) -> None:
+def _send(db: Database) -> None:
+    sender = Sender(Source(b"", "words", "export", 1), FunctionTarget(lambda changes: None))
     for bucket in range(8):
-        run_task(ExportTask(db, "words", bucket, lambda batch: None))
+        run_task(LinkTask(db, LinkKeys("words", "export"), bucket, sender))
 
 
 @contextmanager

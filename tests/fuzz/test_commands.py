@@ -27,13 +27,13 @@ def looks(name: str) -> list[list[str]]:
     """All commands that only look, and some that do more, on a queue."""
     key = KEYS[name]
     return [
-        *shown(name), ["status", name], ["export", "list", name], ["get", name, key, "--json"],
+        *shown(name), ["status", name], ["link", "list", name], ["get", name, key, "--json"],
         ["aside", "show", name, key, "--json"], ["aside", "retry", name], ["top", name, "--groups", "--json"],
         ["top", name, "--json"],
         ["settings"], ["pause", name], ["resume", name], ["limit", name, "--none"],
         ["configure", name, "--priority", "5"], ["configure", name, "--top"], ["aside", "drop", name],
         ["purge", name, "--yes", "--no-wait"], ["rebucket", name, "--buckets", "3", "--no-wait"],
-        ["export", "rebuild", name], ["export", "verify", name], ["delete", name, "--yes"],
+        ["link", "rebuild", name], ["link", "verify", name], ["delete", name, "--yes"],
     ]  # fmt: skip
 
 
@@ -140,10 +140,10 @@ def test_the_url_of_a_reporting_database_is_never_shown(
     stores.make(place)
     monkeypatch.setenv("CQ_REPORTING_URL", url)
     for command in (
-        ["export", "init", "words"],
-        ["export", "verify", "words"],
+        ["link", "init", "words"],
+        ["link", "verify", "words"],
         ["doctor"],
-        ["export", "list"],
+        ["link", "list"],
         ["settings"],
     ):
         status, said = run(*command)
@@ -177,7 +177,7 @@ def test_what_cannot_be_imported_is_an_error_that_says_so(place: Any, path: str)
 
 
 def test_settings_of_any_kind_are_taken_or_refused(place: Any) -> None:
-    real = b'store = "embedded:fuzz.db"\n[worker]\nprocesses = 2\nonly = ["export"]\ngrace = 1.5\n'
+    real = b'store = "embedded:fuzz.db"\n[worker]\nprocesses = 2\nonly = ["link"]\ngrace = 1.5\n'
     for rng in searched(60):
         Path("cq.toml").write_bytes(mutated(real, rng))
         status, said = run("settings")

@@ -19,8 +19,8 @@ from cq.encoding import codec
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import CqError, InvalidData, NotAStore
 from cq.intake.json_lines import add_jsonl
-from cq.observers.export.queue import ExportQueue
-from cq.observers.export.spec import export_spec
+from cq.observers.links import spec as links
+from cq.observers.links.queue import ExportQueue
 from cq.observers.top.index import top
 from cq.store import located
 from cq.store.cluster_file import check_cluster_file
@@ -103,9 +103,15 @@ def test_what_operators_give(store: Any, wanted: Any) -> None:
         lambda: top(wanted),
         lambda: top(every=wanted),
         lambda: top(ranks=wanted),
-        lambda: export_spec(wanted),
-        lambda: export_spec("table", schema=wanted),
-        lambda: export_spec("table", url_env=wanted),
+        lambda: links.table(wanted),
+        lambda: links.table("table", schema=wanted),
+        lambda: links.table("table", name=wanted),
+        lambda: links.table("table", url_env=wanted),
+        lambda: links.parse_link(wanted),
+        lambda: links.webhook(wanted),
+        lambda: links.kafka(wanted),
+        lambda: links.queue(wanted),
+        lambda: links.app(wanted),
         lambda: cq.put_observer(store, "ints", cq.ObserverSpec("own", wanted)),
         lambda: cq.put_observer(store, "ints", cq.ObserverSpec(wanted, 1)),
         lambda: cq.put_observer(store, "ints", cq.ObserverSpec("own", 1, {"x": wanted})),

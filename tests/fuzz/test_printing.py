@@ -40,7 +40,7 @@ def assert_printable(said: str, *command: str) -> None:
 def looks(name: str) -> list[list[str]]:
     """The commands that show what is stored."""
     return [
-        *shown(name), ["health", "--json"], ["export", "aside", name, "--json"], ["aside", "show", name, "--json"],
+        *shown(name), ["health", "--json"], ["link", "aside", name, "--json"], ["aside", "show", name, "--json"],
         ["top", name, "--groups"], ["verify", name, "--wait", "0"],
         ["verify", name, "--wait", "0", "--json"], ["configure", name], ["worker", name, "--drain"],
         ["worker", name, "--drain", "--log", "json"],
@@ -143,8 +143,8 @@ class TestFields:
         stores.put(place, {**rows, **changed})
 
         for command in (
-            ["export", "aside", "words"],
-            ["export", "list"],
+            ["link", "aside", "words"],
+            ["link", "list"],
             ["status"],
             ["aside", "list", "words"],
         ):
@@ -193,10 +193,10 @@ class TestFields:
         with closing(sqlite3.connect("reporting.db")) as connection, connection:
             connection.execute(f'CREATE TABLE words ("{HOSTILE}" TEXT)')
 
-        status, said = run("export", "init", "words")
+        status, said = run("link", "init", "words")
 
         assert status == 1
-        assert_printable(said, "export", "init")
+        assert_printable(said, "link", "init")
 
     @pytest.mark.parametrize(
         "command",

@@ -18,12 +18,12 @@ from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.intake.documents import Documents
 from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_entry
-from cq.keys.export import ExportKeys
-from cq.observers.export.state import entries_aside, export_names
-from cq.observers.export.task import ExportTask
-from cq.observers.monitoring.export_status import export_status
+from cq.keys.link import LinkKeys
+from cq.observers.links.state import entries_aside, stored_links
+from cq.observers.links.task import exporter_tasks
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.health_check import health
+from cq.observers.monitoring.link_status import link_status
 from cq.observers.monitoring.store_overview import overview
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
@@ -114,20 +114,20 @@ def test_entries_of_queues_that_there_are_not_are_passed_over(db: Any) -> None:
     transact(db, litter)
 
     assert [each.name for each in status(db)] == ["good", "nothing"]
-    assert transact(db, export_names) == []
+    assert transact(db, lambda tr: stored_links(tr.snapshot)) == []
 
 
 def test_exports_that_cannot_be_read_are_named_beside_the_others(db: Any, rows: dict[bytes, bytes]) -> None:
-    stores.put(db, {**rows, ExportKeys("words").control: b"\xff", ExportKeys("else").stopped: b""})
+    stores.put(db, {**rows, LinkKeys("words").control: b"\xff", LinkKeys("else").stopped: b""})
 
-    found = {each.name: each for each in export_status(db)}
+    found = {each.name: each for each in link_status(db)}
 
     assert found["words"].state == "unreadable"
     assert "CBOR" in found["words"].error
 
 
 def test_what_was_set_aside_of_an_export_is_listed_although_some_cannot_be_read(db: Any) -> None:
-    keys = ExportKeys("words")
+    keys = LinkKeys("words")
 
     def litter(tr: Any) -> None:
         tr.set(keys.aside_piece(1, bytes(22), 0), codec.encode(["an error", b"aa", 5]))
@@ -142,8 +142,8 @@ def test_what_was_set_aside_of_an_export_is_listed_although_some_cannot_be_read(
     assert found[1].value == codec.encode([1, 2])
 
 
-def test_an_exported_row_of_too_many_sequences_is_set_aside(db: Any) -> None:
-    keys, seen = ExportKeys("words"), list[Any]()
+def test_a_row_of_a_link_of_too_many_sequences_is_set_aside(db: Any) -> None:
+    keys, seen = LinkKeys("words"), list[Any]()
     sequence = b"\x00\x00\x00\x01" + bytes(10) + b"\xff" * 8
     for number, row in enumerate((codec.encode([b"aa", 1, b"ab", 2]), codec.encode(["a", 1]), b"\xff")):
         key = keys.row(1, sequence[:13] + bytes((number,)) + sequence[14:])
@@ -151,7 +151,7 @@ def test_an_exported_row_of_too_many_sequences_is_set_aside(db: Any) -> None:
     good = keys.row(1, b"\x00\x00\x00\x01" + bytes(9) + b"\x09" + bytes(8))
     transact(db, lambda tr: tr.set(good, b"\x00" + codec.encode([b"ac", 3])))
 
-    task = ExportTask(db, "words", 1, lambda batch: seen.extend(entry.key for entry in batch))
+    task = exporter_tasks(db, "words", lambda changes: seen.extend(entry.key for entry in changes))[1]
     stores.run_task(task)
 
     assert (seen, task.problem) == (["c"], "")

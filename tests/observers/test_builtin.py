@@ -10,28 +10,26 @@ from typing import Any
 import pytest
 
 import cq
+from cq import links
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.codec import ValueType
 from cq.errors import CodeMismatch, InvalidConfiguration
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
-from cq.observers.export.spec import export_spec
-from cq.observers.forward.observer import forward_spec
 from cq.observers.top.index import LAST_PART, top
-from cq.observers.webhook.observer import webhook_spec
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from tests.helpers import configured
 
 TOP = dict(top(5).settings)
-EXPORT = dict(export_spec("words").settings)
+TABLE = dict(links.table("words").settings)
 URL = "postgresql://me:secret@host/db"
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> QueueConfig:
     with Database(tmp_path / "x.db") as db:
-        return configured(db, "words")
+        return configured(db, "words", put=[links.table("words")])
 
 
 @pytest.mark.parametrize(
@@ -41,9 +39,11 @@ def config(tmp_path: Path) -> QueueConfig:
         ("top", {**TOP, "n": 0}, "expected n of a top to be"),
         ("top", {**TOP, "score": "x"}, "observer 'top' of queue 'words' has settings that are invalid"),
         ("top", {**TOP, "more": 1}, "observer 'top' of queue 'words' has settings that are invalid"),
-        ("export", {**EXPORT, "url": URL}, "observer 'export' of queue 'words' has settings that are invalid"),
-        ("export", {**EXPORT, "url_env": URL}, "expected the name of an environment variable"),
-        ("export", {**EXPORT, "url_env": 5}, "expected the name of an environment variable"),
+        ("link", {**TABLE, "url": URL}, "link 'export' of queue 'words' has settings that are invalid"),
+        ("link", {**TABLE, "to": "paper"}, "link 'export' of queue 'words' has settings that are invalid"),
+        ("link", {}, "link 'export' of queue 'words' has settings that are invalid"),
+        ("link", {**TABLE, "url_env": URL}, "expected the name of an environment variable"),
+        ("link", {**TABLE, "url_env": 5}, "expected the name of an environment variable"),
     ],
 )  # fmt: skip
 def test_invalid_settings_are_refused_without_their_values(
@@ -57,7 +57,7 @@ def test_invalid_settings_are_refused_without_their_values(
 
 
 def test_valid_settings_are_accepted(config: QueueConfig) -> None:
-    for kind, settings in (("top", TOP), ("export", EXPORT)):
+    for kind, settings in (("top", TOP), ("link", TABLE)):
         assert callable(FACTORIES[kind](config, settings, 1))
 
 
@@ -93,17 +93,14 @@ CONFIGURED: dict[str, Callable[[Any, str, cq.ObserverSpec], object]] = {
         (top(), "of type str, which has no scores"),
         (top(group=LAST_PART), "expected keys of several parts"),
         (distinct("pages"), "expected keys of more than 1 parts"),
-        (forward_spec(), "whose changes cannot be forwarded"),
-        (webhook_spec(), "both fill its export queue"),
+        (links.queue(), "whose changes cannot be forwarded"),
     ],
-    ids=["top", "top of periods", "distinct", "forward", "webhook"],
+    ids=["top", "top of periods", "distinct", "forward"],
 )
 def test_an_observer_that_does_not_suit_the_queue_is_refused_whoever_configures_it(
     db: Any, name: str, configure: Callable[..., object], spec: cq.ObserverSpec, said: str
 ) -> None:
     cq.configure(db, name, key=str, value=str, combiner=cq.Combiner("own", 1, lambda key, values: values[0]))
-    if spec.name == "webhook":
-        cq.put_observer(db, name, export_spec("table"))
     before = transact(db, lambda tr: read_config(tr, name))
 
     with pytest.raises(InvalidConfiguration, match=said):

@@ -11,16 +11,16 @@ import pytest
 import cq
 from cq.encoding.hashing import bucket_of
 from cq.feeds.feed import Feed
-from cq.keys.export import ExportKeys
 from cq.keys.feed import bucket_of as name_bucket
 from cq.keys.feed import encode_name
-from cq.observers.export.batch import CannotExport, ExportBatch
-from cq.observers.export.queue import BUCKETS
-from cq.observers.export.rows import encoded_key
+from cq.keys.link import LinkKeys
+from cq.links import CannotSend, Changes
+from cq.observers.links.queue import BUCKETS
+from cq.observers.links.rows import encoded_key
 from cq.observers.scheduling.runner import DONE
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
-from tests.observers.export.exporthelpers import add, entries_aside, export_all, waits
+from tests.links.linkhelpers import add, entries_aside, export_all, waits
 from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks, trimming_tasks
 from tests.sized import MOST, Sized, words
 
@@ -37,7 +37,7 @@ def finish(tasks: Any) -> None:
 
 def put_pieces(db: Any, name: str, number: int) -> None:
     """Write rows that each say that they go on in the next one."""
-    (begin, _) = ExportKeys(name).rows(0)
+    (begin, _) = LinkKeys(name).rows(0)
     for at in range(number):
         key = begin + bytes(14) + at.to_bytes(8, "big")
         transact(db, lambda tr: tr.set(key, b"\x01" + b"p" * 89_000))  # noqa: B023 - runs at once
@@ -87,10 +87,10 @@ def test_entries_that_cannot_be_exported_are_set_aside_in_bounded_transactions(
         add(db, name, *pairs[start : start + step])
     refused = set(bad)
 
-    def exporter(batch: ExportBatch) -> None:
+    def exporter(batch: Changes) -> None:
         errors = {entry.sequence: "x" * 2_000 for entry in batch if entry.value in refused}
         if errors:
-            raise CannotExport("some cannot", errors)
+            raise CannotSend("some cannot", errors)
 
     sized = Sized(db)
     export_all(sized, name, exporter)

@@ -114,9 +114,7 @@ def test_each_check_of_the_doctor_is_in_the_table() -> None:
         "workers",
         "worker",
         "export of",
-        "forward of",
-        "webhook of",
-        "kafka of",
+        "link",
         "outbox of",
         "outbox table in",
     ]

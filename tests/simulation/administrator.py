@@ -12,14 +12,13 @@ import sqlalchemy as sa
 import cq
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
-from cq.observers.sql import rebuild
 from cq.observers.verify.queue import verification
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from tests.simulation.application import SUMS, TEXTS, app, observer
 from tests.simulation.model import Shaped, Violation
-from tests.simulation.sql import found_export
+from tests.simulation.sql import opened_table
 
 if TYPE_CHECKING:
     from tests.simulation.hub import Process
@@ -48,7 +47,7 @@ class Administrator:
             "audit": self._audit,
             "come and go": lambda name: self.world.workers.come_and_go(),
             "rebuild": self._rebuild,
-            "export again": self._export_again,
+            "send again": self._send_again,
             "table set back": self._set_table_back,
             "delete": self._delete,
             "repair": self._repair,
@@ -139,12 +138,12 @@ class Administrator:
             versions = {each.name: each.version for each in config.observers}
             cq.rebuild_observer(self.db, name, observer(self.world, name, chosen, versions[chosen]))
 
-    def _export_again(self, name: str) -> None:
-        """Rebuild or rebase the export of the sums."""
+    def _send_again(self, name: str) -> None:
+        """Rebuild or rebase the link of the sums."""
         if "table" in self.world.plan:
-            with found_export(self.db) as found:
-                again = rebuild.rebuild if self.world.hub.rng.random() < 0.5 else rebuild.rebase
-                again(self.db, found)
+            with opened_table(self.db) as link:
+                again = link.rebuild if self.world.hub.rng.random() < 0.5 else link.rebase
+                again()
 
     def _set_table_back(self, name: str) -> None:
         """Copy the reporting database, or restore the copy."""
@@ -175,7 +174,7 @@ class Administrator:
         world = self.world
         touched = bool(world.models[name].touched)
         check = verification(self.db, name, app=app(world, world.extra), repair=True, wait_seconds=0)
-        found = [each for each in check.run() if not each.kind.startswith("export-table")]
+        found = [each for each in check.run() if not each.kind.startswith("link-table")]
         if "damage" not in world.plan and found and not touched and not world.models[name].touched:
             raise Violation(f"a repair finds in {name}: {[f'{each.kind}: {each.what}' for each in found]}")
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import cq
-from cq.observers.export.batch import ExportBatch
-from cq.observers.export.queue import ExportQueue
+from cq.links import Changes, ExportQueue
 from tests.simulation.model import Added, Reported
 
 if TYPE_CHECKING:
@@ -164,11 +163,11 @@ def _is_refused(world: World, observer: str, change: cq.Change) -> bool:
     )
 
 
-def _exporter(world: World) -> Callable[[ExportBatch], None]:
+def _exporter(world: World) -> Callable[[Changes], None]:
     """An exporter into something that keeps the last sequence of each key."""
 
-    def export(batch: ExportBatch) -> None:
-        for entry in batch:
+    def export(changes: Changes) -> None:
+        for entry in changes:
             if world.happens("exporters fail", 0.05):
                 raise Raised("an exporter")
             if world.hub.rng.random() < 0.3:

@@ -17,8 +17,6 @@ from cq.observers.scheduling import notifications
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.takeover import StalledTasks
-from cq.observers.sql import exporter
-from cq.observers.sql.progress import ProgressTables
 from cq.observers.worker import worker
 from cq.passes import batch
 from cq.passes.bucket_cache import BucketCache
@@ -29,8 +27,8 @@ from tests.simulation import (
     backlogcanaries,
     cellcanaries,
     expiringcanaries,
-    exportcanaries,
     feedcanaries,
+    linkcanaries,
     operatorcanaries,
     outboxcanaries,
     rollingcanaries,
@@ -209,33 +207,16 @@ def sets_aside_and_forgets(
     return piece
 
 
-@queues.patches(seed=189, also={"table", "freezes", "the table's database fails"})
-@contextmanager
-def exports_without_a_fence() -> Iterator[None]:
-    """An exporter applies whatever batch it gets, again and again."""
-    progress = ProgressTables.locked
-
-    def locked(self: Any, *given: Any) -> bytes | None:
-        found = progress(self, *given)
-        return b"" if found else found
-
-    with (
-        patch.object(ProgressTables, "locked", locked),
-        patch.object(exporter.SqlExporter, "_may_apply", lambda self, found, at: True),
-    ):
-        yield
-
-
-@queues.replaces("cq.observers.export.task.ExportTask._step", seed=3)
-def clears_exports_first(_: Any, self: Any) -> float:
-    """Entries are cleared from the store before they are exported."""
+@queues.replaces("cq.observers.links.task.LinkTask._step", seed=3)
+def clears_entries_first(_: Any, self: Any) -> float:
+    """Entries are cleared from the store before they are sent."""
     read = transact(self.db, self._read)
-    self._epoch = read.export.control.epoch
+    self._epoch = read.link.control.epoch
     if read.queued.last_key is None:
         self._note.clear()
         return DONE
     transact(self.db, lambda tr: self._clear(tr, read))
-    self._export(read)
+    self._send(read)
     return 0.0
 
 
@@ -338,7 +319,7 @@ CANARIES: Final[Mapping[str, Canary]] = MappingProxyType(
         **feedcanaries.feeds,
         **cellcanaries.cells,
         **backlogcanaries.backlogs,
-        **exportcanaries.exports,
+        **linkcanaries.links,
         **outboxcanaries.outboxes,
         **expiringcanaries.expiries,
         **sketchcanaries.sketches,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 from cq.cells import directory
 from cq.cells.cells import Location
 from cq.cells.records import Record
 from cq.keys import cell as cellkeys
-from cq.observers.forward.exporter import ForwardExporter
+from cq.keys.link import LinkKeys, received
+from cq.observers.links.target import Changes
+from cq.observers.links.targets.queue import QueueTarget
 from cq.store.transact import transact
 from tests.simulation.canary import Canaries
 
@@ -49,9 +51,12 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     transact(self.db, change)
 
 
-@cells.patches(seed=2)
-def forwards_without_a_fence() -> Any:
+@cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=7)
+def forwards_without_a_fence(apply: Any, self: QueueTarget, tr: Any, changes: Changes) -> str | None:
     """A batch that comes again is applied again."""
-    return patch.multiple(
-        ForwardExporter, _progress=lambda self, tr, bucket: b"", _may_apply=lambda self, batch, progress: True
-    )
+    if changes.entries:
+        source = self._source
+        key = received(self._into.keys, source.store, changes.bucket, LinkKeys(source.queue, source.link))
+        changes = replace(changes, previous=(tr.get(key).value or b"").decode())
+    found: str | None = apply(self, tr, changes)
+    return found

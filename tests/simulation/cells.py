@@ -13,13 +13,13 @@ from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import cq
+import cq.links
 from cq.cells import move
 from cq.cells.records import HERE, Fence, Record
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.keys import cell as cellkeys
-from cq.keys.export import ExportKeys
-from cq.observers.forward.observer import forward_spec
+from cq.keys.link import LinkKeys
 from cq.queue.set_aside import retry_aside
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import Process
@@ -32,6 +32,7 @@ DIRECTORY: Final = "directory"
 CELLS: Final = ("north", "south", "west")
 QUEUE: Final = "writes"
 URL_ENV: Final = "CQ_SIMULATED_CENTRAL"
+LINK: Final = LinkKeys(QUEUE, "forward")
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,8 @@ class CellsWorld(Scenario):
         cells = cq.Cells(self.inner, opener=lambda url, *, create: self.inners[Path(url).name])
         for name in CELLS:
             cells.add_cell(name, f"embedded:{self.folder / name}")
-            observers = [forward_spec(url_env=URL_ENV)] if "forward" in self.plan else []
-            cq.configure(self.inners[name], QUEUE, buckets=2, observers=observers)
+            links = [cq.links.queue(url_env=URL_ENV)] if "forward" in self.plan else []
+            cq.configure(self.inners[name], QUEUE, buckets=2, links=links)
         cq.configure(self.inner, QUEUE, buckets=2)
         for _ in range(self.rng.randint(1, 3)):
             self.start_process("user", "write", partial(self._repeat, self._write))
@@ -227,7 +228,7 @@ class CellsWorld(Scenario):
             return "moves"
         if "forward" not in self.plan:
             return ""
-        ranges = [QueueKeys(QUEUE).notifications(), QueueKeys(QUEUE).aside(), ExportKeys(QUEUE).all_rows()]
+        ranges = [QueueKeys(QUEUE).notifications(), QueueKeys(QUEUE).aside(), LINK.all_rows()]
         return ", ".join(
             f"updates of {name}"
             for name, inner in self.inners.items()

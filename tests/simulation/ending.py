@@ -15,7 +15,7 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import NotReady
 from cq.keys import QueueKeys, prefix_end
-from cq.keys.export import ExportKeys
+from cq.keys.link import LinkKeys
 from cq.keys.missed import MissedKeys
 from cq.observers.tasks.timed import FinishTask
 from cq.observers.telemetry.history import MINUTES_KEPT, read_history
@@ -31,6 +31,7 @@ from tests.simulation.drill import Drill
 from tests.simulation.model import Violation
 from tests.simulation.plan import MAY_SET_ASIDE
 from tests.simulation.scenario import check_verified, first_row
+from tests.simulation.sql import LINK
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -78,7 +79,7 @@ def left(world: World) -> str:
 
 
 def _queued(world: World) -> str:
-    """What is queued or staged of the queues and exports."""
+    """What is queued or staged of the queues and links."""
     tr = world.inner.create_transaction().snapshot
     for name in world.models:
         queue = QueueKeys(name)
@@ -91,10 +92,9 @@ def _queued(world: World) -> str:
             return f"{name}: {found}"
         if not is_settled(tr, name):
             return f"{name} is not settled"
-    for name in (SUMS, FEED):
-        export = ExportKeys(name)
-        if found := first_row(tr, {"entries": export.all_rows(), "failures": export.failures()}):
-            return f"the export {name}: {found}"
+    for keys in (LINK, LinkKeys(FEED)):
+        if found := first_row(tr, {"entries": keys.all_rows(), "failures": keys.failures()}):
+            return f"the link {keys.link} of {keys.queue}: {found}"
     return ""
 
 

@@ -22,12 +22,6 @@ from tests.simulation.store import SimTransaction
 queues = Canaries("queues")
 
 
-@queues.replaces("cq.observers.export.keeper.Keeper._is_exported", seed=10, also={"table", "export again"})
-def sweeps_before_all_is_exported(*_: Any) -> bool:
-    """The keeper of an export deletes old rows while entries of the new generation are queued."""
-    return True
-
-
 @queues.replaces("cq.passes.combine_pass.is_blocked", seed=120, also={"rebucket"})
 def ignores_staged_updates_of_the_former_shape(
     _: Any, snapshot: Any, config: QueueConfig, bucket: int
@@ -61,12 +55,10 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces(
-    "cq.observers.sql.exporter.SqlExporter._may_apply", seed=121, also={"table", "table set back"}
-)
-def goes_on_after_a_set_back(*_: Any) -> bool:
-    """An exporter does not compare the progress of the two databases."""
-    return True
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=245, also={"table", "table set back"})
+def goes_on_after_a_set_back(*_: Any) -> bytes:
+    """A sender does not compare the positions of the two databases."""
+    return b""
 
 
 @queues.replaces(

@@ -8,18 +8,18 @@ from typing import Any
 from unittest.mock import patch
 
 from cq.config.queue import read_config
-from cq.observers.export.batch import OutdatedBatch
-from cq.observers.outbox.batch import batch_of
-from cq.observers.outbox.state import OutboxState, new_batch, read_state
-from cq.observers.outbox.table import OutboxTables
-from cq.observers.outbox.task import OutboxTask
+from cq.observers.links.outbox.batch import batch_of
+from cq.observers.links.outbox.state import OutboxState, new_batch, read_state
+from cq.observers.links.outbox.table import OutboxTables
+from cq.observers.links.outbox.task import OutboxTask
+from cq.observers.links.target import OutdatedBatch
 from cq.queue.combine_queue import CombineQueue
 from cq.store.transact import transact
 from tests.simulation.canary import Canaries
 
 outboxes = Canaries("outboxes")
-_TASK = "cq.observers.outbox.task.OutboxTask"
-_OPERATE = "cq.observers.outbox.operate"
+_TASK = "cq.observers.links.outbox.task.OutboxTask"
+_OPERATE = "cq.observers.links.outbox.operate"
 
 
 def _move(task: Any, tr: Any, batch: bytes, rows: Any, add: Callable[[OutboxState, Any], object]) -> Any:
@@ -124,7 +124,9 @@ def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, row
 
 
 @outboxes.replaces(
-    "cq.observers.outbox.table.OutboxTables.delete", seed=34, only={"table set back", "deaths", "freezes"}
+    "cq.observers.links.outbox.table.OutboxTables.delete",
+    seed=34,
+    only={"table set back", "deaths", "freezes"},
 )
 def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, until: str) -> int:
     """A worker deletes rows that have the ids of rows that were lost when the database was set back."""
@@ -132,7 +134,7 @@ def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, 
     return len(ids)
 
 
-@outboxes.replaces(f"{_OPERATE}.read_state", seed=14, only={"export again", "careless", "deaths", "freezes"})
+@outboxes.replaces(f"{_OPERATE}.read_state", seed=14, only={"send again", "careless", "deaths", "freezes"})
 def forgets_the_batch_under_way_at_a_rebase(read: Any, tr: Any, name: str) -> OutboxState:
     """A rebase leaves the rows in the table that a worker has added and not deleted yet."""
     state = read(tr, name)

@@ -26,16 +26,16 @@ import sqlalchemy as sa
 import cq
 from cq.errors import InvalidData
 from cq.keys.outbox import OutboxKeys
-from cq.observers.export.batch import ExportFailed, ExportStopped
-from cq.observers.outbox import operate
-from cq.observers.outbox.batch import OutboxBatch
-from cq.observers.outbox.configured import find_outbox
-from cq.observers.outbox.state import OutboxSettings, number_of, parse_state, read_settings
-from cq.observers.sql.engine import ReportingDatabase
+from cq.observers.links.outbox import operate
+from cq.observers.links.outbox.batch import OutboxBatch
+from cq.observers.links.outbox.state import OutboxSettings, number_of, parse_state, read_settings
+from cq.observers.links.outbox.task import find_outbox
+from cq.observers.links.sql.engine import ReportingDatabase
+from cq.observers.links.target import LinkFailed, LinkStopped
 from cq.queue.set_aside import retry_aside
 from tests.simulation.application import SUMS
-from tests.simulation.exports import Exports
 from tests.simulation.hub import Process
+from tests.simulation.links import Links
 from tests.simulation.model import Violation
 from tests.simulation.outboxmodel import Began, Moved, OutboxModel
 from tests.simulation.plan import MAY_SET_ASIDE, Plan
@@ -77,7 +77,7 @@ class OutboxConnections(Connections):
         return self._reader.execute(query).fetchall()
 
 
-class Outboxes(Exports):
+class Outboxes(Links):
     """One run."""
 
     change_seconds = 0.7
@@ -92,7 +92,7 @@ class Outboxes(Exports):
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """As for exports; and each transaction notes what it does."""
+        """As for links; and each transaction notes what it does."""
         add_to, restart, configure = OutboxBatch.add_to, operate._restart, operate._configure
 
         def added(batch: OutboxBatch, tr: Any, queue: Any) -> None:
@@ -147,7 +147,7 @@ class Outboxes(Exports):
             self._try(lambda: self._insert(number, key))
 
     def _insert(self, number: int, key: str) -> None:
-        rng, restores = self.hub.rng, self._table_restores
+        rng, restores = self.hub.rng, self.to_table.restores
         self._next_id += 1
         row_id = self._next_id
         self.model.draw(number, key)
@@ -166,7 +166,7 @@ class Outboxes(Exports):
             "at": moment.isoformat(sep=" ", timespec="microseconds"),
         }
         with _transaction() as conn:
-            if self._table_restores == restores:  # else its connection was lost
+            if self.to_table.restores == restores:  # else its connection was lost
                 conn.execute(_INSERT, row)
 
     def look_at_table(self, rows: dict[str, Any]) -> None:
@@ -187,7 +187,7 @@ class Outboxes(Exports):
             case "saved":
                 self.model.save_table()
             case "restored":
-                self._table_restores += 1
+                self.to_table.restores += 1
                 self._is_suspect = (
                     True  # a worker that has deleted the batch before stops, and others delete it again
                 )
@@ -218,7 +218,7 @@ class Outboxes(Exports):
         """Whether the operator first deletes the rows that the queue has."""
         return "careless" not in self.plan or self.hub.rng.random() < 0.5
 
-    def _export_again(self, process: Process) -> None:
+    def _send_again(self, process: Process) -> None:
         """Rebase; a careless operator does it whether the workers have stopped or not."""
         self._rebase(process, is_careful=self._is_careful)
 
@@ -240,8 +240,8 @@ class Outboxes(Exports):
         with self._source(process) as source:
             try:
                 operate.remove(self.db(process), SUMS, source)
-            except ExportStopped as error:
-                self._check_stop(began, error)
+            except LinkStopped as error:
+                self._check_stop(began, error, self.trouble)
 
     def _init(self, process: Process) -> None:
         """Give the queue an outbox again; if it is refused, give up what is lost, and delete the former position."""
@@ -249,12 +249,12 @@ class Outboxes(Exports):
             self.model.forgive(self.model.lost())  # no database knows that an earlier outbox has moved rows
         try:
             operate.init(self.db(process), SUMS, _SETTINGS)
-        except ExportFailed as error:
+        except LinkFailed as error:
             if "earlier outbox" not in str(error):
                 raise
             self._give_up_former(error)
 
-    def _give_up_former(self, error: ExportFailed) -> None:
+    def _give_up_former(self, error: LinkFailed) -> None:
         is_careful = self._is_careful
         self.trace("the operator deletes the former position:", error)
         with _transaction() as conn:

@@ -22,8 +22,8 @@ OPERATIONS: Final = (
     "retry aside",
     "limit",
     "top",
-    "table",  # an export into a SQL database
-    "feed",  # an export by the application's own exporter
+    "table",  # a link to a SQL database
+    "feed",  # an export queue with the application's own exporter
     "audit",  # on from the beginning, and turned off and on
     "come and go",  # workers stop in good order, others start
 )
@@ -48,7 +48,7 @@ FAULTS: Final = (
 LATER: Final = (
     "emitters",  # increments from emitters of both modes
     "rebuild",  # an observer of the application's gets all values again
-    "export again",  # rebuild or rebase of the table's export
+    "send again",  # rebuild or rebase of the table's link
     "table set back",  # the table's database is restored to an earlier state
     "delete",  # a queue is deleted and made anew
     "repair",
@@ -103,11 +103,20 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "cells": ("move", "rebalance", "drain", "resume", "forward"),
     "backlogs": ("once", "rebucket", "drains"),
-    "exports": ("store set back", "table set back", "export again", "come and go"),
+    "links": (
+        "store set back",
+        "table set back",
+        "send again",
+        "come and go",
+        "hook",  # a second link, to a webhook
+        "hook set back",
+        "hook moves",  # to another receiver
+        "the receiver fails",
+    ),
     "outboxes": (
         "store set back",
         "table set back",
-        "export again",
+        "send again",
         "come and go",
         "once",  # rows with operation ids, which are inserted again
         "refused rows",  # which cannot be read until they are repaired

@@ -18,13 +18,13 @@ from typing import Final
 
 from cq import runtime
 from cq.feeds import messages
-from cq.observers.export import rows
+from cq.observers.links import rows
 from cq.queue import adds
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
 from tests.simulation.expiring import Expiries
-from tests.simulation.exports import Exports
 from tests.simulation.feeds import FeedWorld
+from tests.simulation.links import Links
 from tests.simulation.outboxes import Outboxes
 from tests.simulation.plan import Plan
 from tests.simulation.recent import RecentTotals
@@ -42,7 +42,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "feeds": FeedWorld,
     "cells": CellsWorld,
     "backlogs": Backlogs,
-    "exports": Exports,
+    "links": Links,
     "outboxes": Outboxes,
     "expiries": Expiries,
     "sketches": Sketching,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -12,27 +12,28 @@ from sqlalchemy import event
 from sqlalchemy.engine.default import DefaultDialect
 
 import cq
-from cq.keys.export import ExportKeys
-from cq.observers.export.batch import ExportFailed
-from cq.observers.export.spec import export_spec
-from cq.observers.sql import rebuild
-from cq.observers.sql.check import init
-from cq.observers.sql.configured import Export, find_export
+import cq.links
+from cq.keys.link import LinkKeys
+from cq.observers.links.operate import OpenLink
+from cq.observers.links.registry import opened_link
+from cq.observers.links.target import LinkFailed
 from tests.simulation.application import SUMS, TABLE
 
 if TYPE_CHECKING:
-    from tests.simulation.exports import Exports
     from tests.simulation.hub import Process
+    from tests.simulation.links import Links
     from tests.simulation.world import World
 
 
 URL_ENV: Final = "CQ_SIMULATED_URL"
+LINK: Final = LinkKeys(SUMS, "export")
+"""The link of the sums to the table."""
 
 
 class Connections:
     """All connections to reporting databases, by process."""
 
-    def __init__(self, world: World | Exports) -> None:
+    def __init__(self, world: World | Links) -> None:
         self.world = world
         self._of: dict[Process | None, list[Any]] = {}
         self._reader: sqlite3.Connection | None = None
@@ -114,19 +115,16 @@ class Connections:
             raise sa.exc.OperationalError(what, {}, sqlite3.OperationalError("the server is gone"))
 
 
-@contextmanager
-def found_export(db: Any) -> Iterator[Export]:
-    """The export of the sums."""
-    found = find_export(db, SUMS)
-    with closing(found.reporting):
-        yield found
+def opened_table(db: Any) -> AbstractContextManager[OpenLink]:
+    """The link of the sums to the table."""
+    return opened_link(db, SUMS, LINK.link)
 
 
 def make_table(db: Any) -> None:
-    """Have the sums exported into a table."""
-    cq.put_observer(db, SUMS, export_spec(TABLE, url_env=URL_ENV))
-    with found_export(db) as found:
-        init(found.reporting, found.definition)
+    """Link the sums to a table."""
+    cq.put_observer(db, SUMS, cq.links.table(TABLE, url_env=URL_ENV))
+    with opened_table(db) as link:
+        link.target.create()
 
 
 def _refuse_to_wait(status: int, remaining: int, total: int) -> None:
@@ -138,7 +136,7 @@ def _refuse_to_wait(status: int, remaining: int, total: int) -> None:
 class TableCopy:
     """A backup of the reporting database, which is restored now and then."""
 
-    def __init__(self, world: World | Exports) -> None:
+    def __init__(self, world: World | Links) -> None:
         self.world = world
         self._path = world.folder / "report-copy.db"
 
@@ -163,14 +161,14 @@ class TableCopy:
         return "restored" if is_restored else "saved"
 
     def rebuild_if_stopped(self) -> None:
-        """What the operator does about an export that has stopped.
+        """What the operator does about a link that has stopped.
 
         It stops when its database was set back, and when a rebuild or rebase has died between the two databases.
         """
-        may_stop = not self.world.plan.on.isdisjoint(("table set back", "store set back", "export again"))
-        if may_stop and self.world.inner.get(ExportKeys(SUMS).stopped) is not None:
+        may_stop = not self.world.plan.on.isdisjoint(("table set back", "store set back", "send again"))
+        if may_stop and self.world.inner.get(LINK.stopped) is not None:
             try:
-                with found_export(self.world.inner) as found:
-                    rebuild.rebuild(self.world.inner, found)
-            except (ExportFailed, sa.exc.DBAPIError) as error:  # another transaction is open
+                with opened_table(self.world.inner) as link:
+                    link.rebuild()
+            except (LinkFailed, sa.exc.DBAPIError) as error:  # another transaction is open
                 self.world.trace("no rebuild yet:", error)

@@ -20,7 +20,7 @@ from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.keys import membership as workerkeys
 from cq.keys import queue as key_layout
-from cq.keys.export import received
+from cq.keys.link import LinkKeys, received
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import PassPlan
 from cq.queue.bucket_state import BucketState
@@ -257,7 +257,7 @@ DAMAGES = {
     ),
     "a fence of a forward that cannot be read": Damage(
         "received",
-        lambda q, key: {received(q, bytes(16), 1, "visits"): b"sequence"},
+        lambda q, key: {received(q, bytes(16), 1, LinkKeys("visits", "forward")): b"sequence"},
     ),
     "data of a generation that there is not": Damage(
         "observer-data", lambda q, key: {q.observer_data(3) + b"i": b"", q.observer_data(3) + b"c": b""}
@@ -589,6 +589,6 @@ def test_every_kind_is_tried() -> None:
     assert {
         kind
         for kind in KINDS
-        if not kind.startswith(("top", "cloud", "former", "export", "outbox"))
+        if not kind.startswith(("top", "cloud", "former", "link", "outbox"))
         and not kind.startswith(("window", "history", "expiry", "level"))
     } == tried

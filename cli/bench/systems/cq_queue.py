@@ -17,10 +17,10 @@ from cq.cli.bench.systems.system import Add, Drain, System
 from cq.cli.bench.systems.workload import BenchWorkload, with_visitors
 from cq.config.rollup import RollUp
 from cq.errors import QueueNotConfigured
-from cq.keys.export import ExportKeys
-from cq.observers.export.queue import ExportQueue
-from cq.observers.export.spec import export_spec
-from cq.observers.sql.configured import find_export
+from cq.keys.link import LinkKeys
+from cq.observers.links import spec as links
+from cq.observers.links.queue import ExportQueue
+from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top
 from cq.observers.worker.service import tune_garbage_collection
 from cq.observers.worker.worker import Worker
@@ -75,8 +75,6 @@ class QueueSystem(System):
     def prepare(self) -> None:
         db = self.open()
         observers = [top()] if self.cloud else []
-        if self.reporting is not None:
-            observers.append(export_spec(self.queue, url_env=_REPORTING_ENV))
         value, combiner = ("distinct", "distinct") if self.distinct else (self.kind, "sum")
         cq.configure(
             db,
@@ -87,12 +85,11 @@ class QueueSystem(System):
             buckets=self.buckets,
             rollup=self.rollup,
             observers=observers,
+            links=[links.table(self.queue, url_env=_REPORTING_ENV)] if self.reporting else [],
         )
         if self.reporting is not None:
-            from cq.observers.sql.check import init  # SQLAlchemy takes long to import
-
-            export = find_export(db, self.queue)
-            init(export.reporting, export.definition)
+            with opened_link(db, self.queue) as opened_table:
+                opened_table.target.create()
 
     def open(self) -> Any:
         """The store; also sets the URL of the reporting database for this process."""
@@ -129,8 +126,9 @@ class QueueSystem(System):
 
     def queue_rows(self, workload: BenchWorkload) -> None:
         """Add a value of 1 for each key of the workload to the export's log, without changing the queue."""
-        export = find_export(self.open(), self.queue)
-        log = ExportQueue(self.queue, generation=export.observer.generation)
+        with opened_link(self.open(), self.queue) as opened_table:
+            link, generation = opened_table.keys.link, opened_table.observer.generation
+        log = ExportQueue(self.queue, link=link, generation=generation)
         for start in range(0, workload.keys, _ROWS_ADDED):
             rows = workload.transaction(range(start, min(start + _ROWS_ADDED, workload.keys)))
             transact(self.open(), partial(log.add_many, pairs=list(rows.items())))
@@ -150,9 +148,10 @@ class QueueSystem(System):
         if self.reporting is not None:
             import sqlalchemy as sa
 
-            export = find_export(self.open(), self.queue)
-            with export.reporting.reading() as (conn, dialect):
-                table = export.definition.table(dialect)
+            with opened_link(self.open(), self.queue) as link:
+                target: Any = link.target
+            with target.reporting.reading() as (conn, dialect):
+                table = target.definition.table(dialect)
                 total = sa.select(sa.func.coalesce(sa.func.sum(table.c.value), 0))
                 sums["the exported table"] = conn.execute(total).scalar()
         return sums
@@ -175,5 +174,5 @@ class QueueSystem(System):
             wait_until(db, self._watch_export)
 
     def _watch_export(self, tr: Any) -> tuple[None, Any]:
-        rows = tr.snapshot.get_range(*ExportKeys(self.queue).all_rows(), limit=1).to_list()
+        rows = tr.snapshot.get_range(*LinkKeys(self.queue, "export").all_rows(), limit=1).to_list()
         return None, tr.watch(rows[0].key) if rows else None

@@ -14,8 +14,8 @@ from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.pages.web_page import Part, WebPage
 from cq.cli.web.sampling.recent import Sample
 from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot
-from cq.observers.monitoring.export_status import ExportStatus
 from cq.observers.monitoring.findings import Level
+from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Activity, Overview
 from cq.observers.telemetry.history import MINUTE_SECONDS, HistoryMinute
 
@@ -32,7 +32,8 @@ class QueueRow:
     """A queue in the table of queues, and in the figures of its own page.
 
     Attributes:
-        status, activity, export: of the queue; `export` is None without one.
+        status, activity: of the queue.
+        links: of the queue.
         level, state: its state as one word, and how much that matters.
         trend: queued rows per second more or less than a while ago; None if unknown.
         backlog: a chart of the samples of this server.
@@ -43,7 +44,7 @@ class QueueRow:
 
     status: QueueStatus
     activity: Activity
-    export: ExportStatus | None
+    links: Sequence[LinkStatus]
     level: Level
     state: str
     trend: float | None
@@ -120,7 +121,7 @@ def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> Qu
     return QueueRow(
         queue,
         seen.activity[queue.name],
-        seen.exports.get(queue.name),
+        seen.links_of(queue.name),
         level,
         state,
         trend_of(samples),
@@ -143,7 +144,6 @@ def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> Qu
 
 
 def _state(seen: Overview, queue: QueueStatus) -> tuple[Level, str]:
-    export = seen.exports.get(queue.name)
     if queue.problem:
         return Level.PROBLEM, "unreadable"
     if queue.paused:
@@ -152,8 +152,9 @@ def _state(seen: Overview, queue: QueueStatus) -> tuple[Level, str]:
         return Level.PROBLEM, "no worker"
     if queue.full:
         return Level.PROBLEM, "full"
-    if export is not None and export.state in ("failing", "stopped", "unreadable"):
-        return Level.PROBLEM, f"export {export.state}"
+    for link in seen.links_of(queue.name):
+        if link.state in ("failing", "stopped", "unreadable"):
+            return Level.PROBLEM, f"link {link.state}"
     if queue.aside:
         return Level.WARNING, "keys set aside"
     if (queue.oldest_seconds or 0.0) > _LATE_SECONDS:

@@ -11,7 +11,7 @@ from cq.cli.web.pages.bounded import first_of
 from cq.cli.web.pages.text import age, plural
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.findings import (
-    OF_EXPORTS,
+    OF_LINKS,
     OF_OUTBOXES,
     OF_WORKERS,
     Finding,
@@ -53,7 +53,7 @@ class Verdict:
 
 _SECTIONS: Final = {
     **dict.fromkeys((Finding.NO_WORKER, *OF_WORKERS), "/workers"),
-    **dict.fromkeys((*OF_EXPORTS, *OF_OUTBOXES), "/exports"),
+    **dict.fromkeys((*OF_LINKS, *OF_OUTBOXES), "/links"),
 }
 _MOST_ADVICE: Final = 20
 _ORDER: Final = list(reversed(Level))

@@ -42,7 +42,7 @@ class WebPage:
 NAVIGATION = (
     ("/", "Queues"),
     ("/workers", "Workers"),
-    ("/exports", "Exports"),
+    ("/links", "Links"),
     ("/aside", "Set aside"),
     ("/feeds", "Feeds"),
     ("/cells", "Cells"),

@@ -13,16 +13,17 @@ import pytest
 import cq
 from cq import runtime
 from cq.feeds.feed import Feed
-from cq.observers.export.spec import export_spec
+from cq.keys.link import LinkKeys
 from cq.observers.feeds.observer import feed_spec
-from cq.observers.sql.check import init
-from cq.observers.sql.configured import find_export
+from cq.observers.links import spec as links
+from cq.observers.links.operate import set_paused
 from cq.observers.telemetry.history import HistoryWriter
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.top import top
 from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
 from cq.testing import drain
+from tests.links.sqlhelpers import configure as configure_table
 from tests.observers.worker.workerhelpers import running
 
 WORDS: Final = ["river", "stone", "cloud", "paper", "window", "garden", "silver", "ocean", "bridge", "forest"]
@@ -58,11 +59,15 @@ def shop(db: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
         db, "words", key=str, value=int, buckets=64, observers=[top(n=20), feed_spec("changes")]
     )
     cq.configure(db, "visits", key=str, value=int, window="600/10", buckets=8)
-    revenue = cq.configure(db, "revenue", key=str, value=int, observers=[export_spec("revenue")])
+    configure_table(db, "revenue", "revenue", key=str, value=int)
+    monkeypatch.setenv("CQ_SHOP_URL", "http://127.0.0.1:9/")
+    monkeypatch.setenv("CQ_SHOP_SECRET", f"whsec_{'c2hvcCBz' * 4}")
+    hook = links.webhook("CQ_SHOP_URL", name="hook", secret_env="CQ_SHOP_SECRET")  # noqa: S106 - its name
+    cq.configure(db, "revenue", links=[hook])
+    set_paused(db, LinkKeys("revenue", "hook"), paused=True)
+    revenue = cq.CombineQueue[str, int]("revenue")
     app.queue("orders", observers=[_check])
     app.configure(db, "orders", key=str, value=int)
-    export = find_export(db, "revenue")
-    init(export.reporting, export.definition)
 
     weights = [1 / (place + 1) for place in range(len(WORDS))]
     for _ in range(100):

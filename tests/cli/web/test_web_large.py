@@ -21,7 +21,7 @@ from cq.cli.web.sampling.snapshot import OVERVIEW, Reading, StoreSnapshot
 from cq.cli.web.sessions import Sessions
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
-from cq.observers.monitoring.export_status import ExportStatus
+from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus
 from cq.queue.set_aside import set_aside
 from tests.cli.web.dashboards import SECONDS, Outline, serving
@@ -31,7 +31,7 @@ MOST_BYTES = 300_000
 
 
 def large() -> Overview:
-    """A store with many queues, each with a failing export and keys set aside, and workers that leave them alone."""
+    """A store with many queues, each with a failing link and keys set aside, and workers that leave them alone."""
     names = [f"queue-{number:04}" for number in range(QUEUES)]
     queues = [
         QueueStatus(name, {"buckets": 1}, False, "", 1, 5, 100, True, 60.0, {}, "", None, {}, 7)
@@ -43,14 +43,14 @@ def large() -> Overview:
         )
         for number in range(5)
     ]
-    exports = {
-        name: ExportStatus(name, "table", 1, 1, 5, 100, True, 60.0, 0, "failing", "an error " * 10, 5.0, 3)
+    links = [
+        LinkStatus(name, "report", "table", 1, 1, 5, 100, True, 60.0, 0, "failing", "an error " * 10, 5.0, 3)
         for name in names
-    }
-    return Overview(queues, {name: Activity() for name in names}, exports, workers)
+    ]
+    return Overview(queues, {name: Activity() for name in names}, links, workers)
 
 
-@pytest.mark.parametrize("path", ["/", "/page/2", "/page/30", "/exports", "/aside", "/workers", "/feeds"])
+@pytest.mark.parametrize("path", ["/", "/page/2", "/page/30", "/links", "/aside", "/workers", "/feeds"])
 def test_a_page_of_thousands_of_queues_has_a_limited_size(db: Any, path: str) -> None:
     dashboard = Dashboard(db, WebSettings(WebAccess("token", Sessions("token", 0)), operates=True))
     page, snapshot = page_of(path), StoreSnapshot(1, {OVERVIEW: Reading(0.0, large())})

@@ -38,7 +38,7 @@ PATHS = [
     "/queues/words",
     f"/queues/{LONG[:100]}",
     "/workers",
-    "/exports",
+    "/links",
     "/aside",
     "/aside/words",
     "/feeds",
@@ -268,7 +268,7 @@ def test_an_empty_store_says_what_to_do_first(db: Any) -> None:
         assert "This store has no queue yet." in found.page("/")
         assert "cq configure words --key str --value int --combiner sum" in found.page("/")
         assert "<code>cq worker</code>" in found.page("/workers")
-        assert "No queue has an export." in found.page("/exports")
+        assert "No queue has a link." in found.page("/links")
         assert "Nothing is set aside." in found.page("/aside")
         assert "cq feed configure chat" in found.page("/feeds")
         assert "cq cells add NAME URL" in found.page("/cells")

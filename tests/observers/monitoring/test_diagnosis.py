@@ -17,23 +17,20 @@ from typing import Any
 import pytest
 
 import cq
-from cq import runtime
+from cq import links, runtime
 from cq.config.queue import LOCAL_BUCKETS
 from cq.errors import StoreUnreachable
-from cq.observers.export.spec import export_spec
-from cq.observers.forward.observer import forward_spec
+from cq.observers.links.targets import receiver as webhook_receiver
 from cq.observers.monitoring import doctor_cluster, doctor_embedded
 from cq.observers.monitoring.diagnosis import Check, doctor
-from cq.observers.webhook import client
-from cq.observers.webhook.observer import webhook_spec
 from cq.store.embedded import Database as Embedded
 from cq.testing import drain
 from tests.config.versions import needs_another
 from tests.conftest import cluster_url
 from tests.helpers import add
+from tests.links.sqlhelpers import configure, sql
+from tests.links.webhookhelpers import SECRET, serving
 from tests.observers.monitoring.clusters import IN_ORDER
-from tests.observers.sql.sqlhelpers import configure, sql
-from tests.observers.webhook.webhookhelpers import SECRET, serving
 from tests.observers.worker.workerhelpers import SECONDS
 from tests.store.binding import Binding
 
@@ -311,7 +308,7 @@ def test_a_real_cluster_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks["shards of words"].message.startswith("shards of queued updates: 1, the hottest with ")
 
 
-# Queues and exports
+# Queues and links
 
 
 def test_a_paused_queue_is_said(db: Any, url: str) -> None:
@@ -346,42 +343,42 @@ def test_a_queue_of_a_newer_cq_is_said(db: Any, url: str) -> None:
 
 
 @pytest.mark.usefixtures("sqlite_url")
-def test_an_export_that_is_in_order_is_said_to_be(db: Any, url: str) -> None:
+def test_a_link_that_is_in_order_is_said_to_be(db: Any, url: str) -> None:
     configure(db, "words")
 
-    check = looks(url)["export of words"]
+    check = looks(url)["link words export"]
 
     assert check.ok
-    assert check.message.endswith("report.db: the tables are as expected")
+    assert check.message.endswith("report.db) has the table 'report'")
 
 
 @pytest.mark.usefixtures("sqlite_url")
 def test_tables_that_are_missing_or_different_are_said(db: Any, url: str) -> None:
-    cq.configure(db, "others", observers=[export_spec("others")])
-    assert "run `cq export init others`" in wrong(url)["export of others"]
+    cq.configure(db, "others", links=[links.table("others")])
+    assert "run `cq link init others export`" in wrong(url)["link others export"]
 
     found = configure(db, "words")
     sql(found, "ALTER TABLE report DROP COLUMN value")
 
-    assert "it has no column 'value'" in wrong(url)["export of words"]
+    assert "it has no column 'value'" in wrong(url)["link words export"]
 
 
 def test_a_reporting_database_without_a_url_is_said(
     db: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CQ_REPORTS", raising=False)
-    cq.configure(db, "words", observers=[export_spec("words", url_env="CQ_REPORTS")])
+    cq.configure(db, "words", links=[links.table("words", url_env="CQ_REPORTS")])
 
-    assert wrong(url)["export of words"].startswith("$CQ_REPORTS is not set: give the URL")
+    assert wrong(url)["link words export"].startswith("$CQ_REPORTS is not set: give the URL")
 
 
 def test_a_reporting_database_that_is_down_is_said_without_its_password(
     db: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://user:secret@127.0.0.1:1/reports")
-    cq.configure(db, "words", observers=[export_spec("words")])
+    cq.configure(db, "words", links=[links.table("words")])
 
-    found = wrong(url)["export of words"]
+    found = wrong(url)["link words export"]
 
     assert found.startswith(
         "the reporting database cannot be used: start it, or correct its URL in $CQ_REPORTING_URL"
@@ -390,27 +387,27 @@ def test_a_reporting_database_that_is_down_is_said_without_its_password(
     assert "secret" not in found
 
 
-def test_a_queue_that_is_paused_and_an_export_that_is_broken_are_both_said(
+def test_a_queue_that_is_paused_and_a_link_that_is_broken_are_both_said(
     db: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:////nothing/of/this/name.db")
-    cq.configure(db, "words", observers=[export_spec("words")])
+    cq.configure(db, "words", links=[links.table("words")])
     cq.pause(db, "words")
 
-    assert list(wrong(url)) == ["queue words", "workers", "export of words"]
+    assert list(wrong(url)) == ["queue words", "workers", "link words export"]
 
 
 def test_a_forward_is_looked_at_and_what_is_wrong_with_it_said(
     db: Any, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    cq.configure(db, "words", observers=[forward_spec("all")])
+    cq.configure(db, "words", links=[links.queue("all")])
     monkeypatch.setenv("CQ_FORWARD_URL", f"embedded:{tmp_path}/central.db")
-    assert "there is no store where $CQ_FORWARD_URL says" in wrong(url)["forward of words"]
+    assert "there is no store where $CQ_FORWARD_URL says" in wrong(url)["link words forward"]
     with Embedded(tmp_path / "central.db") as central:
-        assert "'all' is not configured" in wrong(url)["forward of words"]
+        assert "'all' is not configured" in wrong(url)["link words forward"]
         cq.configure(central, "all")
 
-    check = looks(url)["forward of words"]
+    check = looks(url)["link words forward"]
 
     assert (check.ok, check.message) == (True, "queue 'all' of the store in $CQ_FORWARD_URL takes it")
 
@@ -421,11 +418,11 @@ def receivers_of_all_kinds(
     """The names of the checks of two webhooks and a reporting database, which accept connections and never answer."""
     for number in (1, 2):
         monkeypatch.setenv(f"CQ_SILENT_{number}", f"http://{open_silent()}/")
-        cq.configure(db, f"hook{number}", observers=[webhook_spec(f"CQ_SILENT_{number}")])
+        cq.configure(db, f"hook{number}", links=[links.webhook(f"CQ_SILENT_{number}")])
     monkeypatch.setenv("CQ_WEBHOOK_SECRET", SECRET)
     monkeypatch.setenv("CQ_REPORTING_URL", f"postgresql://user@{open_silent()}/reports")
-    cq.configure(db, "words", observers=[export_spec("words")])
-    return ["export of words", "webhook of hook1", "webhook of hook2"]
+    cq.configure(db, "words", links=[links.table("words")])
+    return ["link hook1 webhook", "link hook2 webhook", "link words export"]
 
 
 def test_slow_receivers_are_asked_at_the_same_time(
@@ -439,7 +436,7 @@ def test_slow_receivers_are_asked_at_the_same_time(
         listening[-1].settimeout(SECONDS)
         return f"127.0.0.1:{listening[-1].getsockname()[1]}"
 
-    monkeypatch.setattr(client, "REQUEST_SECONDS", 10 * SECONDS)
+    monkeypatch.setattr(webhook_receiver, "REQUEST_SECONDS", 10 * SECONDS)
     expected = receivers_of_all_kinds(db, open_silent, monkeypatch)
     found: list[str] = []
     looking = threading.Thread(target=lambda: found.extend(wrong(url)))
@@ -465,14 +462,14 @@ def test_a_failing_webhook_has_one_line_for_each_cause(
     monkeypatch.setenv("CQ_WEBHOOK_SECRET", SECRET)
     with serving(lambda request, body: (503, b"")) as receiver:
         monkeypatch.setenv("CQ_WEBHOOK_URL", receiver)
-        cq.configure(db, "words", observers=[webhook_spec()])
+        cq.configure(db, "words", links=[links.webhook()])
         add(db, "words", {"a": 1})
         drain(db, "words")
         if not is_same:
             monkeypatch.delenv("CQ_WEBHOOK_URL")
-        lines = [check.message for check in doctor(url) if check.name == "webhook of words"]
+        lines = [check.message for check in doctor(url) if check.name == "link words webhook"]
 
-    assert lines[0].startswith("is failing: ExportFailed: ")
+    assert lines[0].startswith("is failing: LinkFailed: ")
     assert "answered 503" in lines[0]
     assert lines[1:] == ([] if is_same else ["$CQ_WEBHOOK_URL is not set: give the URL of the webhook there"])
 
@@ -481,9 +478,9 @@ def test_a_reporting_database_that_is_down_has_one_line(
     db: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://user@127.0.0.1:1/reports")
-    cq.configure(db, "words", observers=[export_spec("words")])
+    cq.configure(db, "words", links=[links.table("words")])
     add(db, "words", {"a": 1})
     drain(db, "words")
 
-    (line,) = [check.message for check in doctor(url) if check.name == "export of words"]
-    assert line.startswith("the reporting database cannot be used: start it, or correct its URL in")
+    (line,) = [check.message for check in doctor(url) if check.name == "link words export"]
+    assert "the reporting database cannot be used: start it, or correct its URL in" in line

@@ -14,9 +14,9 @@ from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.sampling.snapshot import OVERVIEW, Reading, StoreSnapshot
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
-from cq.keys.export import ExportKeys
-from cq.observers.export.spec import export_spec
-from cq.observers.export.state import ExportStop, stop
+from cq.keys.link import LinkKeys
+from cq.observers.links.spec import table
+from cq.observers.links.state import LinkStop, stop
 from cq.observers.monitoring.findings import Finding, Level, find_remarks
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview
 from cq.observers.scheduling.members import ROLES, MemberReport
@@ -52,12 +52,14 @@ def no_code_and_queued_updates(db: Any) -> None:
     add(db, "words", {"a": 1})
 
 
-def a_stopped_export(db: Any) -> None:
-    cq.configure(db, "words", observers=[export_spec("words")])
+def a_stopped_link(db: Any) -> None:
+    cq.configure(db, "words", links=[table("words")])
     worker(db)
     cq.transact(
         db,
-        lambda tr: stop(tr, ExportKeys("words"), ExportStop(0, "the table was restored"), is_reviewed=True),
+        lambda tr: stop(
+            tr, LinkKeys("words", "export"), LinkStop(0, "the table was restored"), is_reviewed=True
+        ),
     )
 
 
@@ -71,7 +73,7 @@ CASES: dict[Callable[[Any], None], tuple[Finding, Level, str]] = {
     no_worker_and_queued_updates: (Finding.NO_WORKER, Level.PROBLEM, "workers"),
     no_code: (Finding.CODE_MISSING, Level.WARNING, "queue words"),
     no_code_and_queued_updates: (Finding.CODE_MISSING, Level.PROBLEM, "queue words"),
-    a_stopped_export: (Finding.EXPORT_STOPPED, Level.PROBLEM, "export of words"),
+    a_stopped_link: (Finding.LINK_STOPPED, Level.PROBLEM, "link words export"),
     keys_set_aside: (Finding.ASIDE, Level.WARNING, "queue words"),
 }
 
@@ -134,10 +136,10 @@ def test_a_paused_queue_needs_no_worker(db: Any) -> None:
 
 
 def test_a_probe_of_a_host_leaves_out_what_a_restart_does_not_change(here: Here, db: Any) -> None:
-    a_stopped_export(db)
+    a_stopped_link(db)
 
     assert here("health", "--here").out == "healthy\n"
-    assert here("health").out == "the export of queue 'words' is stopped: the table was restored\n"
+    assert here("health").out == "the link 'words export' is stopped: the table was restored\n"
 
 
 def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:
@@ -181,7 +183,7 @@ def status_of(**changes: Any) -> WorkerStatus:
 
 
 def seen_of(*workers: WorkerStatus) -> Overview:
-    return Overview([], {}, {}, list(workers))
+    return Overview([], {}, [], list(workers))
 
 
 DEAD = status_of(id="dead", alive=False, beat_seconds=99.0, app="shop.counts:app")
@@ -215,7 +217,7 @@ def test_others_do_the_work_of_a_dead_worker_only_if_there_are_some(
     ("changes", "command"),
     [
         ({}, "cq worker"),
-        ({"queues": ["words", "hits.1h"], "roles": ["export"]}, "cq worker words hits.1h --only export"),
+        ({"queues": ["words", "hits.1h"], "roles": ["link"]}, "cq worker words hits.1h --only link"),
         ({"queues": ["a; rm -r /"], "app": "x; rm -r /"}, "cq worker 'a; rm -r /'"),
         ({"app": "shop.counts:app --only"}, "cq worker"),
     ],

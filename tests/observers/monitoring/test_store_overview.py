@@ -64,7 +64,7 @@ def test_a_worker_that_lives_says_what_it_does(db: Any, name: str) -> None:
         assert (worker.alive, worker.buckets, worker.roles) == (
             True,
             4,
-            ["combine", "deliver", "export", "outbox", "publish"],
+            ["combine", "deliver", "link", "outbox", "publish"],
         )
         assert worker.passes == seen.activity[name].passes > 0
         assert (worker.updates, worker.conflicts) == (2, seen.activity[name].conflicts)
@@ -263,7 +263,7 @@ def test_a_number_of_buckets_is_recommended_from_what_waits(
     buckets = changes.pop("buckets")
     queue = replace(queue, name="words", settings={**queue.settings, "buckets": buckets}, **changes)
     alive = WorkerStatus("id", "here", 1, "0.1", ["combine"], None, True, 0.1, None, 4, 0, 0.0, [], [], "")
-    seen = Overview([queue], {"words": Activity(workers=1, concurrency=12)}, {}, [alive])
+    seen = Overview([queue], {"words": Activity(workers=1, concurrency=12)}, [], [alive])
     found = remarks(seen)
     assert [said in line for line in found] == ([True] if said else [])
 
@@ -279,7 +279,7 @@ def test_single_buckets_are_named_only_while_a_worker_combines_the_queue(
         "id", "here", 1, "0.1", ["combine"], None, bool(workers), 0.1, None, 4, 0, 0.0, [], [], ""
     )
 
-    found = remarks(Overview([queue], {"words": Activity(workers, workers)}, {}, [alive]))
+    found = remarks(Overview([queue], {"words": Activity(workers, workers)}, [], [alive]))
 
     assert any("bucket 0 has waited" in line for line in found) == bool(workers)
     assert any("no worker is alive" in line for line in found) == (not workers)

@@ -8,11 +8,12 @@ from typing import Any
 import sqlalchemy as sa
 
 import cq
-from cq.observers.outbox.configured import find_outbox, outbox_tasks
-from cq.observers.outbox.operate import init
-from cq.observers.outbox.state import OutboxSettings
+from cq.observers.links.outbox.operate import init
+from cq.observers.links.outbox.state import OutboxSettings
+from cq.observers.links.outbox.task import find_outbox
+from cq.observers.links.registry import outbox_tasks
+from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import DONE
-from cq.observers.sql.engine import ReportingDatabase
 from tests.helpers import combine_all
 
 URL_ENV = "CQ_REPORTING_URL"

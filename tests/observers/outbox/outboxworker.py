@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import cq
-from cq.observers.outbox.configured import outbox_tasks
+from cq.observers.links.registry import outbox_tasks
 
 
 def main(store: str, queue: str, seed: str, chance: str) -> None:

@@ -10,14 +10,14 @@ import sqlalchemy as sa
 
 import cq
 from cq.keys.outbox import OutboxKeys
-from cq.observers.export.batch import ExportFailed
-from cq.observers.outbox import watch
-from cq.observers.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
-from cq.observers.outbox.state import OutboxSettings, new_batch
-from cq.observers.outbox.strays import outbox_tables, stray_statuses, table_status
-from cq.observers.outbox.table import OutboxTables
-from cq.observers.outbox.task import FULL_SECONDS, OutboxTask
-from cq.observers.sql.engine import ReportingDatabase
+from cq.observers.links.outbox import watch
+from cq.observers.links.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
+from cq.observers.links.outbox.state import OutboxSettings, new_batch
+from cq.observers.links.outbox.strays import outbox_tables, stray_statuses, table_status
+from cq.observers.links.outbox.table import OutboxTables
+from cq.observers.links.outbox.task import FULL_SECONDS, OutboxTask
+from cq.observers.links.sql.engine import ReportingDatabase
+from cq.observers.links.target import LinkFailed
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
 from cq.queue.checks import AddCheck, CheckedPair
@@ -298,7 +298,7 @@ def test_a_level_gets_no_outbox(db: Any, name: str, sqlite_url: str) -> None:
     cq.configure(db, name, rollup="1m:2d")
     with pytest.raises(cq.InvalidConfiguration, match="give an outbox to queue"):
         init(db, f"{name}.1m", SETTINGS)
-    with pytest.raises(ExportFailed, match="no such table"):
+    with pytest.raises(LinkFailed, match="no such table"):
         table()
 
 

@@ -18,11 +18,11 @@ import pytest
 import sqlalchemy as sa
 
 import cq
-from cq.observers.export.batch import ExportFailed
-from cq.observers.export.failure_note import FailureNote
-from cq.observers.outbox.operate import retry
-from cq.observers.outbox.table import OutboxTables
-from cq.observers.outbox.watch import RowWatch
+from cq.observers.links.failure_note import FailureNote
+from cq.observers.links.outbox.operate import retry
+from cq.observers.links.outbox.table import OutboxTables
+from cq.observers.links.outbox.watch import RowWatch
+from cq.observers.links.target import LinkFailed
 from tests.observers.outbox.outboxhelpers import (
     configure,
     insert,
@@ -81,7 +81,7 @@ class Drill:
         if draw < 0.1:
             raise Killed
         if draw < 0.3 and point == "deleting":
-            raise ExportFailed("the connection is lost")
+            raise LinkFailed("the connection is lost")
         other = 1 - number
         if draw < 0.6 and other not in self._busy:
             if point == "deleting":  # this one holds the lock

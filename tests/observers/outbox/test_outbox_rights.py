@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 import cq
-from cq.observers.export.batch import ExportFailed
-from cq.observers.outbox.operate import init
-from cq.observers.outbox.trigger import OutboxTrigger
-from cq.observers.sql.engine import ReportingDatabase
+from cq.observers.links.outbox.operate import init
+from cq.observers.links.outbox.trigger import OutboxTrigger
+from cq.observers.links.sql.engine import ReportingDatabase
+from cq.observers.links.target import LinkFailed
 from tests.observers.outbox.outboxhelpers import SETTINGS, configure, insert, move, sql, table
 
 OLD_FUNCTION = """
@@ -178,7 +178,7 @@ def test_init_by_a_superuser_is_refused_where_another_role_can_replace_the_table
         sql("DROP FUNCTION cq_outbox_notify CASCADE")
         sql(f"ALTER TABLE cq_outbox_progress OWNER TO {eve.name}")
     cq.configure(db, name)
-    with pytest.raises(ExportFailed, match=f"as the role {eve.name}"):
+    with pytest.raises(LinkFailed, match=f"as the role {eve.name}"):
         init(db, name, SETTINGS, trigger=True)
     functions = sql(
         "SELECT 1 FROM pg_proc WHERE proname = 'cq_outbox_notify' AND pronamespace = :schema ::regnamespace",
@@ -197,7 +197,7 @@ def test_init_by_an_administrator_who_is_no_superuser_is_refused_where_another_r
     sql(f"GRANT USAGE, CREATE ON SCHEMA {eve.name} TO {administrator}")
     url = eve.engine.url.set(username=administrator).render_as_string(hide_password=False)
     cq.configure(db, name)
-    refused = pytest.raises(ExportFailed, match=f"administrator {administrator}, and the role {eve.name} can")
+    refused = pytest.raises(LinkFailed, match=f"administrator {administrator}, and the role {eve.name} can")
     try:
         with monkeypatch.context() as patch, refused:
             patch.setenv(SETTINGS.url_env, url)

@@ -141,6 +141,16 @@ def test_a_queue_that_waits_for_another_system_leaves_room_for_others_that_do() 
     assert fair.take() == ("quick", "quick")
 
 
+def test_a_link_of_a_queue_leaves_room_for_the_others() -> None:
+    fair: FairQueue[str] = FairQueue(8)
+    slow, quick = (Lane("q", kind=kind, is_outside=True, leaves_room=True) for kind in ("slow", "quick"))
+    for number in range(8):
+        fair.put(f"slow-{number}", slow, 0.0)
+    assert [fair.take() is not None for _ in range(3)] == [True, True, False]
+    fair.put("quick", quick, 9.0)
+    assert fair.take() == ("q", "quick")
+
+
 def test_one_thread_does_everything_in_turn() -> None:
     fair: FairQueue[str] = FairQueue(1)
     sends = Lane("a", kind="send", is_outside=True)

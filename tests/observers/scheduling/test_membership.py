@@ -70,7 +70,7 @@ class TestOwner:
 
     def test_a_task_goes_to_those_that_do_it(self) -> None:
         members = [
-            member(1, roles=frozenset({"export"})),
+            member(1, roles=frozenset({"link"})),
             member(2, queues=frozenset({"other"})),
             member(3, report=MemberReport(lacking=frozenset({"q"}))),
             member(4),
@@ -84,10 +84,12 @@ class TestOwner:
         assert {owner(share, members) for share in shares} == {members[1].id}
         assert owner(TaskId("exporter", "other", 0), members) is None
 
-    def test_one_role_of_a_queue_can_be_left_alone(self) -> None:
-        members = [member(1, report=MemberReport(lacking=frozenset({"export/q"}))), member(2)]
-        shares = [TaskId("export", "q", number) for number in range(20)]
+    def test_one_link_of_a_queue_can_be_left_alone(self) -> None:
+        members = [member(1, report=MemberReport(lacking=frozenset({"link/q/3"}))), member(2)]
+        shares = [TaskId.of_link("q", 3, number) for number in range(9)]
         assert {owner(share, members) for share in shares} == {members[1].id}
+        others = {owner(TaskId.of_link("q", 4, number), members) for number in range(9)}
+        assert others == {each.id for each in members}
         assert owner(TaskId("combine", "q", 0), members[:1]) == members[0].id
 
     @pytest.mark.parametrize("kind", ["trim", "expiry", "settle", "combine"])
@@ -103,7 +105,7 @@ class TestOwner:
         paused = [member(1, report=MemberReport(lacking=frozenset({"q"})))]
         assert owner(TaskId("combine", "q", 0), paused) is None
         assert owner(TaskId("limit", "q", 0), paused) == paused[0].id
-        assert owner(TaskId("limit", "q", 0), [member(1, roles=frozenset({"export"}))]) is None
+        assert owner(TaskId("limit", "q", 0), [member(1, roles=frozenset({"link"}))]) is None
 
     def test_a_worker_that_is_stuck_in_a_task_loses_it_to_the_next_in_order(self) -> None:
         members = [member(number) for number in range(4)]
@@ -211,13 +213,13 @@ class TestMembership:
         assert ids(db) == [first.id]
 
     def test_what_a_worker_says_of_itself_is_read_by_the_others(self, db: Any) -> None:
-        worker = Membership(db, ["export"], ["a", "b"])
+        worker = Membership(db, ["link"], ["a", "b"])
         report = MemberReport(
-            frozenset({"a"}), frozenset({"export/b/1"}), frozenset({"c"}), {"totals": {"passes": 3}}
+            frozenset({"a"}), frozenset({"link/b/1"}), frozenset({"c"}), {"totals": {"passes": 3}}
         )
         worker.beat(report)
         (found,) = transact(db, lambda tr: read_members(tr.snapshot))
-        assert (found.roles, found.queues) == (frozenset({"export"}), frozenset({"a", "b"}))
+        assert (found.roles, found.queues) == (frozenset({"link"}), frozenset({"a", "b"}))
         assert found.report == report
 
     def test_a_task_of_a_kind_that_others_do_not_announce_is_done_here(self, db: Any) -> None:
@@ -237,9 +239,9 @@ class TestMembership:
         assert not all(trimming)  # shared with the one that announces it
 
     def test_a_worker_announces_the_kinds_of_its_roles(self, db: Any) -> None:
-        Membership(db, ["export", "measure"]).beat(MemberReport())
+        Membership(db, ["link", "measure"]).beat(MemberReport())
         (found,) = transact(db, lambda tr: read_members(tr.snapshot))
-        assert found.kinds == {"export", "exporter", "measure"}
+        assert found.kinds == {"link", "exporter", "measure"}
 
     def test_one_that_cannot_say_all_that_it_leaves_alone_does_nothing(self, db: Any) -> None:
         first, second = Membership(db), Membership(db)

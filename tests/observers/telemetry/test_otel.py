@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeVar
@@ -24,8 +24,7 @@ from prometheus_client import CollectorRegistry
 
 import cq
 import cq.aio
-from cq.observers.export.batch import ExportBatch
-from cq.observers.export.queue import ExportQueue
+from cq.links import Changes, ExportQueue
 from cq.observers.telemetry.bus import Event, during, emit, surround
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.instruments import Instruments
@@ -60,14 +59,16 @@ class Collected:
         return [each for each in self._exporter.get_finished_spans() if name in ("", each.name)]
 
     def values(self) -> dict[tuple[str, str], Any]:
-        """{(metric, queue): value}; a histogram's is its number of values, their sum and its bounds."""
+        """{(metric, labels): value}; a histogram's is its number of values, their sum and its bounds."""
         found: dict[tuple[str, str], Any] = {}
         data = self._reader.get_metrics_data()
         scopes = [scope for each in data.resource_metrics for scope in each.scope_metrics] if data else []
         for metric in (metric for scope in scopes for metric in scope.metrics):
             for point in metric.data.data_points:
                 attributes = dict(point.attributes or {})
-                queue = str(attributes.pop("queue", ""))
+                queue = labelled(
+                    {each: attributes.pop(each) for each in ("queue", "link") if each in attributes}
+                )
                 assert attributes == {}, metric.name
                 if isinstance(point, HistogramDataPoint):
                     found[metric.name, queue] = (point.count, point.sum, tuple(point.explicit_bounds))
@@ -84,6 +85,11 @@ def collected() -> Iterator[Collected]:
     end = instrument(found.tracers, found.meters)
     yield found
     end()
+
+
+def labelled(labels: Mapping[str, object]) -> str:
+    """The queue in the labels of a value, or the queue and the link."""
+    return " ".join(str(labels[each]) for each in ("queue", "link") if each in labels)
 
 
 def event_of(name: str, **fields: Any) -> Event:
@@ -132,7 +138,7 @@ class TestSpans:
         tracer = collected.tracers.get_tracer("shop")
 
         @app.exporter(name)
-        def send(batch: ExportBatch) -> None:
+        def send(batch: Changes) -> None:
             with tracer.start_as_current_span("send"):
                 if fails:
                     fails.pop()
@@ -142,7 +148,7 @@ class TestSpans:
         transact(db, lambda tr: ExportQueue(name).add(tr, "a", {"total": 12}))
         Worker(db, app, [name]).drain()
 
-        failed, done = collected.spans(f"export {name}")
+        failed, done = collected.spans(f"link {name}")
         inner = collected.spans("send")
         assert [each.parent for each in inner] == [failed.context, done.context]
         assert (failed.status.status_code, done.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
@@ -151,7 +157,7 @@ class TestSpans:
         assert failed.attributes["error.type"] == "ConnectionError"
         assert "error.type" not in done.attributes
         assert done.attributes["messaging.batch.message_count"] == 1
-        assert done.attributes["messaging.operation.name"] == "export"
+        assert done.attributes["messaging.operation.name"] == "link"
 
     def test_a_failed_step_is_a_span_with_the_error(self, collected: Collected) -> None:
         emit(
@@ -181,8 +187,8 @@ class TestSpans:
     def test_an_ended_instrumentation_makes_none(self) -> None:
         found = Collected()
         instrument(found.tracers, found.meters)()
-        with during("export_done", queue="words", bucket=0):
-            emit("export_done", queue="words", bucket=0, entries=1, seconds=0.1)
+        with during("link_done", queue="words", link="report", bucket=0):
+            emit("link_done", queue="words", link="report", bucket=0, entries=1, seconds=0.1)
         assert found.spans() == []
         assert found.values() == {}
 
@@ -192,11 +198,11 @@ class TestSpans:
 
         end = surround(fail)
         ran = []
-        with during("export_done", queue="words", bucket=0):
+        with during("link_done", queue="words", link="report", bucket=0):
             ran.append(True)
         end()
         assert ran
-        assert caplog.messages == ["a context failed for the event export_done"]
+        assert caplog.messages == ["a context failed for the event link_done"]
 
 
 class TestInstruments:
@@ -207,13 +213,13 @@ class TestInstruments:
         outputs = Metrics(registry), Instruments(found.meters.get_meter("cq"))
         for name, kind in EVENTS.items():
             for queue in ("words", "words", "views"):
-                fields = {"queue": queue} if "queue" in kind.fields else {}
+                fields = {each: queue for each in ("queue", "link") if each in kind.fields}
                 for output in outputs:
                     output(event_of(name, **fields))
 
         served: dict[tuple[str, str], Any] = {}
         for sample in (sample for family in registry.collect() for sample in family.samples):
-            queue = sample.labels.get("queue", "")
+            queue = labelled(sample.labels)
             if sample.name.endswith("_count"):
                 served[sample.name.removesuffix("_count"), queue] = sample.value
             elif not sample.name.endswith(("_created", "_bucket", "_sum")):
@@ -224,7 +230,11 @@ class TestInstruments:
         assert {key: value[0] if isinstance(value, tuple) else value for key, value in sent.items()} == served
         assert {name for name, _ in sent} == {
             metric.name for kind in EVENTS.values() for metric in kind.metrics
-        } - {metric.name for metric in EVENTS["queue_handed_over"].metrics}
+        } - {
+            metric.name
+            for event in ("queue_handed_over", "link_handed_over")
+            for metric in EVENTS[event].metrics
+        }
 
     def test_gauges_go_when_another_worker_measures(self, collected: Collected) -> None:
         emit("queue_measured", **event_of("queue_measured", queue="words", oldest=1.5).fields)

@@ -14,7 +14,7 @@ import pytest
 
 import cq
 from cq.config.queue import MAX_BUCKETS
-from cq.observers.export.batch import ExportBatch
+from cq.links import Changes, ExportQueue
 from cq.observers.scheduling.members import MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.bus import Event, emit, subscribe
@@ -188,23 +188,23 @@ class TestWorker:
             assert (taken["task"], taken["worker"]) == (f"bucket 0 of queue {name!r}", hangs.id.hex())
             hangs.leave(1.0)
 
-    def test_exports_and_clouds_are_told(self, db: Any, name: str, events: Events) -> None:
+    def test_links_and_clouds_are_told(self, db: Any, name: str, events: Events) -> None:
         app, fails = cq.App(), [True]
 
         @app.exporter(name)
-        def send(batch: ExportBatch) -> None:
+        def send(batch: Changes) -> None:
             if fails:
                 fails.pop()
                 raise RuntimeError("not now")
 
         config = configured(db, name)
         put_built_in(db, config, cq.observers.top.index.top(10))
-        exports = cq.observers.export.queue.ExportQueue(name)
+        exports = ExportQueue(name)
         with running(Worker(db, app, [name])):
             transact(db, lambda tr: exports.add(tr, "a", {"total": 12}))
             add(db, name, {"a": 1})
-            assert "not now" in events.wait_for("export_failed", queue=name)["error"]
-            assert events.wait_for("export_done", queue=name)["entries"] == 1
+            assert "not now" in events.wait_for("link_failed", queue=name)["error"]
+            assert events.wait_for("link_done", queue=name)["entries"] == 1
             assert events.wait_for("cloud_published", queue=name)["version"] == 1
 
     def test_conflicts_of_passes_are_counted(self, db: Any, name: str) -> None:

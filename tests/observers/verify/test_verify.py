@@ -1,4 +1,4 @@
-"""`cq verify` of what observers keep: damage to a top, its clouds and an export is found, named and mended."""
+"""`cq verify` of what observers keep: damage to a top, its clouds and a link is found, named and mended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.keys import QueueKeys
-from cq.keys.export import ExportKeys, first_sequence
+from cq.keys.link import LinkKeys, first_sequence
 from cq.keys.top import CloudKeys, TopKeys
 from cq.observers.builtin import FACTORIES
-from cq.observers.export.queue import BUCKETS, ExportQueue
-from cq.observers.export.state import Control
+from cq.observers.links.queue import BUCKETS, ExportQueue
+from cq.observers.links.state import Control
 from cq.observers.top import cloud
 from cq.observers.top.cloud import CloudHead, CloudReader
 from cq.observers.top.index import top
@@ -33,9 +33,9 @@ from cq.verify.kinds import KINDS
 from cq.verify.piece import Difference
 from cq.verify.verification import Verification
 from tests.helpers import Writes, add, put, stored
-from tests.observers.export.exporthelpers import entries_aside
-from tests.observers.sql.sqlhelpers import configure as configure_export
-from tests.observers.sql.sqlhelpers import sql, table_of
+from tests.links.linkhelpers import entries_aside
+from tests.links.sqlhelpers import configure as configure_table
+from tests.links.sqlhelpers import sql, table_of
 
 VALUES = {f"k{number}": number for number in range(1, 41)}
 
@@ -205,7 +205,7 @@ def test_groups_and_scores_of_an_application(db: Any, name: str) -> None:
     assert topped.found() == []
     without = verification(db, name)
     assert list(without.run()) == []
-    assert "start this process with --app" in without.notes[0]
+    assert "start it with --app" in without.notes[0]
     entry = topped.top.entries("of 1") + descending(-7) + b"k7"
     put(db, {entry: None, topped.top.count("of 1"): None})
 
@@ -279,22 +279,25 @@ def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
     assert pieces >= after
 
 
-# Exports
+# Links
 
 
 @pytest.fixture
-def exported(db: Any, name: str, sqlite_url: str) -> ExportKeys:
-    """The keys of the export queue of a queue whose values are exported, and of which changes wait to be."""
-    configure_export(db, name, buckets=4)
+def linked(db: Any, name: str, sqlite_url: str) -> LinkKeys:
+    """The keys of a link to a table, which has queued entries."""
+    configure_table(db, name, buckets=4)
     add(db, name, VALUES)
     drain(db, name)
     transact(
-        db, lambda tr: ExportQueue(name, generation=1).add_many(tr, [("k1", 1), ("k2", "x" * 200_000)][:1])
+        db,
+        lambda tr: ExportQueue(name, link="export", generation=1).add_many(
+            tr, [("k1", 1), ("k2", "x" * 200_000)][:1]
+        ),
     )
-    return ExportKeys(name)
+    return LinkKeys(name, "export")
 
 
-def row_key(keys: ExportKeys, db: Any) -> bytes:
+def row_key(keys: LinkKeys, db: Any) -> bytes:
     return stored(db, keys.all_rows())[0][0]
 
 
@@ -306,94 +309,94 @@ def sequence(version: int) -> bytes:
     return first_sequence(1)[:4] + version.to_bytes(8, "big") + bytes(10)
 
 
-def waiting(keys: ExportKeys, row: bytes) -> Writes:
+def waiting(keys: LinkKeys, row: bytes) -> Writes:
     """A row of a bucket that has a notification."""
     return {keys.row(1, sequence(1)): row, keys.notification(1): bytes(10)}
 
 
-EXPORTS: dict[str, tuple[str, Callable[[ExportKeys, bytes], Writes]]] = {
+LINKS: dict[str, tuple[str, Callable[[LinkKeys, bytes], Writes]]] = {
     "a row that is no CBOR": (
-        "export-row",
+        "link-row",
         lambda e, key: waiting(e, b"\x00\xff"),
     ),
     "a row of no kind": (
-        "export-row",
+        "link-row",
         lambda e, key: waiting(e, b"?"),
     ),
     "a piece without the last one": (
-        "export-row",
+        "link-row",
         lambda e, key: waiting(e, b"\x01abc"),
     ),
     "a last piece without the first one": (
-        "export-row",
+        "link-row",
         lambda e, key: waiting(e, b"\x02abc"),
     ),
-    "a row from the future": ("export-row", lambda e, key: {e.row(1, sequence(1 << 62)): entry_row("k1", 1)}),
+    "a row from the future": ("link-row", lambda e, key: {e.row(1, sequence(1 << 62)): entry_row("k1", 1)}),
     "a row of a bucket that there is not": (
-        "export-row",
+        "link-row",
         lambda e, key: {e.row(BUCKETS, sequence(1)): entry_row("k1", 1)},
     ),
-    "a row under a key too short": ("export-row", lambda e, key: {key[:-1]: entry_row("k1", 1)}),
+    "a row under a key too short": ("link-row", lambda e, key: {key[:-1]: entry_row("k1", 1)}),
     "a row in another bucket": (
-        "export-row",
+        "link-row",
         lambda e, key: {
             e.row((bucket_of(codec.encode("k1"), BUCKETS) + 1) % BUCKETS, sequence(1)): entry_row("k1", 1),
             e.notification((bucket_of(codec.encode("k1"), BUCKETS) + 1) % BUCKETS): bytes(10),
         },
     ),
     "rows without a notification": (
-        "export-notification",
+        "link-notification",
         lambda e, key: {e.notification(bucket_of(codec.encode("k1"), BUCKETS)): None},
     ),
     "a notification of a bucket that there is not": (
-        "export-notification",
+        "link-notification",
         lambda e, key: {e.notification(BUCKETS): bytes(10)},
     ),
-    "a state that cannot be read": ("export-state", lambda e, key: {e.state(1): b"\xff"}),
+    "a state that cannot be read": ("link-state", lambda e, key: {e.state(1): b"\xff"}),
     "a state of a bucket that there is not": (
-        "export-state",
+        "link-state",
         lambda e, key: {e.state(BUCKETS): codec.encode([0, b""])},
     ),
-    "a control that cannot be read": ("export-state", lambda e, key: {e.control: b"\xff"}),
+    "a control that cannot be read": ("link-state", lambda e, key: {e.control: b"\xff"}),
     "a control under a key too long": (
-        "export-state",
+        "link-state",
         lambda e, key: {e.control + b"x": Control().to_bytes()},
     ),
     "a failure that cannot be read": (
-        "export-state",
+        "link-state",
         lambda e, key: {e.failure(1): codec.encode(["an error"])},
     ),
-    "a failure of the whole that cannot be read": ("export-state", lambda e, key: {e.failure(None): b"\xff"}),
-    "a reason that cannot be read": ("export-state", lambda e, key: {e.stopped: codec.encode("why")}),
-    "a keeper's notification that is no versionstamp": ("export-state", lambda e, key: {e.keeper: b"x"}),
+    "a failure of the whole that cannot be read": ("link-state", lambda e, key: {e.failure(None): b"\xff"}),
+    "a reason that cannot be read": ("link-state", lambda e, key: {e.stopped: codec.encode("why")}),
+    "a keeper's notification that is no versionstamp": ("link-state", lambda e, key: {e.keeper: b"x"}),
     "an entry set aside that cannot be read": (
-        "export-aside",
+        "link-aside",
         lambda e, key: {e.aside_piece(1, sequence(1), 0): b"\xff"},
     ),
     "a piece set aside without the first one": (
-        "export-aside",
+        "link-aside",
         lambda e, key: {e.aside_piece(1, sequence(1), 1): b"x"},
     ),
     "an entry set aside under a key too short": (
-        "export-aside",
+        "link-aside",
         lambda e, key: {e.aside_piece(1, sequence(1), 1)[:-1]: b"x"},
     ),
-    "what no export queue has": ("unknown-key", lambda e, key: {e.prefix + b"?": b""}),
+    "what no link has": ("unknown-key", lambda e, key: {e.prefix + b"?": b""}),
 }
 
 
-@pytest.mark.parametrize(("kind", "damage"), EXPORTS.values(), ids=EXPORTS)
-def test_damage_to_an_export_queue_is_named_and_mended(
+@pytest.mark.parametrize(("kind", "damage"), LINKS.values(), ids=LINKS)
+def test_damage_to_a_link_is_named_and_mended(
     db: Any,
     name: str,
-    exported: ExportKeys,
+    linked: LinkKeys,
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
-    damage: Callable[[ExportKeys, bytes], Writes],
+    damage: Callable[[LinkKeys, bytes], Writes],
 ) -> None:
     monkeypatch.delenv("CQ_REPORTING_URL")
     assert found_in(db, name) == []
-    put(db, damage(exported, row_key(exported, db)))
+    put(db, damage(linked, row_key(linked, db)))
 
     found = found_in(db, name)
 
@@ -403,41 +406,44 @@ def test_damage_to_an_export_queue_is_named_and_mended(
     assert found_in(db, name) == [each for each in found if not each.repairable]
 
 
-def test_a_row_of_an_export_queue_that_cannot_be_read_is_kept(
-    db: Any, name: str, exported: ExportKeys
-) -> None:
-    put(db, {exported.row(1, sequence(1)): b"\x01abc", exported.notification(1): bytes(10)})
+def test_a_row_of_a_link_that_cannot_be_read_is_kept(db: Any, name: str, linked: LinkKeys) -> None:
+    put(db, {linked.row(1, sequence(1)): b"\x01abc", linked.notification(1): bytes(10)})
 
     found_in(db, name, repair=True)
 
-    (kept,) = entries_aside(db, name)
+    (kept,) = entries_aside(db, name, "export")
     assert (kept.bucket, kept.encoded_key, kept.value) == (1, None, b"\x01abc")
     drain(db, name)
-    assert len(entries_aside(db, name)) == 1
+    assert len(entries_aside(db, name, "export")) == 1
 
 
-def test_entries_in_several_rows_are_in_order(db: Any, name: str, exported: ExportKeys) -> None:
+def test_entries_in_several_rows_are_in_order(db: Any, name: str, linked: LinkKeys) -> None:
     big = "x" * 99_000
-    transact(db, lambda tr: ExportQueue(name).add_many(tr, [(("a" * 7_000), big), ("b", 1)]))
+    transact(
+        db,
+        lambda tr: ExportQueue(name, link="export", generation=1).add_many(
+            tr, [(("a" * 7_000), big), ("b", 1)]
+        ),
+    )
 
     assert found_in(db, name, wait_seconds=0) == []
 
 
-def test_a_table_that_differs_is_named_and_exported_anew(
+def test_a_table_that_differs_is_named_and_sent_again(
     db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export = configure_export(db, name, buckets=4)
+    link = configure_table(db, name, buckets=4)
     add(db, name, VALUES)
     drain(db, name)
     assert found_in(db, name) == []
-    sql(export, "UPDATE report SET value = 99 WHERE key = 'k7'")
-    sql(export, "DELETE FROM report WHERE key = 'k8'")
+    sql(link, "UPDATE report SET value = 99 WHERE key = 'k7'")
+    sql(link, "DELETE FROM report WHERE key = 'k8'")
 
     found = list(verification(db, name).run())
 
     assert sorted((each.kind, each.key, each.repairable, each.repaired) for each in found) == [
-        ("export-table", "k7", True, False),
-        ("export-table", "k8", True, False),
+        ("link-table", "k7", True, False),
+        ("link-table", "k8", True, False),
     ]
     monkeypatch.setenv("CQ_ANOTHER", sqlite_url)
     monkeypatch.delenv("CQ_REPORTING_URL")
@@ -452,11 +458,11 @@ def test_a_table_that_differs_is_named_and_exported_anew(
     assert "is still being filled with all values" in filling.notes[0]
     drain(db, name)
     assert list(verification(db, name).run()) == []
-    assert table_of(export) == sorted(VALUES.items())
+    assert table_of(link) == sorted(VALUES.items())
     assert_drained(db, name)
 
 
 def test_every_kind_is_tried() -> None:
-    tried = {kind for kind, _ in [*TOPS.values(), *EXPORTS.values()]} | {"export-table"}
+    tried = {kind for kind, _ in [*TOPS.values(), *LINKS.values()]} | {"link-table"}
 
-    assert {kind for kind in KINDS if kind.startswith(("top", "cloud", "export"))} == tried - {"unknown-key"}
+    assert {kind for kind in KINDS if kind.startswith(("top", "cloud", "link"))} == tried - {"unknown-key"}

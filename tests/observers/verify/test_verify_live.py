@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 import cq
+from cq import links
 from cq.app import App
 from cq.config.queue import read_config
 from cq.observers.builtin import observer_tasks
-from cq.observers.export.queue import ExportQueue
-from cq.observers.export.spec import export_spec
-from cq.observers.sql.check import init
-from cq.observers.sql.configured import find_export
+from cq.observers.links.queue import ExportQueue
+from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top
 from cq.observers.verify import top as verifytop
-from cq.observers.verify.export import check_export
+from cq.observers.verify.link import check_link
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import drain
@@ -30,14 +29,14 @@ from tests.busy import busy
 def test_what_observers_keep_has_no_differences_while_they_are_told(
     db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Top with ranks and groups, clouds that are published, and an export: also while they are built anew."""
+    """Top with ranks and groups, clouds that are published, and a link: also while they are built anew."""
     random.seed(0)
     app = App()
     ranked = top(5, every=0, ranks=True, group=lambda key, value: f"of {len(key)}")
-    app.queue(name, observers=[ranked, export_spec("report")])
+    app.queue(name, observers=[ranked, links.table("report")])
     app.configure(db, name, buckets=3)
-    reporting = find_export(db, name)
-    init(reporting.reporting, reporting.definition)
+    with opened_link(db, name) as link:
+        link.target.create()
     monkeypatch.setattr(verifytop, "_COUNTED", 20)
 
     with busy(db, name, app, lambda: run_tasks(db, name)) as found:
@@ -55,7 +54,6 @@ def test_what_observers_keep_has_no_differences_while_they_are_told(
     last = verification(db, name, app=app)
     assert list(last.run()) == []
     assert last.notes == []
-    reporting.reporting.close()
 
 
 def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) -> None:
@@ -68,7 +66,7 @@ def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) ->
         assert added < 100
         transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
 
-    rows = every_row({**PARTS, "e": [RowCheck("unknown-key", check_export, None)]})
+    rows = every_row({**PARTS, "e": [RowCheck("unknown-key", check_link, None)]})
     found = Verification(db, name, {"rows": rows})
     found.rows, found.progress = 1, add
     add(found)
@@ -76,10 +74,10 @@ def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) ->
 
 
 def run_tasks(db: Any, name: str) -> None:
-    """What a worker does for a queue's observers: publish and export."""
+    """What a worker does for a queue's observers: publish and send."""
     config = transact(db, lambda tr: read_config(tr.snapshot, name))
-    for tasks in observer_tasks(db, config).values():
-        for task in tasks:
+    for _, tasks in observer_tasks(db, config):
+        for _, task in tasks:
             while task.run() == 0.0:
                 pass
             task.end()

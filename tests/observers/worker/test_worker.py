@@ -14,15 +14,13 @@ from typing import Any
 import pytest
 
 import cq
-from cq import runtime
+from cq import links, runtime
 from cq.admin.backfill import is_settled
 from cq.config.flags import Flags, read_flags
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.observers.export.batch import ExportBatch
-from cq.observers.export.queue import ExportQueue
-from cq.observers.export.spec import export_spec
-from cq.observers.export.task import ExportTask
+from cq.observers.links.queue import ExportQueue
+from cq.observers.links.task import LinkTask
 from cq.observers.scheduling import notifications
 from cq.observers.scheduling.fair_queue import Lane
 from cq.observers.scheduling.members import MemberReport
@@ -41,6 +39,8 @@ from cq.store import is_local
 from cq.store.transact import transact
 from tests.faults import TIMED_OUT, FailedCalls, error_class
 from tests.helpers import add, aside, code_of, event_of, nothing_queued
+from tests.links.sqlhelpers import configure as configure_table
+from tests.links.sqlhelpers import table_of
 from tests.observers.worker.workerhelpers import SECONDS, Told, running, told_app
 
 
@@ -86,7 +86,7 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
     def load() -> CombineTask:
         work.load()[1].cancel()
         (task,) = (job.task for job in work.jobs if isinstance(job.task, CombineTask))
-        task.enter()
+        task.enter(b"")
         return task
 
     first = load()
@@ -109,7 +109,7 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
     second.run()
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2}
     second.end()
-    second.enter()
+    second.enter(b"")
     add(db, name, {"a": 1})
     second.run()
     assert second.bucket.cache.is_valid(transact(db, lambda tr: read_token(tr, name)))
@@ -314,11 +314,11 @@ def test_a_drain_fails_if_the_store_fails_again_and_again_for_an_export(
     app.exporter(name)(lambda batch: None)
     transact(db, lambda tr: ExportQueue(name).add(tr, "a", 1))
 
-    def fail(_: ExportTask) -> float:
+    def fail(_: LinkTask) -> float:
         raise error_class(db)(1510)
 
     with monkeypatch.context() as context:
-        context.setattr(ExportTask, "run", fail)
+        context.setattr(LinkTask, "run", fail)
         with pytest.raises(error_class(db), match="1510"):
             Worker(db, app, [name]).drain()
     Worker(db, app, [name]).drain()
@@ -385,7 +385,7 @@ class TestApp:
         app, told, seen = cq.App(), threading.Event(), list[tuple[Any, Any]]()
 
         @app.exporter(name)
-        def send(batch: ExportBatch) -> None:
+        def send(batch: links.Changes) -> None:
             seen.extend((entry.key, entry.value) for entry in batch)
             told.set()
 
@@ -399,16 +399,16 @@ class TestApp:
         Worker(db, app, [name]).drain()
         assert seen == [("a", {"total": 12}), ("b", None)]
 
-    def test_an_exporter_beside_a_configured_export_is_left_out(
-        self, db: Any, name: str, caplog: pytest.LogCaptureFixture
+    def test_an_exporter_and_a_link_of_one_queue_are_independent(
+        self, db: Any, name: str, sqlite_url: str
     ) -> None:
-        app = cq.App()
-        app.exporter(name)(lambda batch: pytest.fail("it is not its turn"))
-        cq.configure(db, name, observers=[export_spec("report")])
+        app, seen = cq.App(), list[Any]()
+        app.exporter(name)(lambda batch: seen.extend(entry.key for entry in batch))
+        link = configure_table(db, name)
         add(db, name, {"a": 1})
-        with caplog.at_level(logging.WARNING, "cq.worker"):
-            Worker(db, app, [name], roles=["combine", "export"]).drain()
-        assert any("the application's exporter is not used" in line for line in caplog.messages)
+        transact(db, lambda tr: ExportQueue(name).add(tr, "b", 1))
+        Worker(db, app, [name], roles=["combine", "link"]).drain()
+        assert (seen, table_of(link)) == (["b"], [("a", 1)])
 
 
 class TestSharing:
@@ -510,7 +510,7 @@ class TestAbility:
         app, seen, changed = cq.App(), set[str](), threading.Condition()
 
         @app.exporter(name)
-        def send(batch: ExportBatch) -> None:
+        def send(batch: links.Changes) -> None:
             with changed:
                 seen.update(entry.key for entry in batch)
                 changed.notify_all()
@@ -528,10 +528,10 @@ class TestAbility:
         monkeypatch.setattr("cq.observers.scheduling.takeover.MANY_FAILURES", 1)
         seen, changed = set[str](), threading.Condition()
 
-        def fail(batch: ExportBatch) -> None:
+        def fail(batch: links.Changes) -> None:
             raise ConnectionError("not from here")
 
-        def send(batch: ExportBatch) -> None:
+        def send(batch: links.Changes) -> None:
             with changed:
                 seen.update(entry.key for entry in batch)
                 changed.notify_all()
@@ -548,19 +548,19 @@ class TestAbility:
         ):
             assert changed.wait_for(lambda: seen == wanted, SECONDS)
 
-    def test_an_export_whose_columns_it_lacks_is_left_to_others(
+    def test_a_link_whose_columns_it_lacks_is_left_to_others(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("CQ_REPORTING_URL", "sqlite://")
-        cq.configure(db, name, observers=[export_spec("report", columns="not-declared@1")])
+        cq.configure(db, name, links=[links.table("report", columns="not-declared@1")])
         worker = Worker(db, queues=[name])
         worker._work.load()[1].cancel()
-        assert worker._report().lacking == {f"export/{name}"}
+        assert worker._report().lacking == {f"link/{name}/1"}
 
     def test_a_worker_that_does_not_combine_drains_the_rest(self, db: Any, name: str) -> None:
         cq.configure(db, name)
         add(db, name, {"a": 1})
-        Worker(db, queues=[name], roles=["export"]).drain()
+        Worker(db, queues=[name], roles=["link"]).drain()
         assert not nothing_queued(db, name)
 
 

@@ -33,7 +33,7 @@ from cq.store.embedded.client.writing import MUTATION_BYTES, TransactionWrites
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watch
-from cq.store.embedded.writes.changes import Changes
+from cq.store.embedded.writes.changes import CommitChanges
 from cq.store.embedded.writes.read_set import RANGE_BYTES
 
 
@@ -111,7 +111,7 @@ class Transaction(TransactionWrites):
         state.engine.committer.submit(request)
         return request
 
-    def _refuse_commit(self, changes: Changes) -> FDBError | None:
+    def _refuse_commit(self, changes: CommitChanges) -> FDBError | None:
         state = self._state
         if state.failure is not None:
             return FDBError(state.failure.code, state.failure.detail)
@@ -124,7 +124,7 @@ class Transaction(TransactionWrites):
         is_old = state.reads and seen is not None and seen.expired
         return FDBError(TRANSACTION_TOO_OLD) if is_old else None
 
-    def _exact_size(self, changes: Changes) -> int:
+    def _exact_size(self, changes: CommitChanges) -> int:
         """The size without values that later writes of the same transaction overwrote."""
         state = self._state
         if state.settings.ryw_disabled:
@@ -136,7 +136,7 @@ class Transaction(TransactionWrites):
         ranges = set(changes.write_ranges) | set(state.reads.ranges)
         return mutations + keys + sum(len(begin) + len(end) + RANGE_BYTES for begin, end in ranges)
 
-    def _make_request(self, changes: Changes) -> CommitRequest:
+    def _make_request(self, changes: CommitChanges) -> CommitRequest:
         state = self._state
         request = CommitRequest(state.engine.committer, changes, state.reads, state.total_size, self._finish)
         # A version set by the caller may be later than its snapshot: the version of the snapshot counts.

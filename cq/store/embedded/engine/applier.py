@@ -20,7 +20,7 @@ from cq.store.embedded.binding.atomic import (
     stamp_at,
 )
 from cq.store.embedded.binding.error import not_bytes
-from cq.store.embedded.writes.changes import CLEAR_RANGE, Changes, Mutation, StampedKey
+from cq.store.embedded.writes.changes import CLEAR_RANGE, CommitChanges, Mutation, StampedKey
 
 _FEW = 64
 _GET = "SELECT v FROM kv WHERE k = ?"
@@ -38,7 +38,7 @@ class Applier:
         self._connection = connection
         self._values: dict[bytes, bytes | None] = {}
 
-    def apply(self, changes: Changes, versionstamp: bytes) -> list[bytes]:
+    def apply(self, changes: CommitChanges, versionstamp: bytes) -> list[bytes]:
         """Apply one transaction; return its versionstamped keys."""
         stamped = self._mutate(changes.before_values(), versionstamp)
         values = self._values

@@ -44,7 +44,7 @@ from cq.store.embedded.file.file import log_identity, log_of
 from cq.store.embedded.file.lock_file import LockFile
 from cq.store.embedded.snapshots.latest_version import LatestVersion
 from cq.store.embedded.snapshots.snapshots import leak
-from cq.store.embedded.writes.changes import Changes
+from cq.store.embedded.writes.changes import CommitChanges
 from cq.store.embedded.writes.read_set import ReadSet
 
 GROUP_TRANSACTIONS = 500
@@ -65,7 +65,7 @@ _LOST = (
     "again; a process that has it open must not also open it by Python's sqlite3, and no program may remove its files"
 )
 
-_NO_CHANGES = Changes()
+_NO_CHANGES = CommitChanges()
 _NO_READS = ReadSet()
 
 
@@ -90,7 +90,7 @@ class CommitRequest(FutureVoid):
     def __init__(
         self,
         committer: Committer,
-        changes: Changes,
+        changes: CommitChanges,
         reads: ReadSet,
         size: int,
         done: Callable[[CommitRequest, FDBError | None], None],

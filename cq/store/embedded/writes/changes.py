@@ -93,7 +93,7 @@ class Pending:
         return stored
 
 
-class Changes:
+class CommitChanges:
     """The write conflicts and mutations of a commit. The order is `early`, `clears`, `values`, `pending`, `stamped`."""
 
     __slots__ = ("clears", "early", "pending", "stamped", "values", "write_keys", "write_ranges")

@@ -27,7 +27,7 @@ from cq.store.embedded.writes.changes import (
     CLEAR_RANGE,
     INDEPENDENT,
     STAMPED,
-    Changes,
+    CommitChanges,
     Pending,
     Stamped,
     StampedKey,
@@ -58,7 +58,7 @@ class Writes:
         self.pending: dict[bytes, Pending] = {}  # all other writes of single keys
         self.segments: Segments | None = None
         self.stamped: list[Stamped] = []  # later than all other writes, and not yet merged into them
-        self._changes = Changes()
+        self._changes = CommitChanges()
         self._no_conflict: set[bytes] = set()  # keys of `values` without a write conflict
         self._cleared_by_operation: set[bytes] = set()  # keys of `values` that an operation has cleared
         self._sorted: list[bytes] | None = None
@@ -287,7 +287,7 @@ class Writes:
 
     # Committing
 
-    def changes(self) -> Changes:
+    def changes(self) -> CommitChanges:
         """The changes for the commit. Shares the collections: the writes must not be used afterwards."""
         changes = self._changes
         changes.values, changes.pending, changes.stamped = self.values, self.pending, self.stamped

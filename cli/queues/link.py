@@ -1,0 +1,266 @@
+"""`cq link`: the links of queues to other systems: SQL tables, webhooks, topics of Kafka, queues of other stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import cq
+from cq.cli.queues.manage import Yes, confirm
+from cq.cli.queues.verify import AppLinkOptions, Wait, report
+from cq.cli.queues.waiting import report_unsent, reported_interrupt
+from cq.cli.shared.exit_status import DIFFERENT, FAILED
+from cq.cli.shared.help import CommandSet
+from cq.cli.shared.options import Options, Queue, argument
+from cq.cli.shared.output import as_word, note, quantity
+from cq.config.queue import QueueConfig, read_config
+from cq.encoding.json_values import to_json
+from cq.errors import NotInStore
+from cq.keys.link import APP, OUTBOX, LinkKeys
+from cq.observers.links.operate import OpenLink, set_paused
+from cq.observers.links.registry import find_link, link_keys, opened_link, opened_outbox, table_check
+from cq.observers.links.rows import decoded_keys
+from cq.observers.links.spec import link_name
+from cq.observers.links.state import entries_aside
+from cq.observers.links.target import LinkStopped
+from cq.observers.monitoring.link_status import LinkStatus, link_names, link_status
+from cq.observers.monitoring.store_overview import link_overview
+from cq.observers.verify.queue import WAIT_SECONDS
+from cq.plain_text import utc_time
+from cq.store import OpenDatabase
+from cq.store.transact import transact
+from cq.verify.verification import Verification
+
+if TYPE_CHECKING:
+    from cq.observers.links.outbox.operate import OpenOutbox
+
+commands = CommandSet("link", "Send changes of queues to SQL tables, webhooks, Kafka, stores.")
+
+Link = Annotated[
+    str | None, argument("LINK", "The name of the link, or outbox. Default: the queue's only link.")
+]
+
+
+@commands.command("list", examples=["cq link list", "cq link list words --json"])
+def show_list(
+    options: Options,
+    queue: Annotated[str | None, argument("QUEUE", "The queue. Default: all queues with links.")] = None,
+) -> None:
+    """List the links with their backlog, its age, and their errors.
+
+    States: `filling`: the target is receiving all values, or rows without a value are not yet deleted. `failing`:
+    workers try again. `stopped`: the operator must make a decision; the error describes the options. `paused`: by
+    `cq link pause`. `unreadable`: its stored data were not written by cq. With --json one line per link.
+    """
+    statuses = link_overview(options.read_store(), queue)
+    columns = [
+        "queue",
+        "link",
+        "target",
+        "waiting",
+        "rows",
+        "bytes",
+        "oldest",
+        "entries/s",
+        "set aside",
+        "state",
+    ]
+    options.print_list(
+        map(asdict, statuses),
+        columns,
+        map(_row, statuses),
+        right=columns[3:-1],
+        empty="no queue has a link: begin with `cq configure QUEUE --link NAME=KIND:TARGET`",
+    )
+    for each in [] if options.json else statuses:
+        if each.error:
+            since = "" if each.failing_since is None else f"failing since {utc_time(each.failing_since)}: "
+            note(f"{each.name}: {since}{each.error}")
+
+
+@commands.command("init", examples=["cq link init words", "cq link init words report"])
+def init(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
+    """Create what the target of a link lacks, and check it.
+
+    For SQL: the table of the queue, and two tables of cq. Existing tables are compared with the expected ones; a
+    difference is an error that names it. For a webhook, this sends signed requests without changes, to check that the
+    receiver accepts them. For Kafka, it checks that the topic exists; for a queue, the other store and its queue.
+    """
+    with _opened_link(queue, link, options, options.open_store) as opened:
+        created = opened.target.create()
+        try:
+            accepted = opened.check()
+        except LinkStopped as error:
+            raise LinkStopped(f"created {', '.join(created)}; {error}" if created else str(error)) from None
+    text = f"created {', '.join(created)}" if created else accepted
+    options.answer(text, queue=queue, link=opened.keys.link, created=created)
+
+
+@commands.command("check", examples=["cq link check words report"])
+def check(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
+    """Check that the target answers, and that both sides agree."""
+    with _opened(queue, link, options, options.read_store) as opened:
+        accepted = opened.check()
+    options.answer(accepted, queue=queue, link=opened.keys.link)
+
+
+@commands.command("verify", examples=["cq link verify words --json"])
+def verify(options: AppLinkOptions, queue: Queue, link: Link = None, wait: Wait = WAIT_SECONDS) -> None:
+    """Compare a link's table with the current values of the queue.
+
+    Both may be in use. Each difference is printed as a line; the exit status is then 4. The command waits for changes
+    that are not sent yet, unless the link is stopped: workers must be running. With --json one line per difference, and
+    one line of totals. cq cannot read what other targets keep.
+    """
+    with _opened_link(queue, link, options, options.read_store) as opened:
+        table = table_check(opened, 0.0)
+        table.wait(report_unsent(opened.db, LinkKeys(queue, opened.keys.link), wait))
+        with reported_interrupt("nothing was changed"):
+            found = Verification(opened.db, queue, {"table": table.run})
+            counts = report("cq link verify", found, options.json)
+    if counts["differences"]:
+        raise typer.Exit(DIFFERENT)
+    if table.undecided:
+        raise typer.Exit(FAILED)
+
+
+@commands.command("rebuild", examples=["cq link rebuild words report"])
+def rebuild(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
+    """Send all values again, and delete rows without a value.
+
+    Use it for a target that differs, was emptied or restored, or after a restore of the store. It takes over a table
+    that another link feeds. Workers do it while everything is in use; `cq link list` shows `filling` until it is done.
+    It also lets a stopped link continue.
+    """
+    with _opened_link(queue, link, options, options.open_store) as opened:
+        generation = opened.rebuild()
+    text = f"workers send all values of queue {queue!r} again: `cq link list {queue}` shows their progress"
+    options.answer(text, queue=queue, link=opened.keys.link, generation=generation)
+
+
+@commands.command("rebase", examples=["cq link rebase words report"])
+def rebase(options: AppLinkOptions, queue: Queue, link: Link = None) -> None:
+    """Continue a link from the current state of the store.
+
+    Use it only if both sides agree, for example after a restore from backups of the same moment. No value is sent
+    again: rows that a table lacks stay missing. For a target that has refused changes, use it once the cause is
+    repaired: the queued changes follow. The outbox of a queue is its link `outbox`: workers then add each row that the
+    table has now.
+    """
+    with _opened(queue, link, options, options.open_store) as opened:
+        is_changed = opened.rebase()
+    text = f"link {opened.keys.link!r} of queue {queue!r} continues from the current state"
+    options.answer(
+        text if is_changed else "both databases agree: nothing is changed",
+        queue=queue,
+        link=opened.keys.link,
+        rebased=bool(is_changed),
+    )
+
+
+@commands.command("pause", examples=["cq link pause words report"])
+def pause(options: Options, queue: Queue, link: Link = None) -> None:
+    """Stop a link from sending its changes; they stay queued.
+
+    A batch under way ends. The link `outbox` stops adding the rows of the queue's outbox.
+    """
+    _set_paused(options, queue, link, paused=True)
+
+
+@commands.command("resume", examples=["cq link resume words report"])
+def resume(options: Options, queue: Queue, link: Link = None) -> None:
+    """Let workers continue a paused link or outbox."""
+    _set_paused(options, queue, link, paused=False)
+
+
+@commands.command("remove", examples=["cq link remove words report"])
+def remove(options: Options, queue: Queue, link: Link = None, yes: Yes = False) -> None:
+    """Remove a link with its queued changes.
+
+    What its target has stays. `cq outbox remove` removes an outbox.
+    """
+    db = options.open_store()
+    observer = find_link(_config(db, queue), link)
+    name = link_name(observer.name)
+    rows = sum(each.rows for each in link_status(db, queue) if each.link == name)
+    if rows:
+        confirm(f"link {name!r} has {quantity(rows, 'row')} of changes that are not sent. Go on?", yes)
+    cq.remove_observer(db, queue, observer.name)
+    options.answer(f"queue {queue!r} has no link {name!r} any more", queue=queue, link=name)
+
+
+@commands.command("aside", examples=["cq link aside words --json"])
+def aside(options: Options, queue: Queue, link: Link = None) -> None:
+    """List the entries that could not be sent, with the error.
+
+    After you have repaired the cause, `cq link rebuild` sends the current values, and drops these entries. With --json
+    one line per entry.
+    """
+    db = options.read_store()
+    names = [each.link for each in transact(db, lambda tr: link_names(tr, queue))]
+    if names != [APP] or link is not None:  # else an export queue of the application
+        link = link_name(find_link(_config(db, queue), link).name)
+    rows = [
+        (None if each.encoded_key is None else decoded_keys([each.encoded_key])[0], each.value, each.error)
+        for each in entries_aside(db, LinkKeys(queue, link or APP))
+    ]
+    columns = ["key", "value", "error"]
+    options.print_list(
+        (dict(zip(columns, map(to_json, row), strict=True)) for row in rows),
+        columns,
+        ([as_word(key), as_word(value), error] for key, value, error in rows),
+        empty=f"nothing is set aside in link {link or APP!r} of queue {queue!r}",
+    )
+
+
+def _opened_link(
+    queue: str, link: str | None, options: AppLinkOptions, opener: Callable[[], OpenDatabase]
+) -> AbstractContextManager[OpenLink]:
+    """The link; closes the connections to its target at exit."""
+    if link == OUTBOX:
+        raise NotInStore(
+            f"the outbox of queue {queue!r} sends nothing: `cq outbox --help` lists what can be done"
+        )
+    app = options.load_app()  # its code declares targets, and columns of tables
+    return opened_link(opener(), queue, link, app=app, url_env=options.url_env)
+
+
+def _opened(
+    queue: str, link: str | None, options: AppLinkOptions, opener: Callable[[], OpenDatabase]
+) -> AbstractContextManager[OpenLink | OpenOutbox]:
+    """The link or the outbox; closes the connections to the other system at exit."""
+    if link == OUTBOX:
+        return opened_outbox(opener(), queue, url_env=options.url_env)
+    return _opened_link(queue, link, options, opener)
+
+
+def _config(db: OpenDatabase, queue: str) -> QueueConfig:
+    return transact(db, lambda tr: read_config(tr.snapshot, queue))
+
+
+def _set_paused(options: Options, queue: str, link: str | None, *, paused: bool) -> None:
+    db = options.open_store()
+    keys = link_keys(db, queue, link)
+    set_paused(db, keys, paused=paused)
+    text = f"link {keys.link!r} of queue {queue!r} is {'paused' if paused else 'active'}"
+    options.answer(text, queue=queue, link=keys.link, paused=paused)
+
+
+def _row(each: LinkStatus) -> list[object]:
+    about = "" if each.exact else "about "
+    return [
+        each.queue,
+        each.link,
+        each.target or "-",
+        f"{each.waiting_buckets} of {each.buckets}",
+        f"{about}{each.rows:,}",
+        f"{about}{each.bytes:,}",
+        "-" if each.oldest_seconds is None else f"{each.oldest_seconds:,.1f} s",
+        f"{each.entries_per_second:,.1f}",
+        f"{each.aside:,}",
+        each.state,
+    ]

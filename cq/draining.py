@@ -1,0 +1,152 @@
+"""`drain`: the work of workers in the calling thread, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from cq import runtime
+from cq.admin.backfill import publish_generations
+from cq.admin.rebucket import finish_rebucket
+from cq.app import App, QueueCode
+from cq.bucket.pass_runner import PassRunner
+from cq.config.flags import read_flags
+from cq.config.queue import QueueConfig, queue_names, read_config, with_levels
+from cq.errors import ConfigurationError, QueueNotConfigured
+from cq.keys import QueueKeys
+from cq.observers.builtin import FACTORIES, observer_tasks
+from cq.observers.links.task import exporter_tasks
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
+from cq.observers.tasks.timed import ExpiryTask
+from cq.observers.top import index
+from cq.queue.combine_queue import CombineQueue
+from cq.queue.rows import notified
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+ROUNDS: Final = 1_000
+"""Limit of the rounds of `drain`: in each round, observers may add to queues again."""
+
+
+def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> None:
+    """Do all work of workers: expire keys and slices of windows, combine, call observers, publish clouds and export.
+
+    It runs in the calling thread, in the same order each time, and without pauses. It does not retry a failed export,
+    and it sets updates aside as a worker does. `assert_drained` checks that neither has happened.
+
+    Args:
+        db: a database of either store.
+        queues: the queues, which include their levels and windows; default: all queues of the store. Use the
+            default if observers add to queues.
+        app: the application's combiners, observers and exporters.
+
+    Raises:
+        QueueNotConfigured: a given queue does not exist.
+        ConfigurationError: a queue with queued updates is paused, or `app` lacks its code.
+        ManyFailed: the combiner fails for so many keys that a worker would pause the queue.
+        AssertionError: observers add to the queues without end.
+    """
+    names = names_of(db, queues)
+    code_of = app or App()
+    for _ in range(ROUNDS):
+        _notify_due(db, names)
+        waiting = transact(db, lambda tr: _notified(tr, names, code_of))
+        for name in filter(waiting.get, waiting):
+            code = transact(db, lambda tr: _code(tr, name, code_of))  # noqa: B023 - runs at once
+            shapes = {shape.config.generation: shape for shape in code.shapes}
+            for generation, number in waiting[name]:
+                # In this order: updates of a former shape are older, so they come first.
+                _combine(db, shapes[generation], number)
+            publish_generations(db, name)
+            finish_rebucket(db, name)
+        if not any(waiting.values()):
+            break
+    else:
+        raise AssertionError(
+            f"after {ROUNDS:,} rounds there are still updates to combine, in the queues "
+            f"{', '.join(filter(waiting.get, waiting))}: do observers add to them again and again?"
+        )
+    exporters = {name: each for name, each in code_of.exporters.items() if name in names or not names}
+    for name in waiting:
+        config = transact(db, lambda tr: read_config(tr.snapshot, name))  # noqa: B023
+        for _, tasks in observer_tasks(db, _without_pauses(config), code_of):
+            run_tasks([task for _, task in tasks])
+    for name, exporter in exporters.items():
+        run_tasks(exporter_tasks(db, name, exporter))
+
+
+def names_of(db: Database, queues: Sequence[str | CombineQueue]) -> list[str]:
+    """The names of these queues, and of the levels of their roll-ups."""
+    given = [queue if isinstance(queue, str) else queue.name for queue in queues]
+    return transact(db, lambda tr: with_levels(tr.snapshot, given)) if given else []
+
+
+def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tuple[int, int]]]:
+    """The buckets with work (generation and number) of these queues, or of all queues; raises `QueueNotConfigured`.
+
+    It skips export queues, which have neither such buckets nor a configuration.
+    """
+    found = {}
+    configured = queue_names(tr.snapshot)
+    for name in names or configured:
+        if name not in configured and name in app.exporters:
+            continue
+        read_config(tr.snapshot, name)
+        keys = QueueKeys(name)
+        rows = tr.snapshot.get_range(*keys.notifications())
+        found[name] = notified(rows, keys)
+    return found
+
+
+def _code(tr: Transaction, name: str, app: App) -> QueueCode:
+    if (flags := read_flags(tr.snapshot, name)).is_paused(runtime.time()):
+        raise ConfigurationError(f"queue {name!r} has queued updates and is paused: {flags.reason}")
+    return app.code(read_config(tr.snapshot, name), FACTORIES)
+
+
+def _notify_due(db: Database, names: list[str]) -> None:
+    """Notify the buckets of due keys, as workers do; not of a paused queue, whose keys do not expire."""
+    for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
+        if transact(db, lambda tr: read_flags(tr.snapshot, name)).is_paused(runtime.time()):  # noqa: B023
+            continue
+        with suppress(QueueNotConfigured):  # an export queue, or `_notified` raises it
+            task = ExpiryTask(db, name)
+            while task.run() == 0.0:
+                pass
+
+
+def _combine(db: Database, code: QueueCode, number: int) -> None:
+    bucket = PassRunner(db, code, number)
+    try:
+        while bucket.combine().more:
+            pass
+    finally:
+        transact(db, bucket.attempts.end)
+
+
+def _without_pauses(config: QueueConfig) -> QueueConfig:
+    """The configuration, with a top that publishes its cloud after every change, without a pause."""
+    observers = [
+        replace(each, settings={**each.settings, "every": 0}) if each.name == index.NAME else each
+        for each in config.observers
+    ]
+    return replace(config, observers=tuple(observers))
+
+
+def run_tasks(tasks: Sequence[Task]) -> None:
+    """Run tasks until they are done, or until none of the others makes progress: some tasks wait for others."""
+    unfinished, before = tasks, 0
+    while len(unfinished) != before:
+        before = len(unfinished)
+        unfinished = [task for task in unfinished if _run(task) != DONE]
+    for task in tasks:
+        task.end()
+
+
+def _run(task: Task) -> float:
+    while (seconds := task.run()) == 0.0:
+        pass
+    return seconds

@@ -1,0 +1,54 @@
+"""Links of queues to other systems: functions for `cq.configure(..., links=[...])`, and the base of targets.
+
+    cq.configure(db, "words", links=[cq.links.table("word_counts"), cq.links.webhook("CQ_HOOK_URL")])
+
+A target of one's own is a class with the base `Target`, which `App.target` declares.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from cq.observers.links.queue import ExportQueue
+from cq.observers.links.rows import LinkEntry
+from cq.observers.links.spec import app, kafka, parse_link, queue, table, webhook
+from cq.observers.links.target import (
+    CannotSend,
+    Changes,
+    LinkFailed,
+    LinkStopped,
+    Source,
+    Target,
+    TargetRefuses,
+    in_json,
+)
+
+if TYPE_CHECKING:
+    from cq.observers.links.sql.table import Columns
+
+__all__ = [
+    "CannotSend",
+    "Changes",
+    "Columns",
+    "ExportQueue",
+    "LinkEntry",
+    "LinkFailed",
+    "LinkStopped",
+    "Source",
+    "Target",
+    "TargetRefuses",
+    "app",
+    "in_json",
+    "kafka",
+    "parse_link",
+    "queue",
+    "table",
+    "webhook",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`Columns`, which needs SQLAlchemy, is imported when it is used."""
+    if name != "Columns":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from cq.observers.links.sql.table import Columns
+
+    return Columns

@@ -1,0 +1,277 @@
+"""What operators do with an outbox: create it, list and retry rows set aside, continue after a restore, remove it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from cq import keys
+from cq.config.queue import read_config
+from cq.errors import ConfigurationConflict, InvalidConfiguration
+from cq.keys.outbox import OutboxKeys
+from cq.observers.links.outbox.state import (
+    OutboxSettings,
+    OutboxState,
+    new_batch,
+    notify,
+    number_of,
+    parse_state,
+    read_problem,
+    read_settings,
+    read_state,
+)
+from cq.observers.links.outbox.table import OutboxBacklog, OutboxFence, OutboxTables
+from cq.observers.links.outbox.task import OutboxSource, OutboxTask, find_outbox, source_of
+from cq.observers.links.outbox.trigger import OutboxTrigger
+from cq.observers.links.sql.check import create_missing
+from cq.observers.links.state import read_control
+from cq.observers.links.target import LinkFailed
+from cq.outbox import check_schema
+from cq.store.api import Database, Transaction
+from cq.store.transact import transact
+
+_PAGE = 1_000
+
+
+def init(db: Database, queue: str, settings: OutboxSettings, *, trigger: bool | None = None) -> list[str]:
+    """Give a queue an outbox: create the missing tables, and have workers move its rows; returns the created tables.
+
+    Repeating it changes nothing, but replaces an outdated function of the trigger.
+
+    Args:
+        db: a database of either store.
+        queue: the queue's name.
+        settings: where the tables are.
+        trigger: whether the table has a trigger in PostgreSQL, which notifies waiting workers of new rows. None: a new
+            table has one, and an existing table keeps what it has. All queues of the table share it.
+
+    Raises:
+        QueueNotConfigured: the queue does not exist.
+        InvalidConfiguration: the schema or the URL is invalid, or the queue is a level of a roll-up.
+        ConfigurationConflict: the queue has an outbox with other settings.
+        LinkFailed: a table differs from its definition, the outbox was used before and its position is not in this
+            store, or another role could use the rights of the trigger's owner.
+    """
+    if settings.schema is not None:
+        check_schema(settings.schema)
+    current = transact(db, lambda tr: _read_settings(tr, queue))
+    _check_same(queue, current or settings, settings)
+    source = source_of(db, settings)
+    try:
+        with source.database.transaction() as (conn, dialect):
+            tables = OutboxTables.of(dialect, settings.schema)
+            created = _create(conn, tables, trigger)
+            if current is None:
+                tables.insert_fence(conn, queue, OutboxFence(source.store, new_batch(), False))
+            fence = tables.fence(conn, queue)
+    finally:
+        source.database.close()
+    transact(db, lambda tr: _configure(tr, queue, settings, fence, source.store))
+    return created
+
+
+def _read_settings(tr: Transaction, queue: str) -> OutboxSettings | None:
+    config = read_config(tr.snapshot, queue)  # raises if the queue does not exist
+    if config.level_of is not None:
+        config.level_of.refuse(queue, "give an outbox to")
+    return read_settings(tr.snapshot, queue)
+
+
+def _create(conn: sa.Connection, tables: OutboxTables, trigger: bool | None) -> list[str]:
+    created = [table.name for table in create_missing(conn, tables.dialect, (tables.rows, tables.progress))]
+    if tables.dialect.name != "postgresql":  # other databases are polled
+        return created
+    found = OutboxTrigger.of(conn, tables.rows.schema)
+    if trigger is None:
+        trigger = tables.rows.name in created or found.exists(conn)
+    if trigger:
+        found.put(conn)
+    else:
+        found.drop(conn)
+    return created
+
+
+def _configure(
+    tr: Transaction, queue: str, settings: OutboxSettings, fence: OutboxFence | None, store: bytes
+) -> None:
+    read_config(tr, queue)
+    outbox = OutboxKeys(queue)
+    current = read_settings(tr, queue)
+    if current is not None:
+        _check_same(queue, current, settings)
+        return
+    if fence is None or fence.store != store or number_of(fence.batch) > 1:
+        raise LinkFailed(
+            f"the table cq_outbox_progress has a row of an earlier outbox of queue {queue!r}, whose position is not in "
+            f"this store: correct the data if you need to, then delete that row, and run `cq outbox init {queue}` again"
+        )
+    tr.set(outbox.settings, settings.to_bytes())
+    tr.set(outbox.state, OutboxState.of(fence.batch, b"").to_bytes())
+    notify(tr, queue)
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+
+
+def _check_same(queue: str, current: OutboxSettings, settings: OutboxSettings) -> None:
+    pairs = {what: (getattr(current, what), getattr(settings, what)) for what in OutboxSettings.types()}
+    differences = {f"outbox {what}": (old, new) for what, (old, new) in pairs.items() if old != new}
+    if differences:
+        raise ConfigurationConflict(queue, differences)
+
+
+def rebase(db: Database, queue: str, source: OutboxSource) -> bool:
+    """Continue with the rows that the table has now, after one of the databases was restored to an earlier state.
+
+    Each of these rows is added, also if it was added before a restore. Returns False, and changes nothing, if the two
+    databases agree. Raises `InvalidConfiguration` if the queue has no outbox, `LinkFailed`.
+    """
+    before = transact(db, lambda tr: read_state(tr, queue))
+    with source.database.transaction() as (conn, dialect):
+        tables = OutboxTables.of(dialect, source.schema)
+        fence = tables.fence(conn, queue, lock=True)
+        if fence == OutboxFence(source.store, before.batch, fence.waiting if fence else False):
+            return False
+        last = b"" if fence is None else fence.batch
+        fresh = OutboxState.of(new_batch(max(before.batch, last)), last)
+        if before.ids and last == before.previous:
+            # These rows are added. If this fails before the commit, a worker deletes them.
+            fresh = replace(fresh, packed=before.packed, until=before.until)
+            tables.delete(conn, before.ids, before.until)
+        # The store first: if this fails before the commit, the databases still differ.
+        transact(db, lambda tr: _restart(tr, queue, before, fresh))
+        if fence is None:
+            tables.insert_fence(conn, queue, OutboxFence(source.store, fresh.batch, False))
+        tables.set_fence(conn, queue, store=source.store, batch=fresh.batch, waiting=False)
+    return True
+
+
+def _restart(tr: Transaction, queue: str, before: OutboxState, fresh: OutboxState) -> None:
+    if read_state(tr, queue).batch not in (before.batch, fresh.batch):
+        raise LinkFailed("a worker has moved rows meanwhile: run the command again")
+    tr.set(OutboxKeys(queue).state, fresh.to_bytes())
+    notify(tr, queue)
+
+
+def remove(db: Database, queue: str, source: OutboxSource) -> int:
+    """Remove a queue's outbox: workers leave its rows alone; returns the number of rows that stay in the table.
+
+    The tables stay, too, as other queues may use them.
+    """
+    task = OutboxTask(db, queue, source)
+    task.finish()
+    with source.database.transaction() as (conn, dialect):
+        tables = OutboxTables.of(dialect, source.schema)
+        tables.delete_fence(conn, queue)
+        left = tables.backlog(conn, queue)
+        transact(db, lambda tr: _remove(tr, queue))
+    return left.rows + left.aside
+
+
+def _remove(tr: Transaction, queue: str) -> None:
+    outbox = OutboxKeys(queue)
+    state = tr.get(outbox.state).value
+    if state is not None and parse_state(state).ids:
+        raise LinkFailed("a worker has moved rows meanwhile: run the command again")
+    tr.clear_range(*keys.below(outbox.prefix))
+    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
+
+
+def opened(db: Database, queue: str, url_env: str | None = None) -> OpenOutbox:
+    """The outbox of a queue; raises as `find_outbox`."""
+    return OpenOutbox(db, queue, find_outbox(db, queue, url_env=url_env))
+
+
+class OpenOutbox(NamedTuple):
+    """The outbox of a queue among its links: what operators do with it."""
+
+    db: Database
+    queue: str
+    source: OutboxSource
+
+    @property
+    def keys(self) -> OutboxKeys:
+        """The outbox's keys."""
+        return OutboxKeys(self.queue)
+
+    def check(self) -> str:
+        """Read the table; returns a line about its rows. Raises `LinkFailed` if an operator should do something."""
+        found = outbox_status(self.db, self.queue)
+        if found.error:
+            raise LinkFailed(f"{found.state}: {found.error}")
+        if found.aside:
+            raise LinkFailed(
+                f"rows that the queue refuses: {found.aside:,}: `cq outbox aside {self.queue}` shows their errors"
+            )
+        oldest = "" if found.oldest_seconds is None else f", the oldest {found.oldest_seconds:,.1f} s old"
+        return f"rows to add: {found.rows:,}{oldest}"
+
+    def rebase(self) -> bool:
+        """Continue with the rows that the table has now, see `rebase`."""
+        return rebase(self.db, self.queue, self.source)
+
+    def remove(self) -> int:
+        """Remove the outbox, see `remove`."""
+        return remove(self.db, self.queue, self.source)
+
+    def retry(self) -> int:
+        """Have workers add the rows set aside again, see `retry`."""
+        return retry(self.db, self.queue, self.source)
+
+    def rows_aside(self) -> list[Any]:
+        """The first rows set aside, see `rows_aside`."""
+        return rows_aside(self.queue, self.source)
+
+
+def retry(db: Database, queue: str, source: OutboxSource) -> int:
+    """Have workers add the rows set aside again; returns their number."""
+    with source.database.transaction() as (conn, dialect):
+        number = OutboxTables.of(dialect, source.schema).retry(conn, queue)
+    transact(db, lambda tr: notify(tr, queue))
+    return number
+
+
+def rows_aside(queue: str, source: OutboxSource) -> list[Any]:
+    """The first 1,000 rows set aside: id, key_json, update_json, error."""
+    with source.database.reading() as (conn, dialect):
+        return OutboxTables.of(dialect, source.schema).aside(conn, queue, _PAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """An outbox.
+
+    Attributes:
+        name: of the queue.
+        state: `active`, `failing`, `stopped` or `paused`.
+        rows: rows to move; None if the table cannot be read.
+        oldest_seconds: the age of the oldest of these.
+        aside: rows set aside.
+        error: the latest error.
+    """
+
+    name: str
+    state: str
+    rows: int | None
+    oldest_seconds: float | None
+    aside: int | None
+    error: str
+
+
+def outbox_status(db: Database, queue: str) -> OutboxStatus:
+    """The status of a queue's outbox; raises `InvalidConfiguration` if it has none."""
+    source = find_outbox(db, queue)
+    stopped, error = transact(db, lambda tr: read_problem(tr.snapshot, queue))
+    found: OutboxBacklog | None = None
+    try:
+        with source.database.reading() as (conn, dialect):
+            found = OutboxTables.of(dialect, source.schema).backlog(conn, queue)
+    except (LinkFailed, InvalidConfiguration) as failure:
+        error = error or str(failure)
+    finally:
+        source.database.close()
+    paused = transact(db, lambda tr: read_control(tr.snapshot, OutboxKeys(queue))).paused
+    state = "stopped" if stopped else "paused" if paused else "failing" if error else "active"
+    if found is None:
+        return OutboxStatus(queue, state, None, None, None, error)
+    return OutboxStatus(queue, state, found.rows, found.oldest_seconds, found.aside, error)

@@ -1,0 +1,105 @@
+"""A thread that waits until an outbox has rows: by LISTEN on PostgreSQL, and by a query each second everywhere.
+
+An application's transaction that began before the worker waits does not notify it, so PostgreSQL is queried, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from cq import runtime
+from cq.observers.links.outbox.table import OutboxTables
+from cq.observers.links.outbox.trigger import CHANNEL
+from cq.observers.links.sql.engine import ReportingDatabase
+from cq.observers.links.target import LinkFailed
+from cq.plain_text import describe
+from cq.store.api import error_code
+
+log = logging.getLogger("cq.worker")
+
+POLL_SECONDS: Final = 1.0
+
+
+class RowWatch:
+    """Watches the outbox of one queue in a thread of its own while it is started.
+
+    Args:
+        database: the application's database.
+        schema: of the tables.
+        queue: the queue's name.
+        found: called in the thread once there are rows, or the database cannot be queried; the watch then ends.
+    """
+
+    def __init__(
+        self, database: ReportingDatabase, schema: str | None, queue: str, found: Callable[[], object]
+    ) -> None:
+        self._database, self._schema, self._queue, self._found = database, schema, queue, found
+        self._stopping: Any = None
+
+    def start(self) -> None:
+        """Begin to watch, in place of an earlier watch that may not have ended."""
+        self.stop()
+        self._stopping = stopping = runtime.event()
+        runtime.start_thread(lambda: self._watch(stopping), f"cq-outbox-{self._queue}")
+
+    def stop(self) -> None:
+        """End the watch soon, without waiting for its thread."""
+        if self._stopping is not None:
+            self._stopping.set()
+
+    def _watch(self, stopping: Any) -> None:
+        try:
+            self._wait(stopping)
+        except Exception as error:  # noqa: BLE001 - the task must run again: it finds the same error, and notes it
+            log.debug("the watch of the outbox of queue %r has failed: %s", self._queue, describe(error))
+            stopping.wait(POLL_SECONDS)
+        while not self._is_reported(stopping):
+            stopping.wait(POLL_SECONDS)  # the store fails
+
+    def _is_reported(self, stopping: Any) -> bool:
+        """Call `found`, unless the watch is stopped; returns False if the store has failed."""
+        try:
+            if not stopping.is_set():
+                self._found()
+        except Exception as error:
+            if stopping.is_set():
+                return True  # the process may have closed the store meanwhile
+            if error_code(error) is None:
+                raise
+            return False
+        return True
+
+    def _wait(self, stopping: Any) -> None:
+        """Return once there are rows, or the watch is stopped; raises `CqError`."""
+        while not stopping.is_set():
+            with self._database.reading() as (conn, dialect):
+                tables = OutboxTables.of(dialect, self._schema)
+                if dialect.name == "postgresql" and conn.dialect.driver == "psycopg":
+                    self._listen(conn, tables, stopping)
+                    return
+                if tables.has_rows(conn, self._queue):
+                    return
+            stopping.wait(POLL_SECONDS)
+
+    def _listen(self, conn: sa.Connection, tables: OutboxTables, stopping: Any) -> None:
+        """As `_wait`, by psycopg's notifications."""
+        import psycopg  # not at the module's head: the driver is optional
+
+        conn.execution_options(
+            isolation_level="AUTOCOMMIT"
+        )  # a transaction that stays open would hinder VACUUM
+        driver: Any = conn.connection.driver_connection
+        conn.detach()  # from the pool: it must not get back a connection that listens
+        conn.exec_driver_sql(f"LISTEN {CHANNEL}")
+        while not stopping.is_set() and not tables.has_rows(conn, self._queue):
+            try:
+                for _ in driver.notifies(timeout=POLL_SECONDS, stop_after=1):
+                    pass
+            except psycopg.Error as error:
+                raise LinkFailed(
+                    f"the connection that waits for rows has failed: {type(error).__name__}"
+                ) from None

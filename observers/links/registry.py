@@ -1,0 +1,165 @@
+"""The one place that opens the targets of links: by the kind of the link, whose module is imported when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from cq.app import App
+from cq.config.queue import ObserverConfig, QueueConfig, read_config
+from cq.config.store_id import ensure_store_id
+from cq.distribution import install_command
+from cq.errors import CqError, NotInStore
+from cq.keys.link import OUTBOX, LinkKeys
+from cq.keys.notes import NoteKeys
+from cq.keys.outbox import OutboxKeys
+from cq.observers.links.operate import OpenLink
+from cq.observers.links.outbox.state import read_settings
+from cq.observers.links.sender import Sender
+from cq.observers.links.spec import TO, link_name, links_in
+from cq.observers.links.target import LinkFailed, Source, Target
+from cq.observers.links.task import link_tasks, noted_tasks
+from cq.observers.scheduling.task import Task
+from cq.plain_text import describe
+from cq.store.api import Database, error_code
+from cq.store.transact import transact
+
+if TYPE_CHECKING:
+    from cq.observers.links.outbox.operate import OpenOutbox
+    from cq.observers.links.sql.verify import TableCheck
+
+_MODULES: Final[Mapping[str, str]] = {
+    "sql": "sql.target",
+    "webhook": "targets.webhook",
+    "kafka": "targets.kafka",
+    "queue": "targets.queue",
+    "app": "targets.app",
+}
+"""{kind: module with a function `make_target(source, config, settings, app)`}. A new kind needs a line here."""
+_EXTRAS: Final = {"sqlalchemy": "sql", "urllib3": "webhook", "confluent_kafka": "kafka"}
+
+
+def sender_of(db: Database, config: QueueConfig, observer: ObserverConfig, app: App | None = None) -> Sender:
+    """The sender of a link; raises `LinkFailed` if a package or a declaration of the application is missing."""
+    source = Source(ensure_store_id(db), config.name, link_name(observer.name), observer.generation)
+    settings: dict[str, Any] = {**observer.settings}
+    kind = settings.pop(TO)
+    try:
+        module = import_module(f"cq.observers.links.{_MODULES[kind]}")
+    except ImportError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise LinkFailed(
+            f"links of the kind {kind} need a package that is not installed: run `{install_command(extra)}`"
+        ) from error
+    target: Target = module.make_target(source, config, settings, app or App())
+    return Sender(source, target)
+
+
+def tasks_of(db: Database, app: App | None, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
+    """The tasks of a worker for a link of a queue, see `link_tasks`."""
+    return link_tasks(db, config, observer, partial(sender_of, db, config, observer, app))
+
+
+@contextmanager
+def opened_link(
+    db: Database,
+    queue: str,
+    link: str | None = None,
+    *,
+    app: App | None = None,
+    url_env: str | None = None,
+) -> Iterator[OpenLink]:
+    """A link of a queue; closes its connections at exit.
+
+    Args:
+        db: a database of either store.
+        queue: the queue's name.
+        link: the link's name; None: the queue's only link.
+        app: the application, with its targets and the columns of its tables.
+        url_env: the environment variable with the URL or the addresses; None: the configured one.
+
+    Raises:
+        QueueNotConfigured: there is no such queue.
+        NotInStore: there is no such link.
+        LinkFailed: a package, or a declaration of the application, is missing.
+    """
+    config = transact(db, lambda tr: read_config(tr.snapshot, queue))
+    observer = find_link(config, link)
+    if url_env is not None:
+        observer = replace(observer, settings={**observer.settings, "url_env": url_env})
+    sender = sender_of(db, config, observer, app)
+    try:
+        yield OpenLink(db, config, observer, sender)
+    except Exception as error:
+        if isinstance(error, CqError) or observer.settings[TO] != "app" or error_code(error) is not None:
+            raise
+        raise LinkFailed(f"the target of the application has failed: {describe(error)}") from error
+    finally:
+        sender.target.close()
+
+
+def table_check(link: OpenLink, wait_seconds: float) -> TableCheck:
+    """The comparison of a link's table with the values; raises `NotInStore` for a link of another kind."""
+    if link.observer.settings[TO] != "sql":
+        raise NotInStore(
+            f"link {link.keys.link!r} of queue {link.queue!r} has no table: cq cannot read what its target keeps, "
+            "compare it there"
+        )
+    found: TableCheck = import_module("cq.observers.links.sql.verify").TableCheck(link, wait_seconds)
+    return found
+
+
+def link_keys(db: Database, queue: str, link: str | None = None) -> NoteKeys:
+    """The keys of a link of a queue, of its only one, or of its outbox; raises as `opened_link`."""
+    if link == OUTBOX:
+        if transact(db, lambda tr: read_settings(tr.snapshot, queue)) is None:
+            raise NotInStore(f"queue {queue!r} has no outbox: run `cq outbox init {queue}` first")
+        return OutboxKeys(queue)
+    config = transact(db, lambda tr: read_config(tr.snapshot, queue))
+    return LinkKeys(queue, link_name(find_link(config, link).name))
+
+
+@contextmanager
+def opened_outbox(db: Database, queue: str, *, url_env: str | None = None) -> Iterator[OpenOutbox]:
+    """The outbox of a queue, which is among its links; closes the application's database at exit.
+
+    Raises `InvalidConfiguration` if the queue has no outbox.
+    """
+    opened: OpenOutbox = outbox_module("operate").opened(db, queue, url_env)
+    try:
+        yield opened
+    finally:
+        opened.source.database.close()
+
+
+def outbox_tasks(db: Database, queue: str) -> list[Task]:
+    """The task of a worker for a queue's outbox, see `noted_tasks`."""
+    return noted_tasks(db, OutboxKeys(queue), lambda: outbox_module("task").make_tasks(db, queue))
+
+
+def outbox_module(name: str) -> Any:
+    """A module of the room of outboxes, which imports SQLAlchemy: whoever needs no outbox does not wait for it."""
+    return import_module(f"cq.observers.links.outbox.{name}")
+
+
+def find_link(config: QueueConfig, link: str | None = None) -> ObserverConfig:
+    """The link of a queue with this name, or its only one; raises `NotInStore`."""
+    found = links_in(config)
+    if link is None and len(found) == 1:
+        return next(iter(found.values()))
+    if link in found:
+        return found[link]
+    names = ", ".join(found)
+    if not found:
+        raise NotInStore(
+            f"queue {config.name!r} has no link: run `cq configure {config.name} --link NAME=KIND:TARGET` first"
+        )
+    if link is None:
+        raise NotInStore(f"queue {config.name!r} has several links: give the name of one of {names}")
+    raise NotInStore(f"queue {config.name!r} has no link {link!r}: expected one of {names}")

@@ -1,0 +1,281 @@
+r"""Rows of a link's log: encoding, decoding, and reading a bucket.
+
+A row is a byte for its kind, and a payload:
+
+    0  CBOR of [encoded key, value, encoded key, value ...]: entries whose sequences count up from the row's own
+    1  the first or a middle piece of an entry that is too large for one row; the next row has the next sequence
+    2  the last piece; all pieces together are encoded like kind 0: one entry with the sequence of the first piece
+
+A value of null is a deletion. One transaction added all entries of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+import cbor2
+
+from cq import runtime
+from cq.encoding import codec
+from cq.encoding.cbor import dumps
+from cq.encoding.codec import MAX_VALUE_BYTES
+from cq.errors import CorruptData, InvalidData, TooLarge
+from cq.keys import after, version_of
+from cq.keys.link import SEQUENCE_BYTES, LinkKeys, generation_of, sequences_from, versionstamp_of
+from cq.store.api import WANT_ALL, TransactionRead
+
+ROW_BYTES: Final = 8_000
+"""A row of this size is full: FoundationDB works best with values below 10 kB."""
+_PIECE_BYTES: Final = 90_000
+MAX_PIECES: Final = 2
+"""Maximum number of rows of an entry. A longer series was not written by cq, and might have no end."""
+# CBOR encodes each of them in at most nine bytes, ints of up to 64 bits.
+_NUMBERS: Final = frozenset((int, float, bool, type(None)))
+_NUMBER_BYTES: Final = 9
+_PLAIN_KEYS: Final = frozenset((str, int, bytes))
+_WHOLE: Final = b"\x00"
+_PIECE: Final = b"\x01"
+_LAST_PIECE: Final = b"\x02"
+
+
+class LinkEntry(NamedTuple):
+    """A change of one key to send.
+
+    Attributes:
+        key: the key.
+        value: the new value; None for a deletion.
+        sequence: 22 bytes, greater than those of all earlier entries of the key, and never used twice.
+        encoded_key: the key in CBOR.
+    """
+
+    key: Any
+    value: Any
+    sequence: bytes
+    encoded_key: bytes
+
+
+# Makes an `LinkEntry` of a tuple without a call of a Python function for each entry.
+_entry: Final = partial(tuple.__new__, LinkEntry)
+
+
+class ReadLimits(NamedTuple):
+    """The limits of a read of a bucket's first entries.
+
+    Attributes:
+        read_version: the version at which the transaction reads; rows stamped later were copied from elsewhere.
+        size, entries: bytes and number of entries, after which reading ends.
+        generation: rows of later generations are not read; None: all are.
+    """
+
+    read_version: int
+    size: int
+    entries: int
+    generation: int | None = None
+
+
+class BrokenLinkRow(NamedTuple):
+    """A row that cq did not write; it is set aside unchanged."""
+
+    sequence: bytes
+    data: bytes
+    error: str
+
+
+@dataclass(slots=True)
+class QueuedEntries:
+    """The first entries of a bucket, in the order of their sequences.
+
+    Attributes:
+        entries: the entries read.
+        broken: rows read that cq did not write.
+        last_key: the key of the last row read; None: no row was read.
+        last: the highest sequence read.
+        at_end: whether these are all entries of the bucket.
+        foreign: whether reading ended at a row stamped later than the read version.
+        is_ahead: whether reading ended at a row of a later generation.
+    """
+
+    entries: list[LinkEntry] = field(default_factory=list)
+    broken: list[BrokenLinkRow] = field(default_factory=list)
+    last_key: bytes | None = None
+    last: bytes = b""
+    at_end: bool = True
+    foreign: bool = False
+    is_ahead: bool = False
+
+
+class _Counters:
+    """Counters that distinguish and order the entries of one transaction; thread-safe.
+
+    They start at a random number in each process. So no two entries ever have the same sequence, even if a store is
+    set back and assigns a version twice.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._next = int.from_bytes(runtime.token_bytes(8)) >> 2
+
+    def take(self, count: int) -> int:
+        """Reserve `count` consecutive numbers; returns the first."""
+        with self._lock:
+            first = self._next
+            self._next += count
+            return first
+
+
+_counters: Final = _Counters()
+
+
+def pack(pairs: Iterable[tuple[bytes, Any]]) -> list[tuple[int, bytes]]:
+    """Encode the entries of one bucket as [(counter, row)], in order; raises `InvalidData` or `TooLarge`.
+
+    Args:
+        pairs: (encoded key, value), None for a deletion.
+    """
+    rows: list[tuple[int, bytes]] = []
+    content: list[Any] = []
+    size = 0
+    for encoded_key, value in pairs:
+        entry_size = len(encoded_key) + _checked_size(value)
+        if content and size + entry_size > ROW_BYTES:
+            rows += _rows(content)
+            content, size = [], 0
+        content += (encoded_key, value)
+        size += entry_size
+    return rows + _rows(content) if content else rows
+
+
+def _checked_size(value: Any) -> int:
+    if type(value) in _NUMBERS and (type(value) is not int or codec.is_int64(value)):
+        return _NUMBER_BYTES
+    size = len(codec.encode([value])) - 1  # in a list, as in a row: it counts as a level of nesting
+    if size > MAX_VALUE_BYTES:
+        raise TooLarge(f"a value of {size:,} bytes exceeds the limit of {MAX_VALUE_BYTES:,}")
+    return size
+
+
+def _rows(content: list[Any]) -> list[tuple[int, bytes]]:
+    """Encode entries as one row, or one large entry as several pieces."""
+    data = dumps(content)  # every part has been checked
+    if len(data) <= _PIECE_BYTES:
+        return [(_counters.take(len(content) // 2), _WHOLE + data)]
+    pieces = [data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES)]
+    first = _counters.take(len(pieces))
+    kinds = [_PIECE] * (len(pieces) - 1) + [_LAST_PIECE]
+    return [
+        (first + number, kind + piece) for number, (kind, piece) in enumerate(zip(kinds, pieces, strict=True))
+    ]
+
+
+def encoded_key(key: Any) -> bytes:
+    """Encode the key of an entry in CBOR; raises `InvalidData` or `TooLarge`."""
+    if not isinstance(key, (str, int, bytes, tuple)) or isinstance(key, bool):
+        raise InvalidData(f"expected a key to be str, int, bytes or a tuple of them, got: {codec.shown(key)}")
+    data = codec.encode(key)
+    if len(data) > codec.MAX_KEY_BYTES:
+        raise TooLarge(f"a key of {len(data):,} bytes exceeds the limit of {codec.MAX_KEY_BYTES:,}")
+    return data
+
+
+def encoded_keys(keys: Sequence[Any]) -> list[bytes]:
+    """Encode the keys of entries in CBOR; raises as `encoded_key` does."""
+    try:
+        data = list(map(cbor2.dumps, keys)) if _PLAIN_KEYS.issuperset(map(type, keys)) else []
+    except Exception:  # noqa: BLE001 - a text that is not Unicode: `encoded_key` raises a clear error below
+        data = []
+    if data and max(map(len, data)) <= codec.MAX_KEY_BYTES:
+        return data
+    return list(map(encoded_key, keys))
+
+
+def decoded_keys(encoded: Sequence[Any]) -> list[Any]:
+    """The inverse of `encoded_keys`; raises `CorruptData`. CBOR decodes tuples as lists."""
+    if set(map(type, encoded)) != {bytes}:
+        raise CorruptData("a key that is not encoded")
+    return [tuple(key) if type(key) is list else key for key in codec.decode_all(encoded)]
+
+
+def read_entries(snapshot: TransactionRead, keys: LinkKeys, bucket: int, limits: ReadLimits) -> QueuedEntries:
+    """Read a bucket's first entries, in whole rows, until a limit is exceeded.
+
+    Stops at a row of a later generation, and at a row stamped later than the read version: such a row was copied from
+    elsewhere, and clearing up to it could delete entries that no worker has read.
+    """
+    found = QueuedEntries()
+    size = 0
+    pieces: list[tuple[bytes, bytes]] = []
+    for row in snapshot.get_range(*keys.rows(bucket), streaming_mode=WANT_ALL):
+        if not pieces and (size > limits.size or len(found.entries) >= limits.entries):
+            found.at_end = False
+            break
+        sequence = keys.sequence_of_row(row.key)
+        if version_of(versionstamp_of(sequence)) > limits.read_version:
+            found.at_end, found.foreign = False, True
+            break
+        if limits.generation is not None and generation_of(sequence) > limits.generation:
+            found.at_end, found.is_ahead = False, True
+            break
+        size += len(row.key) + len(row.value)
+        found.last_key = row.key
+        found.last = max(found.last, sequence)
+        pieces.append((sequence, row.value))
+        if not is_piece(row.value) or len(pieces) > MAX_PIECES:
+            unpack(found, pieces)
+            pieces = []
+    if pieces:
+        unpack(found, pieces)
+    return found
+
+
+def unpack(found: QueuedEntries, pieces: Sequence[tuple[bytes, bytes]]) -> None:
+    """Decode a row, or the pieces of an entry, and append its entries with their sequences to `found`."""
+    first = pieces[0][0]
+    data = b"".join(value[1:] for _, value in pieces)
+    expected = [_WHOLE] if len(pieces) == 1 else [_PIECE] * (len(pieces) - 1) + [_LAST_PIECE]
+    try:
+        if [value[:1] for _, value in pieces] != expected:
+            raise CorruptData(f"the row {first.hex()} has a kind that this version of cq does not know")
+        content = codec.decode(data)
+        if not isinstance(content, list) or len(content) % 2 or not content:
+            raise CorruptData(f"the row {first.hex()} holds no entries")
+        encoded = content[::2]
+        sequences = sequences_from(first, len(encoded))
+        entries = list(
+            map(_entry, zip(decoded_keys(encoded), content[1::2], sequences, encoded, strict=True))
+        )
+    except CorruptData as error:
+        found.broken.append(BrokenLinkRow(first, data, str(error)))
+        return
+    found.entries += entries
+    found.last = max(found.last, entries[-1].sequence)
+
+
+def is_piece(value: bytes) -> bool:
+    """Whether a row is a piece of an entry, and not the last one."""
+    return value[:1] == _PIECE
+
+
+def is_whole(value: bytes) -> bool:
+    """Whether a row is no piece of an entry; also true of a row that cq did not write."""
+    return value[:1] not in (_PIECE, _LAST_PIECE)
+
+
+def holds(snapshot: TransactionRead, keys: LinkKeys, bucket: int, sequence: bytes) -> bool:
+    """Whether the bucket holds the entry with this sequence."""
+    if len(sequence) != SEQUENCE_BYTES:
+        return False
+    begin = keys.rows(bucket)[0]
+    # The entry may be in the middle of a row, whose key has the sequence of the row's first entry.
+    rows = snapshot.get_range(begin, after(keys.row(bucket, sequence)), limit=1, reverse=True).to_list()
+    if not rows:
+        return False
+    first, value = keys.sequence_of_row(rows[0].key), rows[0].value
+    if first == sequence or value[:1] != _WHOLE:
+        return first == sequence
+    found = QueuedEntries()
+    unpack(found, [(first, value)])
+    return any(entry.sequence == sequence for entry in found.entries)

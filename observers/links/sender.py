@@ -1,0 +1,177 @@
+"""The sender of a link: it has a target apply batches, and compares the positions of both sides.
+
+A position is the link's epoch, which counts rebuilds and rebases, and the sequence of the last entry applied. The
+target compares it in the transaction that applies a batch, so a batch of a late worker or of an earlier epoch is
+applied in its place in the order, or not at all. If the positions differ, the sender finds out which entries the
+target has, whether another worker was faster, or whether one of the two sides was set back, which stops the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from cq.keys.link import Position, first_sequence, generation_of
+from cq.observers.links.batch import LinkBatch
+from cq.observers.links.target import Changes, LinkStopped, OutdatedBatch, Source, Target, TargetRefuses
+
+R = TypeVar("R")
+
+
+class Sender:
+    """Sends batches of all buckets of a link; thread-safe.
+
+    Args:
+        source: what the link sends, and its name.
+        target: what the link sends to.
+    """
+
+    def __init__(self, source: Source, target: Target) -> None:
+        self.source = source
+        self.target = target
+
+    def send(self, batch: LinkBatch) -> None:
+        """Have the target apply a batch; raises `OutdatedBatch` if another worker was faster, or as `Target.apply`."""
+        stored = self._apply(batch, Position(batch.epoch, self._own(batch.after)))
+        if stored is None:
+            return
+        progress = self._progress(batch, stored)
+        if progress is None:
+            raise OutdatedBatch
+        if progress < batch.last and self._apply(batch, stored, progress) is not None:
+            raise OutdatedBatch
+
+    def check(self, batches: Iterable[LinkBatch]) -> None:
+        """Check the target, and compare its positions with those of these batches, without sending entries.
+
+        Raises as `Target.check`, and `LinkStopped` if one of the sides was set back.
+        """
+        self._call(self.target.check)
+        for batch in batches:
+            stored = self._stored(batch)
+            if stored is not None:
+                self._progress(batch, stored)
+
+    def positions(self, batches: Iterable[LinkBatch]) -> list[Position]:
+        """Check the target; returns its positions that differ from those of these batches. Raises as `Target.check`."""
+        self._call(self.target.check)
+        found = map(self._stored, batches)
+        return [position for position in found if position is not None]
+
+    def begin(self, batch: LinkBatch) -> bytes | None:
+        """Have the target begin the epoch and generation in a bucket without entries.
+
+        Returns the sequence from which the bucket begins, which no entry has; None if it has begun. So the target has a
+        position of the epoch even if no entry comes, and a target that is set back later is noticed.
+        """
+        begin = first_sequence(self.source.generation)
+        if self._own(batch.cleared):
+            return None
+        stored = self._stored(batch)
+        if stored is not None and self._progress(batch, stored) != b"":
+            raise OutdatedBatch  # an entry was added and sent meanwhile: the target has begun
+        stored = stored or Position(batch.epoch, b"")
+        if stored != (batch.epoch, begin) and self._apply_until(batch, stored, begin) is not None:
+            raise OutdatedBatch
+        return begin
+
+    def sweep(self, epoch: int) -> int:
+        """Delete what entries of earlier generations have left in the target; raises as `Target.sweep`."""
+        below = first_sequence(self.source.generation)
+        return self._call(lambda: self.target.sweep(epoch, below))
+
+    @property
+    def advice(self) -> str:
+        """What an operator can do after the link has stopped."""
+        name = f"{self.source.queue} {self.source.link}"
+        again = f"`cq link rebuild {name}` sends all values again"
+        if not self.target.repeats:
+            again = "to start again, link all stores to another queue"
+        return f"`cq link rebase {name}` continues from here, if both sides are known to agree; {again}"
+
+    # Positions
+
+    def _own(self, cleared: bytes) -> bytes:
+        """The store's position in this generation: another target may have got the entries of an earlier one."""
+        return cleared if generation_of(cleared) >= self.source.generation else b""
+
+    def _progress(self, batch: LinkBatch, stored: Position) -> bytes | None:
+        """The sequence up to which the target, at a position that was not expected, has applied entries.
+
+        Returns None if another worker was faster, or a new epoch or generation has begun. The position was read after
+        the batch. Raises `LinkStopped` if the store has cleared entries that the target lacks, or if the target has an
+        entry that the store neither holds nor has cleared. Versions are not compared: a restore raises them.
+        """
+        epoch, sequence = stored
+        cleared = self._own(batch.cleared)
+        if sequence and (sequence == cleared or sequence in batch.known):
+            # Also in an earlier epoch: a worker of that epoch can have sent entries that this one then found applied.
+            return sequence
+        now = batch.read_position(sequence)
+        if now.epoch != batch.epoch or now.cleared != batch.cleared:
+            return None  # also if both are of an earlier generation, whose entries this worker sends, too
+        if now.generation != self.source.generation:
+            return None  # the configuration of this worker is outdated
+        generation = generation_of(sequence)
+        is_former = 0 < generation < self.source.generation
+        if epoch > batch.epoch and not is_former:
+            raise self._store_was_set_back()
+        if now.holds:
+            return sequence
+        has_begun = sequence != b"" and sequence != first_sequence(self.source.generation)
+        if not cleared and (is_former or epoch < batch.epoch or not has_begun):
+            return b""  # the first entries of a generation or an epoch follow any earlier position
+        is_ahead = stored > (batch.epoch, cleared)
+        raise self._store_was_set_back() if is_ahead else self._target_was_set_back()
+
+    def _target_was_set_back(self) -> LinkStopped:
+        return LinkStopped(
+            f"{self.target.noun} lacks changes that queue {self.source.queue!r} has sent: it was set back or emptied, "
+            f"or is not the one sent to before. {self.advice}"
+        )
+
+    def _store_was_set_back(self) -> LinkStopped:
+        return LinkStopped(
+            f"{self.target.noun} has changes of queue {self.source.queue!r} that this store does not have: the store "
+            f"was set back. {self.advice}"
+        )
+
+    # Calls of the target
+
+    def _apply(self, batch: LinkBatch, previous: Position, progress: bytes = b"") -> Position | None:
+        """Send the entries after `progress`; returns None if the target has applied them, else its position."""
+        entries = [entry for entry in batch.ordered if entry.sequence > progress]
+        changes = Changes(
+            self.source.queue, batch.bucket, str(previous), str(Position(batch.epoch, batch.last)), entries
+        )
+        return self._position(changes)
+
+    def _apply_until(self, batch: LinkBatch, previous: Position, sequence: bytes) -> Position | None:
+        """Have the target store a position without entries; returns as `_apply`."""
+        position = str(Position(batch.epoch, sequence))
+        return self._position(Changes(self.source.queue, batch.bucket, str(previous), position, ()))
+
+    def _stored(self, batch: LinkBatch) -> Position | None:
+        """Compare positions without sending entries: None if they agree, else the target's position."""
+        position = Position(batch.epoch, self._own(batch.cleared))
+        return self._apply_until(batch, position, position.sequence)
+
+    def _position(self, changes: Changes) -> Position | None:
+        text = self._call(lambda: self.target.apply(changes))
+        if text is None:
+            return None
+        position = Position.parse(text)
+        if position is None:
+            raise TargetRefuses(
+                f"{self.target.noun} has a position that is not cq's: {text[:80]!r}. Delete it there; then "
+                f"{self.advice}"
+            )
+        return position
+
+    def _call(self, call: Callable[[], R]) -> R:
+        """Call the target; a stop gets the advice what to do."""
+        try:
+            return call()
+        except LinkStopped as error:
+            first = "" if error.resumes else "Repair the cause there; then "
+            raise type(error)(f"{error}. {first}{self.advice}") from None

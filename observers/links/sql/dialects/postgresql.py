@@ -1,0 +1,172 @@
+"""PostgreSQL as a reporting database."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from cq.observers.links.sql.dialects.dialect import (
+    TABLES_REMEMBERED,
+    CannotConvert,
+    ColumnValues,
+    Dialect,
+    Row,
+    on_conflict_update,
+)
+
+_COLLATIONS: Final = sa.text(
+    "SELECT a.attname AS column, c.collname AS collation"
+    " FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation"
+    " JOIN pg_class t ON t.oid = a.attrelid JOIN pg_namespace n ON n.oid = t.relnamespace"
+    " WHERE t.relname = :name AND a.attnum > 0 AND NOT a.attisdropped"
+    " AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(t.oid) ELSE n.nspname = :schema END"
+)
+_BEGIN: Final = sa.text(
+    "SELECT set_config('lock_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '60s', true),"
+    " CASE WHEN current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
+    " THEN set_config('synchronous_commit', 'on', true) END"
+)
+_HOLD: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
+_HOLD_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # U+0000 escaped in JSON, but no escaped backslash
+
+
+class Postgresql(Dialect):
+    """PostgreSQL 12 and newer."""
+
+    name = "postgresql"
+    # A B-tree index limits an entry, with its overhead, to a third of a page.
+    max_key_bytes = 2_600
+
+    def binary_text(self, length: int | None) -> sa.types.TypeEngine[Any]:
+        return postgresql.TEXT(collation="C")
+
+    def binary(self, length: int | None) -> sa.types.TypeEngine[Any]:
+        return postgresql.BYTEA()
+
+    def value_types(self) -> Mapping[str, sa.types.TypeEngine[Any]]:
+        return {
+            "str": postgresql.TEXT(),
+            "bytes": postgresql.BYTEA(),
+            "float": postgresql.DOUBLE_PRECISION(),
+            "decimal": postgresql.NUMERIC(),
+            "json": postgresql.JSONB(),
+        }
+
+    def time(self) -> sa.types.TypeEngine[Any]:
+        return postgresql.TIMESTAMP(timezone=True)
+
+    def number(self, value: float) -> float:
+        return value
+
+    def decimal(self, value: Decimal) -> Any:
+        value = super().decimal(value)
+        if value and (value.adjusted() >= 131_072 or value.as_tuple().exponent < -16_383):  # type: ignore[operator]
+            raise CannotConvert("a decimal exceeds the 131,072 and 16,383 digits of a NUMERIC")
+        return value
+
+    def text(self, value: str) -> str:
+        if "\x00" in value:
+            raise CannotConvert("PostgreSQL's text cannot hold the character U+0000")
+        return super().text(value)
+
+    def json(self, plain: Any) -> Any:
+        if _NUL.search(json.dumps(plain)):
+            raise CannotConvert("PostgreSQL's JSON cannot hold the character U+0000")
+        return super().json(plain)
+
+    def collations(self, conn: sa.Connection, table: sa.Table) -> dict[str, str]:
+        rows = conn.execute(_COLLATIONS, {"name": table.name, "schema": table.schema})
+        return {row.column: "C" if row.collation == "POSIX" else row.collation for row in rows}
+
+    def begin(self, conn: sa.Connection) -> None:
+        # A commit must be on disk when it returns, even if the server's default is weaker: the store then clears the
+        # entries. The timeouts release the locks of a worker that stalls in its transaction.
+        conn.execute(_BEGIN)
+
+    def hold_table(self, conn: sa.Connection, name: str, *, alone: bool) -> bool:
+        # Advisory locks queue fairly. Row locks do not: with overlapping shared locks, an exclusive one waits for ever.
+        conn.execute(_HOLD_ALONE if alone else _HOLD, {"name": f"cq_tables {name}"})
+        return True
+
+    def insert_if_missing(self, table: sa.Table, row: Row) -> sa.Executable:
+        return postgresql.insert(table).values(row).on_conflict_do_nothing()
+
+    def upsert(self, conn: sa.Connection, table: sa.Table, columns: ColumnValues, same: Row) -> None:
+        arrays = _arrays([table.columns[name] for name in columns], columns)
+        conn.execute(_upsert(table, tuple(columns), tuple(same)), {**arrays, **same})
+
+    def delete(self, conn: sa.Connection, table: sa.Table, keys: ColumnValues) -> None:
+        conn.execute(_delete(table), _arrays(table.primary_key.columns, keys))
+
+
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _upsert(table: sa.Table, names: Sequence[str], same: Sequence[str]) -> sa.Executable:
+    columns = [table.columns[name] for name in names]
+    values = list(map(_typed, _unnested(columns).c, columns))
+    values += [sa.bindparam(name, type_=table.columns[name].type) for name in same]
+    return on_conflict_update(
+        postgresql.insert(table).from_select([*names, *same], sa.select(*values)), table
+    )
+
+
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _delete(table: sa.Table) -> sa.Executable:
+    columns = list(table.primary_key.columns)
+    return sa.delete(table).where(sa.tuple_(*columns).in_(sa.select(*_unnested(columns).c)))
+
+
+def _unnested(columns: Sequence[sa.Column[Any]]) -> Any:
+    """A table expression of one array for each column: one prepared statement serves any number of rows."""
+    arrays = [
+        sa.bindparam(f"p{number}", type_=postgresql.ARRAY(_plain(column.type)))
+        for number, column in enumerate(columns)
+    ]
+    names = [sa.column(f"c{number}", _plain(column.type)) for number, column in enumerate(columns)]
+    return sa.func.unnest(*arrays).table_valued(*names, name="given").render_derived()
+
+
+def _arrays(columns: Iterable[sa.Column[Any]], values: ColumnValues) -> dict[str, list[Any]]:
+    return {
+        f"p{number}": _encoded(column.type, list(values[column.name]))
+        for number, column in enumerate(columns)
+    }
+
+
+class _Bytes(postgresql.BYTEA):
+    """Bytes that reach the driver unconverted: drivers accept bytes, and SQLAlchemy's wrapping is slow."""
+
+    def bind_processor(self, dialect: sa.Dialect) -> None:
+        return None
+
+
+def _plain(of: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
+    """The type of an array's elements: without a collation, and text for JSON."""
+    if isinstance(of, sa.String | sa.JSON):
+        return sa.Text()
+    return _Bytes() if isinstance(of, sa.LargeBinary) else of
+
+
+def _typed(given: Any, column: sa.Column[Any]) -> Any:
+    """An element of an array, typed for its column. Only JSON is cast: a cast to VARCHAR(n) would truncate."""
+    return sa.cast(given, column.type) if isinstance(column.type, sa.JSON) else given
+
+
+def _encoded(of: sa.types.TypeEngine[Any], values: list[Any]) -> list[Any]:
+    if not isinstance(of, sa.JSON):
+        return values
+    return [None if value is None else json.dumps(value) for value in values]
+
+
+def send_arrays_binary(connection: Any, record: object) -> None:
+    """Have psycopg send arrays in PostgreSQL's binary format; text takes several times as long on both sides."""
+    from psycopg.types.array import ListBinaryDumper  # not at the module's head: the driver is optional
+
+    connection.adapters.register_dumper(list, ListBinaryDumper)

@@ -1,0 +1,231 @@
+"""A table of a SQL database as a target, with exactly-once effect.
+
+One SQL transaction locks the position of a bucket, compares it, changes the table's rows, and advances the position.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any
+
+import sqlalchemy as sa
+
+from cq.app import App
+from cq.config.queue import QueueConfig
+from cq.keys.link import Position
+from cq.observers.links.rows import LinkEntry
+from cq.observers.links.sql.check import check, create
+from cq.observers.links.sql.dialects.dialect import CannotConvert, ColumnValues, Dialect
+from cq.observers.links.sql.engine import ReportingDatabase, values_bound
+from cq.observers.links.sql.progress import Feeder, ProgressTables
+from cq.observers.links.sql.sweep import sweep
+from cq.observers.links.sql.table import SEQUENCE, UPDATED_AT, Columns, DefaultLayout, TableDefinition
+from cq.observers.links.target import (
+    CannotSend,
+    Changes,
+    LinkFailed,
+    LinkStopped,
+    OutdatedBatch,
+    Source,
+    Target,
+)
+
+
+def make_target(source: Source, config: QueueConfig, settings: Mapping[str, Any], app: App) -> Target:
+    """The table in the settings; raises `LinkFailed` if this process lacks the table's columns."""
+    name = settings.get("columns")
+    layout: DefaultLayout | Columns = DefaultLayout(config.key, config.value)
+    if name is not None:
+        declared = app.declared_columns.get(name)
+        if not isinstance(declared, Columns):
+            raise LinkFailed(
+                f"this process has no columns {name!r}: start it with --app and the application that declares them"
+            )
+        layout = declared
+    definition = TableDefinition(settings["table"], layout, settings.get("schema"))
+    return SqlTarget(source, ReportingDatabase(env=settings["url_env"]), definition)
+
+
+class SqlTarget(Target):
+    """A table; thread-safe.
+
+    Args:
+        source: the link.
+        reporting: the reporting database.
+        definition: the table.
+
+    Attributes:
+        feeder: the link, as cq's tables name it.
+    """
+
+    batch_entries = 20_000  # a transaction and its commit cost as much as hundreds of rows
+    keeps_positions = True
+
+    def __init__(self, source: Source, reporting: ReportingDatabase, definition: TableDefinition) -> None:
+        self.reporting = reporting
+        self.definition = definition
+        self.feeder = Feeder(source.store, source.queue, source.link)
+        self._prepared: set[int] = set()
+        self._preparing = threading.Lock()
+
+    @property
+    def noun(self) -> str:  # type: ignore[override]
+        return f"the reporting database ({self.reporting})"
+
+    @property
+    def width(self) -> int | None:
+        """One bucket at a time in a database that writes one transaction after the other."""
+        return 1 if self.reporting.serializes_writes else None
+
+    def apply(self, changes: Changes) -> str | None:
+        try:
+            self._prepare(changes.bucket)
+            with self.reporting.transaction() as (conn, dialect):
+                stored = self._apply(conn, dialect, changes)
+                self.signal("applied")
+        except CannotSend:
+            raise
+        except Exception:
+            with self._preparing:
+                self._prepared.clear()  # check the tables again before the next batch: one may have been dropped
+            raise
+        self.signal("committed")
+        return stored
+
+    def check_settings(self) -> str:
+        self.reporting.check_url()
+        return f"{self.noun} has the table {str(self.definition)!r}"
+
+    def check(self) -> None:
+        self.reporting.check_connection()
+        with self.reporting.transaction() as (conn, dialect):
+            check(conn, dialect, self.definition, self.feeder)
+            self._claim(conn, ProgressTables.of(dialect, self.definition.schema))
+
+    def create(self) -> list[str]:
+        return create(self.reporting, self.definition)
+
+    def take_over(self) -> None:
+        with self.reporting.transaction() as (conn, dialect):
+            check(conn, dialect, self.definition, self.feeder)
+            own = ProgressTables.of(dialect, self.definition.schema)
+            own.take(conn, str(self.definition), self.feeder)
+
+    def newest(self) -> bytes:
+        with self.reporting.reading() as (conn, dialect):
+            sequence = self.definition.table(dialect).c[SEQUENCE]
+            found = conn.execute(sa.select(sequence).order_by(sequence.desc()).limit(1)).scalar_one_or_none()
+        return b"" if found is None else bytes(found)
+
+    def sweep(self, epoch: int, below: bytes) -> int:
+        """Delete the rows with a sequence below `below`, page by page; returns their number."""
+
+        def hold(conn: sa.Connection, dialect: Dialect) -> None:
+            own = ProgressTables.of(dialect, self.definition.schema)
+            self._hold(conn, own)
+            positions = map(Position.parse, own.locked_all(conn, self.feeder))
+            if any(position is None or position.epoch > epoch for position in positions):
+                raise OutdatedBatch
+
+        return sweep(self.reporting, self.definition, below, hold)
+
+    def close(self) -> None:
+        self.reporting.close()
+
+    def _apply(self, conn: sa.Connection, dialect: Dialect, changes: Changes) -> str | None:
+        own = ProgressTables.of(dialect, self.definition.schema)
+        self._hold(conn, own)
+        stored = own.locked(conn, self.feeder, changes.bucket)
+        self.signal("locked")
+        if stored is None and changes.previous == "":
+            raise LinkFailed("the row of the bucket's position was deleted")
+        if stored != changes.previous:
+            return stored or ""  # without a row the bucket is at the beginning, as `_prepare` would insert it
+        if changes.position == stored:
+            return None
+        upserts, deletes = self._coalesced(dialect, changes.entries)
+        table = self.definition.table(dialect)
+        with values_bound():
+            if upserts:
+                dialect.upsert(conn, table, upserts, {UPDATED_AT: dialect.moment(datetime.now(UTC))})
+            if deletes:
+                dialect.delete(conn, table, deletes)
+        own.advance(conn, self.feeder, changes.bucket, changes.position)
+        return None
+
+    # Checks of the tables and their feeder
+
+    def _prepare(self, bucket: int) -> None:
+        """Check the tables and insert the row of the bucket's position, unless this object has done so before.
+
+        This has a transaction of its own, so that its locks do not last while changes are applied: a stalled worker
+        then blocks no other bucket.
+        """
+        with self._preparing:
+            if bucket in self._prepared:
+                return
+        with self.reporting.transaction() as (conn, dialect):
+            check(conn, dialect, self.definition, self.feeder)
+            own = ProgressTables.of(dialect, self.definition.schema)
+            self._claim(conn, own)
+            if own.locked(conn, self.feeder, bucket) is None:
+                own.insert_if_missing(conn, self.feeder, bucket)
+        with self._preparing:
+            self._prepared.add(bucket)
+
+    def _claim(self, conn: sa.Connection, own: ProgressTables) -> None:
+        table = str(self.definition)
+        owner, is_new = own.claim(conn, table, self.feeder)
+        self._check_owner(owner)
+        anything = sa.select(sa.literal(1)).select_from(self.definition.table(own.dialect)).limit(1)
+        if is_new and conn.execute(anything).first() is not None:
+            raise LinkStopped(
+                f"the table {table!r} has rows already, which queue {self.feeder.queue!r} did not write: empty it, "
+                "link to another table, or take it over by a rebuild"
+            )
+
+    def _hold(self, conn: sa.Connection, own: ProgressTables) -> None:
+        """Prevent other links from taking over the table until the transaction ends."""
+        owner = own.owner(conn, str(self.definition), hold=True)
+        if owner is None:
+            raise LinkFailed(
+                f"cq_tables has no row for the table, which queue {self.feeder.queue!r} feeds: it was deleted"
+            )
+        self._check_owner(owner)
+
+    def _check_owner(self, owner: Feeder) -> None:
+        if owner != self.feeder:
+            of = (
+                "this store"
+                if owner.store == self.feeder.store
+                else "another store (or of a former store in its place)"
+            )
+            raise LinkStopped(
+                f"the table {str(self.definition)!r} is fed by the link {owner.link!r} of queue {owner.queue!r} of "
+                f"{of}: link to another table, or take it over by a rebuild"
+            )
+
+    # From entries to rows
+
+    def _coalesced(self, dialect: Dialect, entries: Sequence[LinkEntry]) -> tuple[ColumnValues, ColumnValues]:
+        """The columns of the rows to upsert and of the keys to delete, by the last entry of each key."""
+        latest = {entry.encoded_key: entry for entry in entries}
+        # In ascending order: if different keys have the same primary key, the latest entry wins, too.
+        ordered = sorted(latest.values(), key=attrgetter("sequence"))
+        try:
+            return self.definition.columns(dialect, ordered)
+        except CannotConvert as error:
+            raise CannotSend(str(error), self._refused(dialect, ordered)) from None
+
+    def _refused(self, dialect: Dialect, entries: Sequence[LinkEntry]) -> dict[bytes, str]:
+        """{sequence: error} of the entries that cannot be converted."""
+        errors = {}
+        for entry in entries:
+            try:
+                self.definition.columns(dialect, [entry])
+            except CannotConvert as error:
+                errors[entry.sequence] = str(error)
+        return errors

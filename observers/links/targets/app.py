@@ -1,0 +1,32 @@
+"""Targets that the application declares, by `App.target`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cq.app import App
+from cq.config.queue import QueueConfig
+from cq.observers.links.target import FunctionTarget, LinkFailed, Source, Target
+from cq.plain_text import describe
+
+
+def make_target(source: Source, config: QueueConfig, settings: Mapping[str, Any], app: App) -> Target:
+    """The target that the application has declared under the name in the settings."""
+    name = settings["target"]
+    make = app.targets.get(name)
+    if make is None:
+        raise LinkFailed(
+            f"this process has no target {name!r}: start it with --app and the application that declares it"
+        )
+    try:
+        found: Any = make(source)
+    except Exception as error:
+        raise LinkFailed(
+            f"the target {name!r} of the application cannot be made: {describe(error)}"
+        ) from error
+    if not isinstance(found, Target) and not callable(found):
+        raise LinkFailed(
+            f"expected the target {name!r} of the application to be a cq.links.Target, got: {type(found).__name__}"
+        )
+    return found if isinstance(found, Target) else FunctionTarget(found)

@@ -1,0 +1,350 @@
+"""The task that sends the entries of one bucket of a link: read a batch, have the target apply it, clear the batch.
+
+    1. Read, at one version: the bucket's state, its notification, and its first entries.
+    2. Call the target. Entries that it can never apply are set aside in the store before later ones are sent.
+    3. Clear the entries in the store, in a transaction that reads the bucket's state with a conflict range and writes
+       the new position: of two workers with the same batch, the slower one finds the batch cleared.
+
+After a crash between 2 and 3 the batch is sent again; a target recognizes it by its position, or its entries by their
+sequences. A failing target is tried again after growing pauses, and delays its own bucket only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from cq import runtime
+from cq.config.queue import ObserverConfig, QueueConfig
+from cq.encoding import codec
+from cq.keys import INCOMPLETE_VERSIONSTAMP, after
+from cq.keys.link import LinkKeys
+from cq.keys.notes import NoteKeys
+from cq.observers.links.batch import LinkBatch, PoisonEntryIsolator, StorePosition
+from cq.observers.links.failure_note import PAUSED, STOPPED_SECONDS, FailureNote, NotedTask
+from cq.observers.links.keeper import Keeper
+from cq.observers.links.lease import HELD_SECONDS, Lease
+from cq.observers.links.queue import BUCKETS
+from cq.observers.links.rows import QueuedEntries, ReadLimits, read_entries
+from cq.observers.links.sender import Sender
+from cq.observers.links.spec import link_name, links_in
+from cq.observers.links.state import (
+    AsideEntry,
+    LinkView,
+    is_outdated,
+    read_position,
+    read_view,
+    set_entry_aside,
+)
+from cq.observers.links.target import (
+    Changes,
+    FunctionTarget,
+    LinkFailed,
+    OutdatedBatch,
+    Source,
+    Target,
+)
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
+from cq.observers.telemetry.bus import during, emit
+from cq.store.api import Database, Transaction, TransactionRead, error_code
+from cq.store.sizes import fitting
+from cq.store.transact import transact
+
+_ERROR_BYTES: Final = 1_500
+"""Maximum bytes of an entry set aside, in addition to its key and value; most of them are the error."""
+AHEAD_SECONDS: Final = 1.0
+"""How often to check for entries of a later generation, which only workers with its configuration may send."""
+
+
+@dataclass(slots=True)
+class BucketRead:
+    """The data of a bucket, read at one version."""
+
+    link: LinkView
+    notification: bytes | None
+    queued: QueuedEntries
+    is_leased: bool = True
+
+
+class LinkTask(NotedTask):
+    """The task that sends one bucket of a link; one thread at a time may use it.
+
+    It sends no entries of a later generation than the sender's: a worker with an outdated configuration must not send
+    entries of a newer generation to the old target.
+
+    Args:
+        db: a database of either store.
+        keys: of the link.
+        bucket: the bucket's number.
+        sender: the link's sender.
+
+    Attributes:
+        notification: a key that exists while the bucket has entries.
+        sent: the number of entries that this task has sent.
+        signal: called with the name of each completed step, for tests.
+    """
+
+    notification: bytes
+    sent = 0
+    signal: Callable[[str], object] = staticmethod(lambda point: None)
+
+    def __init__(self, db: Database, keys: LinkKeys, bucket: int, sender: Sender) -> None:
+        super().__init__(db, keys, bucket, sender.source.generation)
+        self.keys = keys
+        self.bucket = bucket
+        self.notification = self.keys.notification(bucket)
+        self.notification_prefix = self.notification[:-4]
+        self.progress_key = self.keys.state(bucket)
+        self.max_parallel = sender.target.width
+        self._target = sender.target
+        self._isolator = PoisonEntryIsolator(sender.send, self._set_aside)
+        self._lease = None if sender.target.keeps_positions else Lease(keys, bucket)
+
+    def waits(self, tr: TransactionRead) -> bool:
+        """Whether the link is stopped or paused."""
+        found = read_view(tr, self.keys, ())()
+        return found.stopped is not None or found.control.paused
+
+    def enter(self, worker: bytes) -> None:
+        if self._lease is not None:
+            self._lease.enter(worker)
+
+    def end(self) -> None:
+        """Give the lease of the bucket to others."""
+        if self._lease is not None:
+            self._lease.leave(self.db)
+
+    def __str__(self) -> str:
+        return f"bucket {self.bucket} of link {self.keys.link!r} of queue {self.queue!r}"
+
+    def _step(self) -> float:
+        """Send one batch; returns 0.0 if there are more entries, `DONE` if there are none."""
+        read = transact(self.db, self._read)
+        self._epoch = read.link.control.epoch
+        waits = read.link.stopped or (PAUSED if read.link.control.paused else None)
+        if waits is not None:
+            self._note.wait(waits)
+            return STOPPED_SECONDS
+        self.signal("read")
+        begun = runtime.monotonic()
+        self.found_work = read.queued.last_key is not None
+        if not self.found_work:
+            # No row was read: reading stopped at the first one, or the bucket is empty.
+            if read.queued.foreign:
+                raise LinkFailed("an entry is stamped later than the read version: was it copied here?")
+            if read.queued.is_ahead:
+                return AHEAD_SECONDS
+            self._note.clear()
+            return DONE
+        if not read.is_leased:
+            return HELD_SECONDS
+        with during("link_done", queue=self.queue, link=self.keys.link, bucket=self.bucket):
+            self._call(read)  # outside of any transaction: a target may take longer than five seconds
+            self.signal("sent")
+            transact(self.db, lambda tr: self._clear(tr, read))
+            self.sent += len(read.queued.entries)
+            self._note.clear()
+            emit(
+                "link_done",
+                queue=self.queue,
+                link=self.keys.link,
+                bucket=self.bucket,
+                entries=len(read.queued.entries),
+                seconds=runtime.monotonic() - begun,
+            )
+        self.signal("cleared")
+        return DONE if read.queued.at_end else 0.0
+
+    # 1: reading
+
+    def _read(self, tr: Transaction) -> BucketRead:
+        """Read the bucket's state, notification and first entries; clear the notification if there are no entries."""
+        version = tr.get_read_version()
+        link = read_view(tr.snapshot, self.keys, [self.bucket])
+        notification = tr.snapshot.get(self.notification)
+        limits = ReadLimits(
+            version.wait(), self._target.batch_bytes, self._target.batch_entries, self._generation
+        )
+        queued = read_entries(tr.snapshot, self.keys, self.bucket, limits)
+        read = BucketRead(link(), notification.value, queued)
+        is_idle = read.link.stopped is not None or read.link.control.paused
+        if self._lease is not None and queued.last_key is not None and not is_idle:
+            read.is_leased = self._lease.take(tr, read.link.states[self.bucket])
+        if queued.last_key is None and queued.at_end and read.link.stopped is None:
+            self._clear_notification(tr, read.notification)
+            if read.notification is not None:
+                # A slow worker may have stored its failure after another one sent the batch.
+                tr.clear(self.keys.failure(self.bucket))
+        return read
+
+    # 2: sending
+
+    def _call(self, read: BucketRead) -> None:
+        if self._lease is None:
+            self._send(read)
+            return
+        self._lease.begin()
+        try:
+            self._send(read)
+        finally:
+            self._lease.end(self.db)
+
+    def _send(self, read: BucketRead) -> None:
+        queued = read.queued
+        cleared = read.link.cleared(self.bucket)
+        batch = LinkBatch(
+            bucket=self.bucket,
+            ordered=queued.entries,
+            after=cleared,
+            last=queued.last,
+            epoch=read.link.control.epoch,
+            cleared=cleared,
+            known={entry.sequence for entry in queued.entries} | {queued.last},
+            read_position=self._read_position,
+        )
+        # First set the broken rows aside: the target advances its position past them.
+        self._keep(
+            batch.epoch,
+            [AsideEntry(self.bucket, each.sequence, each.error, None, each.data) for each in queued.broken],
+        )
+        self._isolator.send(batch)
+
+    def _read_position(self, sequence: bytes) -> StorePosition:
+        return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, self.bucket, sequence))
+
+    def _set_aside(self, batch: LinkBatch, errors: Mapping[bytes, str]) -> None:
+        """Set aside entries that cannot be sent; raises `OutdatedBatch` if another worker has passed them."""
+        for sequence, error in errors.items():
+            emit(
+                "entry_set_aside",
+                queue=self.queue,
+                link=self.keys.link,
+                bucket=self.bucket,
+                sequence=sequence.hex(),
+                error=error,
+            )
+
+        self._keep(
+            batch.epoch,
+            [
+                AsideEntry(
+                    self.bucket, entry.sequence, errors[entry.sequence], entry.encoded_key, entry.value
+                )
+                for entry in batch.ordered
+                if entry.sequence in errors
+            ],
+        )
+
+    def _keep(self, epoch: int, entries: Sequence[AsideEntry]) -> None:
+        """Set entries aside, as many in each transaction as fit. Idempotent.
+
+        Raises `OutdatedBatch` if an entry was cleared or the epoch has changed; conflicts with both.
+        """
+
+        def keep(tr: Transaction, some: Sequence[AsideEntry]) -> None:
+            found = read_view(tr, self.keys, [self.bucket])()
+            is_outdated_batch = found.control.epoch != epoch or found.cleared(self.bucket) >= some[0].sequence
+            if is_outdated_batch or is_outdated(tr, self.keys, self._generation or 0):
+                raise OutdatedBatch
+            for each in some:
+                set_entry_aside(tr, self.keys, each)
+
+        while entries:
+            number = fitting(map(_size, entries))
+            transact(self.db, partial(keep, some=entries[:number]))
+            entries = entries[number:]
+
+    # 3: clearing
+
+    def _clear(self, tr: Transaction, read: BucketRead) -> None:
+        queued, epoch = read.queued, read.link.control.epoch
+        found = read_view(tr, self.keys, [self.bucket])()
+        if found.control.epoch != epoch:
+            return  # a rebuild or rebase decides what the new epoch sends: leave the entries
+        if found.cleared(self.bucket) >= queued.last:
+            return  # another worker was faster, or this is a retry after a commit with unknown result
+        if queued.last_key is None or tr.snapshot.get(queued.last_key).value is None:
+            raise OutdatedBatch  # neither cleared nor present: the queue was deleted, or the store set back
+        tr.clear_range(self.keys.rows(self.bucket)[0], after(queued.last_key))
+        state = replace(found.states[self.bucket], epoch=epoch, cleared=queued.last)
+        tr.set(self.keys.state(self.bucket), state.to_bytes())
+        tr.clear(self.keys.failure(self.bucket))  # also one that another worker stored
+        if queued.at_end:
+            self._clear_notification(tr, read.notification)
+
+    def _clear_notification(self, tr: Transaction, value: bytes | None) -> None:
+        """Clear the notification if it is unchanged: an entry added since the read has written a new value."""
+        if value is not None:
+            tr.compare_and_clear(self.notification, value)
+
+
+def _size(entry: AsideEntry) -> int:
+    """The bytes that an entry takes when set aside, approximately."""
+    return len(entry.encoded_key or b"") + len(codec.encode(entry.value)) + _ERROR_BYTES
+
+
+def link_tasks(
+    db: Database, config: QueueConfig, observer: ObserverConfig, make: Callable[[], Sender]
+) -> list[Task]:
+    """The tasks for a link of a queue: the keeper first, then one for each bucket; see `noted_tasks`.
+
+    Args:
+        db: a database of either store.
+        config: the queue.
+        observer: the observer that the link is.
+        make: makes the sender, which all tasks share.
+    """
+    keys = LinkKeys(config.name, link_name(observer.name))
+
+    def made() -> list[Task]:
+        sender = make()
+        sender.target.check_settings()
+        buckets = [LinkTask(db, keys, bucket, sender) for bucket in range(BUCKETS)]
+        tasks: list[Task] = [Keeper(db, keys, sender, observer), *buckets]
+        for task in tasks:
+            task.max_parallel, task.leaves_room = sender.target.width, len(links_in(config)) > 1
+        return tasks
+
+    return noted_tasks(db, keys, made, observer.generation)
+
+
+def noted_tasks(
+    db: Database, keys: NoteKeys, make: Callable[[], list[Task]], generation: int = 0
+) -> list[Task]:
+    """The tasks that `make` returns; the first one is notified, so that it checks both sides when a worker starts.
+
+    If this process lacks an address, a secret or a package, or if a target of the application cannot be made, returns
+    no tasks and stores the failure: other workers may have them. The queue's passes are not affected. `generation` is
+    that of the link's observer, 0 for an outbox.
+    """
+    try:
+        tasks = make()
+    except Exception as error:
+        if error_code(error) is not None:
+            raise
+        note = FailureNote(db, keys, None, generation)
+        note.give_up(f"link {keys.link!r} of queue {keys.queue!r}", error)
+        return []
+    transact(db, lambda tr: wake_keeper(tr, keys, generation))
+    return tasks
+
+
+def exporter_tasks(db: Database, name: str, exporter: Callable[[Changes], object] | Target) -> list[Task]:
+    """The tasks for an export queue with an exporter of the application: one for each bucket."""
+    target = exporter if isinstance(exporter, Target) else FunctionTarget(exporter)
+    keys = LinkKeys(name)
+    sender = Sender(Source(b"", name, keys.link, 0), target)
+    return [LinkTask(db, keys, bucket, sender) for bucket in range(BUCKETS)]
+
+
+def wake_keeper(tr: Transaction, keys: NoteKeys, generation: int = 0) -> None:
+    """Notify the keeper of a link, so that it checks all buckets again, or the task of an outbox.
+
+    Unless the link has another generation than this one, or was removed; 0 stands for any.
+    """
+    if is_outdated(tr, keys, generation):
+        return
+    tr.set_versionstamped_value(keys.keeper, INCOMPLETE_VERSIONSTAMP)

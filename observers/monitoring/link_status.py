@@ -1,0 +1,145 @@
+"""The status of links: their backlog, its age, and failures."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from cq.admin.backfill import current_generation
+from cq.admin.queue_status import current_version
+from cq.config.queue import ObserverConfig, queue_names, read_config
+from cq.errors import CqError, QueueNotConfigured
+from cq.keys.link import LinkKeys
+from cq.observers.links.queue import BUCKETS, oldest_versions
+from cq.observers.links.spec import links_in, shown_target
+from cq.observers.links.state import (
+    LinkName,
+    read_entries_aside,
+    read_failures,
+    read_view,
+    stored_links,
+)
+from cq.store.api import Database, Transaction, TransactionRead, seconds_since
+from cq.store.sizes import count_rows
+from cq.store.transact import transact
+
+_MOST_ASIDE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """The status of a link.
+
+    Attributes:
+        queue, link: the queue, and the link's name; `app` for an export queue of the application.
+        target: where it goes: the table, the topic ... with the environment variable of the address; None for an
+            export queue of the application.
+        waiting_buckets, buckets: number of buckets with entries, and of all.
+        rows, bytes: number and size of the packed rows in its log.
+        exact: whether these were counted; else they are estimates, up to a few times off.
+        oldest_seconds: age of the oldest queued entry, None if there is none.
+        aside: entries set aside (at most 1,000 are counted).
+        state: `active`; `filling` during a backfill, or until rows of earlier generations are swept; `failing`;
+            `stopped`; `paused`; `unreadable`, if stored data of the link cannot be read.
+        error: the latest error, empty if the link does not fail.
+        failing_since: time of the first failure, in seconds since 1970.
+        tries: number of consecutive failures.
+        entries_per_second: entries that live workers send, as they have written lately.
+    """
+
+    queue: str
+    link: str
+    target: str | None = None
+    waiting_buckets: int = 0
+    buckets: int = BUCKETS
+    rows: int = 0
+    bytes: int = 0
+    exact: bool = False
+    oldest_seconds: float | None = None
+    aside: int = 0
+    state: str = "unreadable"
+    error: str = ""
+    failing_since: float | None = None
+    tries: int = 0
+    entries_per_second: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The queue and the link, as commands take them."""
+        return str(LinkName(self.queue, self.link))
+
+
+def link_status(db: Database, queue: str | None = None) -> list[LinkStatus]:
+    """The status of the links of one queue, or of all; raises `QueueNotConfigured` if the queue does not exist."""
+    names = transact(db, lambda tr: link_names(tr, queue))
+    now = current_version(db)
+    found = []
+    for each in names:
+        try:
+            found.append(transact(db, partial(read_link_status, name=each, now=now)))
+        except CqError as error:
+            # A status with the error, so that the others are shown.
+            found.append(LinkStatus(*each, error=str(error)))
+    return found
+
+
+def link_names(tr: Transaction, queue: str | None = None) -> list[LinkName]:
+    """The links with stored data and the configured links; or only those of `queue`.
+
+    Raises `QueueNotConfigured` if `queue` does not exist.
+    """
+    snapshot = tr.snapshot
+    names = {name for name in stored_links(snapshot) if queue in (None, name.queue)}
+    if queue is not None and not names:
+        read_config(snapshot, queue)  # raises if there is no such queue
+    for each in queue_names(snapshot) if queue is None else [queue]:
+        with suppress(CqError):  # the status of the queue itself reports the error
+            names |= {LinkName(each, link) for link in links_in(read_config(snapshot, each))}
+    return sorted(names)
+
+
+def read_link_status(tr: Transaction, name: LinkName, now: int) -> LinkStatus:
+    """The status of one link, of which `link_names` gives the names, at the version `now`."""
+    snapshot, keys = tr.snapshot, LinkKeys(*name)
+    oldest = oldest_versions(snapshot, keys)
+    rows, size, exact = count_rows(snapshot, *keys.all_rows())
+    failures = read_failures(snapshot, keys).values()
+    view = read_view(snapshot, keys, ())()
+    worst = max(failures, key=lambda failure: failure.tries, default=None)
+    aside = sum(1 for _, _ in zip(range(_MOST_ASIDE), read_entries_aside(snapshot, keys), strict=False))
+    observer = _observer(snapshot, name)
+    states = {
+        "stopped": view.stopped is not None,
+        "paused": view.control.paused,
+        "failing": worst is not None,
+        "filling": observer is not None and _is_filling(snapshot, name, observer, view.control.swept),
+    }
+    return LinkStatus(
+        *name,
+        target=None if observer is None else shown_target(observer, name.queue),
+        waiting_buckets=len(oldest),
+        rows=rows,
+        bytes=size,
+        exact=exact,
+        oldest_seconds=seconds_since(min(oldest), now) if oldest else None,
+        aside=aside,
+        state=next((state for state, holds in states.items() if holds), "active"),
+        error=view.stopped or (worst.error if worst else ""),
+        failing_since=min((failure.since for failure in failures), default=None),
+        tries=worst.tries if worst else 0,
+    )
+
+
+def _observer(tr: TransactionRead, name: LinkName) -> ObserverConfig | None:
+    try:
+        return links_in(read_config(tr, name.queue)).get(name.link)
+    except QueueNotConfigured:
+        return None
+
+
+def _is_filling(tr: TransactionRead, name: LinkName, observer: ObserverConfig, swept: int) -> bool:
+    """Whether the target is still being filled, or swept."""
+    is_backfilled = current_generation(tr, name.queue, observer.name) == observer.generation
+    return not (is_backfilled and swept >= observer.generation)

@@ -1,0 +1,226 @@
+"""Checks of a queue's links: queued entries, the position of each bucket, entries set aside, and tables.
+
+Entries and notifications are added and removed together, so at any version a bucket without a notification has no
+entries. `cq.observers.links.sql.verify` compares the table; it waits for pending changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from cq import runtime
+from cq.app import App
+from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
+from cq.errors import CorruptData, CqError
+from cq.keys import version_of
+from cq.keys.link import SEQUENCE_BYTES, LinkKeys, sequence_at, split_link, versionstamp_of
+from cq.observers.links.environment import read_variable
+from cq.observers.links.operate import OpenLink
+from cq.observers.links.queue import BUCKETS
+from cq.observers.links.registry import opened_link, table_check
+from cq.observers.links.rows import QueuedEntries, is_piece, is_whole, unpack
+from cq.observers.links.spec import TO, links_in
+from cq.observers.links.state import (
+    AsideEntry,
+    Control,
+    LinkFailure,
+    LinkState,
+    LinkStop,
+    set_entry_aside,
+)
+from cq.observers.links.target import LinkFailed
+from cq.verify.layout import check_stamp
+from cq.verify.piece import FROM_THE_FUTURE, Difference, Found, Piece, RowCheck, readable
+from cq.verify.verification import Verification
+
+_BUCKET_BYTES: Final = 4
+
+
+def check_link(piece: Piece, found: Found) -> bytes | None:
+    """Check a row of a link."""
+    rest = split_link(found.rest)[1]
+    check = _CHECKS.get(rest[:1])
+    if check is None:
+        raise CorruptData("not a key of a link")
+    return check.run(piece, found._replace(rest=rest[1:]))
+
+
+def _keys(piece: Piece, found: Found) -> LinkKeys:
+    """The keys of the link of a row."""
+    begin = len(LinkKeys(piece.name).prefix) - len(b"app/")
+    return LinkKeys(piece.name, split_link(found.key[begin:])[0])
+
+
+# Keys
+
+
+def _check_bucket(rest: bytes) -> None:
+    if len(rest) != _BUCKET_BYTES or LinkKeys.bucket_of(rest) >= BUCKETS:
+        raise CorruptData("of a bucket that does not exist")
+
+
+def _check_single(rest: bytes) -> None:
+    if rest:
+        raise CorruptData("the key is not one of a link")
+
+
+def _check_failure(rest: bytes) -> None:
+    if rest:  # of a bucket; else of the whole link
+        _check_bucket(rest)
+
+
+# Queued entries
+
+
+def _check_row(piece: Piece, found: Found) -> bytes | None:
+    """Check a row of entries: its bucket exists and is notified, it is not of the future, and it is readable."""
+    keys = _keys(piece, found)
+    sequence = keys.sequence_of_row(found.key)
+    _check_bucket(found.rest[:_BUCKET_BYTES])
+    bucket = LinkKeys.bucket_of(found.rest)
+    version = version_of(versionstamp_of(sequence))
+    if version > piece.version:
+        fix = partial(_keep, piece, keys, bucket, [(sequence, found.value)], FROM_THE_FUTURE)
+        piece.report("link-row", found.key, FROM_THE_FUTURE, fix)
+        return None
+    where = keys.notification(bucket)
+    what = f"bucket {bucket} has entries but no notification"
+    piece.require(where, "link-notification", found.key, what, partial(piece.stamp, where))
+    if is_whole(found.value):
+        _check_entries(piece, bucket, [(sequence, found.value)], found)
+    else:
+        _check_pieces(piece, bucket, sequence, found)
+    return keys.rows_later_than(bucket, sequence, piece.future) if version > piece.began else None
+
+
+def _check_pieces(piece: Piece, bucket: int, sequence: bytes, found: Found) -> None:
+    """Check an entry in two pieces, the most that cq writes: with the first, or with the last if it has no first."""
+    is_first = is_piece(found.value)
+    other = sequence_at(sequence, 1 if is_first else -1)
+    stored = piece.snapshot.get(_keys(piece, found).row(bucket, other))
+
+    def check() -> None:
+        value = stored.value
+        pieces = [(sequence, found.value)]
+        if value is not None and not is_whole(value) and is_piece(value) != is_first:
+            if not is_first:
+                return
+            pieces.append((other, value))
+        _check_entries(piece, bucket, pieces, found)
+
+    piece.defer(check)
+
+
+def _check_entries(piece: Piece, bucket: int, pieces: list[tuple[bytes, bytes]], found: Found) -> None:
+    unpacked = QueuedEntries()
+    unpack(unpacked, pieces)
+    for broken in unpacked.broken:
+        fix = partial(_keep, piece, _keys(piece, found), bucket, pieces, broken.error)
+        piece.report("link-row", found.key, broken.error, fix)
+    astray = [entry for entry in unpacked.entries if bucket_of(entry.encoded_key, BUCKETS) != bucket]
+    if astray:
+        what = f"{len(astray):,} entries in bucket {bucket} have keys of other buckets"
+        piece.report("link-row", found.key, what, key=astray[0].key)
+
+
+def _keep(piece: Piece, keys: LinkKeys, bucket: int, rows: list[tuple[bytes, bytes]], error: str) -> None:
+    """Set unreadable rows aside, as workers do; a concurrent worker would write the same."""
+    data = b"".join(value for _, value in rows)
+    set_entry_aside(piece.tr, keys, AsideEntry(bucket, rows[0][0], error, None, data))
+    for sequence, _ in rows:
+        piece.tr.clear(keys.row(bucket, sequence))
+
+
+def _keep_lost(piece: Piece, found: Found) -> None:
+    """Set a row without a bucket aside, since it may be valuable."""
+    sequence = found.key[-SEQUENCE_BYTES:].rjust(SEQUENCE_BYTES, b"\x00")
+    error = "its key is not one of an export queue"
+    set_entry_aside(piece.tr, _keys(piece, found), AsideEntry(0, sequence, error, None, found.value))
+    piece.tr.clear(found.key)
+
+
+# Entries set aside
+
+
+def _check_aside(piece: Piece, found: Found) -> None:
+    """Check a piece of an entry set aside; the whole entry is checked with its first piece."""
+    keys = _keys(piece, found)
+    parsed = keys.parse_aside(found.key)
+    if parsed is None:
+        raise CorruptData(f"the key is not one of a link; {_REBUILD}")
+    bucket, sequence, number = parsed
+    if number:
+        first = keys.aside_piece(bucket, sequence, 0)
+        what = f"a piece without the first one; {_REBUILD}"
+        piece.require(first, "link-aside", found.key, what)
+        return
+    pieces = piece.snapshot.get_range(found.key, keys.aside_end(bucket, sequence))
+
+    def check() -> None:
+        try:
+            content = codec.decode(b"".join(each.value for each in pieces))
+            if not isinstance(content, list) or len(content) != 3:
+                raise CorruptData("it holds no error, key and value")
+        except CorruptData as error:
+            piece.report("link-aside", found.key, f"{error}; {_REBUILD}")
+
+    piece.defer(check)
+
+
+_REBUILD: Final = "`cq link rebuild` sends the current values"
+_CHECKS: Final = {
+    b"b": RowCheck("link-state", readable(_check_bucket, LinkState.from_bytes)),
+    b"c": RowCheck("link-state", readable(_check_single, Control.from_bytes)),
+    b"f": RowCheck("link-state", readable(_check_failure, LinkFailure.from_bytes)),
+    b"k": RowCheck("link-state", readable(_check_single, check_stamp)),
+    b"n": RowCheck("link-notification", readable(_check_bucket, bytes)),
+    b"q": RowCheck("link-row", _check_row, _keep_lost),
+    b"s": RowCheck("link-state", readable(_check_single, LinkStop.from_bytes)),
+    b"x": RowCheck("link-aside", _check_aside, None),
+}
+"""{letter after the prefix of a link: the check of its rows}."""
+
+
+# The tables
+
+
+def check_tables(
+    verification: Verification, app: App | None, wait_seconds: float, url_env: str | None
+) -> Iterator[Difference]:
+    """Compare the tables of links with the values; with a repair, send all values again after the comparison.
+
+    Skips a table, with a note, if the URL of its database is not set.
+
+    Args:
+        verification: the verification.
+        app: the application, with the columns of its tables.
+        wait_seconds: how long to wait for pending changes, of all tables together.
+        url_env: the environment variable with the URL, None for the configured one.
+    """
+    deadline = runtime.monotonic() + wait_seconds
+    for link, observer in links_in(verification.config()).items():
+        if observer.settings[TO] != "sql":
+            continue
+        variable = url_env or str(observer.settings["url_env"])
+        if not read_variable(variable):
+            verification.note(f"the table was not compared with the values: ${variable} is not set")
+            continue
+        with opened_link(verification.db, verification.name, link, app=app, url_env=variable) as opened:
+            yield from _check_table(verification, opened, deadline - runtime.monotonic())
+
+
+def _check_table(verification: Verification, link: OpenLink, seconds: float) -> Iterator[Difference]:
+    try:
+        differences = list(table_check(link, seconds).run(verification))
+        if differences and verification.repair:
+            link.rebuild()
+        yield from (replace(each, repaired=verification.repair) for each in differences)
+    except LinkFailed:
+        raise
+    except CqError as error:
+        # The table is being filled, or a value is unreadable, which another check reports.
+        verification.note(f"the table was not compared with the values: {error}")

@@ -1,0 +1,254 @@
+"""What tests of links need: the tasks of a link without a worker, what its log has, and workers that die."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cq
+from cq.admin.backfill import publish_generations
+from cq.encoding.hashing import bucket_of
+from cq.keys import INCOMPLETE_VERSIONSTAMP
+from cq.keys.link import APP, LinkKeys
+from cq.links import Changes, ExportQueue, Target
+from cq.observers.builtin import observer_tasks
+from cq.observers.links import state
+from cq.observers.links.operate import OpenLink
+from cq.observers.links.queue import BUCKETS
+from cq.observers.links.registry import find_link, sender_of
+from cq.observers.links.rows import encoded_key
+from cq.observers.links.spec import links_in
+from cq.observers.links.state import AsideEntry
+from cq.observers.links.task import LinkTask, exporter_tasks
+from cq.observers.monitoring.link_status import link_status
+from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.task import Task
+from cq.store.api import METADATA_VERSION
+from cq.store.transact import transact
+from tests.helpers import combine_all, config_of, stored
+from tests.processes import StartedProcesses, ended
+
+_WORKER = Path(__file__).with_name("linkworker.py")
+ALL = (b"", b"\xff")
+"""All keys of a store."""
+
+
+class Kept:
+    """An exporter that keeps what it gets, as a store of latest values would."""
+
+    def __init__(self) -> None:
+        self.values: dict[Any, Any] = {}
+        self.batches: list[Changes] = []
+        self.sequences: dict[Any, bytes] = {}
+
+    def __call__(self, batch: Changes) -> None:
+        self.batches.append(batch)
+        for entry in batch:
+            if entry.sequence <= self.sequences.get(entry.key, b""):
+                continue
+            self.sequences[entry.key] = entry.sequence
+            if entry.value is None:
+                self.values.pop(entry.key, None)
+            else:
+                self.values[entry.key] = entry.value
+
+    @property
+    def received(self) -> list[Any]:
+        """The values of all entries, with repetitions."""
+        return [entry.value for batch in self.batches for entry in batch]
+
+
+def bucket(key: Any) -> int:
+    """The bucket of a key."""
+    return bucket_of(encoded_key(key), BUCKETS)
+
+
+# Export queues of an application
+
+
+def add(db: Any, name: str, *pairs: tuple[Any, Any]) -> None:
+    """Add entries to an export queue in one transaction."""
+    transact(db, lambda tr: ExportQueue(name).add_many(tr, pairs))
+
+
+def tasks(
+    db: Any, name: str, exporter: Callable[[Changes], object] | Target, **settings: Any
+) -> list[LinkTask]:
+    """A task for each bucket of an export queue."""
+    made = exporter_tasks(db, name, exporter)
+    return [with_settings(task, **settings) for task in made if isinstance(task, LinkTask)]
+
+
+def task_of(db: Any, name: str, key: Any, exporter: Callable[[Changes], object], **settings: Any) -> LinkTask:
+    """The task of the bucket of a key."""
+    return tasks(db, name, exporter, **settings)[bucket(key)]
+
+
+def with_settings(task: LinkTask, **settings: Any) -> LinkTask:
+    """The task with other limits of a batch, or with a function that is called between its steps."""
+    for what, value in settings.items():
+        setattr(task if what == "signal" else task._target, what, value)
+    return task
+
+
+def export_all(db: Any, name: str, exporter: Callable[[Changes], object], **settings: Any) -> None:
+    """Run every bucket's task until it has nothing to do; fails when one fails."""
+    for task in tasks(db, name, exporter, **settings):
+        run_to_end(task)
+
+
+def run_to_end(task: Any) -> None:
+    """Run a task until it has nothing to do; fails when it fails."""
+    while (pause := task.run()) != DONE:
+        assert pause == 0.0, task.problem
+
+
+# Links of combine queues
+
+
+def found(db: Any, name: str, link: str | None = None, app: cq.App | None = None) -> OpenLink:
+    """A link of a queue, by default its only one. The fixture `_closed` closes reporting databases."""
+    config = config_of(db, name)
+    observer = find_link(config, link)
+    return OpenLink(db, config, observer, sender_of(db, config, observer, app))
+
+
+def combine(db: Any, name: str) -> None:
+    """Run passes until nothing is queued, without sending anything."""
+    combine_all(db, name)
+    publish_generations(db, name)
+
+
+@contextmanager
+def link_tasks(db: Any, name: str, link: str | None = None, app: cq.App | None = None) -> Iterator[list[Any]]:
+    """The tasks of a link, or of all links of a queue: each keeper, then a task for each bucket."""
+    config = config_of(db, name)
+    made: list[Task] = [
+        task
+        for observer, each in zip(links_in(config), observer_tasks(db, config, app, ["link"]), strict=True)
+        if link in (None, observer)
+        for _, task in each.tasks
+    ]
+    try:
+        yield made
+    finally:
+        for task in made:
+            task.end()
+
+
+def work(db: Any, name: str, link: str | None = None, app: cq.App | None = None) -> None:
+    """Send until nothing is left to do; fails when a task fails."""
+    with link_tasks(db, name, link, app) as made:
+        keepers = [task for task in made if not isinstance(task, LinkTask)]
+        for task in keepers:
+            task.run()  # it looks whether a link that is stopped may continue
+        for task in [task for task in made if task not in keepers] + keepers:
+            while (pause := task.run()) != DONE:
+                assert pause == 0.0, f"{task}: {task.problem or pause}"
+
+
+def step(db: Any, name: str, link: str | None = None, app: cq.App | None = None) -> str:
+    """Run every task once; returns the state of the link, and its error."""
+    with link_tasks(db, name, link, app) as made:
+        for task in made:
+            task.run()
+    return status(db, name, link)
+
+
+def problems(db: Any, name: str, link: str | None = None, app: cq.App | None = None) -> list[str]:
+    """Run every task once; returns what those that fail say."""
+    with link_tasks(db, name, link, app) as made:
+        for task in made:
+            task.run()
+    return [task.problem for task in made if task.problem]
+
+
+def status(db: Any, name: str, link: str | None = None) -> str:
+    """State and error of a link."""
+    (each,) = [each for each in link_status(db, name) if link in (None, each.link)]
+    return f"{each.state}: {each.error}"
+
+
+# The log
+
+
+def waits(db: Any, name: str, link: str = APP) -> int:
+    """How many rows wait to be sent."""
+    return len(stored(db, LinkKeys(name, link).all_rows()))
+
+
+def notified(db: Any, name: str, link: str = APP) -> list[int]:
+    """The buckets that have a notification."""
+    keys = LinkKeys(name, link)
+    values = transact(db, lambda tr: [tr.get(keys.notification(number)).value for number in range(BUCKETS)])
+    return [number for number, value in enumerate(values) if value is not None]
+
+
+def entries_aside(db: Any, name: str, link: str = APP) -> list[AsideEntry]:
+    """What was set aside."""
+    return list(state.entries_aside(db, LinkKeys(name, link)))
+
+
+def restore(db: Any, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    """Set a store back to what `stored(db, ALL)` has returned."""
+
+    def put(tr: Any) -> None:
+        tr.clear_range(*ALL)
+        for key, value in rows:
+            tr.set(key, value)
+        tr.set_versionstamped_value(METADATA_VERSION, INCOMPLETE_VERSIONSTAMP)
+
+    transact(db, put)
+
+
+# Processes
+
+
+class Workers(StartedProcesses):
+    """Processes that send the links of a queue until they are killed or kill themselves, see linkworker.py.
+
+    Attributes:
+        running: the processes.
+        died: how many have killed themselves.
+    """
+
+    def __init__(self, store: str, queue: str, seed: int) -> None:
+        super().__init__()
+        self._args = [_WORKER, store, queue, ""]
+        self._draw = random.Random(seed)
+        self.running: list[subprocess.Popen[bytes]] = []
+        self._ready: list[subprocess.Popen[bytes]] = []
+        self.died = 0
+
+    def start(self, chance: float) -> None:
+        """One more, which kills itself with this chance at each point."""
+        process = self.python(*self._args, self._draw.random(), chance, stderr=subprocess.DEVNULL)
+        self.running.append(process)
+
+    def wait_ready(self) -> None:
+        """Wait until all have begun, or are dead."""
+        for process in self.running:
+            if process not in self._ready:
+                assert process.stdout is not None
+                process.stdout.readline()
+                self._ready.append(process)
+
+    def replace_dead(self, chance: float) -> None:
+        """Start another one for each that has died."""
+        for process in [each for each in self.running if each.poll() is not None]:
+            assert ended(process).status == -signal.SIGKILL
+            self.died += 1
+            self.running.remove(process)
+            self.start(chance)
+
+
+def run_killed(store: str, queue: str, point: str) -> None:
+    """Send the links of a queue in a process that kills itself at this point, or at none."""
+    with StartedProcesses() as processes:
+        found = ended(processes.python(_WORKER, store, queue, point))
+    assert found.status == (0 if point == "none" else -signal.SIGKILL), found.err

@@ -1,0 +1,536 @@
+"""The log of a link: blind adds, rows, sequences, batches in order, and entries that are set aside."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cq
+from cq import links
+from cq.keys.link import LinkKeys
+from cq.links import CannotSend, Changes, ExportQueue, LinkFailed
+from cq.observers.links import state as linkstate
+from cq.observers.links.batch import LinkBatch, PoisonEntryIsolator, StorePosition
+from cq.observers.links.failure_note import LONGEST_PAUSE
+from cq.observers.links.observer import link_observer
+from cq.observers.links.queue import BUCKETS
+from cq.observers.links.rows import LinkEntry, ReadLimits, encoded_key, pack, read_entries
+from cq.observers.links.spec import links_in
+from cq.observers.links.state import (
+    LinkFailure,
+    LinkStop,
+    read_failures,
+    read_view,
+    stop,
+    stored_links,
+)
+from cq.observers.links.target import BATCH_ENTRIES
+from cq.observers.scheduling.runner import DONE
+from cq.store.transact import transact
+from tests.faults import Calls, FaultyDatabase
+from tests.helpers import configured
+from tests.links.linkhelpers import (
+    Kept,
+    add,
+    bucket,
+    entries_aside,
+    export_all,
+    notified,
+    run_to_end,
+    task_of,
+    tasks,
+    waits,
+)
+
+KEYS = st.one_of(
+    st.text(max_size=9), st.integers(), st.binary(max_size=9), st.tuples(st.text(max_size=3), st.integers())
+)
+
+
+def test_what_is_added_is_exported_once_and_nothing_is_left(db: Any, name: str) -> None:
+    kept = Kept()
+    add(db, name, ("a", 1), ("b", [1, "x"]), (("t", 1), {"x": b"y"}), (7, "seven"), (b"7", 7.5))
+    add(db, name, ("a", 2), ("gone", 1))
+    add(db, name, ("gone", None))
+
+    export_all(db, name, kept)
+
+    assert kept.values == {"a": 2, "b": [1, "x"], ("t", 1): {"x": b"y"}, 7: "seven", b"7": 7.5}
+    assert waits(db, name) == 0
+    assert notified(db, name) == []
+    assert [task.run() for task in tasks(db, name, kept)] == [DONE] * BUCKETS
+
+
+def test_an_add_is_a_part_of_its_transaction(db: Any, name: str) -> None:
+    tr = db.create_transaction()
+    ExportQueue(name).add(tr, "a", 1)
+    tr.cancel()
+
+    assert waits(db, name) == 0
+
+
+@pytest.mark.parametrize(
+    "pair", [(1.5, 1), (True, 1), ("k" * 9000, 1), ("a", "v" * 100_000), ("a", object())]
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(db: Any, name: str, pair: Any) -> None:
+    with pytest.raises(cq.InvalidData):
+        add(db, name, ("ok", 1), pair)
+
+    assert waits(db, name) == 0
+
+
+def test_changes_are_added_blindly_a_row_and_a_notification_for_each_bucket(db: Any, name: str) -> None:
+    """However many changes: they share rows of up to 8 kB."""
+    config = configured(db, name, put=[links.table("report")])
+    observer = links_in(config)["export"]
+    observe = link_observer(config, observer.settings, observer.generation)
+    tr = Calls(db.create_transaction())
+
+    observe(tr, [cq.Change(f"key {number}", number, number + 1) for number in range(1_000)])
+
+    assert tr.made == ["set_versionstamped_key", "set_versionstamped_value"] * BUCKETS
+
+
+def test_adds_never_conflict_with_each_other_or_with_an_exporter(db: Any, name: str) -> None:
+    open_transactions = [db.create_transaction() for _ in range(20)]
+    for number, tr in enumerate(open_transactions):
+        tr.get_read_version().wait()
+        ExportQueue(name).add(tr, "hot", number)
+    add(db, name, ("hot", "first"))
+    kept = Kept()
+    export_all(db, name, kept)
+    for tr in open_transactions:
+        tr.commit().wait()
+    export_all(db, name, kept)
+
+    assert kept.values == {"hot": 19}
+
+
+def test_a_batch_has_all_entries_of_a_key_together_and_ascending(db: Any, name: str) -> None:
+    chosen = [key for key in map(str, range(200)) if bucket(key) == 3][:5]
+    for number in range(10):
+        add(db, name, *[(key, number) for key in chosen])
+    kept = Kept()
+
+    run_to_end(tasks(db, name, kept)[3])
+
+    (batch,) = kept.batches
+    entries = list(batch)
+    assert [entry.key for entry in entries] == [key for key in chosen for _ in range(10)]
+    assert [entry.value for entry in entries] == list(range(10)) * 5
+    for one, other in pairwise(entries):
+        assert one.key != other.key or one.sequence < other.sequence
+
+
+@given(
+    updates=st.lists(st.lists(st.tuples(KEYS, st.none() | st.integers(0, 9)), max_size=8), max_size=20),
+    entries=st.integers(1, 10),
+)
+def test_batches_of_any_size_give_each_key_its_entries_in_commit_order(
+    tmp_path_factory: pytest.TempPathFactory, updates: list[list[tuple[Any, Any]]], entries: int
+) -> None:
+    db: Any = cq.open(f"embedded:{tmp_path_factory.mktemp('db') / 'test.db'}")
+    told: dict[bytes, list[Any]] = {}
+    sequences: list[bytes] = []
+
+    def exporter(batch: Changes) -> None:
+        for entry in batch:
+            told.setdefault(entry.encoded_key, []).append(entry.value)
+            sequences.append(entry.sequence)
+
+    for pairs in updates:
+        add(db, "test", *pairs)
+    export_all(db, "test", exporter, batch_entries=entries)
+    db.close()
+
+    expected: dict[bytes, list[Any]] = {}
+    for pairs in updates:
+        for key, value in pairs:
+            expected.setdefault(encoded_key(key), []).append(value)
+    assert told == expected
+    assert len(set(sequences)) == len(sequences)
+
+
+def test_large_values_are_split_over_rows_and_come_out_whole(db: Any, name: str) -> None:
+    largest = "x" * 99_990
+    key = "k" * 7990
+    add(db, name, ("small", 1), (key, largest), (key, None), (key, largest + "y"))
+    kept = Kept()
+
+    export_all(db, name, kept, batch_bytes=1)
+
+    assert kept.values == {"small": 1, key: largest + "y"}
+    assert waits(db, name) == 0
+
+
+def test_generations_are_exported_one_after_the_other(db: Any, name: str) -> None:
+    for queue in [ExportQueue(name, generation=generation) for generation in (2, 1, 3)]:
+        tr = db.create_transaction()
+        queue.add(tr, "a", queue.generation)
+        tr.commit().wait()
+    kept = Kept()
+
+    export_all(db, name, kept)
+
+    assert [entry.value for batch in kept.batches for entry in batch] == [1, 2, 3]
+
+
+def test_an_entry_that_comes_while_a_batch_is_exported_is_not_lost(db: Any, name: str) -> None:
+    add(db, name, ("a", 1))
+    later = iter([("a", 2), ("a", 3)])
+
+    def exporter(batch: Changes) -> None:
+        for pair in later:
+            add(db, name, pair)
+            break
+
+    task = task_of(db, name, "a", exporter)
+    assert task.run() == DONE
+    assert notified(db, name) == [bucket("a")]
+    assert task.run() == DONE
+    assert notified(db, name) == [bucket("a")]
+    assert task.run() == DONE
+    assert notified(db, name) == []
+    assert waits(db, name) == 0
+
+
+class TestFailures:
+    """An exporter that fails holds up its bucket, for a while, and says so."""
+
+    def test_it_is_tried_again_after_growing_pauses_and_noted(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1), ("b", 2))
+        assert bucket("a") != bucket("b")
+        kept, broken = Kept(), True
+
+        def exporter(batch: Changes) -> None:
+            if broken and batch.bucket == bucket("a"):
+                raise ConnectionError("no route to host")
+            kept(batch)
+
+        task = task_of(db, name, "a", exporter)
+        pauses = [task.run() for _ in range(12)]
+        run_to_end(task_of(db, name, "b", exporter))
+
+        assert all(pause > 0 for pause in pauses)
+        assert pauses[4] > 2 * pauses[0]
+        assert pauses[-1] <= LONGEST_PAUSE
+        assert kept.values == {"b": 2}
+        (failure,) = failures(db, name)
+        assert [*transact(db, lambda tr: read_failures(tr, LinkKeys(name)))] == [bucket("a")]
+        assert failure.tries == 12
+        assert failure.error == task.problem == "ConnectionError: no route to host"
+        another = task_of(db, name, "a", exporter)
+        another.run()
+        (again,) = failures(db, name)
+        assert (again.tries, again.since) == (13, failure.since)
+        broken = False
+        run_to_end(task)  # which knows nothing of the other's note
+        assert failures(db, name) == []
+        run_to_end(another)
+        assert another.problem == task.problem == ""
+        assert kept.values == {"a": 1, "b": 2}
+
+    def test_a_failure_noted_when_another_worker_was_done_goes(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        kept = Kept()
+        task = task_of(db, name, "a", kept)
+
+        def late(batch: Changes) -> None:
+            run_to_end(task)
+            raise ConnectionError("too late")
+
+        task_of(db, name, "a", late).run()
+        assert [each.error for each in failures(db, name)] == ["ConnectionError: too late"]
+        assert notified(db, name) == [bucket("a")]
+        run_to_end(task)
+        assert failures(db, name) == []
+        assert kept.values == {"a": 1}
+
+    def test_entries_that_can_never_be_exported_are_found_by_halving(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(linkstate, "_PAGE", 1)
+        bad = {f"k{number}" for number in (3, 250, 251, 499)}
+
+        def exporter(batch: Changes) -> None:
+            if any(entry.key in bad and entry.value is not None for entry in batch):
+                raise CannotSend("one of them")
+            kept(batch)
+
+        kept = Kept()
+        add(db, name, *[(f"k{number}", number) for number in range(500)])
+        export_all(db, name, exporter)
+
+        assert kept.values.keys() == {f"k{number}" for number in range(500)} - bad
+        assert {encoded_key(key) for key in bad} == {each.encoded_key for each in entries_aside(db, name)}
+        assert {each.error for each in entries_aside(db, name)} == {"one of them"}
+        assert {each.value for each in entries_aside(db, name)} == {3, 250, 251, 499}
+        assert waits(db, name) == 0
+
+    def test_entries_that_the_exporter_names_are_set_aside_at_once(self, db: Any, name: str) -> None:
+        calls = []
+
+        def exporter(batch: Changes) -> None:
+            calls.append(len(batch))
+            named = {entry.sequence: "it is odd" for entry in batch if entry.value % 50 == 1}
+            if named:
+                raise CannotSend("some are odd", named)
+
+        add(db, name, *[(number, number) for number in range(400)])
+        export_all(db, name, exporter)
+
+        assert len(calls) <= 2 * BUCKETS
+        assert sorted(each.value for each in entries_aside(db, name)) == list(range(1, 400, 50))
+
+    def test_an_entry_is_set_aside_before_the_exporter_passes_it(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        add(db, name, ("a", 2))
+
+        def exporter(batch: Changes) -> None:
+            if any(entry.value == 1 for entry in batch):
+                raise CannotSend("bad", {batch.entries[0].sequence: "bad"})
+            raise KeyboardInterrupt  # the process dies as it exports what comes behind
+
+        with pytest.raises(KeyboardInterrupt):
+            task_of(db, name, "a", exporter).run()
+        assert [each.value for each in entries_aside(db, name)] == [1]
+        export_all(db, name, Kept())
+        assert [each.value for each in entries_aside(db, name)] == [1]
+
+    def test_a_deployment_that_is_broken_sets_little_aside(self, db: Any, name: str) -> None:
+        add(db, name, *[(number, number) for number in range(1000)])
+
+        def exporter(batch: Changes) -> None:
+            if len(batch):
+                raise CannotSend("no such column")
+
+        task = tasks(db, name, exporter)[0]
+        pause = task.run()
+
+        assert pause > 0
+        assert "entries cannot be sent, the latest with: no such column" in task.problem
+        assert len(entries_aside(db, name)) < 10
+
+    def test_settings_that_are_wrong_are_never_the_datas_fault(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+
+        def exporter(batch: Changes) -> None:
+            raise cq.InvalidConfiguration("no URL")
+
+        assert task_of(db, name, "a", exporter).run() > 0
+        assert entries_aside(db, name) == []
+
+    def test_a_row_that_cq_has_not_written_is_set_aside(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        (row,) = rows(db, name)
+        transact(db, lambda tr: tr.set(row, b"\x00junk"))
+        add(db, name, ("a", 2))
+        kept = Kept()
+
+        export_all(db, name, kept)
+
+        assert kept.values == {"a": 2}
+        (aside,) = entries_aside(db, name)
+        assert (aside.encoded_key, aside.value) == (None, b"junk")
+
+    def test_a_row_from_the_future_is_left_and_said(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        export_all(db, name, Kept())
+        future = LinkKeys(name).row(bucket("a"), b"\0\0\0\1" + b"\x70" * 18)
+        transact(db, lambda tr: tr.set(future, b"\x00\x82\x41\x41\x01"))
+
+        task = task_of(db, name, "a", Kept())
+
+        assert task.run() > 0
+        assert "stamped later" in task.problem
+        assert waits(db, name) == 1
+
+    def test_a_store_that_fails_is_tried_again(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+
+        class Down:
+            options = None
+
+            def create_transaction(self) -> Any:
+                raise OSError("disk on fire")
+
+        task = task_of(Down(), name, "a", Kept())
+
+        assert task.run() > 0
+        assert task.problem == "OSError: disk on fire"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_or_reordered_under_faults_and_rivals(db: Any, name: str, seed: int) -> None:
+    """Two workers on all buckets, transactions that fail, commits that get lost, an exporter that fails."""
+    faulty = FaultyDatabase(db, seed)
+    draw = random.Random(seed)
+    kept, lock, done = Kept(), threading.Lock(), threading.Event()
+
+    def exporter(batch: Changes) -> None:
+        with lock:
+            if draw.random() < 0.1:
+                raise ConnectionError
+            kept(batch)
+
+    def work() -> None:
+        mine = tasks(faulty, name, exporter, batch_entries=7)
+        while not done.is_set() or waits(db, name):
+            for task in mine:
+                task.run()
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    values: dict[int, Any] = {}
+    for number in range(150):
+        changes = {draw.randrange(30): draw.choice([None, number]) for _ in range(3)}
+        add(db, name, *changes.items())
+        values.update(changes)
+    done.set()
+    for worker in workers:
+        worker.join(60)
+
+    assert kept.values == {key: value for key, value in values.items() if value is not None}
+    assert faulty.injected.keys() >= {"conflict", "unknown, committed"}
+    assert entries_aside(db, name) == []
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.sets(st.integers(0, 20)))
+def test_halving_exports_all_but_the_bad_in_order(values: list[int], bad: set[int]) -> None:
+    """With few entries, so that no share of failures is too large."""
+    bad = set(list(bad)[:9])
+    exported: list[int] = []
+    passed: list[bytes] = []
+    aside: dict[bytes, str] = {}
+
+    def exporter(batch: LinkBatch) -> None:
+        if any(entry.value in bad for entry in batch.ordered):
+            raise CannotSend("bad")
+        assert all(sequence in aside or sequence in passed for sequence in earlier(batch))
+        exported.extend(entry.value for entry in batch.ordered)
+        passed.extend(entry.sequence for entry in batch.ordered)
+
+    def earlier(batch: LinkBatch) -> list[bytes]:
+        here = {entry.sequence for entry in batch.ordered}
+        return [
+            entry.sequence for entry in entries if entry.sequence <= batch.last and entry.sequence not in here
+        ]
+
+    def set_aside(batch: LinkBatch, errors: Mapping[bytes, str]) -> None:
+        aside.update(errors)
+
+    entries = [LinkEntry(number, value, b"%04d" % number, b"") for number, value in enumerate(values)]
+    last = entries[-1].sequence
+    batch = LinkBatch(0, entries, b"", last, 0, b"", (), lambda _: StorePosition(0, b"", False))
+    halving = PoisonEntryIsolator(exporter, set_aside)
+    try:
+        halving.send(batch)
+    except LinkFailed:
+        assert sum(value in bad for value in values) >= 10
+        return
+
+    assert exported == [value for value in values if value not in bad]
+    assert aside.keys() == {entry.sequence for entry in entries if entry.value in bad}
+
+
+def test_a_deployment_that_fails_for_all_sets_no_more_aside_with_each_try() -> None:
+    passed = 0
+    aside: dict[bytes, str] = {}
+
+    def exporter(batch: LinkBatch) -> None:
+        for entry in batch.ordered:  # what was passed once is skipped, as the fence does
+            if entry.value >= passed:
+                raise CannotSend("broken", {entry.sequence: "broken"})
+
+    def set_aside(batch: LinkBatch, errors: Mapping[bytes, str]) -> None:
+        nonlocal passed
+        aside.update(errors)
+        passed += len(errors)
+
+    entries = [LinkEntry(number, number, b"%04d" % number, b"") for number in range(600)]
+    last = entries[-1].sequence
+    batch = LinkBatch(0, entries, b"", last, 0, b"", (), lambda _: StorePosition(0, b"", False))
+    halving = PoisonEntryIsolator(exporter, set_aside)
+    for _ in range(20):
+        with pytest.raises(LinkFailed, match="entries cannot be sent"):
+            halving.send(batch)
+
+    assert len(aside) < 150
+
+
+def test_rows_are_packed_up_to_a_size(db: Any) -> None:
+    rows = pack([(encoded_key(number), "x" * 100) for number in range(200)])
+
+    assert 2 <= len(rows) <= 4
+    assert all(len(row) < 9_000 for _, row in rows)
+    counters = [counter for counter, _ in rows]
+    assert counters == sorted(counters)
+
+
+def test_of_stops_for_one_cause_the_first_is_in_effect(db: Any, name: str) -> None:
+    """All workers find the cause, each in its bucket, but one of them reports it."""
+    keys = LinkKeys(name)
+
+    def stopped(wanted: LinkStop, *, is_reviewed: bool) -> bool:
+        return transact(db, lambda tr: stop(tr, keys, wanted, is_reviewed=is_reviewed))
+
+    def message() -> str | None:
+        return transact(db, lambda tr: read_view(tr.snapshot, keys, ())().stopped)
+
+    first = LinkStop(0, "refused, request 1", 2, since=1.0)
+    assert stopped(first, is_reviewed=False)
+    assert stopped(first, is_reviewed=False), "a retry after a commit with unknown result"
+    assert not stopped(LinkStop(0, "refused, request 2", 2, since=2.0), is_reviewed=False)
+    assert not stopped(LinkStop(0, "refused, request 1", 2, since=3.0), is_reviewed=True)
+    assert not stopped(LinkStop(0, "by an outdated worker", 1, since=4.0), is_reviewed=True)
+    assert not stopped(LinkStop(1, "of another epoch", 2, since=5.0), is_reviewed=True)
+    assert message() == "refused, request 1"
+    assert stopped(LinkStop(0, "another cause", 2, since=6.0), is_reviewed=True)
+    assert message() == "another cause"
+    assert stopped(LinkStop(0, "of another target", 3, since=7.0), is_reviewed=False)
+    assert message() == "of another target"
+
+
+def test_the_names_of_export_queues_are_found(db: Any, name: str) -> None:
+    cq.configure(db, f"{name}-0")
+    add(db, f"{name}-1", ("a", 1))
+    add(db, f"{name}-2", ("a", 1))
+
+    found = transact(
+        db, lambda tr: [each.queue for each in stored_links(tr.snapshot) if each.queue.startswith(name)]
+    )
+
+    assert found == [f"{name}-1", f"{name}-2"]
+
+
+def test_a_read_ends_at_its_limits(db: Any, name: str) -> None:
+    for number in range(10):
+        add(db, name, ("a", number))
+
+    def read(tr: Any, size: int, entries: int) -> Any:
+        limits = ReadLimits(tr.get_read_version().wait(), size, entries)
+        return read_entries(tr.snapshot, LinkKeys(name), bucket("a"), limits)
+
+    assert len(transact(db, lambda tr: read(tr, 10**6, 3)).entries) == 3
+    assert len(transact(db, lambda tr: read(tr, 1, 100)).entries) == 1
+    assert transact(db, lambda tr: read(tr, 10**6, 10)).at_end
+
+
+def failures(db: Any, name: str) -> list[LinkFailure]:
+    return [*transact(db, lambda tr: read_failures(tr, LinkKeys(name))).values()]
+
+
+def rows(db: Any, name: str) -> list[bytes]:
+    return transact(db, lambda tr: [row.key for row in tr.get_range(*LinkKeys(name).all_rows())])
+
+
+def test_the_modules_constants_are_what_the_documentation_says() -> None:
+    assert (BUCKETS, BATCH_ENTRIES) == (8, 5_000)

@@ -1,0 +1,204 @@
+"""Canaries of links, see `canary`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from cq.keys import after
+from cq.keys.link import Position, first_sequence
+from cq.observers.links.batch import LinkBatch
+from cq.observers.links.keeper import Keeper
+from cq.observers.links.sender import Sender
+from cq.observers.links.state import LinkState, read_control, read_view
+from cq.observers.links.target import Changes, OutdatedBatch
+from cq.observers.links.task import LinkTask
+from cq.store.transact import transact
+from tests.simulation.canary import Canaries
+
+links = Canaries("links")
+
+
+class _GoesOn(Exception):
+    """Raised in place of a stop."""
+
+
+@contextmanager
+def _goes_on_after(stop: str) -> Iterator[None]:
+    """Senders go on as at the beginning of an epoch, instead of stopping for this cause."""
+    progress = Sender._progress
+
+    def going_on(self: Sender, batch: LinkBatch, stored: Position) -> bytes | None:
+        try:
+            return progress(self, batch, stored)
+        except _GoesOn:
+            return b""
+
+    with patch.object(Sender, "_progress", going_on), patch.object(Sender, stop, lambda self: _GoesOn()):
+        yield
+
+
+@links.patches(seed=1, only={"store set back"})
+def misses_a_store_set_back() -> Any:
+    """A sender goes on when the target is at an entry that the store does not know."""
+    return _goes_on_after("_store_was_set_back")
+
+
+@links.patches(seed=1, only={"table set back"})
+def misses_a_table_set_back() -> Any:
+    """A sender goes on when the store has cleared entries that the target has not reached."""
+    return _goes_on_after("_target_was_set_back")
+
+
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=139, only={"freezes", "come and go"})
+def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
+    """A worker clears its batch though another worker has cleared it, and later ones."""
+    queued, epoch = read.queued, read.link.control.epoch
+    if read_view(tr, self.keys, [self.bucket])().control.epoch == epoch:
+        tr.clear_range(self.keys.rows(self.bucket)[0], after(queued.last_key))
+        tr.set(self.keys.state(self.bucket), LinkState(epoch, queued.last).to_bytes())
+        tr.clear(self.keys.failure(self.bucket))
+        if queued.at_end:
+            self._clear_notification(tr, read.notification)
+
+
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=5, only={"freezes", "come and go"})
+def stops_for_batches_that_others_have_cleared(
+    progress: Any, self: Sender, batch: LinkBatch, stored: Position
+) -> Any:
+    """A late worker takes the position of a faster one for that of a store that this one was before a restore."""
+
+    def outdated(sequence: bytes) -> Any:
+        return batch.read_position(sequence)._replace(epoch=batch.epoch, cleared=batch.cleared)
+
+    return progress(self, replace(batch, read_position=outdated), stored)
+
+
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=2, only={"table set back"})
+def takes_earlier_positions_for_the_beginning(
+    progress: Any, self: Sender, batch: LinkBatch, stored: Position
+) -> Any:
+    """A sender goes on from any position of the target that is earlier than the store's."""
+    return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
+
+
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=28, only={"table set back", "send again"})
+def takes_earlier_epochs_for_the_beginning(
+    progress: Any, self: Sender, batch: LinkBatch, stored: Position
+) -> Any:
+    """A sender goes on from any position of an earlier epoch, also after it has sent entries of its own."""
+    return b"" if stored.epoch < batch.epoch else progress(self, batch, stored)
+
+
+# Targets
+
+
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=5, also={"freezes", "come and go"})
+def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
+    """A table applies entries whatever position it has."""
+    return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
+
+
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=1, only={"table set back"})
+def stores_positions_without_comparing(
+    apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes
+) -> Any:
+    """A table stores a position without entries whatever position it has."""
+    return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, not changes))
+
+
+def _at_its_position(
+    apply: Any, target: Any, conn: Any, dialect: Any, changes: Changes, is_broken: bool
+) -> Changes:
+    """The changes as if they were to follow the position that the table has, if the target is broken for them."""
+    if is_broken:
+        elsewhere = replace(changes, previous="nowhere", entries=())
+        changes = replace(changes, previous=apply(target, conn, dialect, elsewhere))
+    return changes
+
+
+# The beginning of epochs
+
+
+@links.replaces("cq.observers.links.sender.Sender.begin", seed=64, only={"send again", "hook set back"})
+def begins_no_idle_buckets(*_: Any) -> None:
+    """A keeper leaves buckets without entries at a position of an earlier epoch."""
+
+
+@links.replaces("cq.observers.links.keeper.Keeper._begin", also={"send again", "deaths"})
+def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
+    """A keeper stores that a bucket has begun before the target has the position."""
+    for batch in batches:
+        first = first_sequence(self._generation)
+        if batch.cleared < first and transact(self.db, partial(self._is_empty, bucket=batch.bucket)):
+            transact(self.db, partial(self._note_begun, batch=batch, begin=first))
+    begin(self, batches)
+
+
+@links.replaces("cq.observers.links.sender.Sender.begin", seed=31, only={"freezes"})
+def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> bytes | None:
+    """A keeper has the target begin in a bucket from which another worker has sent entries meanwhile."""
+    begin = first_sequence(self.source.generation)
+    if self._own(batch.cleared):
+        return None
+    stored = self._stored(batch) or Position(batch.epoch, b"")
+    if self._apply_until(batch, stored, begin) is not None:
+        raise OutdatedBatch
+    return begin
+
+
+@links.replaces(
+    "cq.observers.links.operate.OpenLink._begin_epoch", seed=84, only={"send again", "table set back"}
+)
+def begins_no_epoch(_: Any, self: Any, positions: Any) -> int:
+    """A rebase continues in the epoch that there is."""
+    return transact(self.db, lambda tr: read_control(tr.snapshot, self.keys)).epoch
+
+
+@links.replaces("cq.observers.links.operate.OpenLink.rebuild", seed=41, only={"send again", "table set back"})
+def rebuilds_without_an_epoch(rebuild: Any, self: Any) -> int:
+    """A rebuild makes a new generation, and continues in the epoch that there is."""
+    with patch("cq.observers.links.operate._store_epoch", lambda tr, keys, epoch: True):
+        found: int = rebuild(self)
+    return found
+
+
+# The other target
+
+
+@links.replaces("tests.simulation.hooks.Hook._refuses", seed=1, only={"hook", "the receiver fails"})
+def receives_whatever_it_gets(refuses: Any, self: Any, stored: str, data: Any) -> bool:
+    """A receiver applies entries whatever position it has."""
+    return not data["entries"] and bool(refuses(self, stored, data))
+
+
+@links.replaces("tests.simulation.hooks.Hook._refuses", only={"hook", "hook set back"})
+def receives_positions_without_comparing(refuses: Any, self: Any, stored: str, data: Any) -> bool:
+    """A receiver stores a position without entries whatever position it has."""
+    return bool(data["entries"]) and bool(refuses(self, stored, data))
+
+
+@links.replaces(
+    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=1, only={"hook", "the receiver fails"}
+)
+def sends_the_rest_whatever_is_applied(*_: Any) -> str:
+    """A sender reads no position in the answer of a receiver."""
+    return ""
+
+
+@links.replaces(
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=58, only={"hook", "hook moves"}
+)
+def sweeps_no_receiver(*_: Any) -> int:
+    """A keeper does not send a receiver the sequence below which keys have no value."""
+    return 0
+
+
+@links.replaces("cq.observers.links.keeper.Keeper._is_sent", seed=19, only={"send again"})
+def sweeps_before_all_is_sent(*_: Any) -> bool:
+    """The keeper of a link deletes old rows while entries of the new generation are queued."""
+    return True

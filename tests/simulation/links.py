@@ -1,0 +1,436 @@
+"""The system of the links: one queue with links to a SQL table and to a webhook, and each side is set back.
+
+An operator makes backups of the store, the reporting database and the webhook's receivers (`hooks`) and restores each
+without the others. The
+store is restored as the documentation says: all processes that use it end before, and others start afterwards. Its
+clock may be set back with it, so that versions occur a second time. The model has the updates and the reported values
+of each key. It is saved and restored together with the store. A link that goes on after it was set back leaves
+rows of lost keys in the table, or lacks rows, which the comparison at the end finds: most keys are used for a short
+time only, so that no later update repairs their rows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final
+from unittest.mock import patch
+
+import sqlalchemy as sa
+
+import cq
+from cq.config.queue import read_config
+from cq.keys.link import LinkKeys
+from cq.observers.links.failure_note import STOPPED_SECONDS, FailureNote, NotedTask
+from cq.observers.links.operate import OpenLink
+from cq.observers.links.queue import BUCKETS
+from cq.observers.links.registry import opened_link
+from cq.observers.links.rows import ReadLimits, read_entries
+from cq.observers.links.spec import links_in
+from cq.observers.links.sql.target import SqlTarget
+from cq.observers.links.targets.webhook import WebhookTarget
+from cq.observers.worker.worker import Worker
+from cq.queue.set_aside import retry_aside
+from cq.store.transact import transact
+from tests.helpers import copy_store
+from tests.simulation.actors import WorkerPool
+from tests.simulation.application import SUMS
+from tests.simulation.hooks import HOOK, Hooks
+from tests.simulation.hub import Process
+from tests.simulation.model import Table, Violation
+from tests.simulation.outboxmodel import Trouble
+from tests.simulation.plan import Plan
+from tests.simulation.scenario import LANDING, STORE, Scenario, check_verified, first_row, ranges_of
+from tests.simulation.sql import LINK, URL_ENV, Connections, TableCopy, make_table
+from tests.simulation.store import CommitRequest
+
+_HOT: Final = ("hot 0", "hot 1")
+_HOOK_KINDS: Final = frozenset(("hook", "hook set back", "hook moves", "the receiver fails"))
+"""The kinds of runs with the second link."""
+_SENDS_AGAIN: Final = frozenset(("store set back", "hook set back", "hook moves", "send again"))
+"""What makes a receiver get values more than once."""
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A transaction has added these updates."""
+
+    updates: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A pass has reported a value."""
+
+    key: str
+    value: int | None
+
+
+@dataclass
+class Linked:
+    """A link of the run.
+
+    Attributes:
+        keys: the link's.
+        trouble: whether its two sides disagree.
+        restores: how often its target was set back.
+        differs: whether a side was set back since the latest rebuild or rebase.
+        is_repairing: whether a rebuild or rebase has begun whose result is not known.
+        is_to_be_rebuilt: whether the operator has accepted a difference, so that all is sent again in the end.
+    """
+
+    keys: LinkKeys
+    trouble: Trouble
+    restores: int = 0
+    differs: bool = False
+    is_repairing: bool = False
+    is_to_be_rebuilt: bool = False
+
+    def note_restored(self) -> None:
+        """The target was set back."""
+        self.restores += 1
+        self.note_set_back()
+
+    def note_set_back(self) -> None:
+        """A side was set back."""
+        self.trouble.note(True)
+        self.differs = True
+        self.is_to_be_rebuilt |= self.is_repairing
+
+
+class Links(Scenario):
+    """One run.
+
+    Attributes:
+        sums: {key: sum} of all committed updates that the store has not lost.
+        table: the reported values of each key, and how far the table is.
+        to_table, to_hook: the links.
+        hooks: the receivers of the webhook.
+        store_restores: how often the store was set back.
+    """
+
+    has_table = True
+    store_restores = 0
+    change_seconds: ClassVar[float] = 0.8
+    """How long the operator waits between two operations, on average."""
+
+    def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
+        super().__init__(plan, folder, trace)
+        self.report_path = folder / "report.db"
+        self.sums: Counter[str] = Counter()
+        self.table = Table()
+        self.table_copy = TableCopy(self)
+        self.connections = Connections(self)
+        self.pause = self.rng.choice((0.1, 0.3, 1.0))
+        self.workers = WorkerPool(self, self._make_worker)
+        self._saved: Counter[str] | None = None
+        self._saved_clock = 0.0
+        self._numbers_added = 0
+        self._batch_entries = plan.rng("batches").choice((1, 2, 1_000))
+        self.trouble = Trouble(lambda: self.hub.clock)
+        self.to_table = Linked(LINK, self.trouble)
+        self.to_hook = Linked(HOOK, Trouble(lambda: self.hub.clock))
+        self.links = [self.to_table] if plan.on.isdisjoint(_HOOK_KINDS) else [self.to_table, self.to_hook]
+        self.hooks = Hooks(self)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """SQL as the simulated processes see it; and each stop of a link is checked."""
+        run, stop = NotedTask.run, FailureNote.stop
+        begun: dict[NotedTask, float] = {}
+
+        def running(task: NotedTask) -> float:
+            begun[task] = self.hub.clock
+            return run(task)
+
+        def stopping(note: FailureNote, what: Any, *args: Any) -> float:
+            self._check_stop(begun[what], args[-1], self._trouble_of(what))
+            return stop(note, what, *args)
+
+        with (
+            self.connections.simulated(),
+            patch.object(NotedTask, "run", running),
+            patch.object(FailureNote, "stop", stopping),
+            patch.object(SqlTarget, "batch_entries", self._batch_entries),
+            patch.object(WebhookTarget, "batch_entries", self._batch_entries),
+        ):
+            yield
+
+    def begin(self) -> None:
+        """Make the queue and its table, and start everybody."""
+        os.environ[URL_ENV] = f"sqlite:///{self.report_path}"
+        self._app().configure(self.inner, SUMS, buckets=self.rng.randint(1, 3))
+        make_table(self.inner)
+        if self.to_hook in self.links:
+            self._link_hook(self.inner)
+        self._start_all(self.rng.randint(1, 2))
+
+    def _start_all(self, adders: int) -> None:
+        for _ in range(adders):
+            self.start_process("adder", "add", self._add_all)
+        for _ in range(self.rng.randint(1, 3)):
+            self.workers.start()
+        self.start_process("operator", "change", self._change)
+
+    def _app(self) -> cq.App:
+        made = cq.App()
+        made.queue(SUMS, observers=[cq.Observer("anchor", 1, _observe)])
+        for name in self.hooks.by_name:
+            made.target(name)(partial(self.hooks.make_target, name))
+        return made
+
+    def _make_worker(self, process: Process, identity: str) -> Worker:
+        return self.worker(process, identity, self._app(), concurrency=2, beat_seconds=1.0)
+
+    # Adders
+
+    def _add_all(self, process: Process) -> None:
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
+            self._numbers_added += 1
+            self._try(lambda: self._add(process))
+
+    def _add(self, process: Process) -> None:
+        rng = self.hub.rng
+        keys = {rng.choice(_HOT), f"key {self._numbers_added // 10 + rng.randrange(3)}"}
+        updates = {key: rng.randint(1, 3) * rng.choice((1, 1, -1)) for key in sorted(keys)}
+
+        def run(tr: Any) -> None:
+            cq.CombineQueue(SUMS).add(tr, updates)
+            tr.notes.append(Summed(updates))
+
+        transact(self.db(process), run)
+
+    def _try(self, act: Callable[[], object]) -> None:
+        """Do something that one of the databases, or cq, may refuse."""
+        self.attempt(act, cq.CqError, sa.exc.DBAPIError)
+
+    # The operator
+
+    def _change(self, process: Process) -> None:
+        doing = self._doing(process)
+        kinds = [what for what in doing if what in self.plan]
+        while kinds and not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / self.change_seconds))
+            what = self.hub.rng.choice(kinds)
+            self.trace(what)
+            self._try(doing[what])
+
+    def _doing(self, process: Process) -> dict[str, Callable[[], object]]:
+        """{kind of operation: what begins it}."""
+        return {
+            "store set back": lambda: self.hub.start(self.sky, "change", self._set_store_back),
+            "table set back": self._set_table_back,
+            "hook set back": self._set_hook_back,
+            "hook moves": lambda: self._link_hook(self.db(process)),
+            "send again": lambda: self._send_again(process),
+            "come and go": lambda: self.workers.come_and_go(3),
+        }
+
+    def _trouble_of(self, task: Any) -> Trouble:
+        """The trouble that may stop a task."""
+        is_hook = isinstance(task.keys, LinkKeys) and task.keys.link == HOOK.link
+        return (self.to_hook if is_hook else self.to_table).trouble
+
+    def _check_stop(self, since: float, error: object, trouble: Trouble) -> None:
+        """A step that began at this time has stopped a link."""
+        try:
+            trouble.check(since, error)
+        except Violation as violation:
+            self.violations.append(str(violation))
+
+    def _send_again(self, process: Process) -> None:
+        """Rebuild or rebase; a rebase leaves what a side lacks, so everything is sent again in the end."""
+        linked = self.hub.rng.choice(self.links)
+        with self._repairing(process, linked) as link:
+            is_rebuilt = self.hub.rng.random() < 0.3
+            if is_rebuilt:
+                link.rebuild()
+            else:
+                linked.is_to_be_rebuilt |= linked.differs
+                link.rebase()
+        if is_rebuilt and not linked.differs:
+            linked.is_to_be_rebuilt = False
+
+    @contextmanager
+    def _repairing(self, process: Process, linked: Linked) -> Iterator[OpenLink]:
+        """Until a rebuild or rebase has ended both sides disagree; afterwards only if one is set back again."""
+        with opened_link(self.db(process), SUMS, linked.keys.link, app=self._app()) as link:
+            restores = self.store_restores, linked.restores
+            linked.trouble.note(True)
+            linked.is_repairing = True
+            yield link
+        linked.is_repairing = False
+        if restores == (self.store_restores, linked.restores):
+            linked.trouble.note(False)
+            linked.differs = False
+
+    def _set_table_back(self) -> None:
+        if self.table_copy.save_or_restore() == "restored":
+            self.to_table.note_restored()
+
+    def _set_hook_back(self) -> None:
+        if self.hooks.set_back(self._hook_name()):
+            self.to_hook.note_restored()
+
+    def _link_hook(self, db: Any) -> None:
+        """Link the queue to a receiver, or to another one in its place: this is a new generation."""
+        name = self.hub.rng.choice(list(self.hooks.by_name))
+        self.trace("the link goes to the receiver", name)
+        cq.put_observer(db, SUMS, cq.links.app(name, name=HOOK.link))
+
+    def _hook_name(self) -> str:
+        """The name of the present receiver."""
+        config = transact(self.inner, lambda tr: read_config(tr, SUMS))
+        return str(links_in(config)[HOOK.link].settings["target"])
+
+    def _set_store_back(self) -> None:
+        """Make a backup of the store, or restore the latest one."""
+        copy = self.folder / "store-copy.db"
+        if self._saved is None or self.hub.rng.random() < 0.5:
+            copy_store(self.path_of(STORE), copy)
+            self._saved, self._saved_clock = self.sums.copy(), self.hub.clock + self.hub.jumped
+            self.trace("the store is saved")
+            return
+        for process in list(self._databases):
+            if process.is_alive:
+                self._die(process)
+        for task in [each for each in self.hub.tasks if each.name == LANDING]:
+            self.hub.tasks.discard(task)  # the commits under way are lost with the store
+        self.inner.close()
+        self.store_restores += 1
+        shutil.copy(copy, self.path_of(STORE))
+        self._open_store()
+        if (
+            self.hub.rng.random() < 0.5
+        ):  # the clock, too: to a time after the backup, when lost versions come again
+            self.hub.jumped = max(self.hub.rng.uniform(0, 1), self._saved_clock - self.hub.clock)
+        self.sums = self._saved.copy()
+        self._report_restored()
+        for linked in self.links:
+            linked.note_set_back()
+        self.trace("the store is restored")
+
+    def _report_restored(self) -> None:
+        """The targets may get the entries that were queued in the backup, and then its values."""
+        stored = self._stored()
+        models = [(LINK, self.table), *((HOOK, model) for model in self.hooks.models.values())]
+        for keys, model in models:
+            for key, value in self._queued(keys):
+                model.reported[key].append(value)
+            for key, values in model.reported.items():
+                values.append(stored.get(key))
+        for hook in self.hooks.by_name.values():
+            hook.forget_sequences()
+
+    def path_of(self, name: str) -> Path:
+        # A restored store gets another file: threads of the one before may still close its connections.
+        return self.folder / f"{name}-{self.store_restores}.db"
+
+    def _open_store(self) -> None:
+        self.inner = self.inners[STORE] = self.open_store(STORE)
+        self._boards[STORE].by_key.clear()
+
+    # What is committed
+
+    def log(self, store: str, tr: CommitRequest, version: int) -> None:
+        """Note what is committed."""
+        for note in tr.notes:
+            if isinstance(note, Summed):
+                self.sums.update(note.updates)
+            else:
+                self.table.reported[note.key].append(note.value)
+                self.hooks.report(note.key, note.value)
+
+    def look_at_table(self, rows: dict[str, Any]) -> None:
+        """The reporting database has committed something: no key goes back to an earlier value."""
+        try:
+            self.table.look(rows, set())
+        except Violation as violation:
+            self.violations.append(str(violation))
+
+    def died(self, process: Process) -> None:
+        self.connections.drop(process)
+
+    # The end
+
+    def settle(self) -> None:
+        """Let two workers do everything; send all again if the operator has accepted a difference."""
+        self.workers.replace(least=2)
+        process = self.process("ending")
+        self.hub.start(process, "finish", lambda: self._finish(process))
+
+    def _finish(self, process: Process) -> None:
+        self.hub.wait(2 * STOPPED_SECONDS)  # a link that was rebased does not stop again
+        while True:
+            for linked in self.links:
+                if linked.is_to_be_rebuilt or self._has_stopped(linked):
+                    self._try(partial(self._rebuild, process, linked))  # again, while a transaction is open
+            retry_aside(self.db(process), SUMS)
+            self.hub.wait(5.0)
+
+    def _rebuild(self, process: Process, linked: Linked) -> None:
+        with self._repairing(process, linked) as link:
+            link.rebuild()
+        linked.is_to_be_rebuilt = False
+
+    def _has_stopped(self, linked: Linked) -> bool:
+        """Whether a link has stopped for a reason that a rebuild ends; after one, or a rebase, it goes on by itself."""
+        return linked.trouble.is_on and self.inner.get(linked.keys.stopped) is not None
+
+    def left(self) -> str:
+        if any(linked.is_to_be_rebuilt for linked in self.links):
+            return "a rebuild"
+        if stopped := [linked.keys.link for linked in self.links if self.inner.get(linked.keys.stopped)]:
+            return f"stopped links: {stopped}"
+        tr = self.inner.create_transaction().snapshot
+        if found := first_row(tr, self._ranges()):
+            return found
+        stored = self._stored()
+        targets = {"the table": self.connections.rows()}
+        if self.to_hook in self.links:
+            targets["the receiver"] = self.hooks.by_name[self._hook_name()].rows()
+        for what, rows in targets.items():
+            if rows != stored:
+                return f"{what} differs from the values: {sorted(rows.items() ^ stored.items())}"
+        return ""
+
+    def _ranges(self) -> dict[str, tuple[bytes, bytes]]:
+        """{name: range of keys} in which nothing is left at the end."""
+        found = ranges_of(SUMS)
+        for keys in (LINK, HOOK):
+            found |= {f"{keys.link} entries": keys.all_rows(), f"{keys.link} failures": keys.failures()}
+        return found
+
+    def _queued(self, keys: LinkKeys) -> list[tuple[str, Any]]:
+        """The entries of a link's log, in order for each key."""
+        limits = ReadLimits(read_version=1 << 62, size=1 << 62, entries=1 << 62)
+        tr = self.inner.create_transaction().snapshot
+        found = [read_entries(tr, keys, bucket, limits) for bucket in range(BUCKETS)]
+        return [(entry.key, entry.value) for bucket in found for entry in bucket.entries]
+
+    def _stored(self) -> dict[str, Any]:
+        return dict(cq.CombineQueue(SUMS).scan(self.inner))
+
+    def check(self) -> None:
+        """Raises `Violation` unless the values are the sums of the updates that the store has."""
+        expected = {key: total for key, total in self.sums.items() if total}
+        if (stored := self._stored()) != expected:
+            raise Violation(f"the values are {stored}, expected {expected}")
+        if self.to_hook in self.links and self.plan.on.isdisjoint(_SENDS_AGAIN):
+            self.hooks.check_exactly_once(self._hook_name())
+        check_verified(self.inner, SUMS, app=self._app(), wait_seconds=0)
+
+    def close(self) -> None:
+        self.connections.close()
+        super().close()
+
+
+def _observe(tr: Any, changes: list[cq.Change]) -> None:
+    tr.notes += [Told(change.key, change.new) for change in changes]
