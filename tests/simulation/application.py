@@ -9,7 +9,7 @@ from zlib import crc32
 
 import cq
 from cq.links import Changes, ExportQueue
-from tests.simulation.model import Added, Reported
+from tests.simulation.model import Added, Reported, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -172,7 +172,10 @@ def _exporter(world: World) -> Callable[[Changes], None]:
                 raise Raised("an exporter")
             if world.hub.rng.random() < 0.3:
                 world.hub.wait(world.hub.rng.expovariate(1 / 0.01))
-            world.feed.export(entry.key, entry.sequence, entry.value)
+            try:
+                world.feed.export(entry.key, entry.sequence, entry.value)
+            except Violation as violation:  # an exporter may raise: the worker would try again
+                world.violations.append(str(violation))
         if world.happens("exporters fail", 0.05):
             raise Raised("an exporter, when all is done")
 

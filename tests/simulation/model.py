@@ -232,9 +232,14 @@ def _unordered(value: Any) -> Any:
 
 
 class Feed:
-    """Promise 7, for an exporter of the application's: what it has got is what the observer has added, in order."""
+    """Promise 7, for an exporter of the application's: what it has got is what the observer has added, in order.
 
-    def __init__(self) -> None:
+    Args:
+        is_ordered: whether no entry may come after a newer one of its key: nothing dies, hangs or fails.
+    """
+
+    def __init__(self, *, is_ordered: bool = False) -> None:
+        self._is_ordered = is_ordered
         self.added: dict[str, list[Any]] = defaultdict(list)
         self.exported: dict[str, list[Any]] = defaultdict(list)
         self._last: dict[str, bytes] = {}
@@ -244,6 +249,8 @@ class Feed:
         if sequence > self._last.get(key, b""):
             self._last[key] = sequence
             self.exported[key].append(value)
+        elif self._is_ordered:
+            raise Violation(f"feed: an entry of {key!r} came after a newer one, or again")
 
     def check(self, keys: Iterable[str]) -> None:
         for key in sorted(keys):

@@ -22,6 +22,18 @@ from tests.simulation.store import SimTransaction
 queues = Canaries("queues")
 
 
+@queues.replaces("cq.observers.links.lease.Lease.take", seed=3, only={"feed", "come and go"})
+def sends_a_bucket_without_a_lease(*_: Any) -> bool:
+    """A new owner of a bucket does not wait for the last call of the former one."""
+    return True
+
+
+@queues.replaces("cq.observers.links.lease.Lease._is_alive", seed=5, only={"feed", "come and go"})
+def takes_leases_of_live_workers(*_: Any) -> bool:
+    """A worker takes every holder of a lease for dead."""
+    return False
+
+
 @queues.replaces("cq.passes.combine_pass.is_blocked", seed=120, also={"rebucket"})
 def ignores_staged_updates_of_the_former_shape(
     _: Any, snapshot: Any, config: QueueConfig, bucket: int

@@ -66,7 +66,7 @@ class World(Scenario):
             )
         if DOCUMENTS in plan or FILES in plan:
             self.models[STORED] = QueueModel(STORED, total, self._is_forgotten)
-        self.feed = Feed()
+        self.feed = Feed(is_ordered=plan.on <= {"feed", "come and go"})
         self.table = Table()
         self.table_copy = TableCopy(self)
         self._shapes: dict[str, tuple[int, bytes | None]] = {}
