@@ -157,7 +157,7 @@ def runs_other_code(*_: Any) -> Any:
     return Anything()
 
 
-@queues.replaces("cq.passes.combine_pass.backfill_positions", seed=4)
+@queues.replaces("cq.passes.combine_pass.backfill_positions", seed=16)
 def forgets_to_tell_new_observers(_: Any, tr: Any, code: Any, bucket: int, state: Any) -> Any:
     """An observer that is new is told of changes only."""
     return {each.generation: None for each in code.config.observers}
@@ -180,7 +180,7 @@ def forgets_what_observers_missed(*_: Any) -> None:
 
 @queues.replaces(
     "cq.queue.missed_reports.may_have_missed",
-    seed=354,
+    seed=405,
     also={"observers", "observers refuse keys", "purge", "rebucket"},
 )
 def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:

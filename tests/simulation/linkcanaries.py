@@ -42,13 +42,13 @@ def _goes_on_after(stop: str) -> Iterator[None]:
         yield
 
 
-@links.patches(seed=1, only={"store set back"})
+@links.patches(seed=3, only={"store set back"})
 def misses_a_store_set_back() -> Any:
     """A sender goes on when the target is at an entry that the store does not know."""
     return _goes_on_after("_store_was_set_back")
 
 
-@links.patches(seed=1, only={"table set back"})
+@links.patches(seed=2, only={"table set back"})
 def misses_a_table_set_back() -> Any:
     """A sender goes on when the store has cleared entries that the target has not reached."""
     return _goes_on_after("_target_was_set_back")
@@ -78,7 +78,7 @@ def stops_for_batches_that_others_have_cleared(
     return progress(self, replace(batch, read_position=outdated), stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=2, only={"table set back"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=3, only={"table set back"})
 def takes_earlier_positions_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -86,7 +86,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=28, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=81, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -97,13 +97,13 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=5, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=42, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=1, only={"table set back"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=4, only={"table set back"})
 def stores_positions_without_comparing(
     apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes
 ) -> Any:
@@ -139,7 +139,7 @@ def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     begin(self, batches)
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", seed=31, only={"freezes"})
+@links.replaces("cq.observers.links.sender.Sender.begin", seed=45, only={"freezes"})
 def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> bytes | None:
     """A keeper has the target begin in a bucket from which another worker has sent entries meanwhile."""
     begin = first_sequence(self.source.generation)
@@ -152,14 +152,14 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
 
 
 @links.replaces(
-    "cq.observers.links.operate.OpenLink._begin_epoch", seed=84, only={"send again", "table set back"}
+    "cq.observers.links.operate.OpenLink._begin_epoch", seed=100, only={"send again", "table set back"}
 )
 def begins_no_epoch(_: Any, self: Any, positions: Any) -> int:
     """A rebase continues in the epoch that there is."""
     return transact(self.db, lambda tr: read_control(tr.snapshot, self.keys)).epoch
 
 
-@links.replaces("cq.observers.links.operate.OpenLink.rebuild", seed=41, only={"send again", "table set back"})
+@links.replaces("cq.observers.links.operate.OpenLink.rebuild", seed=107, only={"send again", "table set back"})
 def rebuilds_without_an_epoch(rebuild: Any, self: Any) -> int:
     """A rebuild makes a new generation, and continues in the epoch that there is."""
     with patch("cq.observers.links.operate._store_epoch", lambda tr, keys, epoch: True):
@@ -170,20 +170,20 @@ def rebuilds_without_an_epoch(rebuild: Any, self: Any) -> int:
 # The other target
 
 
-@links.replaces("tests.simulation.hooks.Hook._refuses", seed=1, only={"hook", "the receiver fails"})
+@links.replaces("tests.simulation.hooks.Hook._refuses", seed=5, only={"hook", "the receiver fails"})
 def receives_whatever_it_gets(refuses: Any, self: Any, stored: str, data: Any) -> bool:
     """A receiver applies entries whatever position it has."""
     return not data["entries"] and bool(refuses(self, stored, data))
 
 
-@links.replaces("tests.simulation.hooks.Hook._refuses", only={"hook", "hook set back"})
+@links.replaces("tests.simulation.hooks.Hook._refuses", only={"hook", "hook set back"}, seed=5)
 def receives_positions_without_comparing(refuses: Any, self: Any, stored: str, data: Any) -> bool:
     """A receiver stores a position without entries whatever position it has."""
     return bool(data["entries"]) and bool(refuses(self, stored, data))
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=1, only={"hook", "the receiver fails"}
+    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=4, only={"hook", "the receiver fails"}
 )
 def sends_the_rest_whatever_is_applied(*_: Any) -> str:
     """A sender reads no position in the answer of a receiver."""
@@ -191,14 +191,14 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=58, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=77, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
     return 0
 
 
-@links.replaces("cq.observers.links.keeper.Keeper._is_sent", seed=19, only={"send again"})
+@links.replaces("cq.observers.links.keeper.Keeper._is_sent", seed=26, only={"send again"})
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True

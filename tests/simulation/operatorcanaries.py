@@ -67,7 +67,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=245, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=257, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
@@ -83,7 +83,7 @@ def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
     return int(tr.get_read_version().wait()) - int(self._remember_seconds * VERSIONS_PER_SECOND)
 
 
-@queues.replaces("cq.intake.documents.Documents._read_part", seed=34, also={"documents"})
+@queues.replaces("cq.intake.documents.Documents._read_part", seed=46, also={"documents"})
 def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) -> Any:
     """Two processes that store one document do not conflict."""
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
