@@ -9,14 +9,12 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from cq.keys import after
 from cq.keys.link import Position, first_sequence
 from cq.observers.links.batch import LinkBatch
 from cq.observers.links.keeper import Keeper
 from cq.observers.links.sender import Sender
-from cq.observers.links.state import LinkState, read_control, read_view
+from cq.observers.links.state import read_control
 from cq.observers.links.target import Changes, OutdatedBatch
-from cq.observers.links.task import LinkTask
 from cq.store.transact import transact
 from tests.simulation.canary import Canaries
 
@@ -52,18 +50,6 @@ def misses_a_store_set_back() -> Any:
 def misses_a_table_set_back() -> Any:
     """A sender goes on when the store has cleared entries that the target has not reached."""
     return _goes_on_after("_target_was_set_back")
-
-
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=139, only={"freezes", "come and go"})
-def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
-    """A worker clears its batch though another worker has cleared it, and later ones."""
-    queued, epoch = read.queued, read.link.control.epoch
-    if read_view(tr, self.keys, [self.bucket])().control.epoch == epoch:
-        tr.clear_range(self.keys.rows(self.bucket)[0], after(queued.last_key))
-        tr.set(self.keys.state(self.bucket), LinkState(epoch, queued.last).to_bytes())
-        tr.clear(self.keys.failure(self.bucket))
-        if queued.at_end:
-            self._clear_notification(tr, read.notification)
 
 
 @links.replaces("cq.observers.links.sender.Sender._progress", seed=5, only={"freezes", "come and go"})
@@ -124,11 +110,6 @@ def _at_its_position(
 # The beginning of epochs
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", seed=64, only={"send again", "hook set back"})
-def begins_no_idle_buckets(*_: Any) -> None:
-    """A keeper leaves buckets without entries at a position of an earlier epoch."""
-
-
 @links.replaces("cq.observers.links.keeper.Keeper._begin", also={"send again", "deaths"})
 def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     """A keeper stores that a bucket has begun before the target has the position."""
@@ -159,7 +140,9 @@ def begins_no_epoch(_: Any, self: Any, positions: Any) -> int:
     return transact(self.db, lambda tr: read_control(tr.snapshot, self.keys)).epoch
 
 
-@links.replaces("cq.observers.links.operate.OpenLink.rebuild", seed=107, only={"send again", "table set back"})
+@links.replaces(
+    "cq.observers.links.operate.OpenLink.rebuild", seed=107, only={"send again", "table set back"}
+)
 def rebuilds_without_an_epoch(rebuild: Any, self: Any) -> int:
     """A rebuild makes a new generation, and continues in the epoch that there is."""
     with patch("cq.observers.links.operate._store_epoch", lambda tr, keys, epoch: True):
