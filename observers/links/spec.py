@@ -52,11 +52,11 @@ def table(
     Raises:
         InvalidConfiguration: a name is invalid.
     """
-    if "://" in str(table):  # it would be stored and shown, perhaps with a password
+    settings = {"table": check_identifier(table), "url_env": checked_env(url_env, TABLE_ENV)}
+    if "://" in table:  # it would be stored and shown, perhaps with a password
         raise InvalidConfiguration(
             "expected the name of a table, not a URL, which belongs in an environment variable"
         )
-    settings = {"table": check_identifier(table), "url_env": checked_env(url_env, TABLE_ENV)}
     if schema is not None:
         settings["schema"] = check_identifier(schema)
     if columns is not None:
