@@ -310,7 +310,7 @@ def is_outdated(tr: TransactionRead, queue: NoteKeys, generation: int) -> bool:
 
     A worker with an outdated configuration writes nothing below the keys of a link: nobody would remove it.
     """
-    return generation != 0 and _generation(tr, queue) != generation
+    return generation != 0 and queue.link != APP and _generation(tr, queue) != generation
 
 
 def _generation(snapshot: TransactionRead, queue: NoteKeys) -> int:

@@ -314,7 +314,7 @@ class TestAnswers:
             (301, "stopped: the receiver of the webhook answered 301, a redirect, which is not followed"),
             (
                 400,
-                "stopped: the receiver of the webhook answered 400: no, really. `cq link rebase words",
+                "stopped: the receiver of the webhook answered 400: no, really. Repair the cause there; then",
             ),
             (401, "stopped: the receiver of the webhook answered 401"),
             (409, "stopped: the receiver of the webhook answered 409: no, really."),
