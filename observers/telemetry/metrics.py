@@ -68,16 +68,18 @@ class EventMetrics(ABC):
 
     def __init__(self) -> None:
         self._updates: dict[str, Update] = {}
-        for kind in EVENTS.values():
+        # Of each kind once: the labels are found by parsing the text of the kind.
+        self._labels = {name: kind.labels for name, kind in EVENTS.items()}
+        for name, kind in EVENTS.items():
             for metric in kind.metrics:
                 if metric.name not in self._updates:
-                    self._updates[metric.name] = self.make(metric, kind.labels)
+                    self._updates[metric.name] = self.make(metric, self._labels[name])
 
     def __call__(self, event: Event) -> None:
         """Update the metrics by an event."""
+        labels = [event.fields.get(name, "") for name in self._labels[event.name]]
         for metric in event.kind.metrics:
             value = event.fields[metric.value] if isinstance(metric.value, str) else metric.value
-            labels = [event.fields.get(name, "") for name in event.kind.labels]
             self._updates[metric.name](value, labels)
 
     @abstractmethod
