@@ -198,7 +198,7 @@ class _Contract:
     Attributes:
         keeps: whether the target keeps positions; None: not known yet.
         crashes: whether the answer to each batch gets lost once.
-        failure: what the target has done wrong; empty for nothing.
+        failure: the first fault of the target; empty without one.
     """
 
     def __init__(self, make: Callable[[Source], Target]) -> None:

@@ -16,7 +16,7 @@ from cq.cli.queues.waiting import report_unsent, reported_interrupt
 from cq.cli.shared.exit_status import DIFFERENT, FAILED
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument
-from cq.cli.shared.output import as_word, note, quantity
+from cq.cli.shared.output import as_word, quantity
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.json_values import to_json
 from cq.errors import NotInStore
@@ -76,10 +76,7 @@ def show_list(
         right=columns[3:-1],
         empty="no queue has a link: begin with `cq configure QUEUE --link NAME=KIND:TARGET`",
     )
-    for each in [] if options.json else statuses:
-        if each.error:
-            since = "" if each.failing_since is None else f"failing since {utc_time(each.failing_since)}: "
-            note(f"{each.name}: {since}{each.error}")
+    options.note_errors((each.name, _error(each)) for each in statuses)
 
 
 @commands.command("init", examples=["cq link init words", "cq link init words report"])
@@ -248,6 +245,12 @@ def _set_paused(options: Options, queue: str, link: str | None, *, paused: bool)
     set_paused(db, keys, paused=paused)
     text = f"link {keys.link!r} of queue {queue!r} is {'paused' if paused else 'active'}"
     options.answer(text, queue=queue, link=keys.link, paused=paused)
+
+
+def _error(each: LinkStatus) -> str:
+    """The latest error of a link, with the time of the first one in a row; empty without one."""
+    since = "" if each.failing_since is None else f"failing since {utc_time(each.failing_since)}: "
+    return f"{since}{each.error}" if each.error else ""
 
 
 def _row(each: LinkStatus) -> list[object]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cq.cli.queues.verify import LinkOptions
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument, flag, option
-from cq.cli.shared.output import note, print_line, quantity
+from cq.cli.shared.output import print_line, quantity
 from cq.observers.links.outbox.state import DEFAULT_ENV, OutboxSettings
 from cq.observers.links.registry import opened_outbox, outbox_module
 from cq.observers.links.spec import checked_env
@@ -76,9 +76,7 @@ def show_list(
         right=columns[1:-1],
         empty="no queue has an outbox: begin with `cq outbox init QUEUE`",
     )
-    for each in [] if options.json else statuses:
-        if each.error:
-            note(f"{each.name}: {each.error}")
+    options.note_errors((each.name, each.error) for each in statuses)
 
 
 @commands.command("aside", examples=["cq outbox aside words --json"])

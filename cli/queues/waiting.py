@@ -80,7 +80,7 @@ def reported_interrupt(what: str) -> Iterator[None]:
 def report_unsent(db: Database, link: LinkKeys, seconds: float) -> float:
     """Report the changes of a link that a comparison with its table waits for, and whether no worker sends them.
 
-    Returns the seconds to wait: those given, and none if the link is stopped or paused.
+    Returns the seconds to wait: `seconds`, or 0.0 if the link is stopped or paused.
     """
     found = next((each for each in link_status(db, link.queue) if each.link == link.link), None)
     if found is None or not (found.waiting_buckets and seconds):

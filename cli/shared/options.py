@@ -15,7 +15,7 @@ import typer
 import cq
 from cq.app import App
 from cq.cli.shared import completion
-from cq.cli.shared.output import print_json, print_table, say
+from cq.cli.shared.output import note, print_json, print_table, say
 from cq.durations import seconds_in
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
@@ -126,6 +126,12 @@ class Options:
             print_table(columns, shown, right)
         else:
             say(empty)
+
+    def note_errors(self, errors: Iterable[tuple[str, str]]) -> None:
+        """Note the errors of a printed table, a line for each (name, error) with one; with `--json` they are in it."""
+        for name, error in [] if self.json else errors:
+            if error:
+                note(f"{name}: {error}")
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Processes:
         """Keep the processes running until `stop` is called, or all are done.
 
         If a process ends with an error before any has run for `START_SECONDS`, all are stopped: the command cannot
-        run here. Returns the exit status for the parent: that error's, or the highest of the processes that are done.
+        run here. Returns the exit status for the parent: that of the error, or the highest of all ended processes.
         Calls `after_turn` after each poll of the processes.
         """
         failed: int | None = None

@@ -23,7 +23,6 @@ log = logging.getLogger("cq.link")
 
 LONGEST_PAUSE: Final = 30.0
 """The longest delay before the next try; every failure of every bucket is stored and reported."""
-PAUSED: Final = "it is paused by an operator"
 STOPPED_SECONDS: Final = 5.0
 """How often to check whether a stopped or paused link may continue."""
 

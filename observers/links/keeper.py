@@ -18,10 +18,10 @@ from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig
 from cq.keys.link import LinkKeys, first_sequence
 from cq.observers.links.batch import LinkBatch, StorePosition
-from cq.observers.links.failure_note import PAUSED, STOPPED_SECONDS, NotedTask
+from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.links.queue import BUCKETS, oldest_versions
 from cq.observers.links.sender import Sender
-from cq.observers.links.state import LinkView, is_outdated, read_control, read_position, read_view
+from cq.observers.links.state import PAUSED, LinkView, is_outdated, read_control, read_position, read_view
 from cq.observers.scheduling.runner import DONE
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction

@@ -21,9 +21,8 @@ from cq.observers.links.keeper import empty_batches
 from cq.observers.links.queue import BUCKETS
 from cq.observers.links.sender import Sender
 from cq.observers.links.spec import link_name
-from cq.observers.links.state import read_control, read_view
+from cq.observers.links.state import read_control, read_view, wake_keeper
 from cq.observers.links.target import LinkFailed, Target
-from cq.observers.links.task import wake_keeper
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

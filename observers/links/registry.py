@@ -18,7 +18,7 @@ from cq.keys.link import OUTBOX, LinkKeys
 from cq.keys.notes import NoteKeys
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.operate import OpenLink
-from cq.observers.links.outbox.state import read_settings
+from cq.observers.links.outbox.state import existing_settings
 from cq.observers.links.sender import Sender
 from cq.observers.links.spec import TO, link_name, links_in
 from cq.observers.links.target import LinkFailed, Source, Target
@@ -118,8 +118,7 @@ def table_check(link: OpenLink, wait_seconds: float) -> TableCheck:
 def link_keys(db: Database, queue: str, link: str | None = None) -> NoteKeys:
     """The keys of a link of a queue, of its only one, or of its outbox; raises as `opened_link`."""
     if link == OUTBOX:
-        if transact(db, lambda tr: read_settings(tr.snapshot, queue)) is None:
-            raise NotInStore(f"queue {queue!r} has no outbox: run `cq outbox init {queue}` first")
+        transact(db, lambda tr: existing_settings(tr.snapshot, queue))  # raises if it has no outbox
         return OutboxKeys(queue)
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     return LinkKeys(queue, link_name(find_link(config, link).name))
@@ -144,7 +143,7 @@ def outbox_tasks(db: Database, queue: str) -> list[Task]:
 
 
 def outbox_module(name: str) -> Any:
-    """A module of the room of outboxes, which imports SQLAlchemy: whoever needs no outbox does not wait for it."""
+    """A module of the room of outboxes, which imports SQLAlchemy: other processes start without that delay."""
     return import_module(f"cq.observers.links.outbox.{name}")
 
 

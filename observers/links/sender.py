@@ -8,11 +8,12 @@ target has, whether another worker was faster, or whether one of the two sides w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from cq.keys.link import Position, first_sequence, generation_of
 from cq.observers.links.batch import LinkBatch
+from cq.observers.links.rows import LinkEntry
 from cq.observers.links.target import Changes, LinkStopped, OutdatedBatch, Source, Target, TargetRefuses
 
 R = TypeVar("R")
@@ -32,14 +33,16 @@ class Sender:
 
     def send(self, batch: LinkBatch) -> None:
         """Have the target apply a batch; raises `OutdatedBatch` if another worker was faster, or as `Target.apply`."""
-        stored = self._apply(batch, Position(batch.epoch, self._own(batch.after)))
+        stored = self._apply(batch, Position(batch.epoch, self._own(batch.after)), batch.last, batch.ordered)
         if stored is None:
             return
         progress = self._progress(batch, stored)
         if progress is None:
             raise OutdatedBatch
-        if progress < batch.last and self._apply(batch, stored, progress) is not None:
-            raise OutdatedBatch
+        if progress < batch.last:
+            entries = [entry for entry in batch.ordered if entry.sequence > progress]
+            if self._apply(batch, stored, batch.last, entries) is not None:
+                raise OutdatedBatch
 
     def check(self, batches: Iterable[LinkBatch]) -> None:
         """Check the target, and compare its positions with those of these batches, without sending entries.
@@ -71,7 +74,7 @@ class Sender:
         if stored is not None and self._progress(batch, stored) != b"":
             raise OutdatedBatch  # an entry was added and sent meanwhile: the target has begun
         stored = stored or Position(batch.epoch, b"")
-        if stored != (batch.epoch, begin) and self._apply_until(batch, stored, begin) is not None:
+        if stored != (batch.epoch, begin) and self._apply(batch, stored, begin) is not None:
             raise OutdatedBatch
         return begin
 
@@ -96,7 +99,7 @@ class Sender:
         return cleared if generation_of(cleared) >= self.source.generation else b""
 
     def _progress(self, batch: LinkBatch, stored: Position) -> bytes | None:
-        """The sequence up to which the target, at a position that was not expected, has applied entries.
+        """The sequence up to which the target has applied entries; its position is not the expected one.
 
         Returns None if another worker was faster, or a new epoch or generation has begun. The position was read after
         the batch. Raises `LinkStopped` if the store has cleared entries that the target lacks, or if the target has an
@@ -138,35 +141,30 @@ class Sender:
 
     # Calls of the target
 
-    def _apply(self, batch: LinkBatch, previous: Position, progress: bytes = b"") -> Position | None:
-        """Send the entries after `progress`; returns None if the target has applied them, else its position."""
-        entries = [entry for entry in batch.ordered if entry.sequence > progress]
-        changes = Changes(
-            self.source.queue, batch.bucket, str(previous), str(Position(batch.epoch, batch.last)), entries
-        )
-        return self._position(changes)
+    def _apply(
+        self, batch: LinkBatch, previous: Position, last: bytes, entries: Sequence[LinkEntry] = ()
+    ) -> Position | None:
+        """Have the target apply entries of a batch, and store the position of the sequence `last`.
 
-    def _apply_until(self, batch: LinkBatch, previous: Position, sequence: bytes) -> Position | None:
-        """Have the target store a position without entries; returns as `_apply`."""
-        position = str(Position(batch.epoch, sequence))
-        return self._position(Changes(self.source.queue, batch.bucket, str(previous), position, ()))
-
-    def _stored(self, batch: LinkBatch) -> Position | None:
-        """Compare positions without sending entries: None if they agree, else the target's position."""
-        position = Position(batch.epoch, self._own(batch.cleared))
-        return self._apply_until(batch, position, position.sequence)
-
-    def _position(self, changes: Changes) -> Position | None:
+        Returns None if it has done so, or if it keeps no positions; else the position that it has.
+        """
+        position = Position(batch.epoch, last)
+        changes = Changes(self.source.queue, batch.bucket, str(previous), str(position), entries)
         text = self._call(lambda: self.target.apply(changes))
         if text is None:
             return None
-        position = Position.parse(text)
-        if position is None:
+        stored = Position.parse(text)
+        if stored is None:
             raise TargetRefuses(
                 f"{self.target.noun} has a position that is not cq's: {text[:80]!r}. Delete it there; then "
                 f"{self.advice}"
             )
-        return position
+        return stored
+
+    def _stored(self, batch: LinkBatch) -> Position | None:
+        """Compare positions without sending entries: None if they agree, else the target's position."""
+        position = Position(batch.epoch, self._own(batch.cleared))
+        return self._apply(batch, position, position.sequence)
 
     def _call(self, call: Callable[[], R]) -> R:
         """Call the target; a stop gets the advice what to do."""

@@ -29,6 +29,7 @@ from cq.store.transact import transact
 
 _PIECE_BYTES: Final = 90_000
 _PAGE: Final = 100
+PAUSED: Final = "it is paused by an operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,11 @@ class LinkView:
         """Why it is stopped in this epoch; None: it is not."""
         return self.stop.message if self.stop.epoch == self.control.epoch else None
 
+    @property
+    def waiting(self) -> str | None:
+        """Why workers do not send its entries: it is stopped or paused; None: they do."""
+        return self.stopped or (PAUSED if self.control.paused else None)
+
     def cleared(self, bucket: int) -> bytes:
         """The bucket's `cleared` in this epoch; empty at first."""
         state = self.states[bucket]
@@ -128,6 +134,15 @@ def read_view(tr: TransactionRead, queue: LinkKeys, buckets: Iterable[int]) -> C
     return wait
 
 
+def wake_keeper(tr: Transaction, queue: NoteKeys, generation: int = 0) -> None:
+    """Notify the keeper of a link, so that it checks all buckets again, or the task of an outbox.
+
+    Unless the link has another generation than this one, or was removed; 0 stands for any.
+    """
+    if not is_outdated(tr, queue, generation):
+        tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
+
+
 # Stopping, until the epoch changes
 
 
@@ -150,7 +165,7 @@ def stop(tr: Transaction, queue: NoteKeys, wanted: LinkStop, *, is_reviewed: boo
         if is_same or found.generation > wanted.generation:
             return False
     tr.set(queue.stopped, wanted.to_bytes())
-    tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
+    wake_keeper(tr, queue)
     return True
 
 
@@ -308,7 +323,7 @@ def read_position(snapshot: TransactionRead, queue: LinkKeys, bucket: int, seque
 def is_outdated(tr: TransactionRead, queue: NoteKeys, generation: int) -> bool:
     """Whether the link of an observer of this generation was changed or removed since; never for generation 0.
 
-    A worker with an outdated configuration writes nothing below the keys of a link: nobody would remove it.
+    A worker with an outdated configuration writes nothing below the keys of a link: it would stay there for ever.
     """
     return generation != 0 and queue.link != APP and _generation(tr, queue) != generation
 

@@ -167,7 +167,7 @@ class Target(ABC):
         """Create what the target lacks, such as tables; returns the names of what this call has created."""
         return []
 
-    def take_over(self) -> None:  # noqa: B027 - most belong to nobody
+    def take_over(self) -> None:  # noqa: B027 - most targets have no owner
         """Make this link the only one that changes the target, in place of another one."""
 
     def newest(self) -> bytes:

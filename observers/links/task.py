@@ -19,11 +19,11 @@ from typing import Final
 from cq import runtime
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
-from cq.keys import INCOMPLETE_VERSIONSTAMP, after
+from cq.keys import after
 from cq.keys.link import LinkKeys
 from cq.keys.notes import NoteKeys
 from cq.observers.links.batch import LinkBatch, PoisonEntryIsolator, StorePosition
-from cq.observers.links.failure_note import PAUSED, STOPPED_SECONDS, FailureNote, NotedTask
+from cq.observers.links.failure_note import STOPPED_SECONDS, FailureNote, NotedTask
 from cq.observers.links.keeper import Keeper
 from cq.observers.links.lease import HELD_SECONDS, Lease
 from cq.observers.links.queue import BUCKETS
@@ -37,6 +37,7 @@ from cq.observers.links.state import (
     read_position,
     read_view,
     set_entry_aside,
+    wake_keeper,
 )
 from cq.observers.links.target import (
     Changes,
@@ -105,8 +106,7 @@ class LinkTask(NotedTask):
 
     def waits(self, tr: TransactionRead) -> bool:
         """Whether the link is stopped or paused."""
-        found = read_view(tr, self.keys, ())()
-        return found.stopped is not None or found.control.paused
+        return read_view(tr, self.keys, ())().waiting is not None
 
     def enter(self, worker: bytes) -> None:
         if self._lease is not None:
@@ -124,9 +124,8 @@ class LinkTask(NotedTask):
         """Send one batch; returns 0.0 if there are more entries, `DONE` if there are none."""
         read = transact(self.db, self._read)
         self._epoch = read.link.control.epoch
-        waits = read.link.stopped or (PAUSED if read.link.control.paused else None)
-        if waits is not None:
-            self._note.wait(waits)
+        if read.link.waiting is not None:
+            self._note.wait(read.link.waiting)
             return STOPPED_SECONDS
         self.signal("read")
         begun = runtime.monotonic()
@@ -170,8 +169,7 @@ class LinkTask(NotedTask):
         )
         queued = read_entries(tr.snapshot, self.keys, self.bucket, limits)
         read = BucketRead(link(), notification.value, queued)
-        is_idle = read.link.stopped is not None or read.link.control.paused
-        if self._lease is not None and queued.last_key is not None and not is_idle:
+        if self._lease is not None and queued.last_key is not None and read.link.waiting is None:
             read.is_leased = self._lease.take(tr, read.link.states[self.bucket])
         if queued.last_key is None and queued.at_end and read.link.stopped is None:
             self._clear_notification(tr, read.notification)
@@ -338,13 +336,3 @@ def exporter_tasks(db: Database, name: str, exporter: Callable[[Changes], object
     keys = LinkKeys(name)
     sender = Sender(Source(b"", name, keys.link, 0), target)
     return [LinkTask(db, keys, bucket, sender) for bucket in range(BUCKETS)]
-
-
-def wake_keeper(tr: Transaction, keys: NoteKeys, generation: int = 0) -> None:
-    """Notify the keeper of a link, so that it checks all buckets again, or the task of an outbox.
-
-    Unless the link has another generation than this one, or was removed; 0 stands for any.
-    """
-    if is_outdated(tr, keys, generation):
-        return
-    tr.set_versionstamped_value(keys.keeper, INCOMPLETE_VERSIONSTAMP)

@@ -303,6 +303,15 @@ def test_a_broken_variant_is_found(
 # Processes
 
 
+def filled(db: Any, name: str, driver: Driver) -> Case:
+    """A queue whose link has sent all values."""
+    case = Case(db, name, driver)
+    case.link_to(FIRST)
+    combine(db, name)
+    work(db, name)
+    return case
+
+
 PROCESSES = pytest.mark.parametrize("driver", ["sqlite", "webhook", "kafka", "queue"], indirect=True)
 
 
@@ -310,10 +319,7 @@ PROCESSES = pytest.mark.parametrize("driver", ["sqlite", "webhook", "kafka", "qu
 def test_a_process_that_is_killed_at_any_point_changes_nothing(
     db: Any, name: str, tmp_path: Path, driver: Driver
 ) -> None:
-    case = Case(db, name, driver)
-    case.link_to(FIRST)
-    combine(db, name)
-    work(db, name)
+    case = filled(db, name, driver)
     for number, point in enumerate(("read", *driver.points, "sent", "none"), 1):
         case.put(a=number)
         combine(db, name)
@@ -327,10 +333,7 @@ def test_nothing_is_lost_or_comes_twice_while_processes_are_killed(
     db: Any, name: str, tmp_path: Path, driver: Driver
 ) -> None:
     """Three processes, each of which kills itself at one point of thirty or so."""
-    case = Case(db, name, driver)
-    case.link_to(FIRST)
-    combine(db, name)
-    work(db, name)
+    case = filled(db, name, driver)
     if isinstance(driver, SqlDriver):
         driver.note_history(FIRST)
     number = 0

@@ -52,11 +52,13 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
 
 
 @cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=18)
-def forwards_without_a_fence(apply: Any, self: QueueTarget, tr: Any, changes: Changes) -> str | None:
+def forwards_without_a_fence(
+    apply: Any, self: QueueTarget, tr: Any, changes: Changes
+) -> tuple[bool, str | None]:
     """A batch that comes again is applied again."""
     if changes.entries:
         source = self._source
         key = received(self._into.keys, source.store, changes.bucket, LinkKeys(source.queue, source.link))
         changes = replace(changes, previous=(tr.get(key).value or b"").decode())
-    found: str | None = apply(self, tr, changes)
+    found: tuple[bool, str | None] = apply(self, tr, changes)
     return found

@@ -127,7 +127,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     if self._own(batch.cleared):
         return None
     stored = self._stored(batch) or Position(batch.epoch, b"")
-    if self._apply_until(batch, stored, begin) is not None:
+    if self._apply(batch, stored, begin) is not None:
         raise OutdatedBatch
     return begin
 

@@ -11,9 +11,8 @@ from cq import runtime
 from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.errors import CorruptData, NotInStore
-from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.outbox import OutboxKeys
-from cq.observers.links.state import read_failures, read_stopped
+from cq.observers.links.state import read_failures, read_stopped, wake_keeper
 from cq.store.api import Transaction, TransactionRead
 
 DEFAULT_ENV: Final = "CQ_OUTBOX_URL"
@@ -86,6 +85,18 @@ def read_settings(tr: TransactionRead, name: str) -> OutboxSettings | None:
     return None if stored is None else OutboxSettings.from_bytes(stored)
 
 
+def existing_settings(tr: TransactionRead, name: str) -> OutboxSettings:
+    """The settings of a queue's outbox; raises `NotInStore` if it has none, and `CorruptData`."""
+    settings = read_settings(tr, name)
+    if settings is None:
+        raise _missing(name)
+    return settings
+
+
+def _missing(name: str) -> NotInStore:
+    return NotInStore(f"queue {name!r} has no outbox: run `cq outbox init {name}` first")
+
+
 def read_state(tr: TransactionRead, name: str) -> OutboxState:
     """The state of a queue's outbox; outside of a snapshot, with a conflict on every other move.
 
@@ -93,7 +104,7 @@ def read_state(tr: TransactionRead, name: str) -> OutboxState:
     """
     stored = tr.get(OutboxKeys(name).state).value
     if stored is None:
-        raise NotInStore(f"queue {name!r} has no outbox: run `cq outbox init {name}` first")
+        raise _missing(name)
     return parse_state(stored)
 
 
@@ -123,4 +134,4 @@ def read_problem(tr: TransactionRead, queue: str) -> tuple[bool, str]:
 
 def notify(tr: Transaction, name: str) -> None:
     """Notify the worker's task that the table may have rows."""
-    tr.set_versionstamped_value(OutboxKeys(name).keeper, INCOMPLETE_VERSIONSTAMP)
+    wake_keeper(tr, OutboxKeys(name))

@@ -23,23 +23,23 @@ from typing import Final
 from cq import runtime
 from cq.config.queue import read_config
 from cq.config.store_id import ensure_store_id
-from cq.errors import InvalidData, NotInStore, QueueFull
+from cq.errors import InvalidData, QueueFull
 from cq.keys.outbox import OutboxKeys
-from cq.observers.links.failure_note import PAUSED, STOPPED_SECONDS, NotedTask
+from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.links.outbox.batch import OutboxBatch, batch_of
 from cq.observers.links.outbox.state import (
     OutboxSettings,
     OutboxState,
+    existing_settings,
     new_batch,
     notify,
     number_of,
-    read_settings,
     read_state,
 )
 from cq.observers.links.outbox.table import OutboxFence, OutboxRow, OutboxTables, seconds_since
 from cq.observers.links.outbox.watch import RowWatch
 from cq.observers.links.sql.engine import ReportingDatabase
-from cq.observers.links.state import read_control, read_stopped
+from cq.observers.links.state import PAUSED, read_control, read_stopped
 from cq.observers.links.target import LinkStopped, OutdatedBatch
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import SourceBacklog, Task
@@ -73,10 +73,7 @@ def find_outbox(db: Database, queue: str, *, url_env: str | None = None) -> Outb
 
     Raises `NotInStore` if the queue has no outbox.
     """
-    settings = transact(db, lambda tr: read_settings(tr.snapshot, queue))
-    if settings is None:
-        raise NotInStore(f"queue {queue!r} has no outbox: run `cq outbox init {queue}` first")
-    return source_of(db, settings, url_env)
+    return source_of(db, transact(db, lambda tr: existing_settings(tr.snapshot, queue)), url_env)
 
 
 def source_of(db: Database, settings: OutboxSettings, url_env: str | None = None) -> OutboxSource:

@@ -59,13 +59,14 @@ class QueueTarget(Target):
 
     def apply(self, changes: Changes) -> str | None:
         try:
-            return transact(self._database(), lambda tr: self._apply(tr, changes))
-        except _TooMuch:
-            first, rest = changes.halves()
-            stored = self.apply(first)
-            return self.apply(rest) if stored is None else stored
+            fits, stored = transact(self._database(), lambda tr: self._apply(tr, changes))
         except QueueFull as error:
             raise LinkFailed(str(error)) from error
+        if fits:
+            return stored
+        first, rest = changes.halves()
+        stored = self.apply(first)
+        return self.apply(rest) if stored is None else stored
 
     def check(self) -> None:
         transact(self._database(), self._check_queue)
@@ -80,7 +81,8 @@ class QueueTarget(Target):
         if receiving is not None:
             store.close(receiving)
 
-    def _apply(self, tr: Transaction, changes: Changes) -> str | None:
+    def _apply(self, tr: Transaction, changes: Changes) -> tuple[bool, str | None]:
+        """Whether the changes fit into one transaction, and the result of `apply`; writes nothing if they do not."""
         config = self._check_queue(tr)
         key = received(
             self._into.keys,
@@ -90,7 +92,7 @@ class QueueTarget(Target):
         )
         stored = self._stored(tr, key)
         if stored != changes.previous:
-            return stored
+            return True, stored
         # Differences of earlier generations are in the present values that begin this one: they would count twice. But
         # values of earlier generations are applied: a deletion among them is in no present value.
         generation = self._source.generation
@@ -98,7 +100,7 @@ class QueueTarget(Target):
             entry for entry in changes.entries if self.repeats or generation_of(entry.sequence) == generation
         ]
         if len(entries) > 1 and _written(config, entries) > PREDICTED_BYTES:
-            raise _TooMuch
+            return False, None
         if entries:
             try:
                 self._into.add(tr, list(map(_update, entries)))
@@ -106,7 +108,7 @@ class QueueTarget(Target):
                 raise CannotSend(str(error)) from error
         if changes.position != stored:
             tr.set(key, changes.position.encode())
-        return None
+        return True, None
 
     def _stored(self, tr: TransactionRead, key: bytes) -> str:
         """The stored position; raises `LinkStopped` if sums of an earlier generation would be counted twice."""
@@ -177,10 +179,6 @@ class QueueTarget(Target):
                 f"the receiving queue {self._into.name!r} has {', '.join(wrong)}: forward into a queue of the same kind"
             )
         return config
-
-
-class _TooMuch(Exception):
-    """The updates do not fit into one transaction."""
 
 
 def _update(entry: LinkEntry) -> tuple[Any, Any]:
