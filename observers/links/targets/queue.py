@@ -93,11 +93,13 @@ class QueueTarget(Target):
         stored = self._stored(tr, key)
         if stored != changes.previous:
             return True, stored
-        # Differences of earlier generations are in the present values that begin this one: they would count twice. But
-        # values of earlier generations are applied: a deletion among them is in no present value.
+        # What earlier generations have sent is in the present values that begin this one, where differences would count
+        # twice. Only a deletion is in none: it is applied, in case this queue has received the key before.
         generation = self._source.generation
         entries = [
-            entry for entry in changes.entries if self.repeats or generation_of(entry.sequence) == generation
+            entry
+            for entry in changes.entries
+            if entry.value is None or generation_of(entry.sequence) == generation
         ]
         if len(entries) > 1 and _written(config, entries) > PREDICTED_BYTES:
             return False, None
