@@ -12,7 +12,7 @@ import socket
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from multiprocessing.connection import Pipe, wait
 from types import FrameType
 from typing import Any, Final
@@ -54,6 +54,14 @@ class Child(subprocess.Popen[bytes]):
         return status
 
 
+def wait_for(children: Iterable[Child], seconds: float, others: Sequence[Any] = ()) -> None:
+    """Wait until one of these processes ends, or one of the other objects is ready, for up to `seconds` seconds.
+
+    The other objects are those of `multiprocessing.connection.wait`. A process whose end is known has no lifeline.
+    """
+    wait([*others, *(each.lifeline for each in children if each.returncode is None)], seconds)
+
+
 def end(children: Collection[Child], seconds: float) -> list[Child]:
     """Stop processes in good order; kill and return those that have not ended after `seconds` seconds."""
     for child in children:
@@ -61,7 +69,7 @@ def end(children: Collection[Child], seconds: float) -> list[Child]:
     until = runtime.monotonic() + seconds
     while (late := [each for each in children if each.poll() is None]) and runtime.monotonic() < until:
         # In turns: a process that a child has left behind keeps the child's input open.
-        wait([child.lifeline for child in late], min(_TURN_SECONDS, seconds))
+        wait_for(late, min(_TURN_SECONDS, seconds))
     for child in late:
         child.kill()
     for child in children:
@@ -106,7 +114,7 @@ class Processes:
             for place in range(len(self._environments)):
                 self._start(place)
             while (self._running or self._due) and failed is None and not self._stopped.poll():
-                wait([self._stopped, *(child.lifeline for child in self._running.values())], _TURN_SECONDS)
+                wait_for(self._running.values(), _TURN_SECONDS, [self._stopped])
                 failed = self._poll()
                 after_turn()
         finally:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 
-from cq.cli.shared.processes import Child, end
+from cq.cli.shared.processes import Child, end, wait_for
 from tests.processes import SECONDS
 
 STUBBORN = (
@@ -60,6 +60,17 @@ def test_the_parent_notices_the_death_of_a_child() -> None:
         child.kill()
 
         assert wait([child.lifeline], SECONDS) == [child.lifeline]
+
+
+def test_a_child_whose_end_is_known_is_not_waited_for() -> None:
+    """A demo kills a process that has ended by itself a moment before, and waits for the others."""
+    with started(STUBBORN) as ended, started(STUBBORN) as running:
+        ended.kill()
+        ended.wait(SECONDS)
+        wait_for([ended, running], 0.0)
+        running.kill()
+        wait_for([ended, running], SECONDS)
+        assert running.wait(SECONDS) == -signal.SIGKILL
 
 
 def test_a_child_notices_the_end_of_its_parent() -> None:

@@ -9,13 +9,12 @@ import subprocess
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
 from cq import runtime
 from cq.cli.bench.systems.system import Unavailable
-from cq.cli.shared.processes import Child, end
+from cq.cli.shared.processes import Child, end, wait_for
 
 _START_SECONDS: Final = 10.0
 _STOP_SECONDS: Final = 10.0
@@ -140,7 +139,7 @@ def own_redis(folder: Path) -> Iterator[tuple[str, str]]:
         while (version := _redis_version(redis, socket)) is None:
             if process.poll() is not None or runtime.monotonic() >= deadline:
                 raise Unavailable("redis-server does not start: run it by hand to see its error")
-            wait([process.lifeline], _POLL_SECONDS)
+            wait_for([process], _POLL_SECONDS)
         yield socket, version
     finally:
         end([process], _STOP_SECONDS)

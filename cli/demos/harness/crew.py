@@ -6,7 +6,7 @@ import math
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from random import Random
 from threading import Event
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 from cq import runtime
 from cq.cli.shared.crew import Crew
 from cq.cli.shared.exit_status import FoundDifference
+from cq.cli.shared.processes import wait_for
 from cq.errors import CqError
 
 LOOK_SECONDS: Final = 0.1
@@ -82,7 +83,7 @@ class DemoCrew(Crew):
             working = sorted(self._processes.keys() - self._starting)
             if self._next_kill <= now < self._spared and working:
                 self._kill(self._rng.choice(working))
-            wait([process.lifeline for process in self._processes.values()], LOOK_SECONDS)
+            wait_for(self._processes.values(), LOOK_SECONDS)
             self._hear()
             for name, process in list(self._processes.items()):
                 if process.poll() is not None:
