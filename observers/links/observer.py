@@ -11,26 +11,18 @@ from typing import Any
 
 from cq.combiners import Combiner, updates_between
 from cq.config.queue import QueueConfig
-from cq.errors import InvalidConfiguration
 from cq.observer import Change, ObserverFunction
 from cq.observers.links.queue import ExportQueue
-from cq.observers.links.spec import TO, forwarded_combiner, link_name, link_of
+from cq.observers.links.spec import forwarded_combiner, kind_of_link, link_name
 from cq.store.api import Transaction
 
 
 def link_observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) -> ObserverFunction:
     """The observer of a link; raises `InvalidConfiguration` for settings that no link has."""
     name = next(each.name for each in config.observers if each.generation == generation)
-    try:
-        fits = link_of(name, settings).settings == settings
-    except (TypeError, KeyError, AttributeError):  # unknown settings, or settings of other types
-        fits = False
-    if not fits:
-        raise InvalidConfiguration(
-            f"the link {link_name(name)!r} of queue {config.name!r} has settings that are invalid for its kind"
-        )
+    kind = kind_of_link(config.name, name, settings)
     log = ExportQueue(config.name, link=link_name(name), generation=generation)
-    combiner = forwarded_combiner(config) if settings[TO] == "queue" else None
+    combiner = forwarded_combiner(config) if kind == "queue" else None
 
     def send(tr: Transaction, changes: list[Change]) -> None:
         if combiner is None:

@@ -20,7 +20,7 @@ from cq.keys.outbox import OutboxKeys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.outbox.state import existing_settings
 from cq.observers.links.sender import Sender
-from cq.observers.links.spec import TO, link_name, links_in
+from cq.observers.links.spec import TO, kind_of_link, link_name, links_in
 from cq.observers.links.target import LinkFailed, Source, Target
 from cq.observers.links.task import link_tasks, noted_tasks
 from cq.observers.scheduling.task import Task
@@ -44,10 +44,15 @@ _EXTRAS: Final = {"sqlalchemy": "sql", "urllib3": "webhook", "confluent_kafka": 
 
 
 def sender_of(db: Database, config: QueueConfig, observer: ObserverConfig, app: App | None = None) -> Sender:
-    """The sender of a link; raises `LinkFailed` if a package or a declaration of the application is missing."""
+    """The sender of a link.
+
+    Raises:
+        LinkFailed: a package, or a declaration of the application, is missing.
+        InvalidConfiguration: the stored settings are not those of a link.
+    """
     source = Source(ensure_store_id(db), config.name, link_name(observer.name), observer.generation)
-    settings: dict[str, Any] = {**observer.settings}
-    kind = settings.pop(TO)
+    kind = kind_of_link(config.name, observer.name, observer.settings)
+    settings = {what: setting for what, setting in observer.settings.items() if what != TO}
     try:
         module = import_module(f"cq.observers.links.{_MODULES[kind]}")
     except ImportError as error:
@@ -91,7 +96,7 @@ def opened_link(
     """
     config = transact(db, lambda tr: read_config(tr.snapshot, queue))
     observer = find_link(config, link)
-    if url_env is not None:
+    if url_env is not None and "url_env" in observer.settings:
         observer = replace(observer, settings={**observer.settings, "url_env": url_env})
     sender = sender_of(db, config, observer, app)
     try:

@@ -192,10 +192,19 @@ def parse_link(text: str) -> ObserverSpec:
         ) from None
 
 
-def link_of(name: str, settings: Mapping[str, Any]) -> ObserverSpec:
-    """The link of a stored observer; raises `TypeError`, `KeyError` or `InvalidConfiguration` for other settings."""
+def kind_of_link(queue: str, observer: str, settings: Mapping[str, Any]) -> str:
+    """The kind of a link with these stored settings; raises `InvalidConfiguration` if no link has them."""
     given = dict(settings)
-    return _KINDS[given.pop(TO)].make(**given, name=link_name(name))
+    try:
+        kind = given.pop(TO)
+        fits = _KINDS[kind].make(**given, name=link_name(observer)).settings == settings
+    except (TypeError, KeyError, AttributeError):  # unknown settings, or settings of other types
+        fits = False
+    if not fits:
+        raise InvalidConfiguration(
+            f"the link {link_name(observer)!r} of queue {queue!r} has settings that are invalid for its kind"
+        )
+    return str(kind)
 
 
 def link_name(observer: str) -> str:
@@ -213,8 +222,9 @@ def links_in(config: QueueConfig) -> dict[str, ObserverConfig]:
 
 
 def shown_target(observer: ObserverConfig, queue: str) -> str:
-    """Where a link goes, for operators."""
-    return _KINDS[observer.settings[TO]].shown(observer.settings, queue)
+    """Where a link goes, for operators; raises `InvalidConfiguration` for settings that no link has."""
+    kind = kind_of_link(queue, observer.name, observer.settings)
+    return _KINDS[kind].shown(observer.settings, queue)
 
 
 def _spec(name: str, kind: str, settings: Mapping[str, Any]) -> ObserverSpec:

@@ -23,7 +23,7 @@ from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
 from cq.observers.links.registry import opened_link, table_check
 from cq.observers.links.rows import QueuedEntries, is_piece, is_whole, unpack
-from cq.observers.links.spec import TO, links_in
+from cq.observers.links.spec import kind_of_link, links_in
 from cq.observers.links.state import (
     AsideEntry,
     Control,
@@ -203,7 +203,7 @@ def check_tables(
     """
     deadline = runtime.monotonic() + wait_seconds
     for link, observer in links_in(verification.config()).items():
-        if observer.settings[TO] != "sql":
+        if kind_of_link(verification.name, observer.name, observer.settings) != "sql":
             continue
         variable = url_env or str(observer.settings["url_env"])
         if not read_variable(variable):

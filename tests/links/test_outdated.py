@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 import cq
 from cq import links
-from cq.config.queue import read_config
+from cq.config.queue import read_config, write_config
 from cq.keys.link import links_of
 from cq.links import Source, Target
 from cq.observers.links.registry import opened_link, tasks_of
@@ -18,7 +19,7 @@ from cq.observers.links.target import LinkFailed
 from cq.observers.monitoring.link_status import link_status
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import add, stored
+from tests.helpers import add, configured, stored
 
 URL = "CQ_OUTDATED_URL"
 
@@ -60,6 +61,28 @@ def test_a_target_that_cannot_be_made_fails_its_link_only(db: Any, name: str) ->
     assert "ValueError: no address" in errors["broken"]
     assert "expected the target 'number' of the application to be a cq.links.Target" in errors["number"]
     with pytest.raises(LinkFailed, match="no address"), opened_link(db, name, "broken", app=app):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({}, "has settings that are invalid for its kind"),
+        ({"to": "unknown"}, "has settings that are invalid for its kind"),
+        ({"to": "sql"}, "has settings that are invalid for its kind"),
+        ({"to": "sql", "table": 1}, "expected a name of 1 to 63 printable bytes"),
+    ],
+)
+def test_settings_that_no_link_has_make_it_unreadable(
+    db: Any, name: str, settings: dict[str, Any], error: str
+) -> None:
+    config = configured(db, name, put=[links.table("t", url_env=URL)])
+    wrong = replace(config, observers=(replace(config.observers[0], settings=settings),))
+    transact(db, lambda tr: write_config(tr, wrong))
+    (found,) = link_status(db, name)
+    assert found.state == "unreadable"
+    assert error in found.error
+    with pytest.raises(cq.InvalidConfiguration, match=error), opened_link(db, name):
         pass
 
 
