@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 
 import cq
 from cq.store.embedded import Database
-from tests.clocks import Clock, set_clock
-from tests.processes import StartedProcesses
-from tests.reporting_databases import (  # noqa: F401 - fixtures
+from tests.kit.clocks import Clock, set_clock
+from tests.kit.processes import StartedProcesses
+from tests.kit.reporting_databases import (  # noqa: F401 - fixtures
     _closed,
     mariadb,
     mariadb_url,

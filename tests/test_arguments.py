@@ -15,8 +15,8 @@ from cq.observers.links.queue import ExportQueue
 from cq.observers.visits import Visits
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
-from tests.faults import error_class
-from tests.helpers import add
+from tests.kit.faults import error_class
+from tests.kit.queues import add
 
 CONFLICT = 1020
 PAIRS = [("a", 1), ("b", 2)]

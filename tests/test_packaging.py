@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cq import distribution
-from tests.processes import StartedProcesses, ended, run_program, wait_for_line
+from tests.kit.processes import StartedProcesses, ended, run_program, wait_for_line
 
 ROOT = Path(__file__).parents[1]
 TOP_FOLDERS = {"cq": "cq", "observers": "cq/observers", "cli": "cq/cli"}

@@ -15,10 +15,10 @@ import pytest
 import cq
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
-from tests.busy import Counting, add_during_passes, in_threads
-from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, nothing_queued
-from tests.observing import Seen, concatenation
+from tests.kit.busy import Counting, add_during_passes, in_threads
+from tests.kit.faults import FaultyDatabase
+from tests.kit.observing import Seen, concatenation
+from tests.kit.queues import add, aside, nothing_queued
 from tests.simulation.store import Faults, SimDatabase, Surroundings
 
 SEEDS = range(4)

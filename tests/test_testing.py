@@ -21,8 +21,8 @@ from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.passes.pass_result import ManyFailed
 from cq.testing import assert_drained, assert_values, drain
-from tests.helpers import add, combine_all, stored
-from tests.processes import run_program
+from tests.kit.processes import run_program
+from tests.kit.queues import add, combine_all, stored
 
 pytest_plugins = ["cq.testing"]
 

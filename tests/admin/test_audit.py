@@ -28,14 +28,14 @@ from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
-from tests import helpers
-from tests.faults import (
+from tests.kit import queues
+from tests.kit.faults import (
     TOO_OLD,
     Calls,
     WrappedDatabase,
     WrappedTransaction,
 )
-from tests.helpers import STAGING, add, aside, begun, code_of, commits, configured, stored
+from tests.kit.queues import STAGING, add, aside, begun, code_of, commits, configured, stored
 
 MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
 
@@ -280,7 +280,7 @@ def row_twice(db: Any, keys: QueueKeys) -> None:
 def swap(db: Any, keys: QueueKeys) -> None:
     """Exchange two different values: their sum is right."""
     (one, first), (other, second) = stored(db, keys.staged_of_bucket(1, 0))[:2]
-    helpers.put(db, {one: codec.encode(3), other: codec.encode(17)})
+    queues.put(db, {one: codec.encode(3), other: codec.encode(17)})
     assert codec.decode(first) + codec.decode(second) == 20
 
 
@@ -288,7 +288,7 @@ def move(db: Any, keys: QueueKeys) -> None:
     """Give a key's value to another key."""
     key, value = stored(db, keys.values())[0]
     transact(db, lambda tr: tr.clear(key))
-    helpers.put(db, {keys.value(codec.encode("other")): value})
+    queues.put(db, {keys.value(codec.encode("other")): value})
 
 
 def forget_the_first_try(db: Any, keys: QueueKeys) -> None:

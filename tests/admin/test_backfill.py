@@ -17,9 +17,9 @@ from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.store.transact import transact
-from tests.faults import Died, FaultyDatabase
-from tests.helpers import add, aside, code_of, combine_all, configured, nothing_queued, stored, values
-from tests.observing import Seen, SeenInStore, app_of, app_with
+from tests.kit.faults import Died, FaultyDatabase
+from tests.kit.observing import Seen, SeenInStore, app_of, app_with
+from tests.kit.queues import add, aside, code_of, combine_all, configured, nothing_queued, stored, values
 
 
 def current(db: Any, name: str, observer: str) -> int | None:

@@ -18,8 +18,8 @@ from cq.observers.worker.worker import Worker
 from cq.passes.conversion import ConversionFailed
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
-from tests.helpers import add, aside, combine_all, values
-from tests.observing import SeenInStore, app_of, app_with
+from tests.kit.observing import SeenInStore, app_of, app_with
+from tests.kit.queues import add, aside, combine_all, values
 
 UPDATE = 0
 """The version of updates, which every version of the combiner accepts."""

@@ -15,7 +15,7 @@ from cq.errors import InvalidConfiguration, QueueFull
 from cq.queue import limits
 from cq.queue.limits import compare
 from cq.store.transact import transact
-from tests.helpers import add, combine_all
+from tests.kit.queues import add, combine_all
 
 LEVELS = "1m:forever,1h:forever"
 

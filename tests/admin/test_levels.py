@@ -18,8 +18,8 @@ from cq.observers.top.ranking import Ranking
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
-from tests.clocks import START, Clock
-from tests.helpers import add, combine_all, configured, values
+from tests.kit.clocks import START, Clock
+from tests.kit.queues import add, combine_all, configured, values
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -14,8 +14,8 @@ from cq.errors import QueueNotConfigured
 from cq.queue.limits import compare
 from cq.store import sizes
 from cq.testing import drain
-from tests.helpers import add, configured
-from tests.observing import Seen, app_with
+from tests.kit.observing import Seen, app_with
+from tests.kit.queues import add, configured
 
 
 def status_of(db: Any, name: str) -> QueueStatus:

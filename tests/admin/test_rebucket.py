@@ -23,8 +23,8 @@ from cq.passes.plan import Limits, PassPlan
 from cq.queue.set_aside import retry_aside, set_aside
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
-from tests.helpers import add, aside, code_of, commits, config_of, get, nothing_queued, stored
-from tests.observing import Seen, SeenInStore, app_of, app_with, concatenation
+from tests.kit.observing import Seen, SeenInStore, app_of, app_with, concatenation
+from tests.kit.queues import add, aside, code_of, commits, config_of, get, nothing_queued, stored
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from cq.config.queue import read_config
 from cq.errors import InvalidConfiguration
 from cq.passes.combine_pass import Pass
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
-from tests.helpers import add, code_of, combine_all, commits
+from tests.kit.faults import FaultyDatabase
+from tests.kit.queues import add, code_of, combine_all, commits
 
 
 class Derived:

@@ -17,7 +17,7 @@ import cq.aio
 from cq import runtime
 from cq.aio import AsyncDatabase, AsyncTransaction
 from cq.store.embedded import Database
-from tests.processes import run_code
+from tests.kit.processes import run_code
 
 Run = Callable[[Any], Any]
 

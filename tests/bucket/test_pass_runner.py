@@ -21,10 +21,10 @@ from cq.passes.pass_result import ManyFailed
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
-from tests.clocks import set_clock
-from tests.faults import Died, FaultyDatabase, error_class
-from tests.helpers import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored, values
-from tests.observing import Seen, SeenInStore, app_with
+from tests.kit.clocks import set_clock
+from tests.kit.faults import Died, FaultyDatabase, error_class
+from tests.kit.observing import Seen, SeenInStore, app_with
+from tests.kit.queues import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored, values
 
 
 def keys_aside(db: Any, name: str) -> set[Any]:

@@ -25,8 +25,8 @@ from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.verify.queue import verify
-from tests.faults import Died, FaultyDatabase, WrappedDatabase, WrappedTransaction
-from tests.helpers import stored
+from tests.kit.faults import Died, FaultyDatabase, WrappedDatabase, WrappedTransaction
+from tests.kit.queues import stored
 
 USER = "ada"
 

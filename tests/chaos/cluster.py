@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.helpers import free_ports
+from tests.kit.processes import free_ports
 
 PROCESSES: Final = 5
 COORDINATORS: Final = 3

@@ -24,8 +24,8 @@ from tests.chaos.cluster import PROCESSES, Cluster
 from tests.cli.conftest import Cli
 from tests.crash.adder import VIEWS, WORDS
 from tests.crash.processes import Crash, assert_counted, expected_values
-from tests.postgres import PostgresServer
-from tests.reporting_databases import new_schema
+from tests.kit.postgres import PostgresServer
+from tests.kit.reporting_databases import new_schema
 
 SERVER: Final = os.environ.get("CQ_TEST_FDBSERVER")
 TIME: Final = float(os.environ.get("CQ_TEST_CHAOS_SECONDS", "60"))

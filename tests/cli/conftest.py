@@ -22,7 +22,7 @@ from cq.cli.shared.settings_file import CONFIG_ENV
 from cq.observers.links.spec import TABLE_ENV
 from cq.store.embedded import Database
 from tests.conftest import cluster_url
-from tests.processes import Outcome, StartedProcesses, ended
+from tests.kit.processes import Outcome, StartedProcesses, ended
 
 VARIABLES = (TABLE_ENV, CONFIG_ENV, REPORTING_ENV, *(setting.variable for setting in SETTINGS))
 """What commands read of the environment, and tests set themselves."""

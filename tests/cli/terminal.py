@@ -13,7 +13,7 @@ import termios
 from collections.abc import Callable
 
 from tests.cli.conftest import Cli
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
 """The sequences that control colours and the cursor."""

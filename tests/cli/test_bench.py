@@ -17,7 +17,7 @@ from cq.config.queue import queue_names
 from cq.store.transact import transact
 from tests.cli.commands import LITTLE
 from tests.cli.conftest import Cli, Here
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 
 def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any, conninfo: str) -> None:

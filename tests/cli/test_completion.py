@@ -19,7 +19,7 @@ from cq.feeds.feed import Feed
 from cq.observers.scheduling.members import ROLES
 from cq.observers.top.index import top
 from tests.cli.conftest import Cli, Here
-from tests.processes import Outcome, run_program
+from tests.kit.processes import Outcome, run_program
 
 
 @pytest.fixture

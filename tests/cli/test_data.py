@@ -19,8 +19,8 @@ from cq.config.queue import read_config
 from cq.observers.top.former import FormerTopTask
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
-from tests.clocks import set_clock
-from tests.processes import SECONDS
+from tests.kit.clocks import set_clock
+from tests.kit.processes import SECONDS
 
 OWN_COMBINER = """
 import cq

@@ -16,7 +16,7 @@ from cq.cli.demos.harness.roles import run_worker
 from cq.cli.shared.crew import ProcessFailed
 from cq.errors import InvalidData
 from cq.keys import membership as workerkeys
-from tests.processes import run_code
+from tests.kit.processes import run_code
 
 
 @dataclass(frozen=True)

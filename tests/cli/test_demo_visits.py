@@ -38,7 +38,7 @@ from cq.errors import NotReady
 from cq.observers.visits import Visits
 from cq.observers.worker.worker import Worker
 from tests.cli.conftest import Cli, Here
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 
 def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -> None:

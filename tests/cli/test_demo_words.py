@@ -28,8 +28,8 @@ from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
-from tests.helpers import event_of
-from tests.processes import SECONDS, ended
+from tests.kit.processes import SECONDS, ended
+from tests.kit.queues import event_of
 
 MEMORY_MB = 200
 LIBRARY = Path(sysconfig.get_paths()["stdlib"])

@@ -9,7 +9,7 @@ import pytest
 import cq
 from tests.cli.conftest import Here
 from tests.config.versions import needs_another
-from tests.helpers import add
+from tests.kit.queues import add
 
 WANTED = "queue 'words' needs features that this version of cq lacks ('time travel'): use the version of cq"
 

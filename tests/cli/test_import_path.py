@@ -11,7 +11,7 @@ import pytest
 import cq
 from tests.cli.commands import LITTLE
 from tests.cli.conftest import Cli
-from tests.helpers import add
+from tests.kit.queues import add
 
 TRAP = """
 import os

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait
 
 from cq.cli.shared.processes import Child, end, wait_for
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 STUBBORN = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"

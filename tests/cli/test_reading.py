@@ -18,8 +18,8 @@ from cq.observers.worker.worker import Worker
 from cq.store.embedded import ReadOnlyDatabase
 from tests.cli.commands import RUNS
 from tests.cli.conftest import Cli, Here
+from tests.kit.processes import Outcome, run_code
 from tests.links.sqlhelpers import configure as configure_table
-from tests.processes import Outcome, run_code
 
 NOBODY = 65_534
 

@@ -15,7 +15,7 @@ from cq.queue.limits import compare
 from cq.testing import assert_values, drain
 from tests.cli.conftest import Cli, Here
 from tests.cli.workers import running
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 
 @pytest.fixture

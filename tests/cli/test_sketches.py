@@ -26,7 +26,7 @@ from cq.store.transact import transact
 from cq.tables import to_arrow
 from cq.testing import drain
 from tests.cli.conftest import BOTH_STORES, Here
-from tests.helpers import add, put, stored
+from tests.kit.queues import add, put, stored
 
 
 @pytest.fixture

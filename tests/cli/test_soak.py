@@ -23,7 +23,7 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import Cli
 from tests.cli.workers import running
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "10"))
 OLDEST: Final = 25.0

@@ -12,8 +12,8 @@ from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from tests.cli.conftest import Cli, Here
 from tests.cli.workers import running, wait_for, wait_for_workers
-from tests.helpers import add
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
+from tests.kit.queues import add
 
 
 def test_workers_and_what_they_do_are_shown(here: Here, cli: Cli, db: Any) -> None:

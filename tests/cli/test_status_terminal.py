@@ -18,7 +18,7 @@ from cq.observers.monitoring.store_overview import WorkerStatus, overview
 from cq.queue.limits import compare
 from tests.cli.conftest import Cli, Here
 from tests.cli.terminal import COLOUR, Terminal, plain
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 LONG = "orders-by-customer-and-region.europe-west.daily-aggregate-" + "{:02}"
 NAMES = [LONG.format(number) for number in range(60)]

@@ -17,8 +17,8 @@ from cq.observers.top.index import observer, top
 from cq.observers.top.publisher import Publisher
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
-from tests.helpers import configured
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
+from tests.kit.queues import configured
 
 
 class Words:

@@ -22,8 +22,8 @@ from cq.cli.shared.options import seconds_of
 from cq.testing import drain
 from tests.cli.commands import COMMANDS, CQ, parse
 from tests.cli.conftest import Cli, Here
-from tests.helpers import add
-from tests.processes import SECONDS, Outcome, ended, run_code
+from tests.kit.processes import SECONDS, Outcome, ended, run_code
+from tests.kit.queues import add
 
 FILES = {
     "broken.py": "import nothing_of_this_name",

@@ -12,7 +12,7 @@ from cq.keys import QueueKeys
 from cq.testing import drain
 from cq.verify.layout import shown
 from tests.cli.conftest import Here
-from tests.helpers import add, put
+from tests.kit.queues import add, put
 
 KEYS = QueueKeys("words")
 

@@ -24,8 +24,8 @@ from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member
 from tests.cli.conftest import Cli, Here
 from tests.cli.workers import running, said, wait_for, wait_for_workers
-from tests.helpers import add, free_ports
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS, free_ports
+from tests.kit.queues import add
 
 APP = """
 import cq

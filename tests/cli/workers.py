@@ -15,8 +15,8 @@ from cq.keys import membership as workerkeys
 from cq.observers.scheduling.members import Member, read_members
 from cq.store.transact import transact
 from tests.cli.conftest import Cli
-from tests.helpers import event_of
-from tests.processes import SECONDS, wait_for_line
+from tests.kit.processes import SECONDS, wait_for_line
+from tests.kit.queues import event_of
 
 
 def running(

@@ -21,9 +21,9 @@ from cq.passes.combine_pass import Pass
 from cq.store.api import METADATA_VERSION, NOT_COMMITTED
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.busy import Counting, add_during_passes, in_threads
-from tests.faults import Calls, WrappedTransaction
-from tests.helpers import add, code_of, commits, get
+from tests.kit.busy import Counting, add_during_passes, in_threads
+from tests.kit.faults import Calls, WrappedTransaction
+from tests.kit.queues import add, code_of, commits, get
 
 
 def observer(tr: Any, changes: list[cq.Change]) -> None:

@@ -20,7 +20,7 @@ from cq.passes.combine_pass import Pass
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
 from tests.config.versions import as_stored, needs_another, store
-from tests.helpers import add, code_of, commits, configured, get
+from tests.kit.queues import add, code_of, commits, configured, get
 
 REFUSED: Final = r"needs features that this version of cq lacks \('time travel'\): use the version of cq"
 

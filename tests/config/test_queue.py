@@ -20,7 +20,7 @@ from cq.errors import (
 from cq.keys import QueueKeys
 from cq.store import is_local
 from cq.store.transact import transact
-from tests.helpers import commits, configured
+from tests.kit.queues import commits, configured
 
 
 def observer(tr: Any, changes: list[cq.Change]) -> None:

@@ -14,8 +14,8 @@ import pytest
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
-from tests.processes import SECONDS, StartedProcesses
-from tests.reporting_databases import postgres as postgres
+from tests.kit.processes import SECONDS, StartedProcesses
+from tests.kit.reporting_databases import postgres as postgres
 
 ROOT: Final = Path(__file__).parents[2]
 ROUNDS: Final = int(os.environ.get("CQ_TEST_CRASH_ROUNDS", "3"))

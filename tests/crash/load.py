@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from cq.store.embedded import Database
-from tests.busy import in_threads
+from tests.kit.busy import in_threads
 
 Name = tuple[int, int]
 """Writer and number of a transaction."""

@@ -21,9 +21,9 @@ from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import Cli
 from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates
 from tests.crash.conftest import ROUNDS
+from tests.kit.postgres import PostgresServer
+from tests.kit.processes import ROOT, SECONDS
 from tests.links.sqlhelpers import reporting_of
-from tests.postgres import PostgresServer
-from tests.processes import ROOT, SECONDS
 
 ADDERS: Final = 3
 WORKERS: Final = 2

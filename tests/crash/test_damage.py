@@ -22,7 +22,7 @@ from cq.store.embedded.file.file import PAGE_BYTES
 from tests.cli.conftest import Cli, Here
 from tests.crash.conftest import ROUNDS
 from tests.crash.load import assert_goes_on, assert_whole, write
-from tests.processes import run_code
+from tests.kit.processes import run_code
 
 COMMITS: Final = 60
 LEAF: Final = 10

@@ -24,8 +24,8 @@ from tests.cli.workers import running, wait_for
 from tests.crash.conftest import Scripts
 from tests.crash.failing import COMMITS
 from tests.crash.load import Name, assert_whole
-from tests.helpers import add
-from tests.processes import SECONDS, run_program, wait_for_line
+from tests.kit.processes import SECONDS, run_program, wait_for_line
+from tests.kit.queues import add
 
 
 @pytest.fixture(autouse=True)

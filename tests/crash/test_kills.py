@@ -15,7 +15,7 @@ import pytest
 from cq.store.embedded import Database
 from tests.crash.conftest import ROUNDS, Scripts
 from tests.crash.load import Name, assert_goes_on, assert_whole, write
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 STEPS: Final = 700
 """About so many steps to the disk a process takes from making the store to closing it."""

@@ -14,8 +14,8 @@ from cq.observers.links.spec import table
 from tests.cli.conftest import Cli
 from tests.crash.adder import VIEWS, WORDS
 from tests.crash.processes import Crash, assert_counted, expected_values
-from tests.postgres import PostgresServer
-from tests.reporting_databases import new_schema
+from tests.kit.postgres import PostgresServer
+from tests.kit.reporting_databases import new_schema
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.helpers import free_ports
-from tests.processes import StartedProcesses, ended, run_program
+from tests.kit.processes import StartedProcesses, ended, free_ports, run_program
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

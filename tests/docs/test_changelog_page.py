@@ -21,8 +21,7 @@ from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, TOKEN, serving
-from tests.helpers import free_ports
-from tests.processes import StartedProcesses, ended
+from tests.kit.processes import StartedProcesses, ended, free_ports
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "howto" / "changelog.md"
 CHROMIUM: Final = shutil.which("chromium")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import run_program
+from tests.kit.processes import run_program
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))

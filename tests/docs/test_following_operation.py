@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import cluster_url
 from tests.docs.pages import DOCS, Reader, blocks, steps
-from tests.processes import StartedProcesses, ended, wait_for_line
+from tests.kit.processes import StartedProcesses, ended, wait_for_line
 
 NONE: Mapping[str, str] = MappingProxyType({})
 

@@ -14,7 +14,7 @@ import griffe
 import pytest
 from markdown_it import MarkdownIt
 
-from tests.processes import run_program
+from tests.kit.processes import run_program
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

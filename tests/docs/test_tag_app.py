@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.processes import StartedProcesses, ended
+from tests.kit.processes import StartedProcesses, ended
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tag_app.py"
 SECONDS = 60

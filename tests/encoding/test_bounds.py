@@ -28,7 +28,7 @@ from cq.observers.links.outbox.batch import batch_of
 from cq.observers.links.outbox.table import OutboxRow
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
-from tests.helpers import add, aside, combine_all, get
+from tests.kit.queues import add, aside, combine_all, get
 
 MODULUS = 2**61 - 1
 """Of CPython's hashes of numbers: all multiples have the hash 0."""

@@ -26,8 +26,9 @@ from cq.queue.missed_reports import read_missed, retry_missed
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
-from tests.clocks import START, Clock
-from tests.helpers import (
+from tests.kit.clocks import START, Clock
+from tests.kit.observing import Seen, app_with
+from tests.kit.queues import (
     STAGING,
     add,
     buckets_of,
@@ -40,7 +41,6 @@ from tests.helpers import (
     stored,
     values,
 )
-from tests.observing import Seen, app_with
 
 PERIOD = 600
 SLICE = PERIOD // 60

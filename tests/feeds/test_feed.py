@@ -14,7 +14,7 @@ from cq.feeds.feed import MAX_MESSAGE_BYTES, Feed, FeedPage
 from cq.keys import prefix_end
 from cq.keys.feed import FeedKeys, encode_name
 from cq.store.transact import transact
-from tests.helpers import commits
+from tests.kit.queues import commits
 
 
 @pytest.fixture

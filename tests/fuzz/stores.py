@@ -59,7 +59,7 @@ from cq.store.api import METADATA_VERSION, error_code
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from tests.fuzz.inputs import broken, mutated
-from tests.helpers import add
+from tests.kit.queues import add
 
 LINES: Final = b'{"key": "line", "update": 1}\n' * 3
 _ALL: Final = keys.ROOT, keys.prefix_end(keys.ROOT)

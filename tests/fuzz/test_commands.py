@@ -16,7 +16,7 @@ from cq.store.transact import transact
 from tests.fuzz import stores
 from tests.fuzz.commands import KEYS, run, shown
 from tests.fuzz.inputs import BOMBS, limit_address_space, mutated, searched
-from tests.processes import ROOT, run_program
+from tests.kit.processes import ROOT, run_program
 
 URL = "postgresql://someone:hunter2@localhost:1/nowhere"
 SHORT = 5

@@ -28,7 +28,7 @@ from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.fuzz import stores
 from tests.fuzz.inputs import BOMBS, bounded, broken, searched
-from tests.helpers import add, aside, combine_all, configured, get, nothing_queued, stored
+from tests.kit.queues import add, aside, combine_all, configured, get, nothing_queued, stored
 
 ROWS = {
     "no list": codec.encode({"a": 1}),

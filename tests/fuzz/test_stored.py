@@ -29,7 +29,7 @@ from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from tests.fuzz import stores
 from tests.fuzz.inputs import BOMBS, bounded, searched
-from tests.helpers import add, get
+from tests.kit.queues import add, get
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from cq.testing import drain
 from tests.cli.web.dashboards import serving
 from tests.fuzz import stores
 from tests.fuzz.inputs import searched
-from tests.helpers import put, stored
+from tests.kit.queues import put, stored
 
 NUMBERS = [
     10**19,

@@ -20,7 +20,7 @@ from cq.observers.scheduling.membership import Membership
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.fuzz.inputs import BOMBS, bounded, broken, searched
-from tests.helpers import add, get, stored
+from tests.kit.queues import add, get, stored
 
 FACTS = {
     "version": "1", "started": 5, "buckets": 2, "concurrency": 8, "totals": {"passes": 3},

@@ -19,9 +19,9 @@ from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
-from tests.helpers import combine_all, commits, stored
-from tests.sized import MOST, Sized
+from tests.kit.faults import FaultyDatabase
+from tests.kit.queues import combine_all, commits, stored
+from tests.kit.sized import MOST, Sized
 
 SIX = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
 FIRST = cq.Combiner("first-of-documents", 1, lambda key, values: values[0])

@@ -20,9 +20,9 @@ import cq
 from cq.intake.flush import FLUSH_BYTES
 from cq.keys import QueueKeys, parse_flush
 from cq.testing import assert_values, drain
-from tests.busy import in_threads
-from tests.emitters import Gate
-from tests.faults import (
+from tests.kit.busy import in_threads
+from tests.kit.emitters import Gate
+from tests.kit.faults import (
     NOT_COMMITTED,
     TIMED_OUT,
     UNKNOWN,
@@ -32,10 +32,10 @@ from tests.faults import (
     LateCommit,
     WrappedDatabase,
 )
-from tests.helpers import get, stored, values
-from tests.observing import app_with
-from tests.processes import run_program
-from tests.sized import MOST
+from tests.kit.observing import app_with
+from tests.kit.processes import run_program
+from tests.kit.queues import get, stored, values
+from tests.kit.sized import MOST
 
 MODES = ("durable", "fast")
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))

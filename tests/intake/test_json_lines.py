@@ -18,8 +18,8 @@ from cq.intake import json_lines
 from cq.intake.json_lines import FilePosition, add_jsonl
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.faults import FaultyDatabase, error_class
-from tests.helpers import values
+from tests.kit.faults import FaultyDatabase, error_class
+from tests.kit.queues import values
 
 
 @pytest.fixture(autouse=True)

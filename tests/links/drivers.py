@@ -29,7 +29,8 @@ from cq.observers.links import registry
 from cq.observers.links.spec import TO
 from cq.observers.links.targets import brokers
 from cq.testing import MemoryTarget, drain
-from tests.helpers import config_of, free_ports, stored
+from tests.kit.processes import free_ports
+from tests.kit.queues import config_of, stored
 from tests.links.kafkahelpers import Broker, history, once
 from tests.links.linkhelpers import ALL, found, restore
 from tests.links.webhookhelpers import SECRET, Kept, serving_kept

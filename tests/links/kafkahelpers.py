@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.helpers import free_ports
+from tests.kit.processes import free_ports
 
 SECONDS = 60
 _MARK = b"mark "

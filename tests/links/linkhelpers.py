@@ -30,8 +30,8 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
-from tests.helpers import combine_all, config_of, stored
-from tests.processes import StartedProcesses, ended
+from tests.kit.processes import StartedProcesses, ended
+from tests.kit.queues import combine_all, config_of, stored
 
 _WORKER = Path(__file__).with_name("linkworker.py")
 ALL = (b"", b"\xff")

@@ -12,7 +12,7 @@ import cq
 from cq import links
 from cq.links import CannotSend, Changes, LinkFailed, Target
 from cq.testing import MemoryTarget, assert_drained, check_target, drain
-from tests.helpers import add
+from tests.kit.queues import add
 from tests.links.linkhelpers import status
 
 

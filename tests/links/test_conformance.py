@@ -20,7 +20,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.worker.worker import Worker
 from cq.store.watch import wait_until
 from cq.testing import check_target, drain
-from tests.helpers import stored, values
+from tests.kit.queues import stored, values
 from tests.links import linkhelpers
 from tests.links.drivers import FIRST, KINDS, LINK, SECOND, Case, Driver, MemoryDriver, made
 from tests.links.linkhelpers import ALL, bucket, combine, entries_aside, found, link_tasks, restore, waits

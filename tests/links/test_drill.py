@@ -25,7 +25,7 @@ from cq.observers.links.sender import Sender
 from cq.observers.links.task import LinkTask
 from cq.store.transact import transact
 from cq.testing import MemoryTarget
-from tests.faults import Died, Passing
+from tests.kit.faults import Died, Passing
 from tests.links.drivers import FIRST, KINDS, LINK, Case, Driver, MemoryDriver, SqlDriver, made
 from tests.links.linkhelpers import Workers, combine, found, link_tasks, run_killed, waits, work
 

@@ -24,7 +24,7 @@ from cq.observers.monitoring.link_status import link_status
 from cq.observers.worker.worker import Worker
 from cq.testing import assert_values
 from tests.cli.conftest import Here, cli, here, impatient
-from tests.helpers import add
+from tests.kit.queues import add
 
 __all__ = ["cli", "here", "impatient"]
 

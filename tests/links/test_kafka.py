@@ -21,7 +21,7 @@ from cq.observers.links.targets.kafkasettings import FIXED, read_settings
 from cq.observers.monitoring.diagnosis import doctor
 from cq.testing import drain
 from tests.cli.conftest import Cli, Here, cli, here
-from tests.helpers import add
+from tests.kit.queues import add
 from tests.links.kafkahelpers import Broker, history, once, stopped
 from tests.links.linkhelpers import combine, entries_aside, link_tasks, status, step
 

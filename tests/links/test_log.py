@@ -34,8 +34,8 @@ from cq.observers.links.state import (
 from cq.observers.links.target import BATCH_ENTRIES
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
-from tests.faults import Calls, FaultyDatabase
-from tests.helpers import configured
+from tests.kit.faults import Calls, FaultyDatabase
+from tests.kit.queues import configured
 from tests.links.linkhelpers import (
     Kept,
     add,

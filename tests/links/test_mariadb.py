@@ -18,12 +18,12 @@ from cq.observers.links.outbox.watch import RowWatch
 from cq.observers.links.sql import sweep
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import DONE
-from tests.helpers import add
+from tests.kit.mariadb import MariadbServer
+from tests.kit.queues import add
 from tests.links.linkhelpers import combine, entries_aside, waits, work
 from tests.links.sqlhelpers import Compared, configure, reporting_of, sql, table_of
 from tests.links.test_sql import test_sketches_have_columns_of_numbers
 from tests.links.test_sql_faults import sending
-from tests.mariadb import MariadbServer
 from tests.observers.outbox import outboxhelpers as outbox
 from tests.observers.outbox.test_outbox import (
     test_a_database_that_is_set_back_stops_the_outbox_until_the_operator_decides,

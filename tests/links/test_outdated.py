@@ -19,7 +19,7 @@ from cq.observers.links.target import LinkFailed
 from cq.observers.monitoring.link_status import link_status
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import add, configured, stored
+from tests.kit.queues import add, configured, stored
 
 URL = "CQ_OUTDATED_URL"
 

@@ -22,10 +22,10 @@ from cq.observers.links.targets.queue import QueueTarget
 from cq.observers.monitoring.link_status import link_status
 from cq.testing import drain
 from cq.verify.queue import verify
-from tests.faults import Died, FaultyDatabase
-from tests.helpers import add, configured, put_built_in
+from tests.kit.faults import Died, FaultyDatabase
+from tests.kit.queues import add, configured, put_built_in
+from tests.kit.sized import MOST, Sized
 from tests.links.linkhelpers import combine, entries_aside, link_tasks, run_to_end, status, waits
-from tests.sized import MOST, Sized
 
 QUEUE, LINK = "visits", "forward"
 

@@ -14,7 +14,7 @@ from cq.observers.links.targets import receiver as client
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.worker.worker import CONCURRENCY, Worker
-from tests.helpers import add
+from tests.kit.queues import add
 from tests.links.webhookhelpers import SECRET, dripping
 from tests.observers.worker.workerhelpers import SECONDS, running, told_app
 

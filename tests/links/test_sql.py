@@ -41,7 +41,7 @@ from cq.observers.links.sql.table import (
 )
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import DONE
-from tests.helpers import add, stored
+from tests.kit.queues import add, stored
 from tests.links.linkhelpers import combine, entries_aside, link_tasks, problems, work
 from tests.links.linkhelpers import found as link_of
 from tests.links.sqlhelpers import Compared, configure, definition_of, reporting_of, sql, table_of

@@ -27,7 +27,8 @@ from cq.observers.links.state import read_failures
 from cq.observers.links.task import LinkTask
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
-from tests.helpers import add
+from tests.kit.postgres import PostgresServer
+from tests.kit.queues import add
 from tests.links.linkhelpers import (
     Workers,
     bucket,
@@ -40,7 +41,6 @@ from tests.links.linkhelpers import (
 )
 from tests.links.linkhelpers import found as link_of
 from tests.links.sqlhelpers import Compared, configure, reporting_of, sql, table_of
-from tests.postgres import PostgresServer
 
 SECONDS = 60.0
 LINK = "export"

@@ -20,7 +20,7 @@ from cq.observers.links.target import OutdatedBatch
 from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import DONE
-from tests.helpers import add, copy_store, stored
+from tests.kit.queues import add, copy_store, stored
 from tests.links.linkhelpers import bucket, combine, entries_aside, link_tasks, problems, waits, work
 from tests.links.linkhelpers import found as link_of
 from tests.links.sqlhelpers import Compared, configure, definition_of, reporting_of, sql, table_of, target_of

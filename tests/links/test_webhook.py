@@ -30,9 +30,10 @@ from cq.observers.links.targets.webhook import LONGEST_RETRY_SECONDS
 from cq.observers.monitoring.diagnosis import doctor
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.certificates import certified
 from tests.cli.conftest import BOTH_STORES, Cli, Here, cli, here
-from tests.helpers import add, free_ports
+from tests.kit.certificates import certified
+from tests.kit.processes import free_ports
+from tests.kit.queues import add
 from tests.links.linkhelpers import bucket, combine, link_tasks, run_to_end, status, step
 from tests.links.webhookhelpers import SECRET, Kept, dripping, serving, serving_kept
 

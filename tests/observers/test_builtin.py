@@ -19,7 +19,7 @@ from cq.observers.distinct import distinct
 from cq.observers.top.index import LAST_PART, top
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from tests.helpers import configured
+from tests.kit.queues import configured
 
 TOP = dict(top(5).settings)
 TABLE = dict(links.table("words").settings)

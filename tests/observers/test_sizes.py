@@ -20,9 +20,9 @@ from cq.observers.links.rows import encoded_key
 from cq.observers.scheduling.runner import DONE
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
+from tests.kit.sized import MOST, Sized, words
 from tests.links.linkhelpers import add, entries_aside, export_all, waits
 from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks, trimming_tasks
-from tests.sized import MOST, Sized, words
 
 LONG = 990
 """Letters of the names of receivers and groups, nearly as many as a name may have."""

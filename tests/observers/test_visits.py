@@ -22,8 +22,8 @@ from cq.observers.visits import PageVisits, VisitEmitter, Visits
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from tests.clocks import START, Clock, set_clock
-from tests.helpers import add, combine_all, configured, put_built_in
+from tests.kit.clocks import START, Clock, set_clock
+from tests.kit.queues import add, combine_all, configured, put_built_in
 
 
 @pytest.fixture

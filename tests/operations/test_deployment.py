@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from cq.observers.worker.worker import GRACE_SECONDS
 from tests.cli.commands import parse
-from tests.processes import run_program
+from tests.kit.processes import run_program
 
 FILES = Path(__file__).parents[2] / "docs" / "operations"
 COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())

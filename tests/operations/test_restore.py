@@ -20,8 +20,8 @@ from tests.cli.conftest import cli as cli
 from tests.cli.conftest import here as here
 from tests.cli.conftest import impatient as impatient
 from tests.docs.pages import steps
-from tests.postgres import PostgresServer
-from tests.reporting_databases import postgres as postgres
+from tests.kit.postgres import PostgresServer
+from tests.kit.reporting_databases import postgres as postgres
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations" / "restore.md"
 TABLE = dict(

@@ -26,8 +26,8 @@ from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
 from tests.config.versions import needs_another
-from tests.helpers import add, configured, get
-from tests.processes import ROOT, SECONDS, StartedProcesses, ended, kill, wait_for_line
+from tests.kit.processes import ROOT, SECONDS, StartedProcesses, ended, kill, wait_for_line
+from tests.kit.queues import add, configured, get
 
 OLD: Final = "37283ba5322fa2d9c935a0a82b18b412e50ab065"
 ADD: Final = """

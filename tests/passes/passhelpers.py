@@ -11,8 +11,8 @@ from cq.passes.combine_pass import Pass
 from cq.passes.pass_result import PassResult
 from cq.passes.plan import PassPlan
 from cq.store.transact import transact
-from tests.faults import Calls
-from tests.helpers import begun, code_of
+from tests.kit.faults import Calls
+from tests.kit.queues import begun, code_of
 
 BEGIN: Final = ["get_read_version", "get", "add_read_conflict_key"]
 """The bucket's state, the queue's configuration."""

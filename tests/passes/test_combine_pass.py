@@ -17,7 +17,8 @@ from cq.passes.pass_result import PassResult
 from cq.passes.plan import Limits, PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.store.transact import transact
-from tests.helpers import (
+from tests.kit.observing import Seen, app_with, concatenation
+from tests.kit.queues import (
     STAGING,
     add,
     aside,
@@ -30,7 +31,6 @@ from tests.helpers import (
     stored,
     values,
 )
-from tests.observing import Seen, app_with, concatenation
 from tests.passes.passhelpers import BEGIN, READ, calls_of, choosy, one_pass
 
 

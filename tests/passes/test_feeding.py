@@ -20,11 +20,11 @@ from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from cq.verify.queue import verify
-from tests.clocks import START, Clock
-from tests.helpers import add, aside, code_of, commits, values, waiting_of
-from tests.observing import Seen, app_with
+from tests.kit.clocks import START, Clock
+from tests.kit.observing import Seen, app_with
+from tests.kit.queues import add, aside, code_of, commits, values, waiting_of
+from tests.kit.sized import MOST, Sized
 from tests.passes.passhelpers import one_pass
-from tests.sized import MOST, Sized
 
 pytestmark = pytest.mark.usefixtures("clock")
 

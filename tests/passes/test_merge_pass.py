@@ -27,8 +27,8 @@ from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.faults import Calls, FailedCalls, FaultyDatabase, WrappedDatabase
-from tests.helpers import add, aside, begun, buckets_of, code_of, get, nothing_queued, put, stored, values
+from tests.kit.faults import Calls, FailedCalls, FaultyDatabase, WrappedDatabase
+from tests.kit.queues import add, aside, begun, buckets_of, code_of, get, nothing_queued, put, stored, values
 from tests.passes.passhelpers import BEGIN, calls_of, one_pass
 
 WORDS: Final = [f"{number:0200}" for number in range(2_000)]

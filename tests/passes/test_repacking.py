@@ -22,8 +22,8 @@ from cq.queue.bucket_state import BucketState
 from cq.queue.packing import ROW_BYTES
 from cq.queue.rows import Row, decode_row, encode_row, read_rows
 from cq.store.transact import transact
-from tests.helpers import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored, values
-from tests.observing import Seen, app_with, concatenation
+from tests.kit.observing import Seen, app_with, concatenation
+from tests.kit.queues import STAGING, add, aside, code_of, combine_all, get, nothing_queued, stored, values
 from tests.passes.passhelpers import BEGIN, READ, calls_of, choosy, one_pass
 
 encoded_keys = st.one_of(

@@ -15,8 +15,8 @@ import cq
 from cq.bucket.pass_runner import PassRunner
 from cq.store import is_local
 from cq.store.transact import transact
-from tests.helpers import add, code_of
-from tests.trips import COMMIT, VERSION, TripsDatabase
+from tests.kit.queues import add, code_of
+from tests.kit.trips import COMMIT, VERSION, TripsDatabase
 
 
 def repeated_on_a_cluster(test: Callable[[Any, str], None]) -> Callable[[Any, str], None]:

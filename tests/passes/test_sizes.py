@@ -19,8 +19,8 @@ from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
 from cq.store import sizes
 from cq.store.transact import transact
-from tests.helpers import add, code_of, configured, values
-from tests.sized import MOST, Sized, drained, fill, words
+from tests.kit.queues import add, code_of, configured, values
+from tests.kit.sized import MOST, Sized, drained, fill, words
 
 KEYS: Final = [(10, 12_000), (200, 4_000), (7_900, 300)]
 """(bytes of a key, how many keys)."""

@@ -8,7 +8,7 @@ import pytest
 
 import cq
 from cq.testing import assert_drained, assert_values, drain
-from tests.faults import FaultyDatabase
+from tests.kit.faults import FaultyDatabase
 
 
 @pytest.mark.parametrize("once", [None, "event-1"])

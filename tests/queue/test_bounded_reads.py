@@ -11,7 +11,7 @@ from cq.keys import ROOT, prefix_end
 from cq.queue.bounded_reads import prefix_read, read_stored
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from tests.helpers import put
+from tests.kit.queues import put
 
 MANY = 600
 LARGE = 5_000

@@ -19,7 +19,7 @@ from cq.queue.checks import AddCheck
 from cq.queue.set_aside import read_aside
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import combine_all, values
+from tests.kit.queues import combine_all, values
 
 ROLLUP = "1m:2d,1h:60d"
 LONGEST = 8_000 - 3 - 10

@@ -24,9 +24,9 @@ from cq.errors import (
 from cq.keys import QueueKeys
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
-from tests.faults import Calls
-from tests.helpers import add, aside, begun, combine_all, get, stored
-from tests.observing import concatenation
+from tests.kit.faults import Calls
+from tests.kit.observing import concatenation
+from tests.kit.queues import add, aside, begun, combine_all, get, stored
 
 
 def test_what_is_added_is_combined_and_read(db: Any, name: str) -> None:

@@ -23,10 +23,10 @@ from cq.store.api import NOT_COMMITTED
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from tests.faults import FaultyDatabase
-from tests.helpers import add, buckets_of, code_of, combine_all, event_of, get
+from tests.kit.faults import FaultyDatabase
+from tests.kit.observing import app_with, concatenation
+from tests.kit.queues import add, buckets_of, code_of, combine_all, event_of, get
 from tests.observers.worker.workerhelpers import running
-from tests.observing import app_with, concatenation
 
 SECONDS = 60.0
 

@@ -24,8 +24,8 @@ from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
-from tests.helpers import add, aside, code_of, combine_all, commits, get, nothing_queued, stored, values
-from tests.observing import SeenInStore, app_of, app_with
+from tests.kit.observing import SeenInStore, app_of, app_with
+from tests.kit.queues import add, aside, code_of, combine_all, commits, get, nothing_queued, stored, values
 
 
 def missed(db: Any, name: str) -> list[tuple[bytes, bytes]]:

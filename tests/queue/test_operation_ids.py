@@ -12,8 +12,8 @@ from cq.queue import operation_ids
 from cq.queue.operation_ids import Trim
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from tests.faults import Overtaken
-from tests.helpers import add, stored
+from tests.kit.faults import Overtaken
+from tests.kit.queues import add, stored
 
 
 @pytest.fixture

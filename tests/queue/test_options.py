@@ -23,8 +23,8 @@ from cq.store.api import METADATA_VERSION
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
-from tests.faults import error_class
-from tests.helpers import add, combine_all, get, values
+from tests.kit.faults import error_class
+from tests.kit.queues import add, combine_all, get, values
 
 HIDING = ["read_your_writes_disable", "snapshot_ryw_disable"]
 GIVEN: dict[type, Any] = {int: 5_000, str: "text", bytes: bytes(33)}

@@ -13,7 +13,7 @@ from cq.keys import QueueKeys
 from cq.queue import rows
 from cq.queue.rows import read_rows
 from cq.store.transact import transact
-from tests.helpers import add
+from tests.kit.queues import add
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])

@@ -14,8 +14,8 @@ from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
-from tests.helpers import add, aside, combine_all, get, nothing_queued
-from tests.observing import Seen, app_of, app_with, failing
+from tests.kit.observing import Seen, app_of, app_with, failing
+from tests.kit.queues import add, aside, combine_all, get, nothing_queued
 
 
 def test_what_is_retried_after_its_cause_is_mended_counts(db: Any, name: str) -> None:

@@ -14,10 +14,10 @@ from cq.keys import QueueKeys
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.set_aside import drop_aside, retry_aside, set_aside
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, combine_all, put, values
-from tests.observing import Seen, app_with, failing
-from tests.sized import MOST, Sized, drained, fill, words
+from tests.kit.faults import FaultyDatabase
+from tests.kit.observing import Seen, app_with, failing
+from tests.kit.queues import add, aside, combine_all, put, values
+from tests.kit.sized import MOST, Sized, drained, fill, words
 
 LARGE: Final = "k" * 7_900
 

@@ -38,7 +38,7 @@ from cq.observers.links.targets.webhook import WebhookTarget
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
-from tests.helpers import copy_store
+from tests.kit.queues import copy_store
 from tests.simulation.actors import WorkerPool
 from tests.simulation.application import SUMS
 from tests.simulation.hooks import HOOK, Hooks

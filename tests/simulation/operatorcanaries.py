@@ -15,7 +15,7 @@ from cq.keys.audit import AuditKeys
 from cq.queue.ledger import to_bytes
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.transact import transact
-from tests.faults import Passing
+from tests.kit.faults import Passing
 from tests.simulation.canary import Canaries
 from tests.simulation.store import SimTransaction
 

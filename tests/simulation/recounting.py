@@ -24,7 +24,7 @@ from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.queue.set_aside import read_aside, retry_aside
 from cq.store.transact import transact
-from tests.helpers import values_of, waiting_of
+from tests.kit.queues import values_of, waiting_of
 from tests.simulation.actors import WorkerPool
 from tests.simulation.hub import START_NS, Process
 from tests.simulation.plan import Plan

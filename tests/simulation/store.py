@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from weakref import WeakSet
 
 from cq.store.api import METADATA_VERSION
-from tests.faults import Passing, error_class
+from tests.kit.faults import Passing, error_class
 
 READ_ERRORS: Final = (1007, 1009, 1037)
 COMMIT_ERRORS: Final = (1007, 1020, 1020, 1042)

@@ -24,7 +24,7 @@ from cq.observers.distinct import distinct
 from cq.queue.rows import timed
 from cq.store.transact import transact
 from cq.windows.pending import read_pending_rows
-from tests.helpers import configured, put_built_in
+from tests.kit.queues import configured, put_built_in
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
 from tests.simulation.recounting import Purged

@@ -19,7 +19,7 @@ from cq.combiners import BUILT_IN
 from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Distinct, Frequent, Quantiles, Theta, frequent
 from cq.errors import InvalidConfiguration, InvalidData, TooLarge
-from tests.processes import StartedProcesses, ended, run_code
+from tests.kit.processes import StartedProcesses, ended, run_code
 from tests.sketches.damage import SIZES, whole
 
 MAX_BYTES = 10_000

@@ -29,8 +29,8 @@ from cq.keys import QueueKeys
 from cq.passes.plan import Limits
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
-from tests.helpers import STAGING, add, aside, code_of, combine_all, get, put, stored
-from tests.observing import app_with
+from tests.kit.observing import app_with
+from tests.kit.queues import STAGING, add, aside, code_of, combine_all, get, put, stored
 
 MISSING = r"sketches need the package datasketches: run `pip install 'combine-queue\[sketches\]'`"
 

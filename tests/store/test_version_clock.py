@@ -25,9 +25,9 @@ from cq.queue.operation_ids import Trim
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.transact import transact
 from cq.store.version_clock import UNSEEN_SECONDS, VersionClock
-from tests.clocks import Jumping, jumping
-from tests.helpers import add, configured, stored
-from tests.observing import Seen
+from tests.kit.clocks import Jumping, jumping
+from tests.kit.observing import Seen
+from tests.kit.queues import add, configured, stored
 from tests.passes.passhelpers import one_pass
 
 RECOVERY = 100.0

@@ -12,7 +12,7 @@ import pytest
 from cq.store.api import Transaction, Void
 from cq.store.transact import transact
 from cq.store.watch import WatchSlot, wait_until
-from tests.helpers import is_ended
+from tests.kit.queues import is_ended
 
 SECONDS = 60.0
 

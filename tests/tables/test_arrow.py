@@ -19,7 +19,7 @@ from cq.observers.top.index import top
 from cq.tables import arrow_reader, rows, to_arrow, top_to_arrow
 from cq.tables.arrow import batches
 from cq.testing import drain
-from tests.processes import run_code
+from tests.kit.processes import run_code
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import run_program
+from tests.kit.processes import run_program
 
 HERE = Path(__file__).parent
 COMMENTS = re.compile(r"  # type: ignore.*")

@@ -18,9 +18,9 @@ from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify import layout
 from cq.verify.queue import verify
-from tests import helpers
-from tests.helpers import add, aside, stored, values
-from tests.sized import MOST, Sized, words
+from tests.kit import queues
+from tests.kit.queues import add, aside, stored, values
+from tests.kit.sized import MOST, Sized, words
 
 LARGE = words(7_900, 120)
 Rows = Iterator[tuple[bytes, bytes]]
@@ -70,7 +70,7 @@ def put(db: Any, rows: Rows) -> int:
     left = list(rows)
     for start in range(0, len(left), 100):
         some = left[start : start + 100]
-        helpers.put(db, dict(some))
+        queues.put(db, dict(some))
     return len(left)
 
 

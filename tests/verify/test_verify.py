@@ -33,9 +33,9 @@ from cq.verify.kinds import KINDS
 from cq.verify.piece import Difference
 from cq.verify.queue import CHECKS, PARTS, verify
 from cq.verify.verification import Verification
-from tests.faults import FaultyDatabase
-from tests.helpers import Writes, add, aside, put, stored
-from tests.observing import Seen, app_with
+from tests.kit.faults import FaultyDatabase
+from tests.kit.observing import Seen, app_with
+from tests.kit.queues import Writes, add, aside, put, stored
 
 BUCKETS = 4
 NOW = {f"k{number}": 2 for number in range(40)}

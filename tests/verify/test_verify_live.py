@@ -23,9 +23,9 @@ from cq.verify.layout import row_in
 from cq.verify.piece import Difference
 from cq.verify.queue import CHECKS, verify
 from cq.verify.verification import Verification
-from tests.busy import KEYS, busy
-from tests.faults import FaultyDatabase, Overtaken
-from tests.helpers import add, code_of, commits, put, stored, values
+from tests.kit.busy import KEYS, busy
+from tests.kit.faults import FaultyDatabase, Overtaken
+from tests.kit.queues import add, code_of, commits, put, stored, values
 
 
 def watch(tr: Any, changes: list[cq.Change]) -> None:

@@ -19,9 +19,9 @@ from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.clocks import START, Clock
-from tests.helpers import add, add_at, combine_all, get, put, values
-from tests.observing import concatenation
+from tests.kit.clocks import START, Clock
+from tests.kit.observing import concatenation
+from tests.kit.queues import add, add_at, combine_all, get, put, values
 
 LEVELS = "1m:forever,1h:forever,1d:forever"
 NOW = int(START)

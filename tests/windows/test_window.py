@@ -33,8 +33,8 @@ from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from cq.windows import slices
-from tests.clocks import START, Clock, set_clock
-from tests.helpers import add, add_at, combine_all, configured, values
+from tests.kit.clocks import START, Clock, set_clock
+from tests.kit.queues import add, add_at, combine_all, configured, values
 
 WIDTH, SLICE = 60.0, 5.0
 

@@ -13,7 +13,7 @@ import httpx
 
 from cq.cli.web.server import Server, ServerOptions
 from cq.observers.telemetry.metrics import Address
-from tests.faults import TIMED_OUT, WrappedDatabase
+from tests.kit.faults import TIMED_OUT, WrappedDatabase
 
 TOKEN = "the-token-of-all-tests"  # noqa: S105
 SECONDS = 60.0

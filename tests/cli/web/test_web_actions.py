@@ -10,7 +10,7 @@ from cq.config.flags import read_flags
 from cq.config.queue import read_config
 from cq.testing import drain
 from tests.cli.web.dashboards import Serving, serving
-from tests.helpers import aside
+from tests.kit.queues import aside
 from tests.observers.telemetry.eventlog import Events
 from tests.observers.telemetry.eventlog import events as events
 

@@ -16,7 +16,7 @@ import cq
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from tests.cli.conftest import Cli, Here
-from tests.processes import SECONDS
+from tests.kit.processes import SECONDS
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

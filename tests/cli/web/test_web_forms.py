@@ -28,7 +28,7 @@ from tests.cli.web.browsers import NEEDS_CHROMIUM, new_page, opened, visited
 from tests.cli.web.dashboards import TOKEN, Serving, serving, serving_with
 from tests.cli.web.shop import shop
 from tests.cli.web.tls import https
-from tests.helpers import aside, get
+from tests.kit.queues import aside, get
 
 pytestmark = NEEDS_CHROMIUM
 

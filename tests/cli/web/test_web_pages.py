@@ -29,7 +29,7 @@ from cq.observers.top.former import FormerTopTask
 from cq.observers.top.index import LAST_PART
 from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, Outline, serving
-from tests.clocks import set_clock
+from tests.kit.clocks import set_clock
 
 LONG = "long-" * 20
 AWKWARD = {"<script>alert(1)</script>": 9, "hail \N{SNOWFLAKE}": 8, "w" * 200: 7, "red \x1b[31m\u202e": 6}

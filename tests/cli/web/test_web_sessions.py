@@ -16,7 +16,7 @@ from cq.cli.web.sessions import SESSION_SECONDS, Sessions
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from tests.cli.web.dashboards import SECONDS, TOKEN, Serving, serving, serving_with, stream, stream_of
-from tests.clocks import set_clock
+from tests.kit.clocks import set_clock
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 

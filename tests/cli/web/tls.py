@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.certificates import certified
 from tests.cli.web.dashboards import SECONDS
+from tests.kit.certificates import certified
 
 
 @contextmanager

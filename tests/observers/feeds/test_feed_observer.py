@@ -12,7 +12,7 @@ from cq.observers.feeds.observer import feed_spec
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import configured, put_built_in
+from tests.kit.queues import configured, put_built_in
 
 
 def told(db: Any, feed: Feed, receiver: str) -> list[Any]:

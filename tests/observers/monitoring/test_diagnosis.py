@@ -27,7 +27,7 @@ from cq.store.embedded import Database as Embedded
 from cq.testing import drain
 from tests.config.versions import needs_another
 from tests.conftest import cluster_url
-from tests.helpers import add
+from tests.kit.queues import add
 from tests.links.sqlhelpers import configure, sql
 from tests.links.webhookhelpers import SECRET, serving
 from tests.observers.monitoring.clusters import IN_ORDER

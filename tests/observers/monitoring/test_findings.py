@@ -28,7 +28,7 @@ from tests.cli.conftest import Here
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
-from tests.helpers import add
+from tests.kit.queues import add
 from tests.observers.worker.workerhelpers import running
 
 

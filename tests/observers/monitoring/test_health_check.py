@@ -15,9 +15,9 @@ from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.testing import drain
-from tests.clocks import set_clock
-from tests.faults import TIMED_OUT, FailedCalls
-from tests.helpers import add, combine_all
+from tests.kit.clocks import set_clock
+from tests.kit.faults import TIMED_OUT, FailedCalls
+from tests.kit.queues import add, combine_all
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from cq.observers.worker.reports import LatestError, WorkerReports, WorkerStatis
 from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
 from cq.testing import drain
-from tests.clocks import START, set_clock
-from tests.helpers import add
+from tests.kit.clocks import START, set_clock
+from tests.kit.queues import add
 from tests.observers.outbox import outboxhelpers
 from tests.observers.worker.workerhelpers import running, told_app
 

@@ -14,7 +14,7 @@ from cq.observers.links.outbox.task import find_outbox
 from cq.observers.links.registry import outbox_tasks
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import DONE
-from tests.helpers import combine_all
+from tests.kit.queues import combine_all
 
 URL_ENV = "CQ_REPORTING_URL"
 SETTINGS = OutboxSettings(URL_ENV, None)

@@ -23,6 +23,8 @@ from cq.queue import limits
 from cq.queue.checks import AddCheck, CheckedPair
 from cq.queue.packing import check_update
 from cq.store.transact import transact
+from tests.kit.postgres import PostgresServer
+from tests.kit.sized import MOST, Sized
 from tests.observers.outbox.outboxhelpers import (
     SETTINGS,
     URL_ENV,
@@ -37,8 +39,6 @@ from tests.observers.outbox.outboxhelpers import (
     values,
 )
 from tests.observers.verify.test_verify import found_in
-from tests.postgres import PostgresServer
-from tests.sized import MOST, Sized
 
 
 class Died(Exception):

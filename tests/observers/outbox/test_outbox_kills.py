@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 import cq
+from tests.kit.postgres import PostgresServer
 from tests.observers.outbox.outboxhelpers import configure, move, sql, table, values
-from tests.postgres import PostgresServer
 
 TRANSACTIONS = 120
 CHANCE = "0.06"

@@ -24,12 +24,12 @@ from cq.passes.pass_result import PassResult
 from cq.store.api import COMMIT_UNKNOWN_RESULT
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from tests.clocks import START, Clock, jumping
-from tests.faults import TIMED_OUT, FailedCalls, FaultyDatabase, Overtaken
-from tests.helpers import add, event_of, put, stored
+from tests.kit.clocks import START, Clock, jumping
+from tests.kit.faults import TIMED_OUT, FailedCalls, FaultyDatabase, Overtaken
+from tests.kit.queues import add, event_of, put, stored
+from tests.kit.sized import Sized
+from tests.kit.trips import COMMIT, VERSION, TripsDatabase
 from tests.observers.worker.workerhelpers import running
-from tests.sized import Sized
-from tests.trips import COMMIT, VERSION, TripsDatabase
 
 SECONDS = 60.0
 NUMBERS = [each.name for each in fields(Counts)]

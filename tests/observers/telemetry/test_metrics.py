@@ -35,8 +35,9 @@ from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, Metrics, MetricsUnavailable, serve
 from cq.store.api import Transaction
 from cq.store.transact import transact
-from tests.faults import Passing
-from tests.helpers import add, free_ports
+from tests.kit.faults import Passing
+from tests.kit.processes import free_ports
+from tests.kit.queues import add
 
 MEASURED = {
     "queue": "words",

@@ -35,7 +35,7 @@ from cq.observers.telemetry.traced_queue import TracedQueue
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here, cli, here
-from tests.helpers import add, configured
+from tests.kit.queues import add, configured
 
 __all__ = ["cli", "here"]
 

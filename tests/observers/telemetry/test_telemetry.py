@@ -24,7 +24,7 @@ from cq.observers.top.index import top
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.helpers import add, buckets_of, configured, put_built_in
+from tests.kit.queues import add, buckets_of, configured, put_built_in
 from tests.observers.telemetry.eventlog import Events
 from tests.observers.telemetry.eventlog import events as events
 from tests.observers.worker.workerhelpers import SECONDS, running, told_app

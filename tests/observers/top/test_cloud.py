@@ -35,8 +35,8 @@ from cq.observers.top.index import top
 from cq.observers.top.publisher import BUILDING_SECONDS, MARKS
 from cq.observers.top.weights import weights
 from cq.store.transact import transact
-from tests.faults import Calls, FaultyDatabase, WrappedDatabase
-from tests.helpers import put
+from tests.kit.faults import Calls, FaultyDatabase, WrappedDatabase
+from tests.kit.queues import put
 from tests.observers.top.tops import FIRST, ToldTop, publish, publisher
 
 SECONDS = 60.0

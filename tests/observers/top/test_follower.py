@@ -16,8 +16,8 @@ from cq.admin.configure import remove_observer
 from cq.observers.top.cloud import Cloud
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
-from tests.faults import TIMED_OUT, WrappedDatabase, WrappedTransaction
-from tests.helpers import is_ended
+from tests.kit.faults import TIMED_OUT, WrappedDatabase, WrappedTransaction
+from tests.kit.queues import is_ended
 from tests.observers.top.tops import ToldTop, publish, publisher
 
 SECONDS = 60.0

@@ -22,8 +22,8 @@ from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.verify.kinds import KINDS
-from tests.clocks import Clock, set_clock
-from tests.helpers import commits, event_of, stored
+from tests.kit.clocks import Clock, set_clock
+from tests.kit.queues import commits, event_of, stored
 from tests.observers.worker.workerhelpers import running
 
 START = 1_000_000.0

@@ -18,8 +18,8 @@ from cq.observers.top.index import observer, top
 from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.store.api import error_code
 from cq.store.transact import transact
-from tests.faults import Calls
-from tests.helpers import configured
+from tests.kit.faults import Calls
+from tests.kit.queues import configured
 from tests.observers.top.tops import FIRST, ToldTop
 
 NOT_COMMITTED = 1020

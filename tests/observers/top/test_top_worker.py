@@ -18,8 +18,8 @@ from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
-from tests.faults import FaultyDatabase
-from tests.helpers import add, aside, configured, nothing_queued
+from tests.kit.faults import FaultyDatabase
+from tests.kit.queues import add, aside, configured, nothing_queued
 from tests.observers.worker.workerhelpers import running
 
 SECONDS = 60.0

@@ -13,7 +13,7 @@ from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.top.index import observer, top
 from cq.observers.top.publisher import Publisher
 from cq.store.transact import transact
-from tests.helpers import configured
+from tests.kit.queues import configured
 
 FIRST = 1
 """The generation of a top that a queue is made with."""

@@ -32,7 +32,7 @@ from cq.testing import assert_drained, assert_values, drain
 from cq.verify.kinds import KINDS
 from cq.verify.piece import Difference
 from cq.verify.verification import Verification
-from tests.helpers import Writes, add, put, stored
+from tests.kit.queues import Writes, add, put, stored
 from tests.links.linkhelpers import entries_aside
 from tests.links.sqlhelpers import configure as configure_table
 from tests.links.sqlhelpers import sql, table_of

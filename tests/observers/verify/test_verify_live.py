@@ -23,7 +23,7 @@ from cq.testing import drain
 from cq.verify.piece import RowCheck
 from cq.verify.queue import PARTS
 from cq.verify.verification import Verification, every_row
-from tests.busy import busy
+from tests.kit.busy import busy
 
 
 def test_what_observers_keep_has_no_differences_while_they_are_told(

@@ -19,7 +19,7 @@ from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.worker import worker as worker_module
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
-from tests.helpers import add
+from tests.kit.queues import add
 from tests.links.sqlhelpers import configure, sql, table_of
 from tests.observers.outbox.outboxhelpers import configure as configure_outbox
 from tests.observers.outbox.outboxhelpers import insert, values

@@ -37,8 +37,8 @@ from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.bucket_state import BucketState
 from cq.store import is_local
 from cq.store.transact import transact
-from tests.faults import TIMED_OUT, FailedCalls, error_class
-from tests.helpers import add, aside, code_of, event_of, nothing_queued
+from tests.kit.faults import TIMED_OUT, FailedCalls, error_class
+from tests.kit.queues import add, aside, code_of, event_of, nothing_queued
 from tests.links.sqlhelpers import configure as configure_table
 from tests.links.sqlhelpers import table_of
 from tests.observers.worker.workerhelpers import SECONDS, Told, running, told_app

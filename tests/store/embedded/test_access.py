@@ -11,7 +11,7 @@ import pytest
 
 from cq.errors import NotAStore
 from cq.store.embedded import Database
-from tests.processes import run_code
+from tests.kit.processes import run_code
 
 OTHER = 65534  # a user and a group without rights
 SUFFIXES = ("", "-lock", "-wal", "-shm")

@@ -16,7 +16,7 @@ from cq.store.embedded.engine import conflict_log, wal
 from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
 from cq.store.embedded.snapshots import snapshots
 from cq.store.embedded.writes.read_set import ReadSet
-from tests.clocks import jumping
+from tests.kit.clocks import jumping
 
 
 def log_bytes(path: Path) -> int:

@@ -24,8 +24,8 @@ from cq.store.embedded.engine import committer
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.conflict_log import ConflictLog
 from cq.store.embedded.file.file_lock import FileLock
-from tests.busy import in_threads
-from tests.processes import StartedProcesses, ended, run_code
+from tests.kit.busy import in_threads
+from tests.kit.processes import StartedProcesses, ended, run_code
 from tests.store.embedded.transfers import number, transfer
 
 ONE = (1).to_bytes(8, "little")

@@ -10,7 +10,7 @@ import pytest
 
 from cq import runtime
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
-from tests.clocks import Stopped
+from tests.kit.clocks import Stopped
 from tests.store.calls import code_of
 
 HOUR = 3_600_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import run_code
+from tests.kit.processes import run_code
 
 RUN = """
 import sys, threading, unittest.mock

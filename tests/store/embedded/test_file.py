@@ -17,7 +17,7 @@ from cq.errors import NotAStore, StoreError
 from cq.store import api
 from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction
 from cq.store.embedded.file import file
-from tests.processes import StartedProcesses, another_process, ended, run_code
+from tests.kit.processes import StartedProcesses, another_process, ended, run_code
 
 
 def assert_refused(path: Path, words: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cq import runtime
 from cq.store.embedded import Database, FDBError, Transaction
-from tests.clocks import Standing
+from tests.kit.clocks import Standing
 from tests.store.embedded.model import KEYS, Model, ModelTransaction
 
 key = st.sampled_from(KEYS)

@@ -10,7 +10,7 @@ import pytest
 
 from cq.errors import StoreError
 from cq.store.embedded import Database, FDBError, ReadOnlyDatabase
-from tests.processes import another_process
+from tests.kit.processes import another_process
 
 HOLD = """
 import sys

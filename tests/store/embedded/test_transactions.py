@@ -14,7 +14,7 @@ from cq import runtime
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
 from cq.store.embedded.binding.error import RETRYABLE
 from cq.store.embedded.snapshots import snapshots
-from tests.clocks import Jumping, Stopped, jumping
+from tests.kit.clocks import Jumping, Stopped, jumping
 from tests.store.calls import code_of, read_version
 
 ONE = (1).to_bytes(8, "little")

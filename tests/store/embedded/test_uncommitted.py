@@ -11,7 +11,7 @@ import pytest
 
 from cq import runtime
 from cq.store.embedded import Database, Transaction
-from tests.clocks import Stopped
+from tests.kit.clocks import Stopped
 from tests.store.calls import code_of
 
 FUTURES: dict[str, Callable[[Transaction], Any]] = {

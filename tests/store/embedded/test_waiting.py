@@ -17,7 +17,7 @@ from cq.store.embedded import Database, FDBError, Transaction
 from cq.store.embedded.engine import committer, engine
 from cq.store.embedded.file import file_lock
 from cq.store.embedded.file.file_lock import FileLock
-from tests.processes import another_process
+from tests.kit.processes import another_process
 
 NAMED = sys.platform == "linux"
 HOLD = """

@@ -12,7 +12,7 @@ import pytest
 from cq.store.embedded import Database, FDBError
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.file import lock_file
-from tests.processes import run_code
+from tests.kit.processes import run_code
 
 
 def fires(watch: FutureVoid, seconds: float = 60.0) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cq.store.api import METADATA_VERSION
-from tests.faults import Passing, WrappedDatabase
+from tests.kit.faults import Passing, WrappedDatabase
 
 VERSION, COMMIT = ["get_read_version"], ["commit"]
 

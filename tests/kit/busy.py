@@ -21,7 +21,7 @@ from cq.observers.builtin import FACTORIES
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.store.transact import transact
-from tests.faults import WrappedDatabase, WrappedTransaction
+from tests.kit.faults import WrappedDatabase, WrappedTransaction
 
 KEYS = [f"k{number}" for number in range(60)]
 SMALL = Limits(read_bytes=400, load_bytes=300, write_bytes=600)

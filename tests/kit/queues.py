@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
-import socket
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -192,20 +190,6 @@ def commits(tr: Any) -> bool:
             raise
         return False
     return True
-
-
-def free_ports(number: int = 1) -> int:
-    """The first of `number` successive ports of 127.0.0.1 on which no program listens.
-
-    They lie below those that systems give to other connections and to programs that ask for any port, so another
-    process is not likely to get one before the caller listens on it.
-    """
-    while True:
-        first = 10_000 + secrets.randbelow(20_000)
-        with ExitStack() as opened, suppress(OSError):
-            for port in range(first, first + number):
-                opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
 
 
 def is_ended(watch: Any) -> bool:

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from cq.bucket.pass_runner import PassRunner
 from cq.passes.plan import Limits
-from tests.faults import WrappedDatabase, WrappedTransaction
-from tests.helpers import add, code_of
+from tests.kit.faults import WrappedDatabase, WrappedTransaction
+from tests.kit.queues import add, code_of
 
 MOST: Final = 1_000_000
 """Bytes of a transaction on a cluster, where the caller has not asked for more."""

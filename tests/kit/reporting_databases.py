@@ -15,8 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from cq.observers.links.sql.engine import ReportingDatabase
-from tests.mariadb import MariadbServer
-from tests.postgres import PostgresServer
+from tests.kit.mariadb import MariadbServer
+from tests.kit.postgres import PostgresServer
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import cq
 from cq.encoding import codec
 from cq.keys import prefix_end
-from tests.helpers import stored
+from tests.kit.queues import stored
 
 concatenation: Final = cq.Combiner(
     "concatenation", 1, lambda key, values: [item for value in values for item in value]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 SECONDS: Final = 150.0
 """After which a process hangs: far more than any of these takes."""
 
@@ -103,3 +105,17 @@ def another_process(code: str, *args: object) -> Iterator[int]:
         assert process.stdout.readline()
         yield process.pid
         ended(process)
+
+
+def free_ports(number: int = 1) -> int:
+    """The first of `number` successive ports of 127.0.0.1 on which no program listens.
+
+    They lie below those that systems give to other connections and to programs that ask for any port, so another
+    process is not likely to get one before the caller listens on it.
+    """
+    while True:
+        first = 10_000 + secrets.randbelow(20_000)
+        with ExitStack() as opened, suppress(OSError):
+            for port in range(first, first + number):
+                opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
