@@ -78,7 +78,7 @@ cli/formats
 cli/bench/systems
 cli/bench/measures
 cli/bench
-cli/demos/harness
+cli/demos/options.py cli/demos/harness.py
 cli/operate
 cli/demos/visits
 cli/demos

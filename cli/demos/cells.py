@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -20,9 +20,18 @@ from typing import Any, Final
 import cq
 from cq.admin.queue_status import is_drained
 from cq.cells.records import HERE, Fence
-from cq.cli.demos.harness.crew import DemoDiffers
-from cq.cli.demos.harness.demo import Demo, compare, killed, numbered
-from cq.cli.demos.harness.roles import Steps, run_worker
+from cq.cli.demos.harness import (
+    DemoDiffers,
+    DemoRun,
+    Figures,
+    Steps,
+    compare,
+    killed,
+    numbered,
+    run_worker,
+    shown_steps,
+)
+from cq.cli.demos.options import CellOptions
 from cq.cli.shared.output import note, print_table, quantity
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
@@ -45,104 +54,101 @@ _CONTENT: Final = b"." * 100
 _PATIENCE: Final = 1.0
 
 
-@dataclass
-class CellDemo(Demo):
-    """The demo; its fields are the options of the command."""
-
-    number: int
-    users: int
-    stores: int
-    writers: int
-    movers: int
-    folder: Path | None
-    store: str | None
-
-    def start(self, stack: ExitStack, folder: Path, rng: Random) -> None:
-        kept = self.folder or folder
-        kept.mkdir(parents=True, exist_ok=True)
-        url = self.store or f"embedded:{kept.resolve() / 'directory.db'}"
-        os.environ[_URL_ENV] = url  # inherited by the workers, which forward to it
-        self.db = cq.open(url)
-        self._cells = stack.enter_context(cq.Cells(self.db))
-        urls = self._make_cells(kept.resolve())
-        users = [f"user {number}" for number in range(self.users)]
+def run(options: CellOptions, demo: DemoRun) -> Figures:
+    """Run the demo; returns its figures."""
+    folder = (options.folder or demo.folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    url = options.store or f"embedded:{folder / 'directory.db'}"
+    os.environ[_URL_ENV] = url  # inherited by the workers, which forward to it
+    db = cq.open(url)
+    with cq.Cells(db) as cells:
+        urls = make_cells(cells, db, folder, options.stores)
+        users = [f"user {number}" for number in range(options.users)]
         # The positions are in another store than the writes, and written for many of them.
-        self.steps = Steps.of_parts(
-            folder,
+        steps = Steps.of_parts(
+            demo.folder,
             b"demo_cells/",
             [
-                [(rng.choice(users), f"{writer}-{index}") for index in range(self.number)]
-                for writer in range(self.writers)
+                [(demo.rng.choice(users), f"{writer}-{index}") for index in range(options.number)]
+                for writer in range(options.writers)
             ],
         )
-        self.work = numbered("writer", (partial(write, url=url, steps=each) for each in self.steps))
         # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
         work = partial(run_worker, queues=[QUEUE], identity="demo")
-        self.services = {
-            **{f"worker of {name}": partial(work, url=each) for name, each in urls.items()},
-            "worker of the directory": partial(work, url=url),
-            **numbered("mover", [partial(move_users, url=url, users=users)] * self.movers),
-        }
-        self.show_progress(stack, "writes done")
-
-    def _make_cells(self, folder: Path) -> dict[str, str]:
-        """Create the cells and their queues; returns {cell: URL of its store}."""
-        if self._cells.cells():
-            raise InvalidConfiguration("the store has cells, which the demo must not use: name another store")
-        cq.configure(self.db, QUEUE)
-        self._names = [f"cell-{number + 1}" for number in range(self.stores)]
-        for name in self._names:
-            self._cells.add_cell(name, f"embedded:{folder / name}.db")
-            cq.configure(self._cells.store(name), QUEUE, links=[links.queue(url_env=_URL_ENV)])
-        return {each.name: each.url for each in self._cells.cells()}
-
-    def is_settled(self) -> bool:
         # The receiving store last: a count that leaves a cell after the check of the receiver would be missed.
-        return all(_is_idle(self._cells.store(name)) for name in self._names) and _is_idle(self.db)
+        stores = [*map(cells.store, urls), db]
+        with shown_steps(db, "writes done", steps) as look:
+            figures = demo.complete(
+                numbered("writer", (partial(write, url=url, steps=each) for each in steps)),
+                {
+                    **{f"worker of {name}": partial(work, url=each) for name, each in urls.items()},
+                    "worker of the directory": partial(work, url=url),
+                    **numbered("mover", [partial(move_users, url=url, users=users)] * options.movers),
+                },
+                look,
+                is_settled=lambda: all(map(_is_idle, stores)),
+            )
+        return figures | recount(cells, db, steps)
 
-    def recount(self) -> dict[str, Any]:
-        self._cells.resume_moves()  # of movers that were stopped
-        wanted: defaultdict[str, set[str]] = defaultdict(set)
-        for steps in self.steps:
-            for user, text in steps:
-                wanted[user].add(text)
-        placed = {user for name in self._names for user in self._cells.directory.users_in(name)}
-        _check(placed <= wanted.keys(), "there are users without writes")
-        moves = sum(self._check_user(user, texts) for user, texts in wanted.items())
-        counts = {user: len(texts) for user, texts in wanted.items()}
-        writes = sum(counts.values())
-        compare("the totals", dict(cq.CombineQueue(QUEUE).scan(self.db)), {**counts, ALL: writes})
-        found = {each.name: each.users for each in self._cells.cells()}
-        return {"writes": writes, "users": sum(found.values()), "moves": moves, "cells": found}
 
-    def _check_user(self, user: str, wanted: set[str]) -> int:
-        """Check that the writes of a user are in the user's cell only, each once; returns the moves of the user."""
-        record = self._cells.directory.record(user)
-        _check(not record.is_moving, f"the move of {user} is not done")
-        encoded = cellkeys.encoded_user(user)
-        prefix = cellkeys.data(encoded)
-        for name in self._names:
-            db = self._cells.store(name)
-            fence = transact(db, lambda tr: tr.get(cellkeys.fence(encoded)).value)
-            is_here = fence is not None and Fence.from_bytes(fence) == Fence(HERE, record.epoch)
-            _check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
-            rows = scan_rows(db, prefix, cellkeys.latest_id(encoded))
-            found = {key.removeprefix(prefix).decode(): codec.decode(value)[0] for key, value in rows}
-            if name == record.cell:
-                _check(found.keys() == wanted, f"{len(wanted - found.keys())} writes of {user} are lost")
-                ids = list(range(1, len(wanted) + 1))
-                _check(sorted(found.values()) == ids, f"the ids of {user} have gaps")
-            else:
-                _check(not found, f"{name} has {len(found)} writes of {user}, who is in {record.cell}")
-        return record.epoch - 1
+def make_cells(cells: cq.Cells, db: Database, folder: Path, number: int) -> dict[str, str]:
+    """Create the cells and their queues; returns {cell: URL of its store}."""
+    if cells.cells():
+        raise InvalidConfiguration("the store has cells, which the demo must not use: name another store")
+    cq.configure(db, QUEUE)
+    for name in (f"cell-{place + 1}" for place in range(number)):
+        cells.add_cell(name, f"embedded:{folder / name}.db")
+        cq.configure(cells.store(name), QUEUE, links=[links.queue(url_env=_URL_ENV)])
+    return {each.name: each.url for each in cells.cells()}
 
-    def show(self, figures: Mapping[str, Any]) -> None:
-        print_table(["cell", "users"], figures["cells"].items(), right=["users"])
-        note(
-            f"{quantity(figures['writes'], 'write')} of {quantity(figures['users'], 'user')}, "
-            f"who moved {quantity(figures['moves'], 'time')}, in {figures['seconds']:.1f} s, "
-            f"with {killed(figures)}: all as recounted"
-        )
+
+def recount(cells: cq.Cells, db: Database, steps: Iterable[Steps]) -> Figures:
+    """Compare the stores with the writes; returns the figures. Raises `DemoDiffers`."""
+    cells.resume_moves()  # of movers that were stopped
+    wanted: defaultdict[str, set[str]] = defaultdict(set)
+    for user, text in chain(*steps):
+        wanted[user].add(text)
+    names = [each.name for each in cells.cells()]
+    placed = {user for name in names for user in cells.directory.users_in(name)}
+    _check(placed <= wanted.keys(), "there are users without writes")
+    moves = sum(_check_user(cells, names, user, texts) for user, texts in wanted.items())
+    counts = {user: len(texts) for user, texts in wanted.items()}
+    writes = sum(counts.values())
+    compare("the totals", dict(cq.CombineQueue(QUEUE).scan(db)), {**counts, ALL: writes})
+    found = {each.name: each.users for each in cells.cells()}
+    return {"writes": writes, "users": sum(found.values()), "moves": moves, "cells": found}
+
+
+def _check_user(cells: cq.Cells, names: Iterable[str], user: str, wanted: set[str]) -> int:
+    """Check that the writes of a user are in the user's cell only, each once; returns the moves of the user."""
+    record = cells.directory.record(user)
+    _check(not record.is_moving, f"the move of {user} is not done")
+    encoded = cellkeys.encoded_user(user)
+    prefix = cellkeys.data(encoded)
+    for name in names:
+        db = cells.store(name)
+        fence = transact(db, lambda tr: tr.get(cellkeys.fence(encoded)).value)
+        is_here = fence is not None and Fence.from_bytes(fence) == Fence(HERE, record.epoch)
+        _check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
+        rows = scan_rows(db, prefix, cellkeys.latest_id(encoded))
+        found = {key.removeprefix(prefix).decode(): codec.decode(value)[0] for key, value in rows}
+        if name == record.cell:
+            _check(found.keys() == wanted, f"{len(wanted - found.keys())} writes of {user} are lost")
+            ids = list(range(1, len(wanted) + 1))
+            _check(sorted(found.values()) == ids, f"the ids of {user} have gaps")
+        else:
+            _check(not found, f"{name} has {len(found)} writes of {user}, who is in {record.cell}")
+    return record.epoch - 1
+
+
+def show(figures: Mapping[str, Any]) -> None:
+    """Print the figures for people."""
+    print_table(["cell", "users"], figures["cells"].items(), right=["users"])
+    note(
+        f"{quantity(figures['writes'], 'write')} of {quantity(figures['users'], 'user')}, "
+        f"who moved {quantity(figures['moves'], 'time')}, in {figures['seconds']:.1f} s, "
+        f"with {killed(figures)}: all as recounted"
+    )
 
 
 def _is_idle(db: Database) -> bool:

@@ -10,19 +10,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any, Final, NamedTuple
 
 import cq
 from cq import runtime
-from cq.cli.demos.harness.crew import DemoDiffers
-from cq.cli.demos.harness.demo import Demo, delete_earlier, killed, numbered
-from cq.cli.demos.harness.roles import Steps, run_worker
+from cq.cli.demos.harness import (
+    DemoDiffers,
+    DemoRun,
+    Figures,
+    Steps,
+    delete_earlier,
+    killed,
+    numbered,
+    run_worker,
+    shown_steps,
+)
+from cq.cli.demos.options import ChatOptions
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_table, quantity
 from cq.encoding import codec
@@ -77,115 +84,69 @@ class Action(NamedTuple):
         return [[self.sender, self.first + number] for number in range(self.messages)]
 
 
-@dataclass
-class ChatDemo(Demo):
-    """The demo; its fields are the options of the command."""
+def run(options: ChatOptions, demo: DemoRun) -> Figures:
+    """Run the demo; returns its figures."""
+    db, url, feed = make_store(options.store), options.store, Feed(FEED)
+    with suppress(cq.FeedNotConfigured):
+        feed.delete(db)
+    delete_earlier(db, KEYS)
+    feed.configure(db, numbers=True)
+    users = [f"user {number}" for number in range(options.users)]
+    steps = {
+        name: Steps.stored(demo.folder / name, KEYS + b"position/" + name.encode(), actions)
+        for name, actions in drawn_actions(options, users, demo.rng).items()
+    }
+    run_sender(runtime.event(), url=url, steps=steps.pop("founder"))
+    flooding, senders = steps.pop(FLOODER), list(steps.values())
+    work = partial(run_worker, url=url, queues=[FEED])
 
-    url: str
-    users: int
-    groups: int
-    messages: int
-    flood: int
-    senders: int
-    workers: int
-
-    def start(self, stack: ExitStack, folder: Path, rng: Random) -> None:
-        self.db = make_store(self.url)
-        self._feed = Feed(FEED)
-        with suppress(cq.FeedNotConfigured):
-            self._feed.delete(self.db)
-        delete_earlier(self.db, KEYS)
-        self._feed.configure(self.db, numbers=True)
-        self._users = [f"user {number}" for number in range(self.users)]
-        loads = self._loads(rng)
-        steps = {
-            name: Steps.stored(folder / name, KEYS + b"position/" + name.encode(), actions)
-            for name, actions in loads.items()
-        }
-        run_sender(runtime.event(), url=self.url, steps=steps.pop("founder"))
-        flooding, self.steps = steps.pop(FLOODER), list(steps.values())
-        self.work = {
-            **{
-                name: partial(run_sender, url=self.url, steps=each, pause=_PAUSE)
-                for name, each in steps.items()
-            },
-            FLOODER: partial(run_sender, url=self.url, steps=flooding, after=self.steps),
-        }
-        work = partial(run_worker, url=self.url, queues=[FEED])
-        self.services = {
-            # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
-            **numbered("worker", (partial(work, identity=f"demo chat {n}") for n in range(self.workers))),
-            **{
-                terminal: partial(follow, url=self.url, terminal=terminal, users=self._users)
-                for terminal in _TERMINALS
-            },
-        }
-        self.show_progress(stack, "sent")
-
-    def _loads(self, rng: Random) -> dict[str, list[Action]]:
-        """{sender: its actions}; the founder adds about half of the users to each group."""
-        groups = [f"group {number}" for number in range(self.groups)]
-        joins = [(group, user) for group in groups for user in self._users if rng.random() < 0.5]
-        share = self.messages // self.senders  # so the last few of `messages` may be missing
-        return {
-            "founder": [Action("founder", place, "join", *join) for place, join in enumerate(joins)],
-            FLOODER: [
-                Action(FLOODER, first, "message", FLOODED, messages=min(_BATCH, self.flood - first))
-                for first in range(0, self.flood, _BATCH)
-            ],
-            **{
-                name: [drawn_action(rng, name, place, self._users, groups) for place in range(share)]
-                for name in (f"sender {number + 1}" for number in range(self.senders))
-            },
-        }
-
-    def is_settled(self) -> bool:
-        # All messages are delivered, and seen by all terminals.
-        def is_seen(tr: Transaction) -> bool:
-            status, feed = read_status(tr.snapshot, FEED), self._feed
-            return not (status.to_deliver or status.to_number) and all(
-                feed.position(tr.snapshot, user, terminal) == feed.latest(tr.snapshot, user)
-                for user in self._users
-                for terminal in _TERMINALS
-            )
-
-        return transact(self.db, is_seen)
-
-    def recount(self) -> dict[str, Any]:
-        for difference in verify_feed(self.db, FEED):
-            raise DemoDiffers(": ".join(difference))
-        recount, sights, received = MessageRecount(self.db), list[tuple[str, Message, float]](), 0
-        for user in self._users:
-            inbox = list(inbox_of(self.db, user))
-            recount.compare(user, inbox)
-            received += len(inbox)
-            for terminal in _TERMINALS:
-                found = seen(self.db, user, terminal)
-                # The same order, too: a terminal that skips a message and reads it later is wrong.
-                if [each for each, _ in found] != [message.id for message in inbox]:
-                    raise DemoDiffers(
-                        f"{user}'s {terminal} has not seen each message of {user} once and in order"
-                    )
-                sights += [(user, message, took) for message, (_, took) in zip(inbox, found, strict=True)]
-        return {
-            "messages": recount.messages,
-            "received": received,
-            "seen": len(sights),
-            "delays": delays_by_kind(sights),
-        }
-
-    def show(self, figures: Mapping[str, Any]) -> None:
-        rows = (
-            [kind, f"{delay['number']:,}", f"{delay['p50']:,.0f} ms", f"{delay['p99']:,.0f} ms"]
-            for kind, delay in figures["delays"].items()
+    def is_seen(tr: Transaction) -> bool:
+        """Whether all messages are delivered, and seen by all terminals."""
+        status = read_status(tr.snapshot, FEED)
+        return not (status.to_deliver or status.to_number) and all(
+            feed.position(tr.snapshot, user, terminal) == feed.latest(tr.snapshot, user)
+            for user in users
+            for terminal in _TERMINALS
         )
-        columns = ["from sender to terminal", "messages", "p50", "p99"]
-        print_table(columns, rows, right=columns[1:])
-        note(
-            f"{quantity(figures['messages'], 'message')} sent in {figures['seconds']:.1f} s, "
-            f"{figures['received']:,} received, {figures['seen']:,} seen by terminals, {killed(figures)}: "
-            "all as recounted"
+
+    with shown_steps(db, "sent", senders) as look:
+        figures = demo.complete(
+            {
+                **{
+                    name: partial(run_sender, url=url, steps=each, pause=_PAUSE)
+                    for name, each in steps.items()
+                },
+                FLOODER: partial(run_sender, url=url, steps=flooding, after=senders),
+            },
+            {
+                # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
+                **numbered(
+                    "worker", (partial(work, identity=f"demo chat {n}") for n in range(options.workers))
+                ),
+                **{each: partial(follow, url=url, terminal=each, users=users) for each in _TERMINALS},
+            },
+            look,
+            is_settled=lambda: transact(db, is_seen),
         )
+    return figures | recount(db, users)
+
+
+def drawn_actions(options: ChatOptions, users: Sequence[str], rng: Random) -> dict[str, list[Action]]:
+    """{sender: its actions}; the founder adds about half of the users to each group."""
+    groups = [f"group {number}" for number in range(options.groups)]
+    joins = [(group, user) for group in groups for user in users if rng.random() < 0.5]
+    share = options.messages // options.senders  # so the last few of `messages` may be missing
+    return {
+        "founder": [Action("founder", place, "join", *join) for place, join in enumerate(joins)],
+        FLOODER: [
+            Action(FLOODER, first, "message", FLOODED, messages=min(_BATCH, options.flood - first))
+            for first in range(0, options.flood, _BATCH)
+        ],
+        **{
+            name: [drawn_action(rng, name, place, users, groups) for place in range(share)]
+            for name in (f"sender {number + 1}" for number in range(options.senders))
+        },
+    }
 
 
 def drawn_action(rng: Random, sender: str, place: int, users: Sequence[str], groups: Sequence[str]) -> Action:
@@ -287,6 +248,46 @@ def _of_terminal(user: str, terminal: str) -> bytes:
 
 
 # The recount
+
+
+def recount(db: Database, users: Sequence[str]) -> Figures:
+    """Compare what users have and terminals have seen with the ledger; returns the figures. Raises `DemoDiffers`."""
+    for difference in verify_feed(db, FEED):
+        raise DemoDiffers(": ".join(difference))
+    expected, sights, received = MessageRecount(db), list[tuple[str, Message, float]](), 0
+    for user in users:
+        inbox = list(inbox_of(db, user))
+        expected.compare(user, inbox)
+        received += len(inbox)
+        for terminal in _TERMINALS:
+            found = seen(db, user, terminal)
+            # The same order, too: a terminal that skips a message and reads it later is wrong.
+            if [each for each, _ in found] != [message.id for message in inbox]:
+                raise DemoDiffers(
+                    f"{user}'s {terminal} has not seen each message of {user} once and in order"
+                )
+            sights += [(user, message, took) for message, (_, took) in zip(inbox, found, strict=True)]
+    return {
+        "messages": expected.messages,
+        "received": received,
+        "seen": len(sights),
+        "delays": delays_by_kind(sights),
+    }
+
+
+def show(figures: Mapping[str, Any]) -> None:
+    """Print the figures for people."""
+    rows = (
+        [kind, f"{delay['number']:,}", f"{delay['p50']:,.0f} ms", f"{delay['p99']:,.0f} ms"]
+        for kind, delay in figures["delays"].items()
+    )
+    columns = ["from sender to terminal", "messages", "p50", "p99"]
+    print_table(columns, rows, right=columns[1:])
+    note(
+        f"{quantity(figures['messages'], 'message')} sent in {figures['seconds']:.1f} s, "
+        f"{figures['received']:,} received, {figures['seen']:,} seen by terminals, {killed(figures)}: "
+        "all as recounted"
+    )
 
 
 def seen(db: Database, user: str, terminal: str) -> list[tuple[bytes, float]]:

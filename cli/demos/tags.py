@@ -10,10 +10,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -22,9 +21,24 @@ from zlib import crc32
 
 import cq
 from cq.admin.queue_status import is_drained
-from cq.cli.demos.harness.crew import DemoDiffers, DemoFailed
-from cq.cli.demos.harness.demo import Demo, compare, delete_earlier, killed, numbered, published
-from cq.cli.demos.harness.roles import CountedDatabase, Meter, Steps, WriteCounts, run_worker
+from cq.cli.demos.harness import (
+    CountedDatabase,
+    DemoDiffers,
+    DemoFailed,
+    DemoRun,
+    Figures,
+    Steps,
+    WriteCounts,
+    compare,
+    delete_earlier,
+    killed,
+    numbered,
+    places,
+    published,
+    run_worker,
+    shown_steps,
+)
+from cq.cli.demos.options import TagOptions
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
 from cq.encoding import codec
@@ -139,112 +153,115 @@ def merged_writes(changes: Iterable[tuple[str, int]], tags: int) -> tuple[WriteC
 # The demo
 
 
-@dataclass
-class TagDemo(Demo):
-    """The demo; its fields are the options of the command."""
+def run(options: TagOptions, demo: DemoRun) -> Figures:
+    """Run the demo; returns its figures."""
+    given = from_file(options.events) if options.events else generated(options.number, demo.rng)
+    parts = by_entity(given, options.servers * THREADS)
+    db, url = make_store(options.store), options.store
+    make_queue(db, options.top)
+    steps = Steps.of_parts(demo.folder, KEYS, parts)
+    written = {who: demo.folder / f"writes of {who}" for who in ("web servers", "collectors")}
+    serve = partial(run_server, url=url, writes=written["web servers"])
+    collect = partial(run_worker, url=url, queues=[QUEUE], writes=written["collectors"])
+    with CloudFollower(db, QUEUE) as follower, shown_steps(db, "increments committed", steps) as show_steps:
+        versions = Versions(follower)
 
-    url: str
-    events: Iterable[TagEvent] | None
-    number: int
-    servers: int
-    collectors: int
-    top: int
+        def look() -> None:
+            show_steps()
+            versions.see(follower.latest)
 
-    def start(self, stack: ExitStack, folder: Path, rng: Random) -> None:
-        self.db = make_store(self.url)
-        parts = by_entity(self.events or generated(self.number, rng), self.servers * THREADS)
-        make_queue(self.db, self.top)
-        self.steps = Steps.of_parts(folder, KEYS, parts)
-        numbers = {"web servers": self.servers, "collectors": self.collectors}
-        self._meters = {
-            who: [Meter(folder / f"{who} {each}") for each in range(number)]
-            for who, number in numbers.items()
-        }
-        # Each server has a share of the partitions, and so its own entities: the order of an entity's events is kept.
-        serve = partial(run_server, url=self.url)
-        shares = [self.steps[number :: self.servers] for number in range(self.servers)]
-        self.work = numbered(
-            "web server",
-            (
-                partial(serve, partitions=share, meter=meter)
-                for share, meter in zip(shares, self._meters["web servers"], strict=True)
+        def is_settled() -> bool:
+            versions.see(follower.latest)
+            return is_drained(db, QUEUE)
+
+        figures = demo.complete(
+            # Each server has a share of the partitions, and so its own entities: the order of an entity's events is
+            # kept.
+            numbered(
+                "web server",
+                (
+                    partial(serve, partitions=steps[place :: options.servers])
+                    for place in range(options.servers)
+                ),
             ),
+            numbered("collector", [collect] * options.collectors),
+            look,
+            is_settled,
         )
-        collect = partial(run_worker, url=self.url, queues=[QUEUE])
-        self.services = numbered(
-            "collector", (partial(collect, meter=meter) for meter in self._meters["collectors"])
-        )
-        self._versions: list[int] = []
-        self._follower = stack.enter_context(CloudFollower(self.db, QUEUE))
-        self.show_progress(stack, "increments committed")
+        Worker(db, queues=[QUEUE]).drain()  # publishes the last cloud, too
+        cloud = published(db, QUEUE)
+        versions.follow_to(cloud)
+    entries = cloud.entries if cloud else ()
+    changes = [(tag, by) for tag, by in chain(*steps)]
+    counts = recounted(changes)
+    compare("the increments", {"committed": sum(places(db, steps))}, {"committed": len(changes)})
+    check_result(db, counts, entries, options.top)
+    one_by_one, _ = merged_writes(changes, 1)
+    by_one_server, at_risk = merged_writes(changes, MERGED)
+    writes = {
+        **{who: WriteCounts.read(path) for who, path in written.items()},
+        "one UPDATE per change": one_by_one,
+        f"one server, merging {MERGED:,} tags": by_one_server,
+    }
+    return figures | {
+        "increments": len(changes),
+        "tags": len(counts),
+        "versions": len(versions.seen),
+        "cloud": [entry._asdict() for entry in entries],
+        "writes": {who: each._asdict() for who, each in writes.items()},
+        "at_risk": at_risk,
+    }
 
-    def look(self) -> None:
-        super().look()
-        self._see(self._follower.latest)
 
-    def is_settled(self) -> bool:
-        self._see(self._follower.latest)
-        return is_drained(self.db, QUEUE)
+class Versions:
+    """The versions of the cloud that a follower has had. All methods raise `DemoDiffers`.
 
-    def recount(self) -> dict[str, Any]:
-        Worker(self.db, queues=[QUEUE]).drain()  # publishes the last cloud, too
-        cloud = published(self.db, QUEUE)
-        entries = cloud.entries if cloud else ()
-        self._follow_to(cloud)
-        changes = [(tag, by) for part in self.steps for tag, by in part]
-        counts = recounted(changes)
-        compare("the increments", {"committed": sum(self.done())}, {"committed": len(changes)})
-        check_result(self.db, counts, entries, self.top)
-        one_by_one, _ = merged_writes(changes, 1)
-        by_one_server, at_risk = merged_writes(changes, MERGED)
-        writes = {
-            **{
-                who: WriteCounts(*map(sum, zip(*(meter.read() for meter in meters), strict=True)))
-                for who, meters in self._meters.items()
-            },
-            "one UPDATE per change": one_by_one,
-            f"one server, merging {MERGED:,} tags": by_one_server,
-        }
-        return {
-            "increments": len(changes),
-            "tags": len(counts),
-            "versions": len(self._versions),
-            "cloud": [entry._asdict() for entry in entries],
-            "writes": {who: each._asdict() for who, each in writes.items()},
-            "at_risk": at_risk,
-        }
+    Attributes:
+        seen: the versions, each once.
+    """
 
-    def show(self, figures: Mapping[str, Any]) -> None:
-        rows = ([as_word(each["key"]), f"{each['score']:,}", each["weight"]] for each in figures["cloud"])
-        print_table(["tag", "count", "weight"], rows, right=["count", "weight"])
-        increments = figures["increments"]
-        shares = (
-            [who, *(f"{number / increments:.4f}" for number in writes.values())]
-            for who, writes in figures["writes"].items()
-        )
-        columns = ["for an increment", "transactions", "writes"]
-        print_table(columns, shares, right=columns[1:])
-        note(
-            f"{quantity(increments, 'increment')} of {quantity(figures['tags'], 'tag')} in {figures['seconds']:.1f} s, "
-            f"{killed(figures)}, {quantity(figures['versions'], 'version')} of the cloud: all as recounted; "
-            f"merging by one server risks {quantity(figures['at_risk'], 'increment')}"
-        )
+    def __init__(self, follower: CloudFollower) -> None:
+        self.seen: list[int] = []
+        self._follower = follower
 
-    def _follow_to(self, cloud: Cloud | None) -> None:
+    @property
+    def _last(self) -> int:
+        return self.seen[-1] if self.seen else 0
+
+    def see(self, cloud: Cloud | None) -> None:
+        """Note the version of the cloud; an earlier one must not have been newer."""
+        if cloud is not None and cloud.version != self._last:
+            if cloud.version < self._last:
+                raise DemoDiffers(
+                    f"version {cloud.version:,} of the cloud has come after version {self._last:,}"
+                )
+            self.seen.append(cloud.version)
+
+    def follow_to(self, cloud: Cloud | None) -> None:
         """Wait until the follower has the last cloud: short demos end before it has read any."""
-        while cloud is not None and (not self._versions or self._versions[-1] < cloud.version):
-            newer = self._follower.wait(self._versions[-1] if self._versions else 0, timeout=_FOLLOW_SECONDS)
+        while cloud is not None and self._last < cloud.version:
+            newer = self._follower.wait(self._last, timeout=_FOLLOW_SECONDS)
             if newer is None:
                 raise DemoDiffers(f"the follower has not received version {cloud.version:,} of the cloud")
-            self._see(newer)
+            self.see(newer)
 
-    def _see(self, cloud: Cloud | None) -> None:
-        """Note the version of the cloud; raises `DemoDiffers` if an earlier one was newer."""
-        last = self._versions[-1] if self._versions else 0
-        if cloud is not None and cloud.version != last:
-            if cloud.version < last:
-                raise DemoDiffers(f"version {cloud.version:,} of the cloud has come after version {last:,}")
-            self._versions.append(cloud.version)
+
+def show(figures: Mapping[str, Any]) -> None:
+    """Print the figures for people."""
+    rows = ([as_word(each["key"]), f"{each['score']:,}", each["weight"]] for each in figures["cloud"])
+    print_table(["tag", "count", "weight"], rows, right=["count", "weight"])
+    increments = figures["increments"]
+    shares = (
+        [who, *(f"{number / increments:.4f}" for number in writes.values())]
+        for who, writes in figures["writes"].items()
+    )
+    columns = ["for an increment", "transactions", "writes"]
+    print_table(columns, shares, right=columns[1:])
+    note(
+        f"{quantity(increments, 'increment')} of {quantity(figures['tags'], 'tag')} in {figures['seconds']:.1f} s, "
+        f"{killed(figures)}, {quantity(figures['versions'], 'version')} of the cloud: all as recounted; "
+        f"merging by one server risks {quantity(figures['at_risk'], 'increment')}"
+    )
 
 
 def make_queue(db: Database, shown: int) -> None:
@@ -274,12 +291,12 @@ def check_result(db: Database, counts: Mapping[str, int], cloud: Sequence[CloudE
 # The web servers
 
 
-def run_server(stop: Event, *, url: str, partitions: Sequence[Steps], meter: Meter) -> None:
-    """Count the remaining events of some partitions by an emitter; the meter counts the writes.
+def run_server(stop: Event, *, url: str, partitions: Sequence[Steps], writes: Path) -> None:
+    """Count the remaining events of some partitions by an emitter, and the writes in a file.
 
     Each partition has a thread, which counts one slice at a time, as it would serve requests.
     """
-    db: Any = CountedDatabase(cq.open(url), meter)
+    db: Any = CountedDatabase(cq.open(url), writes)
     with (
         ThreadPoolExecutor(len(partitions)) as threads,
         cq.Emitter(cq.CombineQueue(QUEUE), db, mode="durable", timeout=_FLUSH_SECONDS) as emitter,

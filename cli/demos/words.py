@@ -20,9 +20,8 @@ from typing import Any, Final, TextIO, TypeVar
 import cq
 from cq.admin.configure import change, requested
 from cq.admin.queue_status import is_drained
-from cq.cli.demos.harness.crew import run_role
-from cq.cli.demos.harness.demo import numbered, published
-from cq.cli.demos.harness.roles import run_worker
+from cq.cli.demos.harness import numbered, published, run_role, run_worker
+from cq.cli.demos.options import WordOptions
 from cq.cli.shared.crew import Crew
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_json, print_table, progress, quantity
@@ -49,19 +48,20 @@ REPORTING_ENV: Final = "CQ_DEMO_REPORTING_URL"
 """The environment variable with the URL of the demo's own reporting database."""
 
 
-def run_words(paths: list[str], store: str, *, workers: int, loaders: int, top: int, json: bool) -> None:
+def run_words(options: WordOptions, paths: list[str]) -> None:
     """Count the words, and print the most frequent ones."""
+    store = options.store
     db = make_store(store)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db, store)  # before files are read, which may take long
     _observe(db, store)
-    roles = [partial(run_worker, url=store, queues=[QUEUE])] * workers
+    roles = [partial(run_worker, url=store, queues=[QUEUE])] * options.workers
     with Crew(numbered("worker", roles), run_role) as crew:
-        loaded = _load(db, paths, loaders)
+        loaded = _load(db, paths, options.loaders)
         _drain(db, store, crew)
         Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
-    distinct, most = _top(cq.CombineQueue(QUEUE).scan(db), top)
-    if json:
+    distinct, most = _top(cq.CombineQueue(QUEUE).scan(db), options.top)
+    if options.json:
         print_json({**loaded, "distinct": distinct, "top": [[word, count] for word, count in most]})
         return
     cloud = published(db, QUEUE)
@@ -97,7 +97,7 @@ def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
     documents = Documents(cq.CombineQueue(QUEUE))
     loaded, seen, binary = Counter(documents=0, updates=0), set[bytes](), list[str]()
     with progress() as display, ThreadPoolExecutor(loaders) as pool:
-        files = list(files_below(paths, _skip))
+        files = files_below(paths, _skip)
         task = display.add_task("files loaded", total=len(files))
         for path, updates in _run_in_threads(pool, lambda path: _store(db, documents, path, binary), files):
             display.advance(task)
@@ -183,32 +183,24 @@ def _top(items: Iterable[tuple[str, int]], number: int) -> tuple[int, list[tuple
 
 def files_below(
     paths: Iterable[str], unreadable: Callable[[OSError], object] = lambda error: None
-) -> Iterator[str]:
+) -> list[str]:
     """The absolute paths of all files that the paths are or have below them, each once, in a stable order.
 
     Links to folders are not followed; folders that cannot be read are told to `unreadable`. Raises `OSError` for a
     path that does not exist.
     """
-    seen: set[str] = set()
+    found: dict[str, None] = {}
     for path in map(os.path.abspath, paths):
-        if os.path.isdir(path):
-            found = _walk(path, unreadable)
-        else:
+        if not os.path.isdir(path):
             os.stat(path)  # raises when there is nothing
-            found = iter([path])
-        for file in found:
-            if file not in seen:
-                seen.add(file)
-                yield file
-
-
-def _walk(folder: str, unreadable: Callable[[OSError], object]) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder, onerror=unreadable):
-        folders.sort()
-        for file in sorted(files):
-            path = os.path.join(parent, file)
-            if os.path.isfile(path):
-                yield path
+            found[path] = None
+            continue
+        for parent, folders, files in os.walk(path, onerror=unreadable):
+            folders.sort()
+            found |= dict.fromkeys(
+                filter(os.path.isfile, (os.path.join(parent, file) for file in sorted(files)))
+            )
+    return list(found)
 
 
 def count_words(path: str) -> Counter[str]:

@@ -62,7 +62,8 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     if not (isinstance(options, type) and is_dataclass(options)):
         return function
     hints = get_type_hints(options, include_extras=True)
-    names = [name for each in options.__mro__ for name in inspect.get_annotations(each)]
+    # A derived class may give a field another default, at another place.
+    names = list(dict.fromkeys(name for each in options.__mro__ for name in inspect.get_annotations(each)))
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     fields = [
         inspect.Parameter(name, kind, default=getattr(options, name), annotation=hints[name])

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cq.cli.demos.chat import FEED, Action, MessageRecount, act, inbox_of
-from cq.cli.demos.harness.crew import DemoFailed
-from cq.cli.demos.harness.roles import Steps
+from cq.cli.demos.harness import DemoFailed, Steps
 from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
 from cq.observers.worker.worker import Worker

@@ -11,8 +11,7 @@ from threading import Event
 import pytest
 
 import cq
-from cq.cli.demos.harness.crew import DemoCrew, DemoFailed
-from cq.cli.demos.harness.roles import run_worker
+from cq.cli.demos.harness import DemoCrew, DemoFailed, run_worker
 from cq.cli.shared.crew import ProcessFailed
 from cq.errors import InvalidData
 from cq.keys import membership as workerkeys
@@ -79,7 +78,7 @@ import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from cq.cli.demos.harness.crew import DemoCrew
+from cq.cli.demos.harness import DemoCrew
 
 @dataclass(frozen=True)
 class Holder:

@@ -13,9 +13,7 @@ import pytest
 import cq
 from cq import testing
 from cq.cli.demos import tags
-from cq.cli.demos.harness.crew import DemoFailed
-from cq.cli.demos.harness.demo import published
-from cq.cli.demos.harness.roles import CountedDatabase, Meter, WriteCounts
+from cq.cli.demos.harness import CountedDatabase, DemoFailed, WriteCounts, published
 from cq.cli.demos.tags import TagEvent
 from cq.observers.top.cloud import CloudEntry
 from cq.store.transact import transact
@@ -88,18 +86,18 @@ def test_what_one_would_do_instead_is_counted() -> None:
 
 
 def test_writes_are_counted_when_they_are_committed(db: Any, tmp_path: Path) -> None:
-    meter = Meter(tmp_path / "counts")
-    counted: Any = CountedDatabase(db, meter)
+    writes = tmp_path / "writes"
+    counted: Any = CountedDatabase(db, writes)
 
     transact(counted, lambda tr: tr.get(b"a").value)
-    assert meter.read() == WriteCounts(0, 0)
+    assert WriteCounts.read(writes) == WriteCounts(0, 0)
 
     def write(tr: cq.Transaction) -> None:
         tr.set(b"a", b"1")
         tr.clear_range(b"b", b"c")
 
     transact(counted, write)
-    assert meter.read() == WriteCounts(1, 2)
+    assert WriteCounts.read(writes) == WriteCounts(1, 2)
 
 
 @pytest.fixture

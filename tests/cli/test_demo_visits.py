@@ -18,9 +18,8 @@ from rich.console import Console
 
 import cq
 from cq import runtime
-from cq.cli.demos.harness.crew import DemoCrew, DemoDiffers
+from cq.cli.demos.harness import DemoCrew, DemoDiffers
 from cq.cli.demos.visits.access_log import Visit, read_log, write_log
-from cq.cli.demos.visits.demo import VisitDemo
 from cq.cli.demos.visits.queues import TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitorEstimate, VisitRecount
 from cq.cli.demos.visits.replay import ReplayClock
@@ -129,7 +128,7 @@ def test_a_replay_of_weeks_reaches_no_time_limit(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(runtime, "monotonic", lambda: next(weeks))
     looks = iter([False, False, True])
 
-    DemoCrew({}, Random(1)).run(lambda: next(looks), VisitDemo.seconds)
+    DemoCrew({}, Random(1)).run(lambda: next(looks))
 
     assert next(looks, None) is None
     assert next(weeks) > 2 * 7 * 86_400.0
@@ -243,7 +242,7 @@ def test_queues_count_with_and_without_sketches(
         cq.transact(db, partial(queues.count, visits=[visit], at=now))
     sketches = cq.transact(db, lambda tr: queues.sketches(tr.snapshot, ["*"]))
     assert not cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
-    with pytest.raises(NotReady):  # `VisitDemo.look` then looks again later
+    with pytest.raises(NotReady):  # `Replay.look` then looks again later
         cq.transact(db, partial(queues.trending, period=0, limit=3))
     Worker(db, queues=queues.names).drain()
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from cq.cli.demos.harness.crew import DemoDiffers
-from cq.cli.demos.harness.demo import compare
+from cq.cli.demos.harness import DemoDiffers, compare
 from cq.cli.demos.visits.access_log import Visit
 from cq.cli.demos.visits.queues import PERIOD_SECONDS, SITE, TrendingPage, measures
 from cq.cli.demos.visits.replay import ReplayClock

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import cq
 from cq import runtime
-from cq.cli.demos.harness.roles import Steps
+from cq.cli.demos.harness import Steps
 from cq.cli.demos.visits.access_log import Visit
 from cq.cli.demos.visits.queues import VisitQueues
 from cq.config.window import MIN_SLICE_MS, WindowSpec

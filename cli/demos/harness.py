@@ -1,0 +1,407 @@
+"""The common part of the demos: processes that are killed at random and begun again, and the check by a recount.
+
+A demo is a function of its options and of a `DemoRun`. It creates its queues, has its processes run until all work is
+done and settled, compares the result with a recount, and returns its figures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+import cq
+from cq import runtime
+from cq.cli.demos.options import DemoOptions
+from cq.cli.shared.crew import Crew
+from cq.cli.shared.exit_status import FoundDifference
+from cq.cli.shared.output import note, print_json, progress
+from cq.cli.shared.processes import wait_for
+from cq.errors import CqError, NotReady
+from cq.keys import prefix_end
+from cq.observers.top.cloud import Cloud, CloudReader
+from cq.observers.worker.worker import Worker
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+_LOOK_SECONDS: Final = 0.1
+_SETTLING_SECONDS: Final = 10.0
+_SHOWN: Final = 5
+_VERSIONSTAMPED: Final = ("set_versionstamped_key", "set_versionstamped_value")
+_WRITES: Final = frozenset(("set", "clear", "clear_range", "add", "compare_and_clear", *_VERSIONSTAMPED))
+
+O = TypeVar("O", bound=DemoOptions)  # noqa: E741
+Figures = dict[str, Any]
+"""The figures of a demo, as in its JSON, but with dataclasses instead of objects."""
+DemoRole = Callable[[Event], object]
+"""The work of a process, which ends when it is done or when the event is set.
+
+It is pickled: a method of a dataclass, or a partial of a function. A process may be killed at any line. Another process
+then runs the role from the start: it must find the finished work in the store.
+"""
+Roles = Mapping[str, DemoRole]
+"""{name for messages: role}."""
+
+
+class DemoFailed(CqError):
+    """The demo exceeded its time limit, or its result differs from the recount."""
+
+
+class DemoDiffers(DemoFailed, FoundDifference):
+    """The result of the demo differs from the recount."""
+
+
+# The run
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """One run of a demo.
+
+    Attributes:
+        seed: the seed of the load and of the kills.
+        kill_every: average seconds between two kills.
+        folder: a folder that is deleted at the end.
+        rng: random source of the load and of the kills.
+    """
+
+    seed: int
+    kill_every: float
+    folder: Path
+    rng: Random
+
+    def complete(
+        self,
+        work: Roles,
+        services: Roles,
+        look: Callable[[], object],
+        is_settled: Callable[[], bool],
+        seconds: float = 600.0,
+    ) -> Figures:
+        """Run the processes until their work is done and settled; returns the first figures of the demo.
+
+        Args:
+            work: the processes that end when their work is done.
+            services: the processes that run until they are stopped.
+            look: called about ten times per second until the work is done: shows progress, or checks what must always
+                hold.
+            is_settled: whether the services have done all that follows from the work.
+            seconds: time limit for the work, and for settling it; infinite: no limit.
+        """
+        # After the check of the input, and before all that can fail in another way: a failed run can be repeated.
+        note(f"seed {self.seed}")
+        begun = runtime.monotonic()
+        with DemoCrew({**work, **services}, self.rng, self.kill_every) as crew:
+
+            def is_worked_off() -> bool:
+                look()
+                return crew.ended >= work.keys()
+
+            crew.run(is_worked_off, seconds)
+            # Few processes are left now. Frequent kills would never let a worker start on a busy machine.
+            crew.spare(after=_SETTLING_SECONDS)
+            crew.run(is_settled, seconds)
+        return {"seed": self.seed, "kills": crew.kills, "seconds": round(runtime.monotonic() - begun, 1)}
+
+
+def run_demo(
+    options: O, demo: Callable[[O, DemoRun], Figures], show: Callable[[Mapping[str, Any]], object]
+) -> None:
+    """Run a demo and print its figures, as JSON or by `show`.
+
+    Raises `DemoDiffers` for a difference from the recount, `ProcessFailed`, and the errors of the demo.
+    """
+    seed = secrets.randbelow(2**32) if options.seed is None else options.seed
+    rng = Random(seed)  # noqa: S311 - a load and kills that can be repeated
+    with TemporaryDirectory(prefix="cq-demo-") as folder:
+        figures = demo(options, DemoRun(seed, options.kill_every, Path(folder), rng))
+    if options.json:
+        print_json(json.loads(json.dumps(figures, default=asdict)))
+    else:
+        show(figures)
+
+
+def run_role(role: DemoRole, stop: Event, parent: Connection) -> None:
+    """Run a role in a process of a `Crew`; reports to the parent when it begins."""
+    with suppress(OSError):  # the demo has ended in the meantime
+        parent.send(None)
+    role(stop)
+
+
+class DemoCrew(Crew):
+    """Processes that are killed and started again, until each has done its work.
+
+    Args:
+        roles: {name for messages: role}.
+        rng: random source of the kills.
+        kill_every: average seconds between two kills by SIGKILL; infinite: no kills.
+
+    Attributes:
+        kills: number of killed processes.
+        ended: names of the roles that have done all their work.
+    """
+
+    def __init__(self, roles: Roles, rng: Random, kill_every: float = math.inf) -> None:
+        super().__init__(roles, run_role)
+        self.kills = 0
+        self.ended: set[str] = set()
+        self._rng, self._kill_every = rng, kill_every
+        self._spared = math.inf
+        self._starting: set[str] = set()
+        self._planned = 0.0
+        self._next_kill = math.inf
+
+    def run(self, is_done: Callable[[], bool], seconds: float = math.inf) -> None:
+        """Keep the processes running, and kill some of them, until `is_done`.
+
+        Args:
+            is_done: called about ten times per second; it may also show progress.
+            seconds: time limit.
+
+        Raises `DemoFailed` after the time limit, and `ProcessFailed`.
+        """
+        until = runtime.monotonic() + seconds
+        while not is_done():
+            now = runtime.monotonic()
+            if now >= until:
+                raise DemoFailed(f"the demo is not done after {seconds:,.0f} s")
+            working = sorted(self._processes.keys() - self._starting)
+            if self._next_kill <= now < self._spared and working:
+                self._kill(self._rng.choice(working))
+            wait_for(self._processes.values(), _LOOK_SECONDS)
+            self._hear()
+            for name, process in list(self._processes.items()):
+                if process.poll() is not None:
+                    while process.wait() != 0:
+                        self.receive(name)  # raises the error of the process, after older messages
+                    del self._processes[name]
+                    self.ended.add(name)
+
+    def _hear(self) -> None:
+        """Note which processes have begun their roles; the next kill comes when all have had some time to work.
+
+        Starting takes seconds on a busy machine. With kills in that time, no process would ever get to its work.
+        """
+        for name in [*self._starting]:
+            if self._processes[name].connection.poll():
+                self.receive(name)
+                self._starting.remove(name)
+                if not self.kills and self._kill_every < math.inf:
+                    self._next_kill = 0.0  # at once, so that short demos have a kill, too
+                elif not self._starting:
+                    self._next_kill = max(self._planned, runtime.monotonic() + self._kill_every / 2)
+
+    def spare(self, after: float = 0.0) -> None:
+        """Stop killing processes after some seconds."""
+        self._spared = runtime.monotonic() + after
+
+    def _start(self, name: str) -> None:
+        super()._start(name)
+        self._starting.add(name)
+        self._next_kill = math.inf
+
+    def _kill(self, name: str) -> None:
+        process = self._processes[name]
+        process.kill()
+        if process.wait() == -signal.SIGKILL:  # otherwise it ended by itself just before the kill
+            self.kills += 1
+            self._planned = runtime.monotonic() + self._kill_every * self._rng.uniform(0.5, 1.5)
+            self._start(name)
+
+
+def killed(figures: Mapping[str, Any]) -> str:
+    """The number of kills in words."""
+    kills = figures["kills"]
+    return f"{kills:,} process{'' if kills == 1 else 'es'} killed"
+
+
+def numbered(what: str, roles: Iterable[DemoRole]) -> dict[str, DemoRole]:
+    """Roles of one kind with their names: `{"worker 1": ..., "worker 2": ...}`."""
+    return {f"{what} {number}": role for number, role in enumerate(roles, 1)}
+
+
+# The work of the processes
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a role, in a file, and the number of finished ones, in the store.
+
+    The transaction that does a step also stores the position. So a restarted process continues there, and a step whose
+    commit has lost its answer is not done twice.
+
+    Attributes:
+        path: path of the file, with a line of JSON for each step.
+        number: number of the steps.
+        key: key of the position.
+    """
+
+    path: Path
+    number: int
+    key: bytes
+
+    @classmethod
+    def stored(cls, path: Path, key: bytes, steps: Iterable[Any]) -> Self:
+        """Write steps to a file. A role has only the path: a process would wait for a large argument at its start."""
+        lines = [json.dumps(step) + "\n" for step in steps]
+        path.write_text("".join(lines), encoding="utf-8")
+        return cls(path, len(lines), key)
+
+    @classmethod
+    def of_parts(cls, folder: Path, keys: bytes, parts: Iterable[Iterable[Any]]) -> list[Self]:
+        """The steps of several roles, with numbers in the names of their files and in their keys."""
+        return [
+            cls.stored(folder / f"part-{n}", keys + b"position/%d" % n, part) for n, part in enumerate(parts)
+        ]
+
+    def __iter__(self) -> Iterator[Any]:
+        with self.path.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+    def left(self, db: Database) -> Iterator[tuple[int, Any]]:
+        """The unfinished steps with their places."""
+        return islice(enumerate(self), transact(db, self.done), None)
+
+    def done(self, tr: TransactionRead) -> int:
+        """The number of finished steps."""
+        return int(tr.get(self.key).value or 0)
+
+    def advance(self, tr: Transaction, done: int) -> None:
+        """Store the number of finished steps."""
+        tr.set(self.key, b"%d" % done)
+
+
+def places(db: Database, steps: Sequence[Steps]) -> list[int]:
+    """The numbers of finished steps of several roles, read in one transaction."""
+    return transact(db, lambda tr: [each.done(tr.snapshot) for each in steps])
+
+
+@contextmanager
+def shown_steps(db: Database, what: str, steps: Sequence[Steps]) -> Iterator[Callable[[], object]]:
+    """A function that shows the number of finished steps on a terminal."""
+    with progress() as display:
+        task = display.add_task(what, total=sum(each.number for each in steps))
+        yield lambda: display.update(task, completed=sum(places(db, steps)))
+
+
+class WriteCounts(NamedTuple):
+    """Numbers of writes.
+
+    Attributes:
+        transactions: transactions with writes, committed or not.
+        operations: writes in them: keys set, changed atomically or cleared, and ranges cleared.
+    """
+
+    transactions: int
+    operations: int
+
+    @classmethod
+    def read(cls, path: Path) -> WriteCounts:
+        """The writes of all that a `CountedDatabase` of this path has committed."""
+        numbers = [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return cls(len(numbers), sum(numbers))
+
+
+class CountedDatabase:
+    """A database of either store that notes the number of writes of each transaction in a file.
+
+    Each transaction has a line. So threads and processes may share the file, and none of them holds a lock when it is
+    killed.
+    """
+
+    def __init__(self, db: Any, path: Path) -> None:
+        self._db, self._path = db, path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def create_transaction(self) -> Any:
+        """A transaction whose writes are noted when it is committed."""
+        return _CountedTransaction(self._db.create_transaction(), self._path)
+
+
+class _CountedTransaction:
+    """A transaction that counts its writes."""
+
+    def __init__(self, tr: Any, path: Path) -> None:
+        self._tr, self._path = tr, path
+        self._operations = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _WRITES:
+            self._operations += 1  # a caller gets such a method to call it once
+        return getattr(self._tr, name)
+
+    def commit(self) -> Any:
+        operations, self._operations = self._operations, 0
+        if operations:  # before the commit: a process that is killed during it has written, too
+            with self._path.open("ab", buffering=0) as file:
+                file.write(b"%d\n" % operations)
+        return self._tr.commit()
+
+    def on_error(self, error: Any) -> Any:
+        self._operations = 0  # the next try writes them again
+        return self._tr.on_error(error)
+
+
+def run_worker(
+    stop: Event, *, url: str, queues: Sequence[str], writes: Path | None = None, identity: str | None = None
+) -> None:
+    """Run a worker until `stop` is set.
+
+    Args:
+        stop: set when the process must end.
+        url: URL of the store.
+        queues: names of queues; empty: all queues.
+        writes: the file of a `CountedDatabase`; None: no counting.
+        identity: identity of the worker: a restarted worker with the same identity gets its tasks at once.
+    """
+    db: Any = cq.open(url)
+    worker = Worker(CountedDatabase(db, writes) if writes else db, queues=queues, identity=identity)
+
+    def end() -> None:
+        stop.wait()
+        worker.stop()
+
+    # The worker has the main thread: its errors end the process.
+    runtime.start_thread(end, "stop")
+    worker.run()
+
+
+# The store, and the recount
+
+
+def published(db: Database, queue: str) -> Cloud | None:
+    """The last cloud of a queue; None if none was published, because no key has a value."""
+    try:
+        return transact(db, lambda tr: CloudReader(queue).read(tr.snapshot))
+    except NotReady:
+        return None
+
+
+def delete_earlier(db: Database, prefix: bytes, queues: Iterable[str] = ()) -> None:
+    """Delete the queues of earlier demos, and their own keys, which begin with a prefix."""
+    for queue in queues:
+        with suppress(cq.QueueNotConfigured):
+            cq.delete(db, queue)
+    transact(db, lambda tr: tr.clear_range(prefix, prefix_end(prefix)))
+
+
+def compare(what: str, found: Mapping[str, Any], recounted: Mapping[str, Any]) -> None:
+    """Raise `DemoDiffers` with the first differences from the recount."""
+    keys = sorted(key for key in {*found, *recounted} if found.get(key) != recounted.get(key))
+    if keys:
+        shown = [f"{key!r}: {found.get(key)} instead of {recounted.get(key)}" for key in keys[:_SHOWN]]
+        more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
+        raise DemoDiffers(f"{what}: not as recounted: {', '.join(shown)}{more}")
