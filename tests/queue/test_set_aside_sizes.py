@@ -63,7 +63,7 @@ def test_large_updates_are_added_again_and_dropped_in_bounded_transactions(db: A
     assert values(db, name) == {LARGE: f"{39:089000}"}
 
 
-@pytest.mark.parametrize(("size", "number"), [(1, 12_000), (600, 4_000), (90_000, 40)])
+@pytest.mark.parametrize(("size", "number"), [(1, 5_000), (600, 4_000), (90_000, 40)])
 @pytest.mark.parametrize("limits", [Limits(), LOCAL_LIMITS], ids=["cluster", "local"])
 def test_unreadable_rows_are_set_aside_in_bounded_transactions(
     db: Any, name: str, size: int, number: int, limits: Limits

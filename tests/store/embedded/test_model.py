@@ -86,7 +86,7 @@ class Pair:
 _names = (f"{number}.db" for number in itertools.count())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(step, max_size=40))
 def test_interleaved_transactions_read_and_conflict_as_the_model_does(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, tuple[Any, ...]]]
