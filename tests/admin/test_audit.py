@@ -291,11 +291,6 @@ def move(db: Any, keys: QueueKeys) -> None:
     queues.put(db, {keys.value(codec.encode("other")): value})
 
 
-def forget_the_first_try(db: Any, keys: QueueKeys) -> None:
-    """Without its markers, an operation counts as often as it was tried."""
-    transact(db, lambda tr: tr.clear_range(*keys.markers()))
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -363,24 +358,6 @@ def test_sums_are_modulo_2_to_the_128_and_shown_modulo_2_to_the_64(pairs: list[t
 # What it costs
 
 
-def test_an_add_makes_one_atomic_addition_more_for_each_bucket(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1, audit=True)
-    words = cq.CombineQueue(name)
-    tr = Calls(begun(db, name))
-
-    words.add(tr, {"a": 1, "b": 2, "c": 0}, once="id")
-
-    assert tr.made == [
-        "add_read_conflict_key",  # the queue's configuration
-        "set_versionstamped_key",  # one row
-        "set_versionstamped_value",  # the notification
-        "set_versionstamped_key",  # the marker of the operation
-        "add",  # the sum
-    ]
-    words.add(tr, [("a", 1), ("a", -1)])
-    assert tr.made.count("add") == 1  # a sum of 0 changes nothing
-
-
 def test_a_pass_writes_no_more_unless_it_leaves_a_row_out(db: Any, name: str) -> None:
     made = []
     for audit in (False, True):
@@ -395,17 +372,6 @@ def test_a_pass_writes_no_more_unless_it_leaves_a_row_out(db: Any, name: str) ->
     without, with_audit = made[:3], made[3:]
     assert with_audit[:2] == without[:2]
     assert Counter(with_audit[2]) - Counter(without[2]) == Counter(["add"])
-
-
-def test_adds_to_one_bucket_do_not_conflict(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1, audit=True)
-    open_adds = [db.create_transaction() for _ in range(5)]
-    for tr in open_adds:
-        cq.CombineQueue(name).add(tr, {"hot": 1})
-    for tr in open_adds:
-        tr.commit().wait()
-
-    assert total(db, name) == [5, 0, 0, 5, 0, 0]
 
 
 # Turning it on and off

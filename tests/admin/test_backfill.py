@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.store.transact import transact
-from tests.kit.faults import Died, FaultyDatabase
-from tests.kit.observing import Seen, SeenInStore, app_of, app_with
+from tests.kit.faults import Died
+from tests.kit.observing import Seen, app_of, app_with
 from tests.kit.queues import add, aside, code_of, combine_all, configured, nothing_queued, stored, values
 
 
@@ -46,43 +45,6 @@ def test_an_observer_of_a_new_queue_is_current_at_once(db: Any, name: str) -> No
     Seen().app(name).configure(db, name)
 
     assert current(db, name, "seen") == 1
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_old_values_chain_for_each_observer_whenever_it_was_enabled(db: Any, name: str, seed: int) -> None:
-    rng = random.Random(seed)
-    first, second = Seen(name="first"), Seen(name="second")
-    app = app_with(db, name, first.observer, buckets=2)
-    limits = Limits(read_bytes=rng.choice([100, 240_000]))
-    for turn in range(60):
-        if turn == 20:
-            app = app_with(db, name, first.observer, second.observer)
-        add(db, name, {f"k{rng.randrange(30)}": rng.randint(-2, 3) for _ in range(3)})
-        buckets = [PassRunner(db, code_of(db, name, app), number, limits=limits) for number in range(2)]
-        for bucket in buckets:
-            bucket.size.reports.now = rng.choice([1, 2, 5])
-            bucket.combine()
-    combine_all(db, name, app, limits)
-
-    assert first.values == second.values == values(db, name)
-    assert nothing_queued(db, name)
-
-
-def test_faults_while_values_are_told_repeat_and_lose_nothing(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1)
-    add(db, name, {f"k{number}": 1 for number in range(40)})
-    combine_all(db, name)
-    seen = SeenInStore(db, name)
-    app = app_with(db, name, seen.observer)
-    bucket = PassRunner(FaultyDatabase(db, 7, conflict=0.2, unknown=0.4), code_of(db, name, app), 0)
-    bucket.size.reports.now = 3
-    turn = 0
-    while bucket.combine().more:
-        turn += 1
-        add(db, name, {f"k{turn % 40}": 1, f"n{turn}": 1} if turn < 20 else {})
-
-    assert seen.values == values(db, name)
-    assert aside(db, name) == []
 
 
 def test_a_value_that_an_observer_cannot_be_told_of_holds_nobody_up(db: Any, name: str) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from typing import Any
 
 import pytest
 
 import cq
-from cq.admin.rebucket import finish_rebucket
 from cq.config.queue import Shape
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.failure import KeyFailure
@@ -19,12 +16,12 @@ from cq.keys.link import LinkKeys
 from cq.observers.links.queue import ExportQueue
 from cq.observers.top.index import top
 from cq.passes.combine_pass import Pass
-from cq.passes.plan import Limits, PassPlan
+from cq.passes.plan import PassPlan
 from cq.queue.set_aside import retry_aside, set_aside
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
-from tests.kit.observing import Seen, SeenInStore, app_of, app_with, concatenation
-from tests.kit.queues import add, aside, code_of, commits, config_of, get, nothing_queued, stored
+from tests.kit.observing import Seen, SeenInStore, app_with
+from tests.kit.queues import add, aside, code_of, commits, config_of, get, stored
 
 
 @pytest.mark.parametrize(
@@ -39,98 +36,6 @@ def test_buckets_overlap_where_they_share_hashes(buckets: int, others: int) -> N
     assert found <= all_pairs
     if max(buckets, others) < 20:
         assert found == all_pairs
-
-
-class Story:
-    """Steps in one thread that interleave what processes do: adds and passes begun before a change, ended after it."""
-
-    def __init__(self, db: Any, name: str, seed: int) -> None:
-        self.db, self.name, self.random = db, name, random.Random(seed)
-        self.mirror = SeenInStore(db, name)
-        self.app = app_of(name, self.mirror.observer, combiner=concatenation)
-        self.app.configure(db, name, value="list", buckets=self.random.choice([1, 2, 5]))
-        self.queue = cq.CombineQueue(name)
-        self.open: list[tuple[Any, Any]] = []
-        self.expected: dict[str, list[int]] = {}
-        self.number = 0
-        self.done: Counter[str] = Counter()
-
-    def begin_add(self) -> None:
-        self.number += 1
-        updates = {key: [self.number] for key in self.random.sample("abcdefgh", self.random.randint(1, 3))}
-        tr = self.db.create_transaction()
-        self.queue.add(tr, updates)
-        self.open.append((tr, updates))
-
-    def begin_pass(self) -> None:
-        code = code_of(self.db, self.name, self.app)
-        shape = self.random.choice(code.shapes)
-        limits = Limits(
-            read_bytes=self.random.choice([30, 10_000]),
-            repack_bytes=self.random.choice([0, 10_000]),
-            overload_seconds=1e9,
-        )
-        tr = self.db.create_transaction()
-        bucket = self.random.randrange(shape.config.buckets)
-        attempt = Pass(tr, shape, bucket, PassPlan(limits, max_report=self.random.choice([1, 100])))
-        attempt.run()
-        self.open.append((tr, attempt))
-
-    def end_some(self) -> None:
-        if not self.open:
-            return
-        tr, what = self.open.pop(self.random.randrange(len(self.open)))
-        if not commits(tr):
-            self.done["conflict"] += 1
-            return
-        if isinstance(what, dict):
-            for key, update in what.items():
-                self.expected.setdefault(key, []).extend(update)
-
-    def rebucket(self) -> None:
-        try:
-            cq.rebucket(self.db, self.name, self.random.choice([1, 2, 3, 8]))
-            self.done["rebucket"] += 1
-        except cq.NotNow:
-            self.done["not now"] += 1
-
-    def finish(self) -> None:
-        self.done["finished"] += finish_rebucket(self.db, self.name)
-
-    def purge(self) -> None:
-        try:
-            cq.purge(self.db, self.name)
-        except cq.NotNow:
-            return
-        self.done["purge"] += 1
-        self.expected.clear()
-
-
-@pytest.mark.parametrize("with_purges", [False, True])
-@pytest.mark.parametrize("seed", range(30))
-def test_updates_are_combined_in_commit_order_whatever_is_under_way(
-    db: Any, name: str, seed: int, with_purges: bool
-) -> None:
-    story = Story(db, name, seed)
-    steps = [story.begin_add, story.begin_pass, story.end_some, story.end_some, story.rebucket, story.finish]
-    weights = [6, 8, 6, 6, 1, 1]
-    if with_purges:
-        steps, weights = [*steps, story.purge], [*weights, 1]
-    for _ in range(3):
-        for step in story.random.choices(steps, weights, k=80):
-            step()
-        drain(db, app=story.app)  # while others have begun
-        story.rebucket()
-    while story.open:
-        story.end_some()
-
-    drain(db, app=story.app)
-    assert_values(db, name, story.expected)
-    assert_drained(db, name)
-    assert story.mirror.values == story.expected
-    assert config_of(db, name).former is None
-    assert nothing_queued(db, name)
-    assert story.done["rebucket"] >= 3
 
 
 class TestRebucket:

@@ -9,13 +9,12 @@ from unittest.mock import patch
 import pytest
 
 import cq
-from cq.admin.configure import RequestedSettings, repeated_reports, requested
+from cq.admin.configure import repeated_reports, requested
 from cq.admin.repeated_reports import refuse_repeats
 from cq.config.queue import read_config
 from cq.errors import InvalidConfiguration
 from cq.passes.combine_pass import Pass
 from cq.store.transact import transact
-from tests.kit.faults import FaultyDatabase
 from tests.kit.queues import add, code_of, combine_all, commits
 
 
@@ -144,14 +143,6 @@ def test_a_clear_that_fails_changes_nothing(derived: Derived) -> None:
     assert (version_of(derived), derived.total()) == ([1], 30)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_change_of_unknown_result_clears_before_the_first_report_only(derived: Derived, seed: int) -> None:
-    derived.configure(2, FaultyDatabase(derived.db, seed, conflict=0.3, unknown=0.6))
-    derived.combine(2)
-
-    assert derived.total() == 30
-
-
 def test_a_pass_of_the_former_version_under_way_does_not_commit(derived: Derived) -> None:
     add(derived.db, derived.name, {f"k{number}": 100 for number in range(13)})
     code = code_of(derived.db, derived.name, derived.app(1))
@@ -164,17 +155,6 @@ def test_a_pass_of_the_former_version_under_way_does_not_commit(derived: Derived
     assert [commits(tr) for tr in under_way] == [False, False]
     derived.combine(2)
     assert derived.total() == 1330
-
-
-def test_a_clear_in_a_later_transaction_would_lose_reports(derived: Derived) -> None:
-    """The broken variant: what the new version has reported in between is gone."""
-    with patch.object(RequestedSettings, "begin_observers", lambda self, tr, before, after: None):
-        derived.configure(2)
-    derived.combine(2)
-    assert derived.clear is not None
-    transact(derived.db, derived.clear)
-
-    assert derived.total() != 30
 
 
 def test_a_clear_may_purge_the_queues_that_the_observer_feeds(db: Any, name: str) -> None:

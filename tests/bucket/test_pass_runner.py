@@ -22,8 +22,8 @@ from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
 from tests.kit.clocks import set_clock
-from tests.kit.faults import Died, FaultyDatabase, error_class
-from tests.kit.observing import Seen, SeenInStore, app_with
+from tests.kit.faults import Died, error_class
+from tests.kit.observing import Seen, app_with
 from tests.kit.queues import add, aside, buckets_of, code_of, combine_all, nothing_queued, stored, values
 
 
@@ -203,24 +203,6 @@ def test_errors_that_are_not_the_keys_fault_are_raised(db: Any, name: str) -> No
         buckets_of(db, name)[0].combine()
     assert not nothing_queued(db, name)
     assert aside(db, name) == []
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_faults_of_the_store_neither_lose_nor_repeat_updates(db: Any, name: str, seed: int) -> None:
-    seen = SeenInStore(db, name)
-    app = app_with(db, name, seen.observer, buckets=2)
-    faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.3, too_old=0.05)
-    buckets = [PassRunner(faulty, code_of(db, name, app), number) for number in range(2)]
-    for turn in range(20):
-        add(db, name, {f"k{number % 5}": 1 for number in range(turn, turn + 3)})
-        for bucket in buckets:
-            bucket.combine()
-    combine_all(db, name, app)
-
-    assert sum(value for _, value in cq.CombineQueue(name).scan(db)) == 60
-    assert aside(db, name) == []
-    assert faulty.injected.keys() == {"conflict", "unknown, committed", "unknown, not committed", "too old"}
-    assert seen.values == values(db, name)
 
 
 AT_ONCE = Limits(stale_seconds=0)  # notes of attempts are those of workers that died

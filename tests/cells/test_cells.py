@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import cq
 from cq.cells import move
@@ -25,7 +22,7 @@ from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.verify.queue import verify
-from tests.kit.faults import Died, FaultyDatabase, WrappedDatabase, WrappedTransaction
+from tests.kit.faults import Died, WrappedDatabase, WrappedTransaction
 from tests.kit.queues import stored
 
 USER = "ada"
@@ -344,29 +341,6 @@ class Overtaking:
         if self.calls == self.point:
             self.site.own.move(USER, f"cell{self.point % 3}")
             assert content_of(self.site.own) == self.content
-
-
-@settings(max_examples=2)
-@given(seed=st.integers(0, 1 << 30))
-def test_commits_that_are_unknown_do_nothing_twice(
-    tmp_path_factory: pytest.TempPathFactory, seed: int
-) -> None:
-    site = Site(tmp_path_factory.mktemp("site"), 3)
-    rng = random.Random(seed)
-    cells = site.process(lambda db: FaultyDatabase(db, rng.randrange(1 << 30), unknown=0.2))
-    users = list(range(3))
-    written: dict[int, dict[bytes, bytes]] = {user: {} for user in users}
-    for user in users:
-        cells.place(user)
-    for number in range(5):
-        user = rng.choice(users)
-        cells.transact(user, put(b"%d" % number, b""))
-        written[user][b"%d" % number] = b""
-        cells.move(rng.choice(users), f"cell{rng.randrange(3)}")
-    site.check()
-    assert {user: content_of(site.own, user) for user in users} == written
-    assert sum(each.users for each in site.own.cells()) == 3
-    site.close()
 
 
 def test_a_copy_that_is_not_as_the_original_is_thrown_away(site: Site) -> None:

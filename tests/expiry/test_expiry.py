@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import cq
-from cq.admin.audit import check_audit
 from cq.admin.queue_status import status
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import read_config
@@ -146,18 +145,6 @@ def test_an_update_during_the_deletion_begins_a_new_value(db: Any, name: str, cl
     assert values(db, name) == view.values == {"a": 7}
 
 
-def test_of_two_passes_that_delete_one_commits(db: Any, name: str, clock: Clock) -> None:
-    configured(db, name, expire=PERIOD, buckets=1)
-    add(db, name, {"a": 1})
-    combine_all(db, name)
-    clock.now = START + LONG
-    first, second = db.create_transaction(), db.create_transaction()
-    assert Pass(first, code_of(db, name), 0).run().expired == 1
-    assert Pass(second, code_of(db, name), 0).run().expired == 1
-
-    assert (commits(first), commits(second)) == (True, False)
-
-
 def test_a_key_that_loses_its_value_leaves_the_index(db: Any, name: str, clock: Clock) -> None:
     configured(db, name, expire=PERIOD)
     add(db, name, {"a": 1, "b": 1}, {"a": -1})
@@ -166,22 +153,6 @@ def test_a_key_that_loses_its_value_leaves_the_index(db: Any, name: str, clock: 
     add(db, name, {"b": -1})
     combine_all(db, name)
     assert index_of(db, name) == {}
-
-
-def test_a_purge_clears_the_index(db: Any, name: str, clock: Clock) -> None:
-    view, app = view_of(db, name)
-    add(db, name, {str(number): 1 for number in range(20)})
-    combine_all(db, name, app)
-    cq.purge(db, name)
-    assert index_of(db, name) == {}
-    assert list(verify(db, name)) == []
-    add(db, name, {"later": 1})
-    combine_all(db, name, app)
-
-    assert set(index_of(db, name)) == {"later"}
-    assert view.values == {"later": 1}
-    assert {change.cause for change in view.changes if change.new is None} == {"purge"}
-    assert list(verify(db, name)) == []
 
 
 def test_values_from_before_get_a_time_and_expire_a_period_later(db: Any, name: str, clock: Clock) -> None:
@@ -202,22 +173,6 @@ def test_values_from_before_get_a_time_and_expire_a_period_later(db: Any, name: 
     clock.now = START + 100 + LONG
     drain(db, name)
     assert (values(db, name), index_of(db, name)) == ({}, {})
-
-
-def test_giving_a_time_conflicts_with_a_pass_over_the_bucket(db: Any, name: str, clock: Clock) -> None:
-    configured(db, name, buckets=1)
-    add(db, name, {"a": 1})
-    combine_all(db, name)
-    configured(db, name, expire=PERIOD)
-    add(db, name, {"a": 1})
-    tr = db.create_transaction()
-    Pass(tr, code_of(db, name), 0).run()
-    clock.now = START + SLICE
-    assert index_page(db, name) == 0
-
-    assert not commits(tr)
-    combine_all(db, name)
-    assert len(index_of(db, name)) == 1
 
 
 def test_no_times_are_given_while_passes_over_buckets_of_the_former_shape_may_write_others(
@@ -420,31 +375,6 @@ def test_workers_are_notified_of_due_keys(db: Any, name: str, clock: Clock) -> N
     assert stored(db, QueueKeys(name).notifications()) == []
     configured(db, name, expire=False)
     assert notify_due(db, name) is None
-
-
-def test_expired_keys_count_as_dropped_in_an_audit(db: Any, name: str, clock: Clock) -> None:
-    configured(db, name, expire=PERIOD, audit=True)
-    add(db, name, {"a": 3, "b": 4})
-    combine_all(db, name)
-    clock.now = START + LONG
-    add(db, name, {"b": 4})
-    drain(db, name)
-    assert values(db, name) == {"b": 8}
-    assert all(each.is_balanced for each in check_audit(db, name))
-
-
-def test_rebucketing_keeps_the_index(db: Any, name: str, clock: Clock) -> None:
-    view, app = view_of(db, name, buckets=3)
-    add(db, name, {str(number): 1 for number in range(60)})
-    combine_all(db, name, app)
-    add(db, name, {str(number): 1 for number in range(30)})
-    clock.now = START + PERIOD - 1
-    cq.rebucket(db, name, 5)
-    drain(db, name, app=app)
-    clock.now = START + LONG
-    drain(db, name, app=app)
-    assert values(db, name) == view.values == dict.fromkeys(map(str, range(30)), 2)
-    assert list(verify(db, name)) == []
 
 
 def test_staged_updates_keep_a_key(db: Any, name: str, clock: Clock) -> None:

@@ -28,7 +28,6 @@ from tests.kit.faults import (
     UNKNOWN,
     Calls,
     FailedCalls,
-    FaultyDatabase,
     LateCommit,
     WrappedDatabase,
 )
@@ -88,41 +87,6 @@ def test_it_counts_what_threads_emit(db: Any, name: str, mode: str) -> None:
     assert (found.emitted, found.committed, found.buffered, found.failed, found.lost) == (120, 120, 0, 0, 0)
     assert 0 < found.keys <= 120
     assert found.latest_failure == ""
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(3))
-def test_each_counts_once_and_in_order_whatever_fails(tmp_path: Any, mode: str, seed: int) -> None:
-    """Of each thread's updates of a key the order is that of its calls, through lost answers and conflicts."""
-    db = cq.open(f"embedded:{tmp_path}/test.db")
-    app = app_with(db, "q", combiner=CONCATENATE, value=str, buckets=3)
-    faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.3)
-    queue = cq.CombineQueue("q", combiner=CONCATENATE)
-
-    def emit(number: int) -> None:
-        rng = Random(100 * seed + number)
-        for step in range(20):
-            emitter.emit(f"k{rng.randrange(3)}", f"{number}:{step} ")
-            if number == 0 and step % 2:
-                emitter.flush()  # else a slow machine commits all of it at once, without a fault
-
-    with cq.Emitter(queue, faulty, mode=mode, at_most=rng_most(seed), every=0.001) as emitter:
-        in_threads(*(partial(emit, number) for number in range(3)))
-
-    drain(db, app=app)
-    values = dict(queue.scan(db))
-    assert Counter(" ".join(values.values()).split()) == Counter(
-        f"{n}:{s}" for n in range(3) for s in range(20)
-    )
-    for value in values.values():
-        for number in range(3):
-            steps = [int(each.split(":")[1]) for each in value.split() if each.startswith(f"{number}:")]
-            assert steps == sorted(steps)
-    assert faulty.injected
-
-
-def rng_most(seed: int) -> int:
-    return (1, 7, 1_000)[seed]
 
 
 def test_a_durable_call_returns_when_it_is_committed(db: Any, name: str) -> None:
@@ -229,36 +193,6 @@ def test_the_largest_update_of_a_queue_with_six_levels_is_taken(db: Any, name: s
 
 def position_of(db: Any, key: bytes) -> int:
     return int(cq.transact(db, lambda tr: tr.get(key).value) or 0)
-
-
-def test_what_goes_with_increments_is_there_if_and_only_if_they_count(tmp_path: Any) -> None:
-    """As positions in logs of events are: at any time, whatever fails, and for several logs at once."""
-    db: Any = cq.open(f"embedded:{tmp_path}/test.db")
-    cq.configure(db, "q", buckets=2)
-    queue, logs = cq.CombineQueue("q"), ("a", "b", "c")
-    done = threading.Event()
-
-    def read(log: str) -> None:
-        for number in range(15):
-            emitter.emit_many({log: 1, "all": 2}, lambda tr: tr.set(log.encode(), b"%d" % (number + 1)))  # noqa: B023 - durable: this returns first
-
-    def look(tr: Any) -> None:
-        counts = [queue.get(tr.snapshot, log, pending=True) or 0 for log in logs]
-        assert counts == [int(tr.get(log.encode()).value or 0) for log in logs]
-
-    def watch() -> None:
-        while not done.is_set():
-            cq.transact(db, look)
-
-    with cq.Emitter(queue, FaultyDatabase(db, 1, conflict=0.2, unknown=0.3), timeout=60) as emitter:
-        watching = in_background(watch)
-        in_threads(*(partial(read, log) for log in logs))
-        done.set()
-        watching.join()
-
-    cq.transact(db, look)
-    drain(db, "q")
-    assert_values(db, "q", {**dict.fromkeys(logs, 15), "all": 90})
 
 
 def test_a_log_that_another_process_reads_now_is_refused(db: Any, name: str) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cq
 from cq.errors import InvalidData, QueueNotConfigured
@@ -18,7 +15,6 @@ from cq.intake import json_lines
 from cq.intake.json_lines import FilePosition, add_jsonl
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.kit.faults import FaultyDatabase, error_class
 from tests.kit.queues import values
 
 
@@ -181,36 +177,3 @@ def test_two_at_once_do_not_add_a_line_twice(db: Any, name: str) -> None:
         add_jsonl(db, queue, BytesIO(lines(9)), name=b"file", progress=meanwhile)
 
     assert total(db, name) == 45
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_lost_commits_and_conflicts_neither_lose_nor_repeat_a_line(db: Any, name: str, seed: int) -> None:
-    cq.configure(db, name)
-    faulty = FaultyDatabase(db, seed, conflict=0.3, unknown=0.3)
-
-    for count in (10, 20):
-        try:
-            add(faulty, name, lines(count))
-        except error_class(db):
-            add(db, name, lines(count))
-
-    assert total(db, name) == 210
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-5, 5))), st.lists(st.integers(0, 2000)))
-def test_any_file_in_any_pieces_gives_its_sums(
-    tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, int]], cuts: list[int]
-) -> None:
-    """A file that grows by pieces, cut anywhere at line ends."""
-    with cq.open(f"embedded:{tmp_path_factory.mktemp('any') / 'test.db'}") as db:  # type: ignore[attr-defined]
-        cq.configure(db, "queue", buckets=2)
-        content = [line(key, update) for key, update in pairs]
-        for cut in [*sorted(cuts), len(content)]:
-            add(db, "queue", b"".join(content[:cut]))
-
-        drain(db, "queue")
-        expected: Counter[str] = Counter()
-        for key, update in pairs:
-            expected[key] += update
-        found = dict(cq.CombineQueue("queue").scan(db))
-    assert found == {key: count for key, count in expected.items() if count}

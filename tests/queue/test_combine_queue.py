@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import cq
 from cq.encoding import codec
@@ -17,7 +15,6 @@ from cq.errors import (
     BacklogTooDeep,
     CodeMismatch,
     InvalidData,
-    PendingUnreadable,
     QueueNotConfigured,
     TooLarge,
 )
@@ -221,16 +218,6 @@ def test_delete_removes_a_key_of_a_queue_of_last_values(db: Any, name: str) -> N
     assert stored(db, QueueKeys(name).values()) == []
 
 
-def test_pending_reads_after_an_add_in_the_same_transaction_are_refused(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1)
-    queue = cq.CombineQueue(name)
-    tr = db.create_transaction()
-    queue.add(tr, {"a": 1})
-
-    with pytest.raises(PendingUnreadable, match="after an add in the same transaction"):
-        queue.get(tr, "a", pending=True)
-
-
 def test_pending_reads_do_not_conflict_with_adds(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     queue = cq.CombineQueue(name)
@@ -349,26 +336,3 @@ class TestOnce:
             drain(db, queue.name)
 
         assert dict(first.scan(db)) == dict(second.scan(db)) == {"a": 1}
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
-@given(
-    st.lists(
-        st.dictionaries(st.sampled_from("abcdef"), st.integers(-2, 2), max_size=4), min_size=1, max_size=12
-    ),
-    st.lists(st.booleans(), min_size=12, max_size=12),
-)
-def test_pending_reads_equal_the_sum_of_everything_added(
-    tmp_path_factory: pytest.TempPathFactory, adds: list[dict[str, int]], combined: list[bool]
-) -> None:
-    with cq.open(f"embedded:{tmp_path_factory.mktemp('db') / 'test.db'}") as db:  # type: ignore[attr-defined]
-        cq.configure(db, "words", buckets=3)
-        sums: dict[str, int] = {}
-        for updates, combine in zip(adds, combined, strict=False):
-            add(db, "words", updates)
-            for key, update in updates.items():
-                sums[key] = sums.get(key, 0) + update
-            if combine:
-                drain(db, "words")
-            read = {key: get(db, "words", key, pending=True) for key in "abcdef"}
-            assert read == {key: sums.get(key) or None for key in "abcdef"}

@@ -23,6 +23,7 @@ from cq.store.api import NOT_COMMITTED
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
+from tests.kit.clocks import Stopped
 from tests.kit.faults import FaultyDatabase
 from tests.kit.observing import app_with, concatenation
 from tests.kit.queues import add, buckets_of, code_of, combine_all, event_of, get
@@ -215,24 +216,14 @@ def wait_until(db: Any, key: bytes, *, present: bool) -> None:
         assert fired.wait(SECONDS)
 
 
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class TestPassSize:
     """How much a pass takes."""
 
     @given(st.floats(0.0001, 0.015))
     def test_it_settles_where_passes_are_neither_slow_nor_needlessly_small(self, per_share: float) -> None:
         """A pass that costs so many seconds at full size: 0.1 to 15."""
-        clock = Clock()
-        size = PassSize(Limits(), clock=clock)
+        clock = Stopped()
+        size = PassSize(Limits(), clock=clock.monotonic)
         cost = per_share * 1000
         taken = []
         for _ in range(60):
@@ -257,8 +248,8 @@ class TestPassSize:
         assert size.limits().max_report == Limits().max_report // 64
 
     def test_it_recovers_when_passes_take_neither_long_nor_little(self) -> None:
-        clock = Clock()
-        size = PassSize(Limits(), clock=clock)
+        clock = Stopped()
+        size = PassSize(Limits(), clock=clock.monotonic)
         for seconds in [1.2] * 6 + [0.4] * 60:
             size.begin()
             clock.now += seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import drain
 from cq.verify.queue import verify
-from tests.kit.observing import SeenInStore, app_of, app_with
-from tests.kit.queues import add, aside, code_of, combine_all, commits, get, nothing_queued, stored, values
+from tests.kit.observing import SeenInStore, app_with
+from tests.kit.queues import add, aside, code_of, combine_all, commits, get, nothing_queued, stored
 
 
 def missed(db: Any, name: str) -> list[tuple[bytes, bytes]]:
@@ -305,46 +304,6 @@ def test_a_purge_says_when_later_updates_are_queued(db: Any, name: str) -> None:
     deletions = {change.key: change.complete for change in seen.changes if change.new is None}
     assert deletions == {"ann": False, "bob": True}
     assert seen.values == {"ann": 1}
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_each_old_value_is_the_last_one_received_whatever_is_refused(db: Any, name: str, seed: int) -> None:
-    rng = random.Random(seed)
-    observers = [SeenInStore(db, name, name=f"seen{number}") for number in range(3)]
-    cq.configure(db, name, buckets=2)
-    enabled: list[SeenInStore] = []
-    app = app_of(name)
-    for _ in range(60):
-        match rng.randrange(8):
-            case 0 if len(enabled) < len(observers):
-                enabled.append(observers[len(enabled)])
-                drain(db, name, app=app)
-                app = app_with(db, name, *(each.observer for each in enabled))
-            case 1:
-                for each in observers:
-                    each.refused = {f"k{number}" for number in range(8) if rng.random() < 0.3}
-            case 2:
-                purge(db, name)
-            case 3:
-                retry_aside(db, name)
-            case 4 if rng.random() < 0.5:
-                for each in observers:
-                    each.refused = set()
-                drain(db, name, app=app)
-                cq.rebucket(db, name, rng.randint(1, 4))
-            case _:
-                add(db, name, {f"k{rng.randrange(8)}": rng.choice((-1, 1, 2)) for _ in range(3)})
-        drain(db, name, app=app)
-    for each in observers:
-        each.refused = set()
-    assert list(verify(db, name)) == []
-    retry_aside(db, name)
-    drain(db, name, app=app)
-
-    expected = values(db, name)
-    assert enabled
-    assert [each.values for each in enabled] == [expected] * len(enabled)
-    assert [*aside(db, name), *missed(db, name)] == []
 
 
 def test_verification_finds_missed_reports_that_passes_do_not_know_of(backfilled: Backfilled) -> None:

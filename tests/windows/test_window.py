@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections import defaultdict
 from decimal import Decimal
-from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
 from cq.admin.queue_status import status
-from cq.app import App
-from cq.combiners import BUILT_IN, Combiner
+from cq.combiners import Combiner
 from cq.config.window import WindowSpec
 from cq.errors import (
     BacklogTooDeep,
@@ -29,12 +24,11 @@ from cq.errors import (
     PendingUnreadable,
 )
 from cq.queue import pending as queued
-from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from cq.windows import slices
-from tests.kit.clocks import START, Clock, set_clock
-from tests.kit.queues import add, add_at, combine_all, configured, values
+from tests.kit.clocks import START, Clock
+from tests.kit.queues import add, add_at, values
 
 WIDTH, SLICE = 60.0, 5.0
 
@@ -396,132 +390,3 @@ def test_a_window_has_all_of_its_width_and_at_most_a_slice_more(step: int, slice
 
 JOINED = Combiner("joined", 1, lambda key, values: "".join(values))
 """It does not commute."""
-DIGITS = Decimal(f"0.{'3' * 40}")
-KINDS: dict[str, tuple[Any, str, list[Any]]] = {
-    "sum of int": ("sum", "int", [-2, 1, 0, 1 << 70]),
-    "sum of float": ("sum", "float", [1.0, -1.0, 0.5, 0.0]),
-    "sum of decimal": ("sum", "decimal", [Decimal("-1.50"), Decimal("1E+30"), DIGITS, -DIGITS]),
-    "counter": ("counter", "dict", [{}, {"x": 1, "": 0}, {"x": -1, 3: DIGITS}, {3: -DIGITS}]),
-    "maximum": ("maximum", "int", [1, -5, 9, 0]),
-    "union": ("union", "set", [{"x"}, {"y"}, set(), {"x", "z"}]),
-    "joined": (JOINED, "str", ["a", "b", "c", "d"]),
-}
-KEYS = st.sampled_from("abcd")
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(
-            st.just("add"), KEYS, st.integers(0, 3), st.integers(-80, 8), st.sampled_from(["", "x", "y"])
-        ),
-        st.tuples(st.just("wait"), st.integers(1, 40)),
-        st.tuples(st.just("pass"), st.sampled_from(["", ".slices", ".window"])),
-        st.tuples(st.just("drain")),
-        st.tuples(st.just("rebucket"), st.integers(1, 4)),
-        st.tuples(st.just("configure"), st.sampled_from(["60/5", "30/5", "90/5", "60/3"])),
-    ),
-    max_size=20,
-)
-
-
-class Recount:
-    """The updates that a window should have; sums are computed with fractions."""
-
-    def __init__(self, combiner: Combiner, spec: WindowSpec, lasting: int) -> None:
-        self.combiner, self.spec, self._lasting = combiner, spec, lasting
-        self.merges = lasting > 0
-        self.added: list[tuple[str, int, Any]] = []  # (key, end of its slice, update)
-        self.drained: list[tuple[str, int, Any]] | None = []
-        self._operations: set[str] = set()
-
-    def judged(self, at: float, now: float) -> str:
-        if self.spec.expires(round(at * 1000)) / 1000 <= now:
-            return "late"
-        return "future" if at - now > self.spec.slice / 1000 else "taken"
-
-    def add(self, key: str, at: float, update: Any, operation: str) -> None:
-        if operation not in self._operations:
-            self.added.append((key, self.spec.period_of(round(at * 1000)), update))
-            self._operations |= {operation} - {""}
-
-    def drain(self, now: float) -> None:
-        """Forget what a worker deletes: it does not come back when the window becomes wider."""
-        most = self.spec.width + self._lasting * self.spec.slice
-        self.added = [each for each in self.added if each[1] + most > round(now * 1000)]
-        self.drained = list(self.added)
-
-    def totals(self, updates: list[tuple[str, int, Any]], now: float) -> dict[str, Any]:
-        inside: dict[str, list[Any]] = defaultdict(list)
-        for key, end, update in sorted(updates, key=lambda each: each[1]):
-            if end + self.spec.width > round(now * 1000):
-                inside[key].append(update)
-        found = {key: self._combined(some) for key, some in inside.items()}
-        return {key: value for key, value in found.items() if not self.combiner.is_empty(value)}
-
-    def _combined(self, updates: list[Any]) -> Any:
-        if self.combiner.name == "sum":
-            return sum(map(Fraction, updates))
-        if self.combiner.name == "counter":
-            items = {item for update in updates for item in update}
-            counts = {item: sum(Fraction(update.get(item, 0)) for update in updates) for item in items}
-            return {item: count for item, count in counts.items() if count}
-        return self.combiner.combine(None, updates)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@given(STEPS)
-@settings(max_examples=8)
-def test_totals_are_those_of_a_recount_at_any_time(kind: str, steps: list[Any]) -> None:
-    code, value, choices = KINDS[kind]
-    combiner = code if isinstance(code, Combiner) else BUILT_IN[code]
-    app = App()
-    app.queue("q", combiner=combiner)
-    with tempfile.TemporaryDirectory() as folder, set_clock() as clock:
-        db: Any = Database(Path(folder) / "test.db", power_safe=False)
-        config = configured(db, "q", value=value, combiner=combiner, window="60/5", buckets=2)
-        window: cq.Window[Any, Any] = cq.Window(cq.CombineQueue("q", combiner=combiner))
-        assert config.window is not None
-        model = Recount(combiner, config.window, 2 if config.merges_window else 0)
-
-        for what, *how in steps:
-            if what == "add":
-                key, chosen, offset, operation = how
-                at = clock.now + offset
-                said = add_at(db, window, {key: choices[chosen]}, at, once=operation or None)
-                assert said == model.judged(at, clock.now)
-                if said == "taken":
-                    model.add(key, at, choices[chosen], operation)
-            elif what == "wait":
-                clock.now += how[0]
-            elif what == "pass":
-                drain(db, f"q{how[0]}", app=app) if how[0] else combine_all(db, "q", app)
-                model.drained = None
-            else:
-                drain(db, "q", app=app)
-                model.drain(clock.now)
-                change(db, what, how, model)
-            expected = model.totals(model.added, clock.now)
-            assert totals(db, window, pending=True) == expected
-            assert many(db, window, pending=True) == {key: expected.get(key) for key in "abcd"}
-            if model.drained is not None:
-                settled = model.totals(model.drained, clock.now)
-                assert totals(db, window) == settled
-                assert many(db, window) == {key: settled.get(key) for key in "abcd"}
-        for _ in range(2):
-            clock.now += 1000
-            drain(db, "q", app=app)
-        assert kept(db, "q") == 0
-        assert_drained(db)
-        db.close()
-
-
-def change(db: Any, what: str, how: list[Any], model: Recount) -> None:
-    """Change a queue that is drained."""
-    if what == "rebucket":
-        cq.rebucket(db, "q", how[0])
-    elif what == "configure" and (how[0].endswith("/5") or not model.merges):
-        changed = configured(db, "q", window=how[0]).window
-        assert changed is not None
-        model.spec = changed
-
-
-def many(db: Any, window: cq.Window[Any, Any], **given: Any) -> dict[str, Any]:
-    return transact(db, lambda tr: window.get_many(tr.snapshot, list("abcd"), **given))
