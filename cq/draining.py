@@ -16,7 +16,7 @@ from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, queue_names, read_config, with_levels
 from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
-from cq.observers.builtin import FACTORIES, observer_tasks
+from cq.observers.builtin import FACTORIES, observer_parts
 from cq.observers.links.task import exporter_tasks
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
@@ -72,8 +72,8 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     exporters = {name: each for name, each in code_of.exporters.items() if name in names or not names}
     for name in waiting:
         config = transact(db, lambda tr: read_config(tr.snapshot, name))  # noqa: B023
-        for _, tasks in observer_tasks(db, _without_pauses(config), code_of):
-            run_tasks([task for _, task in tasks])
+        for part in observer_parts(db, _without_pauses(config), code_of):
+            run_tasks(part.make())
     for name, exporter in exporters.items():
         run_tasks(exporter_tasks(db, name, exporter))
 

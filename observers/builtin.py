@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from cq.app import App, Factory
 from cq.config.queue import TOTALS, QueueConfig
@@ -15,8 +16,8 @@ from cq.observers.feeds import observer as feedobserver
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.links.observer import link_observer
 from cq.observers.links.registry import tasks_of
-from cq.observers.scheduling.members import LINK, ROLES, TaskId
-from cq.observers.scheduling.task import Task
+from cq.observers.scheduling.members import LINK, PUBLISH, TaskId
+from cq.observers.scheduling.task import WorkPart
 from cq.observers.top import index
 from cq.observers.top.publisher import publishers
 from cq.store.api import Database
@@ -56,32 +57,15 @@ FACTORIES: Final[Mapping[str, Factory]] = {
 """{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
 
 
-class ObserverTasks(NamedTuple):
-    """The tasks of workers for an observer.
-
-    Attributes:
-        name: of the part of the queue's work, see `TaskId.parts`.
-        tasks: with their ids; none if this process lacks something for them: other workers may do them.
-    """
-
-    name: str
-    tasks: Sequence[tuple[TaskId, Task]]
-
-
-def observer_tasks(
-    db: Database, config: QueueConfig, app: App | None = None, roles: Collection[str] = ROLES
-) -> Iterator[ObserverTasks]:
-    """The tasks that a queue's observers need in addition to its passes, of these roles."""
+def observer_parts(db: Database, config: QueueConfig, app: App | None = None) -> Iterator[WorkPart]:
+    """The work that a queue's observers make in addition to its passes."""
     for observer in config.observers:
         if not observer.is_built_in:
             continue
-        if observer.kind == "top" and "publish" in roles:
-            clouds = publishers(db, config, observer)
-            if clouds is not None:
-                ids = [TaskId("publish", config.name, number) for number in range(len(clouds))]
-                yield ObserverTasks(f"publish/{config.name}", list(zip(ids, clouds, strict=True)))
-        if observer.kind == LINK and LINK in roles:
-            sending = tasks_of(db, app, config, observer)
-            ids = [TaskId.of_link(config.name, observer.generation, number) for number in range(len(sending))]
-            part = TaskId.of_link(config.name, observer.generation, 0).parts[-1]
-            yield ObserverTasks(part, list(zip(ids, sending, strict=True)))
+        # A top by the last part of keys has no clouds.
+        if observer.kind == "top" and observer.settings["group"] != index.LAST_PART:
+            first = TaskId(PUBLISH, config.name, 0)
+            yield WorkPart(first, config, partial(publishers, db, config, observer))
+        if observer.kind == LINK:
+            first = TaskId.of_link(config.name, observer.generation)
+            yield WorkPart(first, config, partial(tasks_of, db, app, config, observer))

@@ -53,7 +53,7 @@ class _Room(NamedTuple):
 
 
 @dataclass(slots=True)
-class _TaskKind(Generic[T]):
+class _KindTasks(Generic[T]):
     """A queue's tasks of one kind; at most `width` of them run at once (None: no limit)."""
 
     width: int | None = None
@@ -68,7 +68,7 @@ class _QueueTasks(Generic[T]):
     """The tasks of one queue by kind, and the cost of its steps so far."""
 
     weight: float = 1.0
-    kinds: dict[Hashable, _TaskKind[T]] = field(default_factory=dict)
+    kinds: dict[Hashable, _KindTasks[T]] = field(default_factory=dict)
     spent: float = 0.0
     typical: float = _NEW_SECONDS
 
@@ -89,7 +89,7 @@ class _QueueTasks(Generic[T]):
         """Weighted time used so far, running steps included by their typical cost; the lowest claim runs next."""
         return self.spent + self.running * self.typical / self.weight
 
-    def next(self, room: _Room) -> _TaskKind[T] | None:
+    def next(self, room: _Room) -> _KindTasks[T] | None:
         """The kind with the longest waiting task that may run."""
         if room.any <= 0:
             return None
@@ -133,7 +133,7 @@ class FairQueue(Generic[T]):
             # Unused time is not saved up: otherwise a queue would block all others after an idle period.
             queue.spent = max(queue.spent, self._clock)
         queue.weight = lane.weight
-        of_kind = queue.kinds.setdefault(lane.kind, _TaskKind())
+        of_kind = queue.kinds.setdefault(lane.kind, _KindTasks())
         of_kind.width, of_kind.is_outside, of_kind.leaves_room = lane.width, lane.is_outside, lane.leaves_room
         heappush(of_kind.waiting, (since, next(self._numbers), task))
 

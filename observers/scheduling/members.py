@@ -6,12 +6,13 @@ version; such a task must not be assigned to it, as no worker would run it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
+from cq.config.queue import MAX_BUCKETS
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, version_of
@@ -22,9 +23,13 @@ COMBINE: Final = "combine"
 """The role, and the kind, of the tasks that combine the updates of a bucket."""
 LINK: Final = "link"
 """The role, and the kind, of the tasks that send entries of links."""
+PUBLISH: Final = "publish"
+"""The role, and the kind, of the tasks that publish clouds."""
+DELIVER: Final = "deliver"
+"""The role, and the kind, of the tasks of feeds."""
 OUTBOX: Final = "outbox"
 """The role, and the kind, of the tasks that move rows of outboxes into queues."""
-ROLES: Final = (COMBINE, LINK, "publish", "deliver", OUTBOX)
+ROLES: Final = (COMBINE, LINK, PUBLISH, DELIVER, OUTBOX)
 """Roles that an operator can give to workers: passes over buckets, links, clouds, tasks of feeds, and outboxes."""
 MEASURE: Final = "measure"
 """The role, and the kind, of workers with metrics: they measure all queues, also those that no worker can work on."""
@@ -38,17 +43,36 @@ SETTLE: Final = "settle"
 """The kind of tasks that finish a rebucket and switch to backfilled observers."""
 EXPORTER: Final = "exporter"
 """The kind of tasks that export with the exporters of the application."""
-_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    COMBINE: (COMBINE, LIMIT, TRIM, EXPIRY, SETTLE),
-    LINK: (LINK, EXPORTER),
-    "publish": ("publish",),
-    "deliver": ("deliver",),
-    OUTBOX: (OUTBOX,),
-    MEASURE: (MEASURE,),
+
+
+class TaskKind(NamedTuple):
+    """A kind of tasks.
+
+    Attributes:
+        role: the role of the workers that do them.
+        noun: the words before the names of their queues in the description of a worker's work; empty: not in it.
+        is_always: whether a worker also does them for a queue that it leaves alone: a feed is independent of it.
+    """
+
+    role: str
+    noun: str = ""
+    is_always: bool = False
+
+
+KINDS: Final[Mapping[str, TaskKind]] = {
+    COMBINE: TaskKind(COMBINE),
+    LIMIT: TaskKind(COMBINE, is_always=True),
+    TRIM: TaskKind(COMBINE),
+    EXPIRY: TaskKind(COMBINE),
+    SETTLE: TaskKind(COMBINE),
+    LINK: TaskKind(LINK, "links of"),
+    EXPORTER: TaskKind(LINK, "exports of"),
+    PUBLISH: TaskKind(PUBLISH, "clouds of"),
+    DELIVER: TaskKind(DELIVER, "feeds", is_always=True),
+    OUTBOX: TaskKind(OUTBOX, "outboxes of"),
+    MEASURE: TaskKind(MEASURE, is_always=True),
 }
-"""{role: the kinds of its tasks}. Add each new kind of task here under a new name."""
-_ALWAYS: Final = (MEASURE, LIMIT, "deliver")
-"""Kinds of tasks that a worker also does for a queue that it leaves alone: a feed is independent of such a queue."""
+"""{kind: what workers know about its tasks}. Add each new kind of task here under a new name."""
 ALIVE_BEATS: Final = 4
 """A worker whose last beat is older than this many beats, by the store's versions, counts as dead to a single read."""
 BEAT_SECONDS: Final = 4.0
@@ -58,9 +82,9 @@ _LINK_TASKS: Final = 16
 _LONGEST_BEAT: Final = 24 * 3600.0
 
 
-def kinds_of(roles: Iterable[str]) -> frozenset[str]:
+def kinds_of(roles: Collection[str]) -> frozenset[str]:
     """The kinds of tasks that a worker of this version does in these roles."""
-    return frozenset(kind for role in roles for kind in _KINDS.get(role, ()))
+    return frozenset(name for name, kind in KINDS.items() if kind.role in roles)
 
 
 class TaskId(NamedTuple):
@@ -74,7 +98,12 @@ class TaskId(NamedTuple):
         return f"{self.kind}/{self.queue}/{self.number}"
 
     @classmethod
-    def of_link(cls, queue: str, generation: int, number: int) -> TaskId:
+    def of_bucket(cls, queue: str, generation: int, number: int = 0) -> TaskId:
+        """The id of the task that combines a bucket."""
+        return cls(COMBINE, queue, generation * MAX_BUCKETS + number)
+
+    @classmethod
+    def of_link(cls, queue: str, generation: int, number: int = 0) -> TaskId:
         """The id of a task of the link with this generation, which no other link of the queue has."""
         return cls(LINK, queue, generation * _LINK_TASKS + number)
 
@@ -172,7 +201,7 @@ class Member:
         is_named = self.queues is None or task.queue in self.queues or task.queue in self.report.levels
         if task.kind not in self.kinds or not is_named:
             return False
-        if task.kind in _ALWAYS:
+        if KINDS[task.kind].is_always:
             return True
         if task.kind == EXPORTER:
             return task.queue in self.report.exporters

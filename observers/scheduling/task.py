@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
 from cq import runtime
@@ -101,6 +101,30 @@ class Task(ABC):
 
     def end(self) -> None:  # noqa: B027 - most hold nothing
         """Free resources, without long waits: the worker has released the task. It may acquire the task again."""
+
+
+class WorkPart(NamedTuple):
+    """A part of a worker's work: tasks of one kind for one queue or feed, which are made and replaced together.
+
+    Attributes:
+        first: the id of its first task; the others have the following numbers.
+        version: what the tasks are made from: they stay as long as it is equal.
+        make: makes the tasks; none if this process lacks something for them, so that other workers may do them.
+    """
+
+    first: TaskId
+    version: object
+    make: Callable[[], Sequence[Task]]
+
+    @classmethod
+    def single(cls, task_id: TaskId, version: object, make: Callable[[], Task]) -> WorkPart:
+        """A part of one task."""
+        return cls(task_id, version, lambda: [make()])
+
+    def jobs(self) -> list[Job]:
+        """New jobs for its tasks."""
+        kind, queue, number = self.first
+        return [Job(task, TaskId(kind, queue, at)) for at, task in enumerate(self.make(), number)]
 
 
 class Job:

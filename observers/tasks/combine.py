@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NoReturn
 
 from cq import runtime
@@ -16,9 +17,9 @@ from cq.bucket.pass_runner import PassRunner
 from cq.errors import CorruptData, CqError
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
+from cq.observers.scheduling.members import TaskId
 from cq.observers.scheduling.runner import DONE
-from cq.observers.scheduling.task import Task
-from cq.observers.tasks.bucket_caches import CachesByBucket
+from cq.observers.scheduling.task import Task, WorkPart
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.passes.bucket_cache import BucketCache
@@ -35,6 +36,7 @@ BLOCKED_SECONDS: Final = 0.1
 """How soon to retry a bucket that must wait until the queue's former buckets are drained."""
 
 
+_MEMORY_BYTES: Final = 64_000_000  # of all caches of a worker together
 LOCAL_PASSES: Final = 1
 """How many passes over a queue a worker runs at once in a local store, if they call no code of the application.
 
@@ -47,11 +49,19 @@ class Paused(CqError):
     """This process has paused the queue, and is about to read that in its configuration."""
 
 
+BucketCaches = dict[tuple[str, int, int], BucketCache]
+"""{queue, generation and number: cache} of buckets that a worker does not process at present, for example in a pause.
+
+An old cache is safe: passes use it only while the bucket's token is the one of the worker's own last pass. But one
+task at a time owns a cache: it puts the cache here when it ends, and the next task removes it.
+"""
+
+
 class CombineTask(Task):
     """The task that runs passes over one bucket."""
 
     def __init__(
-        self, bucket: PassRunner, failures: FailureShare, totals: WorkerCounts, caches: CachesByBucket
+        self, bucket: PassRunner, failures: FailureShare, totals: WorkerCounts, caches: BucketCaches
     ) -> None:
         config = bucket.code.config
         self.bucket = bucket
@@ -64,11 +74,7 @@ class CombineTask(Task):
         self._totals = totals
         self._caches = caches
         self._is_left = False
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Generation and number of the bucket."""
-        return self.bucket.code.config.generation, self.bucket.bucket
+        self._place = (config.name, config.generation, bucket.bucket)
 
     def __str__(self) -> str:
         return f"bucket {self.bucket.bucket} of queue {self.bucket.code.config.name!r}"
@@ -109,7 +115,7 @@ class CombineTask(Task):
 
     def enter(self, worker: bytes) -> None:
         self._is_left = False
-        self._caches.pop(self.place, None)  # this task has the same cache object, and owns it again
+        self._caches.pop(self._place, None)  # this task has the same cache object, and owns it again
 
     def leave(self) -> None:
         self._is_left = True
@@ -117,7 +123,7 @@ class CombineTask(Task):
     def end(self) -> None:
         """Return the cache to the worker. `end_attempts` clears the notes of attempts of all buckets at once."""
         self.bucket.reset_pass_count()
-        self._caches[self.place] = self.bucket.cache
+        self._caches[self._place] = self.bucket.cache
 
     def _emit(self, result: PassResult, seconds: float) -> None:
         queue, bucket = self.bucket.code.config.name, self.bucket.bucket
@@ -167,34 +173,56 @@ class CombineTask(Task):
         raise Paused
 
 
-def combine_tasks(
-    db: Database,
-    code: QueueCode,
-    failures: FailureShare,
-    totals: WorkerCounts,
-    caches: CachesByBucket,
-    limits: Limits | None,
-) -> list[CombineTask]:
-    """A task for each bucket of a queue, including the former buckets while a rebucketing drains them.
+class QueuePasses:
+    """Makes the tasks that combine the buckets of one worker's queues.
 
     Args:
         db: a database of either store.
-        code: the queue's configuration and functions.
-        failures: counts the failed keys of all buckets.
         totals: the worker's counters.
-        caches: the caches of the buckets so far; the tasks take theirs out of it.
         limits: the limits of a pass; None: by the kind of store.
     """
-    is_one_bucket = is_local(db) and code.config.buckets == 1
-    if limits is None and (is_one_bucket or _is_one_by_one(db, code)):
-        limits = LOCAL_LIMITS
-    places = [(shape, number) for shape in code.shapes for number in range(shape.config.buckets)]
-    tasks = []
-    for shape, number in places:
-        cache = caches.pop((shape.config.generation, number), None) or BucketCache()
-        bucket = PassRunner(db, shape, number, limits=limits, cache=cache)
-        tasks.append(CombineTask(bucket, failures, totals, caches))
-    return tasks
+
+    def __init__(self, db: Database, totals: WorkerCounts, limits: Limits | None) -> None:
+        self._db, self._totals, self._limits = db, totals, limits
+        self._caches: BucketCaches = {}
+        self._failures: dict[str, FailureShare] = {}
+
+    def parts(self, codes: Mapping[str, QueueCode], names: Collection[str]) -> Iterator[WorkPart]:
+        """The work for queues with these configurations and functions; `names` also has those left alone at present.
+
+        A queue has a part for each shape: the former one too, while a rebucketing drains its buckets.
+        """
+        self._forget(codes, names)
+        for name, code in codes.items():
+            failures = self._failures.setdefault(name, FailureShare())
+            memory = _MEMORY_BYTES // len(names) // code.config.buckets
+            for shape in code.shapes:
+                first = TaskId.of_bucket(name, shape.config.generation)
+                yield WorkPart(first, (code.config, failures), partial(self._make, shape, failures, memory))
+
+    def _forget(self, codes: Mapping[str, QueueCode], names: Collection[str]) -> None:
+        """Forget the failures of queues left alone, which begin anew, and the caches of buckets that no queue has."""
+        self._failures = {
+            name: share for name, share in self._failures.items() if name in codes and not share.is_paused
+        }
+        present = {(name, shape.config.generation) for name, code in codes.items() for shape in code.shapes}
+        for place in list(self._caches):  # of a list, as tasks in other threads return caches
+            name = place[0]
+            if name not in names or (name in codes and place[:2] not in present):
+                self._caches.pop(place, None)
+
+    def _make(self, shape: QueueCode, failures: FailureShare, memory: int) -> list[CombineTask]:
+        is_one_bucket = is_local(self._db) and shape.config.buckets == 1
+        is_large = is_one_bucket or _is_one_by_one(self._db, shape)
+        limits = LOCAL_LIMITS if self._limits is None and is_large else self._limits
+        tasks = []
+        for number in range(shape.config.buckets):
+            place = (shape.config.name, shape.config.generation, number)
+            cache = self._caches.pop(place, None) or BucketCache()
+            cache.max_bytes = memory
+            bucket = PassRunner(self._db, shape, number, limits=limits, cache=cache)
+            tasks.append(CombineTask(bucket, failures, self._totals, self._caches))
+        return tasks
 
 
 def _done(result: PassResult) -> int:

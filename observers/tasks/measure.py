@@ -1,4 +1,6 @@
-"""The task that measures a queue's backlog for metrics: one worker for each queue, rarely, with few requests.
+"""The tasks that measure for metrics: the backlog of each queue, and the findings about the store.
+
+One worker measures each queue, rarely, with few requests.
 
 Measuring an idle queue takes four requests: a read version, two ranges without rows, and a key without a value. The
 more idle queues a worker has, the less often it measures each of them, so that an idle worker causes almost no load.
@@ -6,8 +8,9 @@ more idle queues a worker has, the less often it measures each of them, so that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from cq.config.queue import read_config
@@ -18,6 +21,10 @@ from cq.keys.outbox import OutboxKeys
 from cq.observers.links.queue import oldest_versions
 from cq.observers.links.spec import links_in
 from cq.observers.links.state import LinkStop, read_view
+from cq.observers.monitoring.findings import Level, find_remarks
+from cq.observers.monitoring.store_overview import overview
+from cq.observers.scheduling.members import MEASURE, TaskId
+from cq.observers.scheduling.task import WorkPart
 from cq.observers.tasks.timed import TimedTask
 from cq.observers.telemetry.bus import emit
 from cq.queue.rows import oldest_by_bucket
@@ -32,6 +39,12 @@ IDLE_SECONDS: Final = 30.0
 """The period for an idle queue, if it is the worker's only one; more idle queues multiply it by their number."""
 SELDOM_SECONDS: Final = 120.0
 """The longest period, whatever the number of idle queues."""
+
+
+FINDINGS_SECONDS: Final = 60.0
+"""The least pause between two looks at the whole store."""
+_SECONDS_FOR_QUEUE: Final = 0.1
+"""This pause grows with the number of queues, because a look reads each of them."""
 
 
 class LinkMeasurement(NamedTuple):
@@ -108,6 +121,34 @@ class MeasureTask(TimedTask):
         for link in self._links:
             emit("link_handed_over", queue=self.name, link=link)
         self._links = set()
+
+
+class FindingsTask(TimedTask):
+    """Counts the problems and warnings that `cq status` shows."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__(db, "")
+
+    def __str__(self) -> str:
+        return "findings about the store"
+
+    def run(self) -> float:
+        """Look at the store; returns the seconds until the next look."""
+        seen = overview(self._db)
+        levels = [each.level for each in find_remarks(seen)]
+        emit("store_checked", problems=levels.count(Level.PROBLEM), warnings=levels.count(Level.WARNING))
+        return max(FINDINGS_SECONDS, _SECONDS_FOR_QUEUE * len(seen.queues))
+
+    def end(self) -> None:
+        """Stop counting: another worker has acquired the task."""
+        emit("store_handed_over")
+
+
+def measuring_parts(db: Database, names: Iterable[str], idle: set[str]) -> Iterator[WorkPart]:
+    """The work of measuring these queues and the store; the tasks share `idle`, see `MeasureTask`."""
+    yield WorkPart.single(TaskId(MEASURE, "", 0), None, partial(FindingsTask, db))
+    for name in names:
+        yield WorkPart.single(TaskId(MEASURE, name, 0), None, partial(MeasureTask, db, name, idle))
 
 
 def measure(tr: Transaction, name: str) -> Measurement:

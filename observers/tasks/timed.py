@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from cq.admin.backfill import is_settled, publish_generations
 from cq.admin.conversion import finish_conversion
 from cq.admin.rebucket import finish_rebucket
+from cq.config.queue import QueueConfig
 from cq.expiry.due import notify_due
 from cq.expiry.former_values import index_page
+from cq.observers.scheduling.members import EXPIRY, SETTLE, TRIM, TaskId
 from cq.observers.scheduling.runner import DONE
-from cq.observers.scheduling.task import Task
+from cq.observers.scheduling.task import Task, WorkPart
 from cq.observers.telemetry.bus import emit
 from cq.queue.limits import CHECK_SECONDS, compare
 from cq.queue.operation_ids import Trim
@@ -107,3 +111,14 @@ class TrimTask(TimedTask):
             return 0.0
         self._trim = None
         return TRIM_SECONDS
+
+
+def timed_parts(db: Database, config: QueueConfig, *, is_settled: bool) -> Iterator[WorkPart]:
+    """The work of a queue that runs by time; `is_settled`: no observer is in backfill."""
+    tasks: dict[str, type[TimedTask]] = {TRIM: TrimTask}
+    if config.expiry is not None:
+        tasks[EXPIRY] = ExpiryTask
+    if config.former is not None or not is_settled:
+        tasks[SETTLE] = FinishTask
+    for kind, task in tasks.items():
+        yield WorkPart.single(TaskId(kind, config.name, 0), config, partial(task, db, config.name))

@@ -24,7 +24,7 @@ from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.observers.top.cloud import PIECE_BYTES, CloudHead, digest_of, first_entries
 from cq.observers.top.former import FormerTopTask
-from cq.observers.top.index import LAST_PART, NAME
+from cq.observers.top.index import NAME
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 
@@ -200,13 +200,11 @@ class Publisher(Task):
         return None
 
 
-def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task] | None:
+def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
     """A worker's tasks for a queue with a top: its clouds, and for totals of a window also its former tops.
 
-    None for a top by the last part of keys, which has no clouds. A top in groups has no former tops.
+    A top in groups has no former tops.
     """
-    if observer.settings["group"] == LAST_PART:
-        return None
     task = Publisher(db, config, observer)
     transact(db, task.prepare)
     keeps_former = (

@@ -151,7 +151,7 @@ def _put_under_way(db: Database) -> None:
 def _publish(db: Database) -> None:
     publish_generations(db, "words")
     config = transact(db, lambda tr: read_config(tr, "words"))
-    for task in publishers(db, config, config.observers[0]) or ():
+    for task in publishers(db, config, config.observers[0]):
         run_task(task)
 
 

@@ -12,8 +12,8 @@ from cq.errors import CorruptData
 from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
 from cq.keys.feed import ID_BYTES, FeedKeys, encode_name, mark
-from cq.observers.feeds.tasks import FeedJobs, read_all
-from cq.observers.scheduling.task import Job
+from cq.observers.feeds.tasks import feed_part, read_all, readable_feeds
+from cq.observers.scheduling.task import Task
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.fuzz import stores
@@ -54,14 +54,13 @@ def _looks(db: Any, feed: Feed) -> Iterator[Callable[[], object]]:
     yield read(lambda tr: feed.is_member(tr, "crew", "ann"))
     yield read(lambda tr: read_all(tr.snapshot))
     yield lambda: list(verify_feed(db, feed.name))
-    yield lambda: [job.task.run() for job in _jobs(db, feed)]
+    yield lambda: [task.run() for task in _tasks(db, feed)]
     yield read(lambda tr: feed.append(tr, "ann", "one more"))
 
 
-def _jobs(db: Any, feed: Feed) -> list[Job]:
-    jobs = FeedJobs(db, [feed.name])
-    jobs.load()
-    return jobs.jobs
+def _tasks(db: Any, feed: Feed) -> list[Task]:
+    found = transact(db, lambda tr: readable_feeds(tr.snapshot))
+    return [task for config in found if config.name == feed.name for task in feed_part(db, config).make()]
 
 
 def test_whatever_row_is_broken_all_that_looks_at_the_feed_says_so(db: Any, feed: Feed) -> None:

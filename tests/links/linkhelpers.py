@@ -16,7 +16,7 @@ from cq.encoding.hashing import bucket_of
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.link import APP, LinkKeys
 from cq.links import Changes, ExportQueue, Target
-from cq.observers.builtin import observer_tasks
+from cq.observers.builtin import observer_parts
 from cq.observers.links import state
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
@@ -26,6 +26,7 @@ from cq.observers.links.spec import links_in
 from cq.observers.links.state import AsideEntry
 from cq.observers.links.task import LinkTask, exporter_tasks
 from cq.observers.monitoring.link_status import link_status
+from cq.observers.scheduling.members import LINK
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.store.api import METADATA_VERSION
@@ -128,11 +129,12 @@ def combine(db: Any, name: str) -> None:
 def link_tasks(db: Any, name: str, link: str | None = None, app: cq.App | None = None) -> Iterator[list[Any]]:
     """The tasks of a link, or of all links of a queue: each keeper, then a task for each bucket."""
     config = config_of(db, name)
+    link_parts = [part for part in observer_parts(db, config, app) if part.first.kind == LINK]
     made: list[Task] = [
         task
-        for observer, each in zip(links_in(config), observer_tasks(db, config, app, ["link"]), strict=True)
+        for observer, part in zip(links_in(config), link_parts, strict=True)
         if link in (None, observer)
-        for _, task in each.tasks
+        for task in part.make()
     ]
     try:
         yield made

@@ -16,7 +16,7 @@ from typing import Any
 import cq
 from cq.config.queue import read_config
 from cq.links import Target
-from cq.observers.builtin import observer_tasks
+from cq.observers.builtin import observer_parts
 from cq.observers.links.task import LinkTask
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
@@ -35,7 +35,7 @@ def main(store: str, queue: str, point: str, seed: str = "0", chance: str = "0")
     Target.signal = staticmethod(at)
     LinkTask.signal = staticmethod(at)
     Target.batch_entries = draw.choice([1, 3, 50])
-    tasks = [task for each in observer_tasks(db, config) for _, task in each.tasks]
+    tasks = [task for part in observer_parts(db, config) for task in part.make()]
     os.write(1, b"ready\n")
     if point:
         run_to_end(tasks)

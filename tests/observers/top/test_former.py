@@ -55,7 +55,7 @@ def add(db: Any, name: str, **updates: int) -> None:
 def task_of(db: Any, name: str) -> FormerTopTask:
     """The task of the queue with the totals of a window."""
     config = transact(db, lambda tr: read_config(tr.snapshot, f"{name}.window"))
-    made = publishers(db, config, config.observers[0]) or []
+    made = publishers(db, config, config.observers[0])
     assert [type(each) for each in made] == [Publisher, FormerTopTask]
     task = made[1]
     assert isinstance(task, FormerTopTask)
@@ -236,7 +236,7 @@ def test_other_queues_have_no_former_tops(db: Any, name: str, clock: Clock) -> N
     cq.put_observer(db, f"{name}.window", top(3, group=lambda key, value: str(key)))
     for each in (name, f"{name}.window"):
         config = transact(db, lambda tr: read_config(tr.snapshot, each))  # noqa: B023 - runs at once
-        assert [type(task) for task in publishers(db, config, config.observers[0]) or ()] in ([], [Publisher])
+        assert [type(task) for task in publishers(db, config, config.observers[0])] == [Publisher]
     config = transact(db, lambda tr: read_config(tr.snapshot, name))
     assert FormerTopTask(db, config, config.observers[0]).run() == DONE
 

@@ -12,7 +12,7 @@ import pytest
 import cq
 from cq.errors import NotReady
 from cq.keys import QueueKeys
-from cq.observers.builtin import observer_tasks
+from cq.observers.builtin import observer_parts
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.ranking import Ranking
@@ -58,7 +58,7 @@ def test_a_top_is_kept_and_published_without_code(db: Any, name: str) -> None:
 def test_workers_need_no_tasks_for_a_top_by_the_last_part_of_keys(db: Any, name: str) -> None:
     """A role without tasks would be one that the worker leaves alone, as `cq status` says."""
     cq.configure(db, name, key=(str, int), observers=[top(group=LAST_PART)])
-    assert list(observer_tasks(db, configured(db, name))) == []
+    assert list(observer_parts(db, configured(db, name))) == []
 
 
 def test_several_workers_publish_what_they_combine(db: Any, name: str) -> None:

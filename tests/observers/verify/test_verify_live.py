@@ -11,7 +11,7 @@ import cq
 from cq import links
 from cq.app import App
 from cq.config.queue import read_config
-from cq.observers.builtin import observer_tasks
+from cq.observers.builtin import observer_parts
 from cq.observers.links.queue import ExportQueue
 from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top
@@ -76,8 +76,8 @@ def test_exports_cannot_keep_a_verification_busy_for_ever(db: Any, name: str) ->
 def run_tasks(db: Any, name: str) -> None:
     """What a worker does for a queue's observers: publish and send."""
     config = transact(db, lambda tr: read_config(tr.snapshot, name))
-    for _, tasks in observer_tasks(db, config):
-        for _, task in tasks:
+    for part in observer_parts(db, config):
+        for task in part.make():
             while task.run() == 0.0:
                 pass
             task.end()

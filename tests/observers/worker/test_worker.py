@@ -113,7 +113,7 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
     add(db, name, {"a": 1})
     second.run()
     assert second.bucket.cache.is_valid(transact(db, lambda tr: read_token(tr, name)))
-    assert not work._caches.of(name, [1])
+    assert not [each for each in work._passes._caches if each[0] == name]
 
 
 def read_token(tr: Any, name: str) -> bytes:
@@ -576,14 +576,14 @@ class TestChanges:
         with running(worker):
             add(db, name, {"a": 1})
             told.wait_for(a=1)
-            opened, errors = worker._work._open_queue, [error_class(db)(TIMED_OUT)]
+            opened, errors = worker._work._opened, [error_class(db)(TIMED_OUT)]
 
             def fails(*args: Any) -> Any:
                 if errors:
                     raise errors.pop()
                 return opened(*args)
 
-            monkeypatch.setattr(worker._work, "_open_queue", fails)
+            monkeypatch.setattr(worker._work, "_opened", fails)
             before = list(worker._work.jobs)
             cq.rebucket(db, name, 3)
             add(db, name, {"a": 1})
