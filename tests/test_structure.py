@@ -33,7 +33,6 @@ cq/store
 cq/store/embedded/binding
 cq/store/embedded/file
 cq/store/embedded/writes
-cq/store/embedded/snapshots
 cq/store/embedded/engine
 cq/store/embedded/client
 cq/store/embedded

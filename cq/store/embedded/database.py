@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.client.operations import Operations
-from cq.store.embedded.client.options import DatabaseOptions
-from cq.store.embedded.client.range import WANT_ALL
-from cq.store.embedded.client.settings import Settings
+from cq.store.embedded.client.options import DatabaseOptions, Settings
+from cq.store.embedded.client.reading import WANT_ALL
 from cq.store.embedded.client.transaction import Transaction
 from cq.store.embedded.engine.engine import Engine, open_file
-from cq.store.embedded.file import access
+from cq.store.embedded.file.file import PRIVATE
 from cq.store.transact import transact
 
 T = TypeVar("T")
@@ -45,7 +44,7 @@ class Database(Operations):
         path: str | os.PathLike[str],
         *,
         power_safe: bool = True,
-        mode: int = access.PRIVATE,
+        mode: int = PRIVATE,
         create: bool = True,
     ) -> None:
         opening = functools.partial(open_file, power_safe=power_safe, mode=mode, create=create)

@@ -25,9 +25,9 @@ from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.database import Database
 from cq.store.embedded.engine.committer import CommitRequest, Committer
 from cq.store.embedded.engine.engine import Engine, OpenFile
+from cq.store.embedded.engine.snapshots import Snapshot, SnapshotPool, VersionGlance
 from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import file
-from cq.store.embedded.snapshots.snapshots import Snapshot, SnapshotPool, VersionGlance
 
 _Mark = tuple[int, ...]
 _SHARED: Final = "mode=ro&readonly_shm=1"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cq.store.embedded import Database, FDBError
-from cq.store.embedded.snapshots import snapshots
+from cq.store.embedded.engine import snapshots
 from tests.store.calls import code_of
 
 

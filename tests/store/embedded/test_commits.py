@@ -23,7 +23,7 @@ from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.engine import committer
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.conflict_log import ConflictLog
-from cq.store.embedded.file.file_lock import FileLock
+from cq.store.embedded.file.lock_file import FileLock
 from tests.kit.busy import in_threads
 from tests.kit.processes import StartedProcesses, ended, run_code
 from tests.store.embedded.transfers import number, transfer
@@ -319,7 +319,7 @@ def test_a_failing_disk_fails_the_commit_and_nothing_else(
     def fail(_: object) -> None:
         raise apsw.FullError("database or disk is full")
 
-    monkeypatch.setattr("cq.store.embedded.engine.applier.Applier.flush", fail)
+    monkeypatch.setattr("cq.store.embedded.engine.committer.Applier.flush", fail)
     tr = db.create_transaction()
     tr[b"a"] = b"1"
     stamp = tr.get_versionstamp()

@@ -8,7 +8,7 @@ import pytest
 
 from cq.store.api import METADATA_VERSION
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
-from cq.store.embedded.client.range import EXACT, ITERATOR, LARGE, MEDIUM, SERIAL, SMALL, WANT_ALL
+from cq.store.embedded.client.reading import EXACT, ITERATOR, LARGE, MEDIUM, SERIAL, SMALL, WANT_ALL
 
 MODES = [WANT_ALL, ITERATOR, SMALL, MEDIUM, LARGE, SERIAL]
 SYSTEM = b"\xff/some"

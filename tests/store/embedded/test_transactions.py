@@ -13,7 +13,7 @@ import pytest
 from cq import runtime
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
 from cq.store.embedded.binding.error import RETRYABLE
-from cq.store.embedded.snapshots import snapshots
+from cq.store.embedded.engine import snapshots
 from tests.kit.clocks import Jumping, Stopped, jumping
 from tests.store.calls import code_of, read_version
 
@@ -233,7 +233,7 @@ def test_the_retry_limit_counts_over_tries(db: Database) -> None:
 
 
 def test_back_off_grows_up_to_the_longest_delay(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.store.embedded.binding.backoff.random.random", lambda: 1.0)
+    monkeypatch.setattr("cq.store.embedded.client.state.random.random", lambda: 1.0)
     delays = []
     with runtime.using(machine := Stopped()):
         tr = db.create_transaction()
@@ -276,12 +276,11 @@ def test_a_timeout_counts_from_the_beginning(db: Database) -> None:
 
 
 def test_a_timeout_ends_a_back_off(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.store.embedded.binding.backoff.random.random", lambda: 1.0)
-    monkeypatch.setattr("cq.store.embedded.binding.backoff.FIRST_SECONDS", 5.0)
+    monkeypatch.setattr("cq.store.embedded.client.state.random.random", lambda: 1.0)
+    monkeypatch.setattr("cq.store.embedded.client.state.FIRST_DELAY", 5.0)
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(5000)
     tr.options.set_timeout(30)
-    tr._state.backoffs._next = 5.0
     assert code_of(lambda: tr.on_error(1020).wait()) == 1031
 
 
@@ -469,7 +468,7 @@ def test_a_transaction_whose_creation_is_interrupted_is_dropped_in_silence(
 
     printed: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", printed.append)
-    monkeypatch.setattr("cq.store.embedded.client.state.BackoffDelays", interrupt)
+    monkeypatch.setattr("cq.store.embedded.client.state.Writes", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         db.create_transaction()

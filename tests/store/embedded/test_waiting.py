@@ -15,8 +15,8 @@ import pytest
 from cq.errors import StoreError
 from cq.store.embedded import Database, FDBError, Transaction
 from cq.store.embedded.engine import committer, engine
-from cq.store.embedded.file import file_lock
-from cq.store.embedded.file.file_lock import FileLock
+from cq.store.embedded.file import lock_file
+from cq.store.embedded.file.lock_file import FileLock
 from tests.kit.processes import another_process
 
 NAMED = sys.platform == "linux"
@@ -215,14 +215,14 @@ def test_the_holder_is_found_among_all_locks(
 ) -> None:
     status = os.stat_result((0o100600, inode, os.makedev(*device), 1, 0, 0, 24, 0, 0, 0))
     lines = [line.split() for line in LINES.split("\n")[1:-1]]
-    assert file_lock._holders(status, str(pid), lines) == expected
+    assert lock_file._holders(status, str(pid), lines) == expected
 
 
 @pytest.mark.usefixtures("hasty")
 def test_the_system_may_hide_the_holder(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(file_lock, "_LOCKS", tmp_path / "nothing")
+    monkeypatch.setattr(lock_file, "_LOCKS", tmp_path / "nothing")
     with held(path):
         assert_refused(db, "is held by a process that the system does not name")
 

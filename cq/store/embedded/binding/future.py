@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from cq import runtime
-from cq.store.embedded.binding.error import OPERATION_CANCELLED, FDBError
+from cq.store.embedded.binding.error import OPERATION_CANCELLED, TRANSACTION_TIMED_OUT, FDBError
 from cq.store.embedded.binding.keys import Row
 
 T = TypeVar("T")
@@ -296,3 +296,145 @@ def failed(kind: type[F], error: BaseException) -> F:
 
 def _plain(other: Any) -> Any:
     return other.get() if isinstance(other, FutureString) else other
+
+
+class Uncommitted(Future[T]):
+    """A future that fails at a deadline: the next thread that asks or waits for it does this.
+
+    It needs a thread only while it has both a callback and a deadline.
+    """
+
+    __slots__ = ("_deadline", "_served")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._deadline: float | None = None
+        self._served: float | None = None  # the deadline for which there is a thread
+
+    def set_deadline(self, deadline: float | None) -> None:
+        """Set the time on the clock of `runtime.monotonic`, or None for no deadline; waiting threads obey it, too."""
+        with callbacks_lock:
+            if self._done or deadline == self._deadline:
+                return
+            self._deadline, self._served = deadline, None
+            # All who wait at the former gate go on, and wait at the new one until the new deadline.
+            former, self._gate = self._gate, threading.Lock()
+            self._gate.acquire()
+            former.release()
+        self._serve_callbacks()
+
+    def is_ready(self) -> bool:
+        """Whether `wait()` would not block."""
+        deadline = self._deadline
+        if not self._done and deadline is not None and runtime.monotonic() >= deadline:
+            self.settle(error=FDBError(TRANSACTION_TIMED_OUT))
+        return self._done
+
+    def block_until_ready(self) -> None:
+        """Wait until the future is ready, without raising its error."""
+        if self.is_ready() or runtime.suspend(self):
+            return
+        while not self._done:
+            self._wait_at_gate()
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback(future)` once it is ready: at once, or later in the thread that makes it ready."""
+        self.is_ready()
+        super().on_ready(callback)
+        self._serve_callbacks()
+
+    def _serve_callbacks(self) -> None:
+        with callbacks_lock:
+            deadline = self._deadline
+            if not self._callbacks or deadline is None or deadline == self._served:
+                return
+            self._served = deadline
+        threading.Thread(target=self._wait_until, args=(deadline,), name="cq-deadline", daemon=True).start()
+
+    def _wait_until(self, deadline: float) -> None:
+        """Make it fail at the deadline, unless it becomes ready or gets another deadline before."""
+        while not self._done and self._deadline == deadline:
+            self._wait_at_gate()
+
+    def _wait_at_gate(self) -> None:
+        """Wait until it is ready, its deadline has come, or it has another one."""
+        gate, deadline = self._gate, self._deadline  # in this order: a former gate is open
+        if gate.acquire(timeout=-1 if deadline is None else max(deadline - runtime.monotonic(), 0)):
+            gate.release()
+        self.is_ready()
+
+
+class Stamp(Uncommitted[bytes], Key):
+    """The versionstamp of a transaction."""
+
+    __slots__ = ()
+
+
+class DelayedFuture(Future[T]):
+    """A future that becomes ready at a certain time: the next call of a thread that asks or waits for it does this."""
+
+    __slots__ = ("_outcome", "_until")
+
+    def delay(self, seconds: float, error: FDBError | None, deadline: float | None) -> None:
+        """Become ready after `seconds`, with an error or None; with 1031 at the transaction's deadline, if earlier."""
+        self._until, self._outcome = runtime.monotonic() + seconds, error
+        if deadline is not None and deadline < self._until:
+            self._until, self._outcome = deadline, FDBError(TRANSACTION_TIMED_OUT)
+
+    def is_ready(self) -> bool:
+        """Whether its time has come."""
+        self._take()
+        if not self._done and runtime.monotonic() >= self._until:
+            self.settle(error=self._outcome)
+        return self._done
+
+    def block_until_ready(self) -> None:
+        """Sleep until its time."""
+        while not self.is_ready():
+            runtime.sleep(max(self._until - runtime.monotonic(), 0))
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """Start a timer for the callback: no other thread makes this future ready."""
+        super().on_ready(callback)
+        timer = threading.Timer(max(self._until - runtime.monotonic(), 0), self.block_until_ready)
+        timer.daemon = True
+        timer.start()
+
+
+class _DelayedVoid(DelayedFuture[None], FutureVoid):
+    __slots__ = ()
+
+
+class _DelayedValue(DelayedFuture[bytes | None], Value):
+    __slots__ = ()
+
+
+class _DelayedKey(DelayedFuture[bytes], Key):
+    __slots__ = ()
+
+
+class _DelayedRows(DelayedFuture[tuple[list[Row], bool]], FutureRows):
+    __slots__ = ()
+
+
+_DELAYED: dict[Any, Any] = {
+    FutureVoid: _DelayedVoid,
+    Value: _DelayedValue,
+    Key: _DelayedKey,
+    FutureRows: _DelayedRows,
+}
+
+
+def delayed(
+    kind: type[F],
+    seconds: float,
+    error: FDBError | None,
+    deadline: float | None,
+    cancellation: Cancellation,
+) -> F:
+    """A future of one of the kinds of `_DELAYED`; see `DelayedFuture.delay`."""
+    future: Any = _DELAYED[kind]()
+    future.delay(seconds, error, deadline)
+    future._cancellation = cancellation
+    found: F = future
+    return found

@@ -7,14 +7,98 @@ tags, tracing ...) are accepted and ignored. A name that FoundationDB does not k
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
-from cq.store.embedded.client.settings import Settings, in_range
-from cq.store.embedded.client.state import TransactionState
+from cq.store.embedded.binding.error import INVALID_OPTION_VALUE, FDBError
+from cq.store.embedded.binding.keys import MAX_TRANSACTION_BYTES
 from cq.store.embedded.engine.engine import Engine
 
-_TRANSACTION_NAMES = (
+_MAX_INT = 2**31 - 1
+_MIN_SIZE_LIMIT = 32
+
+
+def in_range(value: int, low: int, high: int = _MAX_INT) -> int:
+    """The value of an option; raises 2006 if it is out of range."""
+    if not low <= value <= high:
+        raise FDBError(INVALID_OPTION_VALUE)
+    return value
+
+
+@dataclass(slots=True)
+class Settings:
+    """The settings, and the methods of `tr.options` that change only them."""
+
+    timeout: int = 0
+    retry_limit: int = -1
+    max_retry_delay: int = 1000
+    size_limit: int = MAX_TRANSACTION_BYTES
+    snapshot_ryw: int = 1
+    bypass_unreadable: bool = False
+    protect_commit: bool = True
+    ryw_disabled: bool = False
+    next_write_no_conflict: bool = False
+    read_system: bool = False
+    access_system: bool = False
+
+    def for_try(self, defaults: Settings) -> Settings:
+        """The settings of the next try: FoundationDB keeps the first four, and resets the others."""
+        return Settings(
+            self.timeout,
+            self.retry_limit,
+            self.max_retry_delay,
+            self.size_limit,
+            defaults.snapshot_ryw,
+            defaults.bypass_unreadable,
+            defaults.protect_commit,
+        )
+
+    def set_timeout(self, milliseconds: int) -> None:
+        """Fail with 1031 after this time since the transaction began, retries included; 0: never."""
+        self.timeout = in_range(milliseconds, 0)
+
+    def set_retry_limit(self, retries: int) -> None:
+        """The maximum number of retries by `on_error`; -1: no limit."""
+        self.retry_limit = in_range(retries, -1)
+
+    def set_max_retry_delay(self, milliseconds: int) -> None:
+        """The maximum retry delay; by default 1000."""
+        self.max_retry_delay = in_range(milliseconds, 0)
+
+    def set_size_limit(self, size: int) -> None:
+        """The maximum size of a commit in bytes, by default 10,000,000; a larger commit fails with 2101."""
+        self.size_limit = in_range(size, _MIN_SIZE_LIMIT, MAX_TRANSACTION_BYTES)
+
+    def set_snapshot_ryw_enable(self) -> None:
+        """Let snapshot reads see own writes (the default). Each call undoes one `set_snapshot_ryw_disable`."""
+        self.snapshot_ryw += 1
+
+    def set_snapshot_ryw_disable(self) -> None:
+        """Hide own writes from snapshot reads."""
+        self.snapshot_ryw -= 1
+
+    def set_next_write_no_write_conflict_range(self) -> None:
+        """Let the next write add no write conflict."""
+        self.next_write_no_conflict = True
+
+    def set_access_system_keys(self) -> None:
+        """Allow reads and writes of keys that begin with \\xff."""
+        self.read_system = self.access_system = True
+
+    def set_read_system_keys(self) -> None:
+        """Allow reads of keys that begin with \\xff."""
+        self.read_system = True
+
+    def set_bypass_unreadable(self) -> None:
+        """Let `get` read keys with versionstamped values, as written, without the stamp."""
+        self.bypass_unreadable = True
+
+    def set_used_during_commit_protection_disable(self) -> None:
+        """Let calls after `commit` fail without an effect on the commit."""
+        self.protect_commit = False
+
+
+TRANSACTION_NAMES = (
     "causal_write_risky causal_read_risky causal_read_disable include_port_in_address read_ahead_disable "
     "read_server_side_cache_enable read_server_side_cache_disable read_priority_normal read_priority_low "
     "read_priority_high durability_datacenter durability_risky durability_dev_null_is_web_scale "
@@ -39,7 +123,7 @@ _DEFAULT_NAMES = (
 )
 
 
-def _ignored(names: str, method: str) -> Callable[..., None]:
+def ignored(names: str, method: str) -> Callable[..., None]:
     prefix, _, name = method.partition("_")
     if prefix != "set" or name not in names.split():
         raise AttributeError(f"FoundationDB has no option {method!r}")
@@ -48,28 +132,6 @@ def _ignored(names: str, method: str) -> Callable[..., None]:
 
 def _nothing(_: Any = None) -> None:
     """Ignore an option without a meaning for one file."""
-
-
-class TransactionOptions:
-    """`tr.options`: the methods of `Settings` and two others. A bad value raises at the next use, as in the binding."""
-
-    __slots__ = ("_state",)
-
-    def __init__(self, state: TransactionState) -> None:
-        self._state = state
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        if name.startswith("set_") and hasattr(Settings, name):
-            return partial(self._state.defer, getattr(self._state.settings, name))
-        return _ignored(_TRANSACTION_NAMES, name)
-
-    def set_timeout(self, milliseconds: int) -> None:
-        """See `Settings.set_timeout`."""
-        self._state.defer(self._state.set_timeout, milliseconds)
-
-    def set_read_your_writes_disable(self) -> None:
-        """Hide own writes from all reads. Fails with 2000 after the first read or write."""
-        self._state.defer(self._state.disable_read_your_writes)
 
 
 class DatabaseOptions:
@@ -85,7 +147,7 @@ class DatabaseOptions:
         if name.removeprefix("set_") in _DEFAULT_NAMES.split():
             method: Callable[..., None] = getattr(self._defaults, name.replace("transaction_", ""))
             return method
-        return _ignored(_DATABASE_NAMES, name)
+        return ignored(_DATABASE_NAMES, name)
 
     def set_max_watches(self, number: int) -> None:
         """The maximum number of watches, by default 10,000; further ones fail with 1032."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from cq.store.embedded.binding.error import ACCESSED_UNREADABLE, FDBError
 from cq.store.embedded.binding.future import Cancellation, Value, ready
 from cq.store.embedded.binding.keys import Row, after
-from cq.store.embedded.snapshots.snapshots import Snapshot
+from cq.store.embedded.engine.snapshots import Snapshot
 from cq.store.embedded.writes.writes import Writes
 
 _PIECE_BYTES = 120_000

@@ -1,4 +1,4 @@
-"""The state of a transaction, and the ways in which its calls fail.
+"""The state of one try of a transaction, and the ways in which its calls fail.
 
 A transaction fails in four ways, as with FoundationDB's client:
 
@@ -10,33 +10,38 @@ A transaction fails in four ways, as with FoundationDB's client:
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 from cq import runtime
-from cq.store.embedded.binding.backoff import BackoffDelays
-from cq.store.embedded.binding.delayed import delayed
 from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     FUTURE_VERSION,
+    NO_COMMIT_VERSION,
     READ_VERSION_ALREADY_SET,
     TRANSACTION_CANCELLED,
+    TRANSACTION_INVALID_VERSION,
     TRANSACTION_TIMED_OUT,
     TRANSACTION_TOO_OLD,
     USED_DURING_COMMIT,
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import Cancellation, F, failed
+from cq.store.embedded.binding.future import Cancellation, F, Stamp, delayed, failed
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
-from cq.store.embedded.binding.uncommitted import Stamp
-from cq.store.embedded.client.settings import Settings
+from cq.store.embedded.client.options import Settings
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
+from cq.store.embedded.engine.snapshots import Snapshot, VersionGlance
 from cq.store.embedded.engine.watches import Watch
-from cq.store.embedded.snapshots.snapshots import Snapshot, VersionGlance
 from cq.store.embedded.writes.read_set import ReadSet
 from cq.store.embedded.writes.writes import Writes
+
+FIRST_DELAY = 0.01
+_DELAY_GROWTH = 2.0
+# These errors are not caused by contention, so a longer delay would not help.
+_NOT_CROWDED = frozenset({TRANSACTION_TOO_OLD, FUTURE_VERSION})
 
 _FUTURE_VERSIONS = 1_000_000
 _FUTURE_SECONDS = 1.0
@@ -44,11 +49,15 @@ _FUTURE_SECONDS = 1.0
 
 
 class TransactionState:
-    """The state of one transaction, across its retries; its snapshot reads share it."""
+    """The state of one try; the snapshot reads of its transaction share it.
+
+    Args:
+        engine: the open file. It stays open as long as a transaction, or a future of it, is in use.
+        defaults: the settings of the database.
+        former: the state of the try before, for a retry by `on_error`.
+    """
 
     __slots__ = (
-        "_started",
-        "backoffs",
         "cancellation",
         "changes_metadata",
         "committed",
@@ -61,44 +70,36 @@ class TransactionState:
         "failure",
         "glance",
         "has_read",
+        "max_delay",
         "reads",
-        "request",
         "retries",
         "settings",
         "size",
         "snapshot",
         "stamp",
+        "started",
         "version",
         "watches",
         "writes",
     )
 
-    def __init__(self, engine: Engine, defaults: Settings) -> None:
-        # The engine stays open as long as a transaction, or a future of it, is in use.
-        self.engine = engine
-        self.defaults = defaults
+    def __init__(self, engine: Engine, defaults: Settings, former: TransactionState | None = None) -> None:
         self.snapshot: Snapshot | None = None
         self.watches: list[Watch] = []
         self.stamp: Stamp | None = None
-        self.begin()
-        self._begin_try()
-
-    def begin(self) -> None:
-        """Begin as a new transaction."""
-        self._started = runtime.monotonic()
-        self.settings = self.defaults.for_try(self.defaults)
-        self.backoffs = BackoffDelays()
-        self.retries = 0
-
-    def restart(self) -> None:
-        """Begin another try."""
-        self.cancellation.error = TRANSACTION_CANCELLED
-        self.release()
-        self.drop_futures(TRANSACTION_CANCELLED)
-        self._begin_try()
-
-    def _begin_try(self) -> None:
         self.cancellation = Cancellation()
+        self.engine = engine
+        self.defaults = defaults
+        if former is None:
+            self.started = runtime.monotonic()
+            self.settings = defaults.for_try(defaults)
+            self.retries = 0
+            self.max_delay = FIRST_DELAY  # of the next retry
+        else:
+            self.started = former.started
+            self.settings = former.settings.for_try(defaults)
+            self.retries = former.retries
+            self.max_delay = former.max_delay
         self.writes = Writes()
         self.reads = ReadSet()
         self.glance: VersionGlance | None = None
@@ -108,12 +109,18 @@ class TransactionState:
         self.ended: int | None = None
         self.failure: FDBError | None = None  # the error of a read or of the commit
         self.committing = False
-        self.request: CommitRequest | None = None
         self.committed = -1
         self.size = 0
         self.has_read = False
         self.deadline: float | None = None
-        self.set_timeout(self.settings.timeout)
+        if self.settings.timeout:
+            self.set_timeout(self.settings.timeout)
+
+    def close(self) -> None:
+        """End the try, as its transaction is reset or dropped: futures that are not ready fail with 1025."""
+        self.cancellation.error = TRANSACTION_CANCELLED
+        self.release()
+        self.drop_futures(TRANSACTION_CANCELLED)
 
     def __del__(self) -> None:
         # May run in any thread at any moment: see `Snapshot.abandon`.
@@ -171,15 +178,11 @@ class TransactionState:
             self.ended = self.cancellation.error = code
             self.drop_futures(code)
 
-    def record_failure(self, error: FDBError) -> FDBError:
-        """Record and return the error of a read; the commit fails with the first one."""
-        if self.failure is None:
-            self.failure = error
-        return error
-
     def failed_read(self, kind: type[F], error: FDBError) -> F:
         """The future of a read that fails; the commit fails with the first such error."""
-        return self.failed_at_version(kind, self.record_failure(error))
+        if self.failure is None:
+            self.failure = error
+        return self.failed_at_version(kind, error)
 
     def failed_at_version(self, kind: type[F], error: FDBError) -> F:
         """A future that fails with an error of its read: at once, or as late as on a cluster with 1009."""
@@ -187,13 +190,22 @@ class TransactionState:
             return failed(kind, error)
         return delayed(kind, _FUTURE_SECONDS, error, self.deadline, self.cancellation)
 
+    def next_delay(self, code: int) -> float:
+        """The seconds before the retry after an error: random, with a maximum that doubles with every failure."""
+        longest = self.settings.max_retry_delay / 1000
+        if code in _NOT_CROWDED:
+            return min(FIRST_DELAY, longest)
+        delay = min(self.max_delay, longest) * random.random()  # noqa: S311
+        self.max_delay = min(self.max_delay * _DELAY_GROWTH, longest)
+        return delay
+
     # Options
 
     def set_timeout(self, milliseconds: int) -> None:
         """Set and apply the timeout, which counts from the beginning of the transaction."""
         self.settings.set_timeout(milliseconds)
         self._time_out_if_due()  # a longer timeout does not revive the transaction
-        self.deadline = self._started + milliseconds / 1000 if milliseconds else None
+        self.deadline = self.started + milliseconds / 1000 if milliseconds else None
         if not self.committing:
             self.set_deadline_of_futures(self.deadline)
 
@@ -256,13 +268,38 @@ class TransactionState:
             return TRANSACTION_TOO_OLD  # only the latest version can be read
         return FUTURE_VERSION if self.version > version + _FUTURE_VERSIONS else 0
 
+    @property
+    def seen(self) -> Snapshot | VersionGlance | None:
+        """What its reads have seen, which has a version and may be too old."""
+        return self.snapshot or self.glance
+
     def release(self) -> None:
         """Close the snapshot."""
         if self.snapshot is not None:
             self.snapshot.close()
             self.snapshot = None
 
-    # Futures that depend on the commit
+    # The commit, and futures that depend on it
+
+    def finish(self, request: CommitRequest | None, error: FDBError | None) -> None:
+        """Handle the result of the commit, None for one without writes. Runs in the thread that made the commit."""
+        if error is not None:
+            self.failure = error
+            self.drop_futures(TRANSACTION_INVALID_VERSION, error.code)
+            return
+        self.max_delay = FIRST_DELAY
+        if request is not None:
+            self.committed = request.version
+        # Each is dropped after it is done: an interrupted thread begins again.
+        if self.stamp is not None:
+            if request is None:
+                self.stamp.settle(error=FDBError(NO_COMMIT_VERSION))
+            else:
+                self.stamp.settle(request.versionstamp)
+            self.stamp = None
+        if self.watches:
+            self.engine.watches.add(watch for watch in self.watches if not watch.is_ready())
+            self.watches = []
 
     def set_deadline_of_futures(self, deadline: float | None) -> None:
         """Make the versionstamp and the watches of this try fail with 1031 at a time; with None, at none."""

@@ -1,51 +1,303 @@
-"""A transaction: its reads and writes, watches, commit and retry, with the methods of the binding."""
+"""A transaction: its writes, conflict ranges, watches, commit and retry, with the methods of the binding."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from cq.store import api
-from cq.store.embedded.binding.backoff import BackoffDelays
-from cq.store.embedded.binding.delayed import delayed
+from cq.store.embedded.binding import atomic
 from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
+    INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
     KEY_TOO_LARGE,
-    NO_COMMIT_VERSION,
     RETRYABLE,
     TOO_MANY_WATCHES,
     TRANSACTION_CANCELLED,
     TRANSACTION_INVALID_VERSION,
     TRANSACTION_TOO_LARGE,
     TRANSACTION_TOO_OLD,
+    VALUE_TOO_LARGE,
     WATCHES_DISABLED,
     FDBError,
 )
-from cq.store.embedded.binding.future import Cancellation, FutureInt64, FutureVoid, Key, failed, ready
-from cq.store.embedded.binding.keys import METADATA_VERSION, key_bytes, max_key_bytes
-from cq.store.embedded.binding.uncommitted import Stamp
-from cq.store.embedded.client.options import TransactionOptions
+from cq.store.embedded.binding.future import (
+    Cancellation,
+    FutureInt64,
+    FutureVoid,
+    Key,
+    Stamp,
+    delayed,
+    failed,
+    ready,
+)
+from cq.store.embedded.binding.keys import (
+    MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    METADATA_VERSION,
+    STAMP_BYTES,
+    USER_END,
+    KeySelector,
+    after,
+    clip,
+    key_bytes,
+    max_key_bytes,
+    value_bytes,
+)
+from cq.store.embedded.client.operations import Operations
+from cq.store.embedded.client.options import TRANSACTION_NAMES, Settings, ignored
 from cq.store.embedded.client.reading import TransactionRead
-from cq.store.embedded.client.settings import Settings
 from cq.store.embedded.client.state import TransactionState
-from cq.store.embedded.client.writing import MUTATION_BYTES, TransactionWrites
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watch
-from cq.store.embedded.writes.changes import CommitChanges
 from cq.store.embedded.writes.read_set import RANGE_BYTES
+from cq.store.embedded.writes.writes import CommitChanges, StampedKey, StampedValue
+
+MUTATION_BYTES = 44
+"""The size of a mutation without its key and value, as FoundationDB counts it."""
+
+_SET_BYTES = MUTATION_BYTES + RANGE_BYTES + 1
+_CLEAR_BYTES = _SET_BYTES + 1
+_STAMPED_BYTES = STAMP_BYTES + 4
+_METADATA_PARAM = bytes(14)
 
 
-class Transaction(TransactionWrites):
-    """A transaction: reads one version of the store with its own writes, and commits its writes together."""
+class TransactionOptions:
+    """`tr.options`: the methods of `Settings` and two others. A bad value raises at the next use, as in the binding."""
 
-    __slots__ = ("options", "snapshot")
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        state = self._transaction._state
+        if name.startswith("set_") and hasattr(Settings, name):
+            return partial(state.defer, getattr(state.settings, name))
+        return ignored(TRANSACTION_NAMES, name)
+
+    def set_timeout(self, milliseconds: int) -> None:
+        """See `Settings.set_timeout`."""
+        state = self._transaction._state
+        state.defer(state.set_timeout, milliseconds)
+
+    def set_read_your_writes_disable(self) -> None:
+        """Hide own writes from all reads. Fails with 2000 after the first read or write."""
+        state = self._transaction._state
+        state.defer(state.disable_read_your_writes)
+
+
+class Transaction(TransactionRead, Operations):
+    """A transaction: reads one version of the store with its own writes, and commits its writes together.
+
+    Errors of writes are deferred to the next call with a result.
+    """
+
+    __slots__ = ("snapshot",)
 
     def __init__(self, database: api.Database, engine: Engine, defaults: Settings) -> None:
         super().__init__(database, TransactionState(engine, defaults), False)
-        self.options = TransactionOptions(self._state)
         self.snapshot = TransactionRead(database, self._state, True)
+
+    @property
+    def options(self) -> TransactionOptions:
+        """The options of the transaction."""
+        return TransactionOptions(self)
+
+    # Writes and conflict ranges
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set a key."""
+        if type(key) is not bytes or type(value) is not bytes:  # two calls saved in the most frequent write
+            key, value = key_bytes(key), value_bytes(value)
+        state, length = self._state, len(value)
+        if self._allows_fast_write(key, length) and state.writes.fast_put(key, value):
+            state.size += 3 * len(key) + length + _SET_BYTES
+        else:
+            state.defer(self._mutate, atomic.SET, key, value)
+
+    def clear(self, key: Any) -> None:
+        """Clear a key."""
+        key = self._bound(key)
+        if self._allows_fast_write(key, 0) and self._state.writes.fast_put(key, None):
+            self._state.size += 4 * len(key) + _CLEAR_BYTES
+        else:
+            self._state.defer(self._clear, key)
+
+    def clear_range(self, begin: Any, end: Any) -> None:
+        """Clear the keys from `begin` to before `end`; None for an end of the key space."""
+        first = self._bound(b"" if begin is None else begin)
+        last = self._bound(USER_END if end is None else end)
+        self._state.defer(self._clear_range, first, last)
+
+    def _bound(self, key: Any) -> bytes:
+        return key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
+
+    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+        """Set a key that will contain the versionstamp of the commit, at the offset in its last four bytes."""
+        key, param = key_bytes(key), value_bytes(param)
+        start = int.from_bytes(key[-4:], "little")
+        if start <= len(key) - _STAMPED_BYTES and self._allows_fast_write(key, len(param)):
+            self._stamp_key(key, start, param)
+        else:
+            self._state.defer(self._mutate, atomic.SET_VERSIONSTAMPED_KEY, key, param)
+
+    def set_versionstamped_value(self, key: Any, param: Any) -> None:
+        """Set a value that will contain the versionstamp of the commit, at the offset in its last four bytes."""
+        key, param = key_bytes(key), value_bytes(param)
+        start = int.from_bytes(param[-4:], "little")
+        if start <= len(param) - _STAMPED_BYTES and self._allows_fast_write(key, len(param)):
+            self._state.size += 3 * len(key) + len(param) + _SET_BYTES
+            self._state.writes.stamped.append(StampedValue(key, param, start, True))
+        else:
+            self._state.defer(self._mutate, atomic.SET_VERSIONSTAMPED_VALUE, key, param)
+
+    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+        self._state.defer(self._mutate, opcode, key_bytes(key), value_bytes(param))
+
+    def _allows_fast_write(self, key: bytes, length: int) -> bool:
+        """Whether a write needs no error, option or watch to be handled; true for nearly all writes."""
+        state = self._state
+        return not (
+            key >= USER_END
+            or len(key) > MAX_KEY_BYTES
+            or length > MAX_VALUE_BYTES
+            or state.committing
+            or state.watches
+            or state.deferred is not None
+            or state.settings.next_write_no_conflict
+        )
+
+    def _clear(self, key: bytes) -> None:
+        conflict = self._begin_write(key)
+        if len(key) > max_key_bytes(key):
+            return  # it cannot exist
+        self._state.changes_metadata |= key == METADATA_VERSION
+        self._count_mutation(2 * len(key) + 1, 2 * len(key) + 1, conflict)
+        self._state.writes.clear(key, conflict)
+        self._trigger(key, after(key), None)
+
+    def _clear_range(self, begin: bytes, end: bytes) -> None:
+        if begin > end:
+            raise FDBError(INVERTED_RANGE)
+        conflict = self._begin_write(None)
+        if end > self._state.write_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        self._count_mutation(len(begin) + len(end), len(begin) + len(end), conflict)
+        begin, end = clip(begin), clip(end)
+        if begin == end:
+            return
+        self._state.changes_metadata |= begin <= METADATA_VERSION < end
+        self._state.writes.clear_range(begin, end, conflict)
+        self._trigger(begin, end, None)
+
+    def _mutate(self, operation: int, key: bytes, operand: bytes) -> None:
+        """Set a key, or apply an atomic operation."""
+        state = self._state
+        if key == METADATA_VERSION:
+            conflict = self._begin_write(None)
+            if operation != atomic.SET_VERSIONSTAMPED_VALUE or operand != _METADATA_PARAM:
+                raise FDBError(CLIENT_INVALID_OPERATION)
+            state.changes_metadata = True
+        else:
+            conflict = self._begin_write(key)
+        if len(key) > MAX_KEY_BYTES and len(key) > max_key_bytes(key):
+            raise FDBError(KEY_TOO_LARGE)
+        if len(operand) > MAX_VALUE_BYTES:
+            raise FDBError(VALUE_TOO_LARGE)
+        if operation == atomic.SET_VERSIONSTAMPED_KEY:
+            self._stamp_key(key, _stamp_offset(key), operand)
+            return
+        self._count_mutation(len(key) + len(operand), 2 * len(key) + 1, conflict)
+        if operation == atomic.SET_VERSIONSTAMPED_VALUE:
+            state.writes.stamped.append(StampedValue(key, operand, _stamp_offset(operand), conflict))
+        else:
+            state.writes.mutate(key, operation, operand, conflict)
+        if operation == atomic.SET:
+            self._trigger(key, after(key), operand)
+        else:
+            for watch in state.watches:
+                if watch.key == key:  # its new value is not known
+                    watch.settle()
+
+    def _stamp_key(self, key: bytes, start: int, value: bytes) -> None:
+        state = self._state
+        state.size += len(key) + len(value) + MUTATION_BYTES
+        # The stamp will be later than the read version, if that is known.
+        known = state.version or (state.glance.version if state.glance else 0)
+        state.writes.stamped.append(StampedKey(key, start, value, known, state.read_end))
+
+    def add_read_conflict_key(self, key: Any) -> None:
+        """Conflict with writes of other transactions to a key."""
+        self._state.defer(self._add_read_conflict_key, key_bytes(key))
+
+    def _add_read_conflict_key(self, key: bytes) -> None:
+        # Each `add` of cq calls it, so it does not call `_add_read_conflict`.
+        state = self._state
+        if state.committing:
+            raise state.used_during_commit()
+        if key >= USER_END and key != METADATA_VERSION and key >= state.read_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        if len(key) <= MAX_KEY_BYTES or len(key) <= max_key_bytes(key):  # no stored key is longer
+            writes = state.own_writes() if state.writes and not state.settings.ryw_disabled else None
+            state.reads.add_key(key, writes)
+
+    def add_read_conflict_range(self, begin: Any, end: Any) -> None:
+        """Conflict with writes of other transactions in [begin, end); an inverted range raises 2005 at once."""
+        self._state.defer(self._add_read_conflict, *_ordered(begin, end))
+
+    def _add_read_conflict(self, begin: bytes, end: bytes) -> None:
+        state = self._state
+        if state.committing:
+            raise state.used_during_commit()
+        if end > state.read_end and (begin, end) != (METADATA_VERSION, after(METADATA_VERSION)):
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        writes = None if state.settings.ryw_disabled else state.own_writes()
+        state.reads.add_range(clip(begin), clip(end), writes)
+
+    def add_write_conflict_key(self, key: Any) -> None:
+        """Conflict with reads of a key by other transactions."""
+        key = key_bytes(key)
+        self.add_write_conflict_range(key, after(key))
+
+    def add_write_conflict_range(self, begin: Any, end: Any) -> None:
+        """Conflict with reads of other transactions in [begin, end); an inverted range raises 2005 at once."""
+        self._state.defer(self._add_write_conflict, *_ordered(begin, end))
+
+    def _add_write_conflict(self, begin: bytes, end: bytes) -> None:
+        state = self._state
+        if state.committing:
+            raise state.used_during_commit()
+        if end > state.write_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        begin, end = clip(begin), clip(end)
+        if begin < end:
+            state.size += len(begin) + len(end) + RANGE_BYTES
+            state.writes.add_conflict_range(begin, end)
+
+    def _begin_write(self, key: bytes | None) -> bool:
+        """Whether the write adds a write conflict; resets the option `next_write_no_conflict`."""
+        state = self._state
+        conflict = not state.settings.next_write_no_conflict
+        state.settings.next_write_no_conflict = False
+        if state.committing:
+            raise state.used_during_commit()
+        if key is not None and key >= USER_END and key >= state.write_end:
+            raise FDBError(KEY_OUTSIDE_LEGAL_RANGE)
+        return conflict
+
+    def _count_mutation(self, size: int, conflict_size: int, conflict: bool) -> None:
+        self._state.size += size + MUTATION_BYTES + (conflict_size + RANGE_BYTES if conflict else 0)
+
+    def _trigger(self, begin: bytes, end: bytes, value: bytes | None) -> None:
+        """Fire own watches of keys in [begin, end): a write of the same transaction fires them at once."""
+        for watch in self._state.watches:
+            if begin <= watch.key < end:
+                watch.compare(value)
 
     # Watches
 
@@ -103,9 +355,9 @@ class Transaction(TransactionWrites):
             return failed(FutureVoid, error)
         if changes.empty:
             state.release()
-            self._finish(None, None)
+            state.finish(None, None)
             return ready(FutureVoid, None)
-        request = state.request = self._make_request(changes)
+        request = self._make_request(changes)
         state.release()
         state.engine.check_usable()
         state.engine.committer.submit(request)
@@ -120,8 +372,7 @@ class Transaction(TransactionWrites):
         limit = state.settings.size_limit
         if state.total_size > limit and self._exact_size(changes) > limit:
             return FDBError(TRANSACTION_TOO_LARGE)
-        seen = state.snapshot or state.glance
-        is_old = state.reads and seen is not None and seen.expired
+        is_old = state.reads and state.seen is not None and state.seen.expired
         return FDBError(TRANSACTION_TOO_OLD) if is_old else None
 
     def _exact_size(self, changes: CommitChanges) -> int:
@@ -138,39 +389,14 @@ class Transaction(TransactionWrites):
 
     def _make_request(self, changes: CommitChanges) -> CommitRequest:
         state = self._state
-        request = CommitRequest(state.engine.committer, changes, state.reads, state.total_size, self._finish)
+        request = CommitRequest(state.engine.committer, changes, state.reads, state.total_size, state.finish)
         # A version set by the caller may be later than its snapshot: the version of the snapshot counts.
-        seen = state.snapshot or state.glance
-        request.read_version = state.version if seen is None else seen.version
+        request.read_version = state.version if state.seen is None else state.seen.version
         request.changes_metadata = state.changes_metadata
         request._cancellation = state.cancellation
         if state.deadline is not None:
             request.expires = state.deadline
         return request
-
-    def _finish(self, request: CommitRequest | None, error: FDBError | None) -> None:
-        """Handle the result of the commit. Runs in the thread that made the commit."""
-        state = self._state
-        # Compared, since the commit may end in another thread after a `reset` of the transaction.
-        if request is not state.request:
-            return  # the caller has reset the transaction since, which dropped its futures
-        if error is not None:
-            state.failure = error
-            state.drop_futures(TRANSACTION_INVALID_VERSION, error.code)
-            return
-        state.backoffs = BackoffDelays()
-        if request is not None:
-            state.committed = request.version
-        # Each is dropped after it is done: an interrupted thread begins again.
-        if state.stamp is not None:
-            if request is None:
-                state.stamp.settle(error=FDBError(NO_COMMIT_VERSION))
-            else:
-                state.stamp.settle(request.versionstamp)
-            state.stamp = None
-        if state.watches:
-            state.engine.watches.add(watch for watch in state.watches if not watch.is_ready())
-            state.watches = []
 
     def get_committed_version(self) -> int:
         """The version of the commit; -1 before it, and for a read-only transaction."""
@@ -211,18 +437,34 @@ class Transaction(TransactionWrites):
         if exhausted or code not in RETRYABLE:
             state.end(TRANSACTION_CANCELLED)
             return failed(FutureVoid, state.error_of(code or CLIENT_INVALID_OPERATION))
-        delay = state.backoffs.next(code, state.settings.max_retry_delay / 1000)
-        deadline = state.deadline
-        state.settings = state.settings.for_try(state.defaults)
-        state.restart()
-        return delayed(FutureVoid, delay, None, deadline, state.cancellation)
+        delay = state.next_delay(code)
+        self._begin_try(state)
+        return delayed(FutureVoid, delay, None, self._state.deadline, self._state.cancellation)
 
     def reset(self) -> None:
         """Reset the transaction and its options."""
-        self._state.begin()
-        self._state.restart()
+        self._begin_try(None)
+
+    def _begin_try(self, former: TransactionState | None) -> None:
+        state = self._state
+        state.close()
+        self._state = self.snapshot._state = TransactionState(state.engine, state.defaults, former)
 
     def cancel(self) -> None:
         """Cancel the transaction: every call until `reset` raises 1025."""
         self._state.end(TRANSACTION_CANCELLED)
         self._state.release()
+
+
+def _stamp_offset(param: bytes) -> int:
+    start = atomic.stamp_offset(param)
+    if start < 0:
+        raise FDBError(CLIENT_INVALID_OPERATION)
+    return start
+
+
+def _ordered(begin: Any, end: Any) -> tuple[bytes, bytes]:
+    first, last = key_bytes(begin), key_bytes(end)
+    if first > last:
+        raise FDBError(INVERTED_RANGE)
+    return first, last

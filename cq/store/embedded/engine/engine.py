@@ -5,25 +5,25 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from cq.errors import StoreError
 from cq.store.embedded.engine.committer import WAIT_SECONDS, Committer
+from cq.store.embedded.engine.snapshots import Snapshot, SnapshotPool, VersionGlance
 from cq.store.embedded.engine.wal import is_log_long
 from cq.store.embedded.engine.watches import Watches
-from cq.store.embedded.file import access, file, handles
-from cq.store.embedded.file.access import Access
-from cq.store.embedded.file.lock_file import LockFile
-from cq.store.embedded.snapshots.latest_version import LatestVersion
-from cq.store.embedded.snapshots.snapshots import Snapshot, SnapshotPool, VersionGlance
+from cq.store.embedded.file import file
+from cq.store.embedded.file.file import Access
+from cq.store.embedded.file.lock_file import LatestVersion, LockFile
 
 
 class OpenFile(NamedTuple):
     """The parts of an engine, which use one file."""
 
-    file_id: handles.FileId
+    file_id: file.FileId
     pool: SnapshotPool
     committer: Committer
     watches: Watches
@@ -33,7 +33,7 @@ def open_file(path: Path, *, power_safe: bool, mode: int, create: bool) -> OpenF
     """Open a store for reading and writing; see `Database` for the arguments and errors."""
     connect = functools.partial(file.connect, path, power_safe=power_safe)
     exists = file.check(path, creates=create)
-    rights = access.existing(path) if exists else access.new(mode)
+    rights = file.access_of(path) if exists else file.new_access(mode)
     lock = LockFile(path, rights)
     try:
         if not exists:
@@ -65,9 +65,10 @@ class Engine:
         self._unusable: str | None = "the store could not be opened"
         # Resolved: all processes must use the same lock file beside the store.
         self.path = Path(path).resolve()
-        with handles.lock:
+        with file.opening:
             self._file_id, self._pool, self.committer, self.watches = open_parts(self.path)
-            handles.acquire(self._file_id, self)
+            file.note_open(self._file_id)
+            _engines.add(self)
             self._unusable = None
 
     def snapshot(self) -> Snapshot:
@@ -94,14 +95,26 @@ class Engine:
         self._pool.close()
         self.committer.close()
         # Last: until all connections are closed, `file.check` must not open the file, which would release their locks.
-        handles.release(self._file_id)
+        file.note_closed(self._file_id)
 
     def abandon(self) -> None:
         """In a forked child: never touch the file again, not even to close it."""
-        self._unusable = handles.FORKED
+        self._unusable = file.FORKED
         self._pool.leak()
         self.committer.abandon()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():  # then daemon threads are frozen, perhaps with a lock that closing needs
             self.close()
+
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    file.note_fork()
+    for engine in list(_engines):
+        engine.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

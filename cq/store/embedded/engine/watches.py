@@ -25,8 +25,7 @@ from cq.store.embedded.binding.error import (
     STORAGE_ERRORS,
     FDBError,
 )
-from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.binding.uncommitted import Uncommitted
+from cq.store.embedded.binding.future import FutureVoid, Uncommitted
 from cq.store.embedded.engine.conflict_log import CommittedGroup
 from cq.store.embedded.file.lock_file import Listener
 

@@ -6,6 +6,14 @@ format. Both are read from the plain bytes of the file before SQLite opens it, s
 newer version of cq, is not modified.
 
 A new store is written completely under another name and then renamed, so no process sees an incomplete store.
+
+SQLite creates the files beside a store (`-wal`, `-shm`) with the permissions of the store. The lock file gets the same
+permissions, so that the permissions of the store alone control who may use it. In a directory like `/tmp`, another user
+may place such a file as a trap: a file whose owner may not write the store is rejected.
+
+SQLite's locks belong to the process and the file, not to a descriptor. So the module knows the stores that this process
+has open. Closing any descriptor of such a file releases all locks, so code outside SQLite must not open it. And a
+forked child inherits SQLite's record of locks that only the parent holds, so the child must not open it at all.
 """
 
 from __future__ import annotations
@@ -13,17 +21,102 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 
 from cq.errors import NotAStore, StoreError
-from cq.store.embedded.binding.descriptors import shortage
-from cq.store.embedded.binding.error import explain, is_damaged
-from cq.store.embedded.file import access, handles
-from cq.store.embedded.file.access import Access
+from cq.store.embedded.binding.error import explain, is_damaged, shortage
+
+PRIVATE = 0o600
+"""The permissions of a new store, unless the caller shares it."""
+
+_PERMISSIONS = 0o666  # a store is never executable
+_SYSTEMS_CHOICE = -1  # the group of the process, or of the directory
+
+
+class Access(NamedTuple):
+    """Who may use a store: its owner, its group, and the permission bits of its file."""
+
+    user: int
+    group: int
+    mode: int
+
+    def create(self, path: Path) -> int:
+        """The descriptor of a new, empty file with this access; raises `FileExistsError` also for a link."""
+        descriptor = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, self.mode
+        )
+        try:
+            if os.geteuid() == 0 and self.group != _SYSTEMS_CHOICE:
+                # A file of root would lock out the owner of the store.
+                os.fchown(descriptor, self.user, self.group)
+            self.apply(descriptor)  # the umask may have removed permissions
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def apply(self, descriptor: int) -> None:
+        """Set the permissions of a file to those of the store, if this process may."""
+        status = os.fstat(descriptor)
+        if os.geteuid() in (0, status.st_uid) and stat.S_IMODE(status.st_mode) != self.mode:
+            os.fchmod(descriptor, self.mode)
+
+    def admits(self, owner: int, group: int) -> bool:
+        """Whether a file with this owner and group was created by a user who may write the store."""
+        if owner in (os.geteuid(), 0, self.user) or self.mode & stat.S_IWOTH:
+            return True
+        return bool(self.mode & stat.S_IWGRP) and group == self.group
+
+
+def new_access(mode: int) -> Access:
+    """The access of a store that this process creates."""
+    return Access(os.geteuid(), _SYSTEMS_CHOICE, mode)
+
+
+def access_of(path: Path) -> Access:
+    """The access of the store at a path."""
+    status = path.stat()
+    return Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode) & _PERMISSIONS)
+
+
+FileId = tuple[int, int]
+"""Device and inode number: the identity of a file, independent of its name."""
+
+FORKED = (
+    "the store was open when this process was forked: start processes with spawn, or open it after the fork"
+)
+
+
+opening = threading.RLock()
+"""Held while a store is opened. Reentrant: the garbage collector may close another store in the same thread."""
+
+_open: Counter[FileId] = Counter()
+_before_fork: set[FileId] = set()
+
+
+def note_open(file: FileId) -> None:
+    """Record that a store is open."""
+    _open[file] += 1
+
+
+def note_closed(file: FileId) -> None:
+    """Record that a store is closed."""
+    with opening:
+        _open[file] -= 1
+
+
+def note_fork() -> None:
+    """In a forked child: record that it must not open the stores of its parent."""
+    global opening  # noqa: PLW0603 - a thread that does not exist in the child may have held it
+    opening = threading.RLock()
+    _before_fork.update(+_open)
+
 
 APPLICATION_ID = 0x6371_6B76  # "cqkv"
 FORMAT = 1
@@ -70,7 +163,7 @@ def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) 
     return connection
 
 
-def identify(path: Path) -> handles.FileId:
+def identify(path: Path) -> FileId:
     """The identity of a file."""
     status = path.stat()
     return status.st_dev, status.st_ino
@@ -231,7 +324,7 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def log_identity(log: Path) -> handles.FileId | None:
+def log_identity(log: Path) -> FileId | None:
     """The identity of the log at a path; None: it does not exist."""
     try:
         return identify(log)
@@ -253,11 +346,11 @@ def _is_log_valid(path: Path) -> bool:
         return False
 
 
-def _is_open_here(file: handles.FileId) -> bool:
+def _is_open_here(file: FileId) -> bool:
     """Whether this process has the file open as a store. Then the check must not open it: that would drop its locks."""
-    if handles.forbidden(file):
-        raise StoreError(handles.FORKED)
-    return handles.in_use(file)
+    if file in _before_fork:
+        raise StoreError(FORKED)
+    return _open[file] > 0
 
 
 def _check_directory(path: Path) -> None:
@@ -272,7 +365,7 @@ def _check_side_files(path: Path) -> None:
 
     SQLite would read its content as a part of the store.
     """
-    store = access.existing(path)
+    store = access_of(path)
     for ending in _SIDE_FILES:
         helper = path.with_name(path.name + ending)
         with contextlib.suppress(FileNotFoundError):

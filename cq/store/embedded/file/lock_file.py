@@ -2,7 +2,16 @@
 
 SQLite alone would wait for its lock by polling. The lock of the operating system wakes the next process at once, and is
 released when its process ends, even by a crash. To notify, every commit writes a byte into this file, which other
-processes watch with `inotify`. Before that, the commit writes its version (see `latest_version`).
+processes watch with `inotify`.
+
+Before its COMMIT, and with the lock held, a process announces the version of the commit in the file. If the commit
+changes the metadata version, the process first announces the version of that change. So a metadata version read from
+SQLite stays valid until a later change is announced, and the latest announced version is not before the version of any
+commit that has returned.
+
+The commit of an announced version may still be running, or never happen if its process dies. Other commits then get
+later versions, so a transaction may begin at the announced version: no commit lies between the last commit and it. If
+the lost commit announced a change of the metadata version, all processes query SQLite until the next commit.
 
 Commits write into this file, so an attacker must not be able to replace it: a link, a file of another user, and a file
 with other content are rejected before the first write.
@@ -13,20 +22,155 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import select
 import stat
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import apsw
 
+from cq import runtime
 from cq.errors import NotAStore, StoreError
-from cq.store.embedded.binding.descriptors import shortage
-from cq.store.embedded.file.access import Access
-from cq.store.embedded.file.file_lock import FileLock
+from cq.store.embedded.binding.error import shortage
+from cq.store.embedded.file.file import Access
+
+_LOCKS = Path("/proc/locks")
+_LINGER_SECONDS = 10.0
+
+
+class FileLock:
+    """An exclusive lock of an open file, for one caller at a time. It owns the descriptor.
+
+    `flock` wakes a waiting process as soon as the lock is free, but has no timeout. So if the lock is not free at once,
+    a helper thread calls `flock`, and the caller waits for the thread.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        # Reentrant: the garbage collector may close a store in a thread that holds it.
+        self._changed = threading.Condition(threading.RLock())
+        self._has_helper = False
+        # While the helper calls `flock`, no other thread may lock or unlock the file.
+        self._is_helper_locking = False
+        self._is_wanted = False  # a caller waits for the result of the helper
+        self._is_closed = False
+        self._error: OSError | None = None
+
+    def acquire(self, seconds: float) -> bool:
+        """Wait for the lock, for at most `seconds`; return whether it is held. Raises `OSError`."""
+        if not self._is_helper_locking and self._acquire_at_once():
+            return True
+        with self._changed:
+            if not self._is_helper_locking:
+                self._start_helper_call()
+            self._is_wanted = True
+            try:
+                is_answered = self._changed.wait_for(lambda: not self._is_helper_locking, seconds)
+            except BaseException:
+                if not self._is_helper_locking:
+                    self.release()
+                raise
+            finally:
+                self._is_wanted = False
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            return is_answered
+
+    def release(self) -> None:
+        """Unlock the file, if this process has locked it."""
+        if not self._is_helper_locking:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            # Else the helper closes it after its call: the system could give the number to another file.
+            if not self._is_helper_locking:
+                os.close(self.descriptor)
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Close the file in a forked child, which has no helper thread, and where the condition may stay locked."""
+        if not self._is_closed:
+            self._is_closed = True
+            os.close(self.descriptor)
+
+    def _acquire_at_once(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _start_helper_call(self) -> None:
+        self._is_helper_locking = True
+        if self._has_helper:
+            self._changed.notify_all()
+        else:
+            threading.Thread(target=self._run_helper, name="cq-lock", daemon=True).start()
+            self._has_helper = True
+
+    def _run_helper(self) -> None:
+        """Acquire the lock on request. A lock is released if its caller no longer waits."""
+        while self._is_needed():
+            error = None
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+            except OSError as caught:
+                error = caught
+            with self._changed:
+                if self._is_closed:
+                    os.close(self.descriptor)
+                elif self._is_wanted:
+                    self._error = error
+                elif error is None:
+                    fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+                self._is_helper_locking = False  # last: `acquire` reads it without holding the condition
+                self._changed.notify_all()
+
+    def _is_needed(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_helper_locking or self._is_closed, _LINGER_SECONDS)
+            self._has_helper = self._is_helper_locking
+            return self._has_helper
+
+    def holders(self) -> list[int]:
+        """The processes that hold the lock; empty if the system hides them, such as processes outside a container."""
+        try:
+            lines = [line.split() for line in _LOCKS.read_text().splitlines()]
+            status = os.fstat(self.descriptor)
+        except OSError:
+            return []
+        return sorted(_holders(status, str(os.getpid()), lines))
+
+
+def _holders(file: os.stat_result, pid: str, lines: Iterable[list[str]]) -> set[int]:
+    """The processes that hold a lock of the file, or a lock that process `pid` waits for.
+
+    A line is `4: FLOCK ADVISORY WRITE 17188 fe:00:2148371 0 EOF`. Below it, `4: -> FLOCK ...` is a waiting call.
+    Some file systems show another device than `stat`: there, only the waiting calls identify the file.
+    """
+    number = f":{file.st_ino}"
+    name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}{number}"
+    found, holder = set(), 0
+    for _, *fields in lines:
+        is_waiting = fields[0] == "->"
+        kind, _, _, owner, inode = fields[is_waiting:][:5]
+        if not is_waiting:
+            holder = int(owner)
+        if kind == "FLOCK" and (inode.endswith(number) and owner == pid if is_waiting else inode == name):
+            found.add(holder)
+    return found - {0, -1}
+
 
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
@@ -240,3 +384,42 @@ def _watch_file(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+_PLAUSIBLE = 3_600_000_000
+"""How far an announced version may be ahead of the clock and of known commits: one hour, if a clock was set back."""
+
+
+class LatestVersion:
+    """The latest version that one process knows. Thread-safe: it is one reference, and `known` detects an old value."""
+
+    def __init__(self, lock: LockFile) -> None:
+        self._lock = lock
+        self._cached: tuple[int, bytes | None] | None = None
+
+    def known(self) -> tuple[int, bytes | None] | None:
+        """A version at or after all returned commits, and its metadata version, if known."""
+        # Read first: a metadata change before this version is then announced as well.
+        announced = self._lock.announced()
+        if self._cached is None:
+            return None
+        version, metadata = self._cached
+        if self._lock.metadata_changed() > version or not _is_plausible(announced, version):
+            return None
+        return max(version, announced), metadata
+
+    def update(self, version: int, metadata: bytes | None) -> None:
+        """Store a version and its metadata version, as read from SQLite."""
+        self._cached = version, metadata
+
+    def next(self, last: int) -> int:
+        """The version of the next commit, about the time in microseconds. The caller holds the commit lock."""
+        # Later than an announced version, even if its commit failed: it may be the read version of a transaction.
+        version, announced = max(last + 1, runtime.time_ns() // 1000), self._lock.announced()
+        return max(version, announced + 1) if _is_plausible(announced, last) else version
+
+
+def _is_plausible(announced: int, known: int) -> bool:
+    """Whether a version can have been announced by a commit; another program may have written into the file."""
+    # Reading the clock is the most expensive step here, so it comes last.
+    return announced <= known + _PLAUSIBLE or announced <= runtime.time_ns() // 1000 + _PLAUSIBLE

@@ -32,7 +32,7 @@ from cq.store.embedded.binding.error import (
 )
 from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.binding.keys import METADATA_VERSION, Row, after
-from cq.store.embedded.snapshots.latest_version import LatestVersion
+from cq.store.embedded.file.lock_file import LatestVersion
 
 LIFETIME_SECONDS = 5.0
 _LIFETIME_WITH_LONG_LOG = 1.0
