@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from typing import Any, Final
+
+import typer
 
 from cq.cli.bench.machine import machine_facts
 from cq.cli.bench.measures.callers import awaiting, emitting, measure_callers
@@ -15,13 +18,14 @@ from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.figures import Result
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
-from cq.cli.bench.measures.measured_system import Notify, Plan, measure
+from cq.cli.bench.measures.measured_system import Notify, measure
+from cq.cli.bench.options import GROWING, BenchOptions
 from cq.cli.bench.report import OWN, Report, compare
-from cq.cli.bench.systems.backends import QUEUE_PREFIX, RIVALS, Backends
+from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.servers import require
 from cq.cli.bench.systems.system import CannotMeasure, System, Unavailable
-from cq.cli.bench.systems.workload import BenchWorkload
+from cq.cli.bench.systems.workload import KINDS, BenchWorkload, Plan
 from cq.config.rollup import RollUp, RollUpLevel
 
 Make = Callable[[], System]
@@ -29,65 +33,37 @@ _KEPT: Final = 3_600
 """Seconds for which each period of a measured roll-up must be kept, at least."""
 
 
-@dataclass(frozen=True, slots=True)
 class BenchRun:
-    """A run of all requested parts: the options of the command; empty lists skip a part.
+    """A run of all requested parts; empty lists skip a part.
 
     In turn the queue is measured with and without a cloud and an export, then with a roll-up only, and then with
     distinct visitors only. Live it is measured only with cloud, export and roll-up together. Growing, it has no cloud
-    and no export. Raises `CannotMeasure` for invalid values, `InvalidConfiguration` for an invalid roll-up.
+    and no export. Raises `CannotMeasure` for invalid values, `InvalidConfiguration` for an invalid roll-up, and
+    `typer.BadParameter`.
 
     Args:
+        options: of the command.
         backends: the stores and servers to measure on.
         notify: called with a short description of each step.
-        plans: one or more, which differ in their workers. Adding and draining in turn and live are measured with each
-            plan; everything else, such as systems to compare with, with the first one.
-        sizes: transaction sizes, in updates, for adding and draining in turn.
-        against: systems to compare with in that part; None: all available systems.
-        live: transaction sizes for adding and combining at the same time.
-        rollup: a roll-up as for `cq.configure`; None: no roll-up.
-        distinct: whether to measure a queue of distinct visitors.
-        tasks: number of tasks of asyncio that add in one process; 0 skips this part.
     """
 
-    backends: Backends
-    notify: Notify
-    workload: BenchWorkload
-    plans: Sequence[Plan]
-    buckets: int | None
-    sizes: Sequence[int]
-    against: Sequence[str] | None
-    live: Sequence[int]
-    rate: float | None
-    grow: Sequence[str]
-    grow_to: int
-    emitters: bool
-    tasks: int
-    cloud: bool
-    export: str | None
-    rollup: str | None
-    distinct: bool
-
-    def __post_init__(self) -> None:
-        kept = [each.retention or _KEPT for each in self._levels]
-        if self.rollup is not None and min(kept, default=0) < _KEPT:
-            raise CannotMeasure(
-                "expected a roll-up that keeps each period for at least 1h, as nothing may expire while it is "
-                f"measured, got: {self.rollup!r}"
-            )
-        for name in self.against or ():
-            if name not in self._suitable:
-                needs = RIVALS[name].needs
-                raise CannotMeasure(f"{name} is compared with a queue that needs --{needs}: give it, too")
-
-    @property
-    def _levels(self) -> Sequence[RollUpLevel]:
-        return RollUp.parse(self.rollup or "none").levels
-
-    @property
-    def _suitable(self) -> list[str]:
-        """The systems whose results a measured queue has."""
-        return [name for name, each in RIVALS.items() if not each.needs or getattr(self, each.needs)]
+    def __init__(self, options: BenchOptions, backends: Backends, notify: Notify) -> None:
+        # All options are parsed before the first measurement.
+        self._options, self._backends, self._notify = options, backends, notify
+        kind = _one_of("--value", KINDS, options.value)
+        self._workload = BenchWorkload(keys=options.keys, skew=options.skew, kind=kind)
+        seconds = options.seconds
+        # Adding and draining in turn and live are measured with each plan; everything else with the first one.
+        self._plans = [
+            Plan(options.adders, options.threads, workers, seconds, seconds / 2, options.repetitions)
+            for workers in _numbers("--workers", options.workers.split(","))
+        ]
+        self._sizes = _numbers("--per-transaction", _words(options.per_transaction))
+        self._live_sizes = _numbers("--live", _words(options.live))
+        self._growing = [_one_of("--grow", GROWING, each) for each in _words(options.grow)]
+        self._export = options.export and _one_of("--export", REPORTING, options.export)
+        self._levels = _levels(options.rollup)
+        self._rivals = self._requested()
 
     def run(self) -> Report:
         """Run all parts.
@@ -99,9 +75,9 @@ class BenchRun:
         """
         left_out: dict[str, str] = {}
         # Before any measurement, so that a missing system is reported after seconds, not minutes.
-        rivals = self._rivals(left_out)
-        first = self.plans[0]
-        callers = partial(measure_callers, self._queue, self.workload, first, self.notify)
+        rivals = self._available(left_out)
+        first, options = self._plans[0], self._options
+        callers = partial(measure_callers, self._queue, self._workload, first, self._notify)
         report: Report = {
             "machine": machine_facts(),
             "settings": self._settings(),
@@ -109,55 +85,55 @@ class BenchRun:
             "live": list(self._live()),
             "exports": list(self._exports()),
             "growth": list(self._growth(rivals)),
-            "emitters": callers(emitting() if self.emitters else []),
-            "tasks": callers(awaiting(first.threads, self.tasks) if self.tasks else []),
+            "emitters": callers(emitting() if options.emitters else []),
+            "tasks": callers(awaiting(first.threads, options.tasks) if options.tasks else []),
             "left_out": left_out,
         }
-        report["machine"]["versions"] |= self.backends.versions
+        report["machine"]["versions"] |= self._backends.versions
         compare(report)
         return report
 
     def _settings(self) -> dict[str, object]:
         """The settings that the report shows with the figures."""
-        workload = asdict(self.workload)
+        workload = asdict(self._workload)
         del workload["per_transaction"]
         names = ("buckets", "cloud", "export", "rollup", "distinct")
         return {
             **workload,
-            **asdict(self.plans[0]),
-            "workers": [plan.workers for plan in self.plans],
-            **{name: getattr(self, name) for name in names},
+            **asdict(self._plans[0]),
+            "workers": [plan.workers for plan in self._plans],
+            **{name: getattr(self._options, name) for name in names},
         }
 
     def _in_turn(self, rivals: Iterable[Make]) -> Iterator[Result]:
-        queues = self._queues(observed=True)
-        measured = [*product(self.plans, queues), *product(self.plans[:1], rivals)]
-        for size, (plan, make) in product(self.sizes, measured):
-            yield measure(make(), replace(self.workload, per_transaction=size), plan, self.notify)
+        queues = self._queues({"cloud": self._options.cloud, "export": self._export})
+        measured = [*product(self._plans, queues), *product(self._plans[:1], rivals)]
+        for size, (plan, make) in product(self._sizes, measured):
+            yield measure(make(), replace(self._workload, per_transaction=size), plan, self._notify)
 
     def _live(self) -> Iterator[Result]:
-        for size, plan in product(self.live, self.plans):
-            queue = self._queue(cloud=self.cloud, export=self.export, rollup=self.rollup)
-            workload = replace(self.workload, per_transaction=size)
-            yield from measure_live(queue, workload, plan, self.rate, self.notify)
+        options = self._options
+        for size, plan in product(self._live_sizes, self._plans):
+            queue = self._queue(cloud=options.cloud, export=self._export, rollup=options.rollup)
+            workload = replace(self._workload, per_transaction=size)
+            yield from measure_live(queue, workload, plan, options.rate, self._notify)
 
     def _exports(self) -> Iterator[Result]:
-        if self.export == "postgresql":
-            queue, conninfo = self._queue(export=self.export), self.backends.postgres
-            yield measure_export(queue, conninfo, self.workload, self.plans[0], self.notify)
+        if self._export == "postgresql":
+            queue, conninfo = self._queue(export=self._export), self._backends.postgres
+            yield measure_export(queue, conninfo, self._workload, self._plans[0], self._notify)
 
     def _growth(self, rivals: Mapping[str, Make]) -> Iterator[Result]:
-        growing = [make for name, make in rivals.items() if RIVALS[name].needs]
-        for what, make in product(self.grow, [*self._queues(observed=False), *growing]):
-            system, plan = make(), self.plans[0]
-            yield from measure_growth(system, what, self.workload, plan, self.grow_to, self.notify)
+        makes = [*self._queues(), *(make for name, make in rivals.items() if RIVALS[name].needs)]
+        for what, make in product(self._growing, makes):
+            most, plan = self._options.grow_to, self._plans[0]
+            yield from measure_growth(make(), what, self._workload, plan, most, self._notify)
 
-    def _queues(self, *, observed: bool) -> list[Make]:
-        """The queue alone, with the requested observers, with the roll-up, and with sketches."""
-        options: list[dict[str, Any]] = [{"rollup": self.rollup}, {"distinct": self.distinct}]
-        if observed:
-            options.insert(0, {"cloud": self.cloud, "export": self.export})
-        return [self._queue, *(partial(self._queue, **each) for each in options if any(each.values()))]
+    def _queues(self, *observed: dict[str, Any]) -> list[Make]:
+        """The queue alone, with these observers, with the roll-up, and with sketches."""
+        options = self._options
+        requested = [*observed, {"rollup": options.rollup}, {"distinct": options.distinct}]
+        return [self._queue, *(partial(self._queue, **each) for each in requested if any(each.values()))]
 
     def _queue(
         self,
@@ -173,35 +149,78 @@ class BenchRun:
         parts = {"cloud": cloud, "export": export, "rollup": rollup, "distinct": distinct}
         return QueueSystem(
             "+".join([OWN, *(name for name, given in parts.items() if given)]),
-            *self.backends.store(),
+            *self._backends.store(),
             f"{QUEUE_PREFIX}{secrets.token_hex(4)}",
-            self.workload.kind,
-            self.buckets,
+            self._workload.kind,
+            self._options.buckets,
             cloud,
-            export and self.backends.reporting(export),
+            export and self._backends.reporting(export),
             rollup,
             distinct,
         )
 
-    def _rivals(self, left_out: dict[str, str]) -> dict[str, Make]:
-        """The available systems to compare with.
+    def _requested(self) -> list[str]:
+        """The systems to compare with: those of the request, by default all whose results a measured queue has."""
+        options = self._options
+        suitable = [name for name, each in RIVALS.items() if not each.needs or getattr(options, each.needs)]
+        if options.against is None:
+            return suitable
+        names = [_one_of("--against", RIVALS, each) for each in _words(options.against)]
+        for name in names:
+            if name not in suitable:
+                needs = RIVALS[name].needs
+                raise CannotMeasure(f"{name} is compared with a queue that needs --{needs}: give it, too")
+        return names
+
+    def _available(self, left_out: dict[str, str]) -> dict[str, Make]:
+        """The systems to compare with that are available.
 
         A missing system is noted in `left_out`; it is an error if the request names it.
         """
-        names = self._suitable if self.against is None else self.against
         periods = [level.period for level in self._levels]
         rivals: dict[str, Make] = {}
-        for name in names:
+        for name in self._rivals:
             # A growing queue is compared only with the systems for a roll-up and for sketches.
-            if self.sizes or (self.grow and RIVALS[name].needs):
-                self.notify(f"looking for {name}")
-                make = partial(self.backends.rival, name, self.workload.kind, periods)
+            if self._sizes or (self._growing and RIVALS[name].needs):
+                self._notify(f"looking for {name}")
+                make = partial(self._backends.rival, name, self._workload.kind, periods)
                 try:
                     make()
                 except Unavailable as error:
-                    if self.against is not None:
+                    if self._options.against is not None:
                         raise
                     left_out[name] = str(error)
                 else:
                     rivals[name] = make
         return rivals
+
+
+def _levels(rollup: str | None) -> Sequence[RollUpLevel]:
+    """The levels of the measured roll-up."""
+    levels = RollUp.parse(rollup or "none").levels
+    if rollup is not None and min((each.retention or _KEPT for each in levels), default=0) < _KEPT:
+        raise CannotMeasure(
+            "expected a roll-up that keeps each period for at least 1h, as nothing may expire while it is "
+            f"measured, got: {rollup!r}"
+        )
+    return levels
+
+
+def _words(text: str) -> list[str]:
+    return [] if text == "none" else text.split(",")
+
+
+def _numbers(option: str, words: list[str]) -> list[int]:
+    with suppress(ValueError):
+        numbers = [int(each) for each in words]
+        if min(numbers, default=1) >= 1:
+            return numbers
+    expected = f"expected numbers of at least 1, such as 1,5,100, got: {','.join(words)!r}"
+    raise typer.BadParameter(expected, param_hint=option)
+
+
+def _one_of(option: str, choices: Iterable[str], given: str) -> str:
+    if given not in choices:
+        expected = f"expected one of {', '.join(choices)}, got: {given!r}"
+        raise typer.BadParameter(expected, param_hint=option)
+    return given

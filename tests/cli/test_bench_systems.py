@@ -18,12 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.crew import AdderRole, BenchCrew
 from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.figures import harmonic, medians, quantile
 from cq.cli.bench.measures.growth import sizes
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Plan
-from cq.cli.bench.measures.roles import AdderRole
+from cq.cli.bench.measures.measured_system import MeasuredSystem
 from cq.cli.bench.report import Report, chart, compare, tables
 from cq.cli.bench.systems import postgres, servers
 from cq.cli.bench.systems.backends import Backends
@@ -31,7 +30,7 @@ from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.redis import RedisHash
 from cq.cli.bench.systems.stored import StoredCounts, close_opened
 from cq.cli.bench.systems.system import Add, CannotMeasure, System, WrongSum
-from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, BenchWorkload, word
+from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, BenchWorkload, Plan, word
 from cq.cli.shared.crew import ProcessFailed
 
 rates = st.floats(min_value=1e-3, max_value=1e9)

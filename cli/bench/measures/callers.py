@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 
 import cq
 from cq import runtime
+from cq.cli.bench.measures.crew import AdderRole, AddResult
 from cq.cli.bench.measures.figures import Result
-from cq.cli.bench.measures.measured_system import Notify, Plan, measure
-from cq.cli.bench.measures.roles import AdderRole, AddResult
+from cq.cli.bench.measures.measured_system import Notify, measure
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import CannotMeasure
-from cq.cli.bench.systems.workload import BenchWorkload
+from cq.cli.bench.systems.workload import BenchWorkload, Plan
 from cq.intake.emitter import Emitter
 
 MANY: Final = 32

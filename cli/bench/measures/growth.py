@@ -8,12 +8,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.crew import BenchCrew, fill
 from cq.cli.bench.measures.figures import Result, medians
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Plan, measuring
-from cq.cli.bench.measures.roles import fill
+from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, measuring
 from cq.cli.bench.systems.system import System
-from cq.cli.bench.systems.workload import POOL_UPDATES, BenchWorkload
+from cq.cli.bench.systems.workload import POOL_UPDATES, BenchWorkload, Plan
 
 LEAST: Final = 10_000
 UPDATES: Final = 200_000

@@ -18,10 +18,10 @@ import cq
 from cq import runtime
 from cq.cli.bench.measures.crew import BenchCrew, TimedWork
 from cq.cli.bench.measures.figures import Result, medians, quantile
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Plan, measuring
+from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, measuring
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import CannotMeasure
-from cq.cli.bench.systems.workload import KINDS, BenchWorkload
+from cq.cli.bench.systems.workload import KINDS, BenchWorkload, Plan
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.store.transact import transact

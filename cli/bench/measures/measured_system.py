@@ -4,42 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from cq.cli.bench.measures.crew import BenchCrew
+from cq.cli.bench.measures.crew import AdderRole, AddResult, BenchCrew, drain
 from cq.cli.bench.measures.figures import Result, harmonic, medians
-from cq.cli.bench.measures.roles import AdderRole, AddResult, drain
 from cq.cli.bench.systems.system import System, WrongSum
-from cq.cli.bench.systems.workload import BenchWorkload
+from cq.cli.bench.systems.workload import BenchWorkload, Plan
 from cq.cli.shared.output import quantity
 
 S = TypeVar("S", bound=System)
 Notify = Callable[[str], object]
 """Called with a short description of each step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The plan of a measurement.
-
-    Args:
-        adders: number of processes that add.
-        threads: threads of each adder, each with one transaction at a time.
-        workers: number of processes that combine.
-        seconds: duration of adding in each repetition; the added updates are then drained.
-        warm_up: seconds of an unmeasured repetition before the others: it creates the keys and runs all code once.
-        repetitions: number of measured repetitions.
-    """
-
-    adders: int
-    threads: int
-    workers: int
-    seconds: float
-    warm_up: float
-    repetitions: int
 
 
 class MeasuredSystem(Generic[S]):

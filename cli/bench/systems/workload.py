@@ -70,6 +70,27 @@ class BenchWorkload:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of a measurement.
+
+    Args:
+        adders: number of processes that add.
+        threads: threads of each adder, each with one transaction at a time.
+        workers: number of processes that combine.
+        seconds: duration of adding in each repetition; the added updates are then drained.
+        warm_up: seconds of an unmeasured repetition before the others: it creates the keys and runs all code once.
+        repetitions: number of measured repetitions.
+    """
+
+    adders: int
+    threads: int
+    workers: int
+    seconds: float
+    warm_up: float
+    repetitions: int
+
+
 def word(rank: int) -> str:
     """The key of a rank: a hash, as frequent words of a text are not neighbours in the order of keys."""
     return f"{(rank * 2_654_435_761) & 0xFFFFFFFF:08x}"
