@@ -41,24 +41,11 @@ class Lane(NamedTuple):
     leaves_room: bool = False
 
 
-class _Room(NamedTuple):
-    """How many further steps of a queue may run now, and how many of them may wait for other systems.
-
-    `of_kind` is how many steps may run at once of a kind that leaves room for others.
-    """
-
-    any: int
-    outside: int
-    of_kind: int
-
-
 @dataclass(slots=True)
 class _KindTasks(Generic[T]):
-    """A queue's tasks of one kind; at most `width` of them run at once (None: no limit)."""
+    """A queue's tasks of one kind; `lane` is that of the latest."""
 
-    width: int | None = None
-    is_outside: bool = False
-    leaves_room: bool = False
+    lane: Lane
     waiting: list[tuple[float, int, T]] = field(default_factory=list)
     running: int = 0
 
@@ -78,7 +65,7 @@ class _QueueTasks(Generic[T]):
 
     @property
     def outside(self) -> int:
-        return sum(kind.running for kind in self.kinds.values() if kind.is_outside)
+        return sum(kind.running for kind in self.kinds.values() if kind.lane.is_outside)
 
     @property
     def is_idle(self) -> bool:
@@ -88,20 +75,6 @@ class _QueueTasks(Generic[T]):
     def claim(self) -> float:
         """Weighted time used so far, running steps included by their typical cost; the lowest claim runs next."""
         return self.spent + self.running * self.typical / self.weight
-
-    def next(self, room: _Room) -> _KindTasks[T] | None:
-        """The kind with the longest waiting task that may run."""
-        if room.any <= 0:
-            return None
-        ready = [
-            kind
-            for kind in self.kinds.values()
-            if kind.waiting
-            and (kind.width is None or kind.running < kind.width)
-            and (room.outside > 0 or not kind.is_outside)
-            and (kind.running < room.of_kind or not kind.leaves_room)
-        ]
-        return min(ready, key=lambda kind: kind.waiting[0][:2], default=None)
 
 
 class FairQueue(Generic[T]):
@@ -133,36 +106,44 @@ class FairQueue(Generic[T]):
             # Unused time is not saved up: otherwise a queue would block all others after an idle period.
             queue.spent = max(queue.spent, self._clock)
         queue.weight = lane.weight
-        of_kind = queue.kinds.setdefault(lane.kind, _KindTasks())
-        of_kind.width, of_kind.is_outside, of_kind.leaves_room = lane.width, lane.is_outside, lane.leaves_room
-        heappush(of_kind.waiting, (since, next(self._numbers), task))
+        kind = queue.kinds.setdefault(lane.kind, _KindTasks(lane))
+        kind.lane = lane
+        heappush(kind.waiting, (since, next(self._numbers), task))
 
     def take(self) -> tuple[str, T] | None:
         """The next task and its queue, None if no task may run now; report its end by `done`."""
-        ready = ((name, lane.next(self._room(lane))) for name, lane in self._lanes.items())
-        name, kind = min(
-            ((name, kind) for name, kind in ready if kind is not None),
-            key=lambda found: self._lanes[found[0]].claim,
-            default=("", None),
-        )
-        if kind is None:
+        ready = {name: kind for name, queue in self._lanes.items() if (kind := self._next(queue))}
+        if not ready:
             return None
+        name = min(ready, key=lambda name: self._lanes[name].claim)
+        kind = ready[name]
         self._clock = max(self._clock, self._lanes[name].spent)
         kind.running += 1
-        self._outside += kind.is_outside
+        self._outside += kind.lane.is_outside
         return name, heappop(kind.waiting)[2]
 
-    def _room(self, lane: _QueueTasks[T]) -> _Room:
+    def _next(self, queue: _QueueTasks[T]) -> _KindTasks[T] | None:
+        """The kind of a queue with the longest waiting task that may run."""
+        if queue.running >= self._most:
+            return None
         own = max(1, self.most_outside - 1)
-        outside = min(own - lane.outside, self.most_outside - self._outside)
-        return _Room(self._most - lane.running, outside, max(1, own - 1))
+        may_wait_outside = queue.outside < own and self._outside < self.most_outside
+        ready = [
+            kind
+            for kind in queue.kinds.values()
+            if kind.waiting
+            and (kind.lane.width is None or kind.running < kind.lane.width)
+            and (may_wait_outside or not kind.lane.is_outside)
+            and (kind.running < max(1, own - 1) or not kind.lane.leaves_room)
+        ]
+        return min(ready, key=lambda kind: kind.waiting[0][:2], default=None)
 
     def done(self, lane: Lane, seconds: float) -> None:
         """Report that a task of this lane has run, at a cost of `seconds`."""
         queue = self._lanes[lane.queue]
         kind = queue.kinds[lane.kind]
         kind.running -= 1
-        self._outside -= kind.is_outside
+        self._outside -= kind.lane.is_outside
         queue.spent += seconds / queue.weight
         queue.typical = 0.8 * queue.typical + 0.2 * seconds
         if queue.is_idle and queue.spent <= self._clock:
