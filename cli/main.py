@@ -49,6 +49,7 @@ _TEXT: Final = """A transactional combine queue: count and combine under content
 Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, 4 differences found
 by a check, 5 work left by `cq worker --drain`, 130 ^C.
 """
+_WIDEST_TEXT: Final = 100  # longer lines of text are harder to read
 _MODULES: Final = {command: module for module, commands in COMMANDS.items() for command in commands}
 
 
@@ -75,7 +76,8 @@ def command_line(modules: Iterable[str] = COMMANDS) -> typer.Typer:
         help=_TEXT,
         epilog="cq demo words docs\ncq configure words --combiner sum\ncq add words hello=1\ncq worker",
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # errors are plain lines; the help has its own boxes and colours
+        rich_markup_mode=None,  # errors are plain lines; the help has its own colours
+        context_settings={"max_content_width": _WIDEST_TEXT},
     )
     app.callback()(_options)
     loaded: dict[str, Any] = {name: import_module(f"cq.cli.{name}") for name in modules}

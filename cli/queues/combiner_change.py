@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from cq.admin.configure import RequestedSettings, change, requested
 from cq.admin.conversion import is_raised
 from cq.admin.rebucket import finish_rebucket
 from cq.admin.repeated_reports import count_values
-from cq.cli.shared.output import note, quantity
+from cq.cli.queues.waiting import AwaitedWork, wait_for_workers
+from cq.cli.shared.output import quantity
 from cq.config.queue import Named, QueueConfig
 from cq.keys import QueueKeys
 from cq.store.api import Transaction
 from cq.store.sizes import count_rows
 from cq.store.transact import transact
-
-_POLL_SECONDS: Final = 0.2
-_SAY_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +67,13 @@ def make_change(db: Any, found: CombinerChange, wanted: RequestedSettings) -> No
     """Begin the change of the combiner, unless it is begun, and wait until the former version has done its part."""
     if not found.is_begun:
         change(db, found.queue, requested(combiner=wanted.combiner, creates=False))
-    said, begun = 0.0, time.monotonic()
-    while left := _left(db, found.queue):
-        now = time.monotonic()
-        if now - begun > _SAY_SECONDS and now - said > _SAY_SECONDS:
-            said = now
-            note(
-                f"waiting for workers with {found.before}: {left}. After ^C, run this command again to continue"
-            )
-        time.sleep(_POLL_SECONDS)
+    awaited = AwaitedWork(
+        found.queue,
+        f"with {found.before} combine the former updates of",
+        lambda status: _left(db, found.queue),
+        "run this command again to continue",
+    )
+    wait_for_workers(db, awaited, lambda: not _left(db, found.queue))
 
 
 def _left(db: Any, queue: str) -> str:

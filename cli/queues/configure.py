@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -33,17 +32,186 @@ from cq.store.transact import transact
 commands = CommandSet()
 
 
-class _Wanted(NamedTuple):
-    """An observer that options add, with its setting, or remove."""
+class _ShortForm(NamedTuple):
+    """An option that adds an observer; --no-... removes it.
+
+    `name` is that of the observer, and `settings` are {parameter of `make`: further option}.
+    """
 
     name: str
-    given: Any
-    is_removed: bool
-    make: Callable[[Any], ObserverSpec]
+    make: Callable[..., ObserverSpec]
+    settings: Mapping[str, str] = {}
 
 
-_EXPORT, _FORWARD = f"{OBSERVER}export", f"{OBSERVER}forward"
-_WEBHOOK, _KAFKA = f"{OBSERVER}webhook", f"{OBSERVER}kafka"
+_SHORT_FORMS: Final = {
+    "top": _ShortForm("top", top_spec),
+    "feed": _ShortForm("feed", feed_spec),
+    "export": _ShortForm(f"{OBSERVER}export", links.table, {"url_env": "reporting_url_env"}),
+    "forward": _ShortForm(f"{OBSERVER}forward", links.queue, {"url_env": "forward_url_env"}),
+    "webhook": _ShortForm(f"{OBSERVER}webhook", links.webhook, {"secret_env": "webhook_secret_env"}),
+    "kafka": _ShortForm(f"{OBSERVER}kafka", links.kafka, {"url_env": "kafka_env"}),
+}
+
+
+@dataclass(frozen=True)
+class ConfigureOptions(AppOptions):
+    """The options of `cq configure`: what a queue is, who receives its changes, and what of its past is kept."""
+
+    key: Annotated[
+        str | None,
+        option("TYPE", "Type of the keys: str (default), int, bytes, or a tuple such as '(str, int)'."),
+    ] = None
+    value: Annotated[
+        str | None,
+        option(
+            "TYPE",
+            "Type of the values: int (default), float, decimal, str, bytes, bool, list, dict, set, "
+            "datetime or any.",
+        ),
+    ] = None
+    combiner: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Combiner: sum (default), minimum, maximum, last, first, union, counter, a sketch (distinct, theta, "
+            "quantiles, frequent, or of another size, such as 'distinct(lg_k=14)'), or one of --app.",
+            autocompletion=completion.combiners,
+        ),
+    ] = None
+    buckets: Annotated[
+        int | None,
+        option("NUMBER", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."),
+    ] = None
+    priority: Annotated[
+        int | None,
+        option(
+            "NUMBER",
+            "Share of the workers' time relative to other queues, 1 to 100 (default 10). Levels get the same.",
+        ),
+    ] = None
+    audit: Annotated[
+        bool | None,
+        flag(
+            "--audit/--no-audit",
+            "Keep sums for a check that no update is lost or repeated. Only for sums of int.",
+        ),
+    ] = None
+    top: Annotated[
+        int | None, option("[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100).")
+    ] = None
+    no_top: Annotated[bool, flag("--no-top", "Remove the top and the cloud.")] = False
+    link: Annotated[
+        list[str] | None,
+        option(
+            "NAME=KIND:TARGET",
+            "Send all changes to another system by a link of this name: report=sql:TABLE, hook=webhook:URL_ENV, "
+            "topic=kafka:TOPIC, there=queue:QUEUE or own=app:TARGET of --app; with settings after commas, such as "
+            "url_env=NAME. Repeat it for several links.",
+        ),
+    ] = None
+    no_link: Annotated[
+        list[str] | None, option("NAME", "Remove the link of this name; what its target has stays.")
+    ] = None
+    export: Annotated[
+        str | None,
+        option("TABLE", "Link it to this table of a SQL database: short for --link export=sql:TABLE."),
+    ] = None
+    reporting_url_env: Annotated[
+        str, option("NAME", "Environment variable with the URL of that database.")
+    ] = links.TABLE_ENV
+    no_export: Annotated[bool, flag("--no-export", "Stop exporting; the table stays.")] = False
+    feed: Annotated[
+        str | None,
+        option(
+            "FEED",
+            "Append all changes to this feed; the receiver is the name of the queue.",
+            autocompletion=completion.feeds,
+        ),
+    ] = None
+    no_feed: Annotated[bool, flag("--no-feed", "Stop appending changes to a feed.")] = False
+    forward: Annotated[
+        str | None, option("QUEUE", "Forward all changes into this queue of another store.")
+    ] = None
+    forward_url_env: Annotated[str, option("NAME", "Environment variable with the URL of that store.")] = (
+        links.QUEUE_ENV
+    )
+    no_forward: Annotated[bool, flag("--no-forward", "Stop forwarding; the receiving queue stays.")] = False
+    webhook: Annotated[
+        str | None,
+        option("NAME", "Send all changes to the URL in this environment variable, signed and in order."),
+    ] = None
+    webhook_secret_env: Annotated[
+        str, option("NAME", "Environment variable with the secret that signs them, or, with _FILE, its path.")
+    ] = links.SECRET_ENV
+    no_webhook: Annotated[bool, flag("--no-webhook", "Stop sending changes to a URL.")] = False
+    kafka: Annotated[
+        str | None, option("TOPIC", "Append all changes to this topic of Kafka, in order for each key.")
+    ] = None
+    kafka_env: Annotated[
+        str,
+        option(
+            "NAME", "Environment variable with the brokers' addresses, or, with _CONFIG, a file of settings."
+        ),
+    ] = links.KAFKA_ENV
+    no_kafka: Annotated[bool, flag("--no-kafka", "Stop appending to a topic of Kafka.")] = False
+    rebuild: Annotated[
+        str | None,
+        option(
+            "OBSERVER",
+            "Report all values to this observer again: top, a link, or an observer of --app.",
+            autocompletion=completion.observers,
+        ),
+    ] = None
+    window: Annotated[
+        str | None,
+        option(
+            "WIDTH/SLICE",
+            "Keep values of the last WIDTH seconds, too, which move by SLICE seconds: 600/10. "
+            "`cq get QUEUE.window KEY` reads them. none: delete them; the queue stays.",
+        ),
+    ] = None
+    expire: Annotated[
+        float | None,
+        duration_option("Delete keys without an update for this time: 90s, 12h, 30d. At most a 60th later."),
+    ] = None
+    no_expire: Annotated[bool, flag("--no-expire", "Keep keys without updates.")] = False
+    rollup: Annotated[
+        str | None,
+        option(
+            "PERIOD:RETENTION,...",
+            "Keep values by these periods, too, each for this time: 1m:2d,1h:60d,1d:forever. "
+            "`cq series` reads them. none: as --no-rollup.",
+        ),
+    ] = None
+    no_rollup: Annotated[bool, flag("--no-rollup", "Delete the values by periods; the queue stays.")] = False
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of a queue that the options give, by the names of `cq.configure`."""
+        names = ("key", "value", "combiner", "buckets", "audit", "window")
+        found = {name: getattr(self, name) for name in names}
+        found["expire"] = _either("expire", self.expire, self.no_expire, removal=False)
+        found["rollup"] = _either("rollup", self.rollup, self.no_rollup, removal="none")
+        return {name: setting for name, setting in found.items() if setting is not None}
+
+    def removed(self) -> list[str]:
+        """The names of the observers and links to remove."""
+        short = [each.name for name, each in _SHORT_FORMS.items() if getattr(self, f"no_{name}")]
+        return [*short, *(f"{OBSERVER}{name}" for name in self.no_link or ())]
+
+    def put(self) -> list[ObserverSpec]:
+        """The observers and links to add or to change; raises `typer.BadParameter` for one that is also removed."""
+        found = []
+        for name, short in _SHORT_FORMS.items():
+            given = _either(name, getattr(self, name), getattr(self, f"no_{name}"))
+            if given is not None:
+                settings = {what: getattr(self, env) for what, env in short.settings.items()}
+                found.append(short.make(given, **settings))
+        linked = list(map(links.parse_link, self.link or ()))
+        for both in {each.name for each in linked}.intersection(self.removed()):
+            raise typer.BadParameter(
+                f"give either --link {links.link_name(both)}=... or --no-link {links.link_name(both)}"
+            )
+        return [*found, *linked]
 
 
 class _ConfigureCommand(HelpCommand):
@@ -69,138 +237,7 @@ class _ConfigureCommand(HelpCommand):
         "cq configure hits.window --top",
     ],
 )
-def configure(
-    options: AppOptions,
-    queue: Queue,
-    key: Annotated[
-        str | None,
-        option("TYPE", "Type of the keys: str (default), int, bytes, or a tuple such as '(str, int)'."),
-    ] = None,
-    value: Annotated[
-        str | None,
-        option(
-            "TYPE",
-            "Type of the values: int (default), float, decimal, str, bytes, bool, list, dict, set, "
-            "datetime or any.",
-        ),
-    ] = None,
-    combiner: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Combiner: sum (default), minimum, maximum, last, first, union, counter, a sketch (distinct, theta, "
-            "quantiles, frequent, or of another size, such as 'distinct(lg_k=14)'), or one of --app.",
-            autocompletion=completion.combiners,
-        ),
-    ] = None,
-    buckets: Annotated[
-        int | None,
-        option("NUMBER", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."),
-    ] = None,
-    top: Annotated[
-        int | None, option("[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100).")
-    ] = None,
-    no_top: Annotated[bool, flag("--no-top", "Remove the top and the cloud.")] = False,
-    link: Annotated[
-        list[str] | None,
-        option(
-            "NAME=KIND:TARGET",
-            "Send all changes to another system by a link of this name: report=sql:TABLE, hook=webhook:URL_ENV, "
-            "topic=kafka:TOPIC, there=queue:QUEUE or own=app:TARGET of --app; with settings after commas, such as "
-            "url_env=NAME. Repeat it for several links.",
-        ),
-    ] = None,
-    no_link: Annotated[
-        list[str] | None, option("NAME", "Remove the link of this name; what its target has stays.")
-    ] = None,
-    export: Annotated[
-        str | None,
-        option("TABLE", "Link it to this table of a SQL database: short for --link export=sql:TABLE."),
-    ] = None,
-    reporting_url_env: Annotated[
-        str, option("NAME", "Environment variable with the URL of that database.")
-    ] = links.TABLE_ENV,
-    priority: Annotated[
-        int | None,
-        option(
-            "NUMBER",
-            "Share of the workers' time relative to other queues, 1 to 100 (default 10). Levels get the same.",
-        ),
-    ] = None,
-    no_export: Annotated[bool, flag("--no-export", "Stop exporting; the table stays.")] = False,
-    feed: Annotated[
-        str | None,
-        option(
-            "FEED",
-            "Append all changes to this feed; the receiver is the name of the queue.",
-            autocompletion=completion.feeds,
-        ),
-    ] = None,
-    no_feed: Annotated[bool, flag("--no-feed", "Stop appending changes to a feed.")] = False,
-    forward: Annotated[
-        str | None, option("QUEUE", "Forward all changes into this queue of another store.")
-    ] = None,
-    forward_url_env: Annotated[
-        str, option("NAME", "Environment variable with the URL of that store.")
-    ] = links.QUEUE_ENV,
-    no_forward: Annotated[bool, flag("--no-forward", "Stop forwarding; the receiving queue stays.")] = False,
-    webhook: Annotated[
-        str | None,
-        option("NAME", "Send all changes to the URL in this environment variable, signed and in order."),
-    ] = None,
-    webhook_secret_env: Annotated[
-        str, option("NAME", "Environment variable with the secret that signs them, or, with _FILE, its path.")
-    ] = links.SECRET_ENV,
-    no_webhook: Annotated[bool, flag("--no-webhook", "Stop sending changes to a URL.")] = False,
-    kafka: Annotated[
-        str | None, option("TOPIC", "Append all changes to this topic of Kafka, in order for each key.")
-    ] = None,
-    kafka_env: Annotated[
-        str,
-        option(
-            "NAME", "Environment variable with the brokers' addresses, or, with _CONFIG, a file of settings."
-        ),
-    ] = links.KAFKA_ENV,
-    no_kafka: Annotated[bool, flag("--no-kafka", "Stop appending to a topic of Kafka.")] = False,
-    audit: Annotated[
-        bool | None,
-        flag(
-            "--audit/--no-audit",
-            "Keep sums for a check that no update is lost or repeated. Only for sums of int.",
-        ),
-    ] = None,
-    window: Annotated[
-        str | None,
-        option(
-            "WIDTH/SLICE",
-            "Keep values of the last WIDTH seconds, too, which move by SLICE seconds: 600/10. "
-            "`cq get QUEUE.window KEY` reads them. none: delete them; the queue stays.",
-        ),
-    ] = None,
-    expire: Annotated[
-        float | None,
-        duration_option("Delete keys without an update for this time: 90s, 12h, 30d. At most a 60th later."),
-    ] = None,
-    no_expire: Annotated[bool, flag("--no-expire", "Keep keys without updates.")] = False,
-    rollup: Annotated[
-        str | None,
-        option(
-            "PERIOD:RETENTION,...",
-            "Keep values by these periods, too, each for this time: 1m:2d,1h:60d,1d:forever. "
-            "`cq series` reads them. none: as --no-rollup.",
-        ),
-    ] = None,
-    no_rollup: Annotated[bool, flag("--no-rollup", "Delete the values by periods; the queue stays.")] = False,
-    rebuild: Annotated[
-        str | None,
-        option(
-            "OBSERVER",
-            "Report all values to this observer again: top, a link, or an observer of --app.",
-            autocompletion=completion.observers,
-        ),
-    ] = None,
-    yes: Yes = False,
-) -> None:
+def configure(options: ConfigureOptions, queue: Queue, yes: Yes = False) -> None:
     """Create a queue, or change its configuration.
 
     Omitted options keep their values; the defaults are for a new queue. Without any option it creates no queue, and
@@ -225,42 +262,21 @@ def configure(
     are queued now; the command waits for them, and then changes the observers. Workers with the new version first
     convert the values, if the combiner has a function `convert`. Adds and reads continue all the time.
     """
-    observers: dict[str, _Wanted] = {
-        "top": _Wanted("top", top, no_top, top_spec),
-        "feed": _Wanted("feed", feed, no_feed, feed_spec),
-        "export": _Wanted(_EXPORT, export, no_export, partial(links.table, url_env=reporting_url_env)),
-        "forward": _Wanted(_FORWARD, forward, no_forward, partial(links.queue, url_env=forward_url_env)),
-        "webhook": _Wanted(
-            _WEBHOOK, webhook, no_webhook, partial(links.webhook, secret_env=webhook_secret_env)
-        ),
-        "kafka": _Wanted(_KAFKA, kafka, no_kafka, partial(links.kafka, url_env=kafka_env)),
-    }
-    put = _given({name: _either(name, each.given, each.is_removed) for name, each in observers.items()})
-    linked = list(map(links.parse_link, link or ()))
-    removed = [each.name for each in observers.values() if each.is_removed]
-    removed += [f"{OBSERVER}{name}" for name in no_link or ()]
-    for both in {each.name for each in linked} & set(removed):
-        raise typer.BadParameter(
-            f"give either --link {links.link_name(both)}=... or --no-link {links.link_name(both)}"
-        )
+    put, removed = options.put(), options.removed()
     app = options.load_app() or App()
-    wanted = {"key": key, "value": value, "combiner": combiner, "buckets": buckets, "audit": audit}
-    wanted |= {"window": window, "expire": _either("expire", expire, no_expire, removal=False)}
-    wanted["rollup"] = _either("rollup", rollup, no_rollup, removal="none")
-    given = app.settings(queue, _given(wanted))
+    given = app.settings(queue, options.settings())
     # A name without a setting may be a mistake: it is looked up, and creates nothing.
-    creates = rebuild is None and (
-        bool(put or linked) or priority is not None or any(map(_is_given, given.values()))
-    )
+    is_set = bool(put) or options.priority is not None or any(map(_is_given, given.values()))
+    creates = is_set and options.rebuild is None
     db = options.make_store() if creates else options.open_store()
-    if top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):
-        observers["top"] = _Wanted("top", top, False, partial(top_spec, ranks=True, group=LAST_PART))
+    if options.top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):
+        put[0] = top_spec(options.top, ranks=True, group=LAST_PART)
     changes = requested(
         **given,
-        put=[*(observers[name].make(setting) for name, setting in put.items()), *linked],
+        put=put,
         removed=removed,
-        rebuilt=_rebuilt(db, queue, rebuild),
-        priority=priority,
+        rebuilt=_rebuilt(db, queue, options.rebuild),
+        priority=options.priority,
         creates=creates,
     )
     combined = combiner_change(db, queue, changes)
@@ -336,10 +352,6 @@ def _either(name: str, given: object, is_removed: bool, *, removal: object = Non
     if given is not None and is_removed:
         raise typer.BadParameter(f"give either --{name} or --no-{name}")
     return removal if is_removed else given
-
-
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: setting for name, setting in settings.items() if setting is not None}
 
 
 def _described(settings: dict[str, object]) -> str:

@@ -58,7 +58,7 @@ def rebucket(
 
 @commands.command("purge", examples=["cq purge words --yes"])
 def purge(options: Options, queue: Queue, yes: Yes = False, wait: Wait = True) -> None:
-    """Delete all values and queued updates of a queue and of its levels.
+    """Delete all values and queued updates of a queue and its levels.
 
     Updates added from now on count. Workers do the deletion, and report each deleted key to the observers: a
     top and an exported table follow.

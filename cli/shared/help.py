@@ -1,26 +1,19 @@
-"""The help of commands: panels and colours on a terminal, plain text elsewhere, and examples that can be copied."""
+"""The help of commands: plain text, with colours on a terminal, and examples that can be copied."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
-from io import StringIO
 from typing import Any, Final, get_type_hints
 
 import typer
-from rich import box
-from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from cq.cli.shared.exit_status import WRONG_USAGE
-from cq.cli.shared.output import page_console, print_document
+from cq.cli.shared.output import make_console, print_document
 
 PANELS: Final = {
     "Queues": ("configure", "rebucket", "limit", "pause", "resume", "purge", "delete"),
@@ -32,8 +25,12 @@ PANELS: Final = {
 }
 """{title: commands}, in the order of `cq --help`."""
 _COMMANDS: Final = "Commands"
-_LEFT_MOST: Final = 30
-_HIGHLIGHTS: Final = {r"`[^`]+`": "cyan", r"(?<![\w-])--?[a-z][a-z-]*": "cyan", r"\$CQ_\w+": "cyan"}
+_HIGHLIGHTS: Final = {
+    r"(?m)^[A-Z][a-z ]+:": "bold",
+    r"`[^`]+`": "cyan",
+    r"(?<![\w-])--?[a-z][a-z-]*": "cyan",
+    r"\$CQ_\w+": "cyan",
+}
 
 
 class CommandSet(typer.Typer):
@@ -87,7 +84,11 @@ class HelpCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
-        formatter.write(rendered(self, ctx))
+        _write_page(self, ctx, formatter)
+
+    def get_help(self, ctx: Any) -> str:
+        """The help, coloured on a terminal."""
+        return _coloured(super().get_help(ctx))
 
 
 class HelpGroup(TyperGroup):
@@ -102,7 +103,39 @@ class HelpGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
-        formatter.write(rendered(self, ctx))
+        _write_page(self, ctx, formatter)
+
+    def get_help(self, ctx: Any) -> str:
+        """The help, coloured on a terminal."""
+        return _coloured(super().get_help(ctx))
+
+
+def _write_page(command: Any, ctx: Any, formatter: Any) -> None:
+    """Write the usage, the text, the parameters or commands, and the examples."""
+    formatter.write_usage(ctx.command_path, " ".join(command.collect_usage_pieces(ctx)))
+    for paragraph in paragraphs(command.help or ""):
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(paragraph)
+    arguments = [(placed(each), explained(each, ctx)) for each in parameters(command, "argument")]
+    options = [(named(each), explained(each, ctx)) for each in parameters(command, "option", ctx)]
+    for title, rows in [*_panels(command, ctx), ("Arguments", arguments), ("Options", options)]:
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)
+    if shown := examples(command):
+        # Never broken: a terminal wraps a long line, and copies it as one line.
+        formatter.write("\n".join(["", "Examples:", *(f"  {line}" for line in shown), ""]))
+
+
+def _coloured(page: str) -> str:
+    """A page of help in colours, if standard output is a terminal."""
+    console, shown = make_console(), Text(page)
+    for pattern, style in _HIGHLIGHTS.items():
+        shown.highlight_regex(pattern, style)
+    with console.capture() as captured:
+        console.print(shown, soft_wrap=True, end="")
+    return captured.get()
 
 
 def parameters(command: Any, kind: str, ctx: Any = None) -> list[Any]:
@@ -160,63 +193,6 @@ def _limits(parameter: Any) -> Iterator[str]:
         yield f"At least {least:,}."
 
 
-def rendered(command: Any, ctx: Any) -> str:
-    """The help of a command or group: for a terminal if standard output is one."""
-    written = StringIO()
-    _HelpPage(page_console(written)).show(command, ctx)
-    return "\n".join(line.rstrip() for line in written.getvalue().splitlines()) + "\n"
-
-
-class _HelpPage:
-    """A page of help on a console, with boxes around its parts on a terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def show(self, command: Any, ctx: Any) -> None:
-        """Print the usage, the text, the parameters or commands, and the examples."""
-        usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
-        self._console.print(Text.assemble(("Usage: ", "bold"), usage))
-        for paragraph in paragraphs(command.help or ""):
-            self._console.print()
-            self._console.print(Padding(_text(paragraph), (0, 1, 0, 2)))
-        for title, rows in _panels(command, ctx):
-            self._part(title, rows)
-        self._part(
-            "Arguments", [(placed(each), explained(each, ctx)) for each in parameters(command, "argument")]
-        )
-        options = parameters(command, "option", ctx)
-        self._part("Options", [(named(each), explained(each, ctx)) for each in options])
-        shown = examples(command)
-        if shown:
-            self._console.print()
-            self._console.print(Text("Examples:", "bold"))
-            for line in shown:
-                # Never broken: a terminal wraps a long line, and copies it as one line.
-                self._console.print(Text(f"  {line}", "cyan"), soft_wrap=True)
-
-    def _part(self, title: str, rows: list[tuple[str, str]]) -> None:
-        if not rows:
-            return
-        table = Table.grid(padding=(0, 2))
-        table.add_column(width=min(_LEFT_MOST, max(len(left) for left, _ in rows)), overflow="fold")
-        table.add_column(ratio=1)
-        for left, right in rows:
-            table.add_row(Text(left, "bold cyan"), _text(right))
-        shown: RenderableType = Padding(table, (0, 0, 0, 2))
-        if self._console.is_terminal:
-            shown = Panel(table, title=title, title_align="left", border_style="dim", box=self._box())
-        else:
-            self._console.print()
-            self._console.print(f"{title}:")
-        self._console.print(shown)
-
-    @staticmethod
-    def _box() -> box.Box:
-        encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
-        return box.ROUNDED if encoding.startswith("utf") else box.ASCII
-
-
 def _panels(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """The commands of a group with their summaries: those of `cq` in panels."""
     commands = getattr(command, "commands", {})
@@ -224,10 +200,3 @@ def _panels(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]
     panels = PANELS if ctx.parent is None else {_COMMANDS: tuple(summaries)}
     for title, names in panels.items():
         yield title, [(name, summaries[name]) for name in names if name in summaries]
-
-
-def _text(text: str) -> Text:
-    shown = Text(text)
-    for pattern, style in _HIGHLIGHTS.items():
-        shown.highlight_regex(pattern, style)
-    return shown

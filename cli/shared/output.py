@@ -30,8 +30,6 @@ from cq.plain_text import escaped, printable
 
 # `json.dumps` makes an encoder for each call with other settings than its own.
 _json: Final = json_module.JSONEncoder(ensure_ascii=False).encode
-_TEXT_WIDTH: Final = 80  # of text without a terminal
-_WIDEST_TEXT: Final = 100  # longer lines of text are harder to read
 
 stderr: Final = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -132,13 +130,6 @@ def make_console() -> Console:
     """A console on standard output, without colour and without a limit of its width on other files than terminals."""
     # FORCE_COLOR must not colour the lines that a program reads.
     return Console(highlight=False, force_terminal=None if sys.stdout.isatty() else False)
-
-
-def page_console(written: TextIO) -> Console:
-    """A console for a page of text, which the caller prints: for a terminal if standard output is one."""
-    console = make_console()
-    width = min(console.width, _WIDEST_TEXT) if console.is_terminal else _TEXT_WIDTH
-    return Console(file=written, force_terminal=console.is_terminal, width=width, highlight=False)
 
 
 def quantity(number: int, noun: str) -> str:
