@@ -182,7 +182,7 @@ class ReadOnlyCommitter(Committer):
 
     def submit(self, request: CommitRequest) -> None:
         """Finish a commit without writes, with a version by the local clock. Raises `StoreError` if it has writes."""
-        if request.changes.writes:
+        if request.writes:
             raise StoreError(f"{self._path} was opened for reading only")
         request.version = max(request.read_version or 0, runtime.time_ns() // 1000)
         request.finish(0)

@@ -1,7 +1,7 @@
 """Futures with the binding's methods: errors are raised when a future is waited for, not when it is created.
 
-Reads of a local file complete at once. Only commits made by another thread, watches, versionstamps and retry delays
-really block.
+Reads of a local file complete at once. Only commits made by another thread, watches, versionstamps and delays really
+block: the delays of retries, and of reads at a future version.
 
 On a cluster, a result that has not arrived becomes the error 1025 when its transaction is garbage collected, reset or
 cancelled. A local result arrives at once, so it counts as not arrived until the caller takes it (see `Cancellation`):
@@ -10,6 +10,7 @@ code that drops a transaction too early fails on this store as well.
 
 from __future__ import annotations
 
+import operator
 import sys
 import threading
 import traceback
@@ -37,9 +38,25 @@ class Cancellation:
 
 
 class Future(Generic[T]):
-    """A result of type T, or an error."""
+    """A result of type T, or an error.
 
-    __slots__ = ("__weakref__", "_callbacks", "_cancellation", "_done", "_error", "_gate", "_result")
+    It may become ready by itself at a time, such as the deadline of its transaction: the next thread that asks or waits
+    for it does this. It needs a thread only while it has both a callback and a time.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_callbacks",
+        "_cancellation",
+        "_done",
+        "_error",
+        "_gate",
+        "_is_delay",
+        "_outcome",
+        "_result",
+        "_served",
+        "_until",
+    )
 
     def __init__(self) -> None:
         self._done = False
@@ -50,27 +67,36 @@ class Future(Generic[T]):
         # Locked until the future is ready; each waiter acquires and releases it. A lock is cheaper than an event.
         self._gate = _allocate()
         self._gate.acquire()
+        self._until: float | None = None  # when it becomes ready by itself; None: never
+        self._outcome: FDBError | None = None  # its error at that time
+        self._is_delay = False  # no other thread makes it ready, so a waiting one can sleep
+        self._served: float | None = None  # the time for which there is a thread
 
     def is_ready(self) -> bool:
         """Whether `wait()` would not block."""
         self._take()
+        if not self._done and self._until is not None and runtime.monotonic() >= self._until:
+            self.settle(error=self._outcome)
         return self._done
 
     def block_until_ready(self) -> None:
         """Wait until the future is ready, without raising its error."""
-        self._take()
-        if self._done or runtime.suspend(self):
+        if self.is_ready():
             return
-        while not self._done:
-            self._gate.acquire()
-            self._gate.release()
+        if self._is_delay:
+            while not self.is_ready():
+                runtime.sleep(max((self._until or 0) - runtime.monotonic(), 0))
+        elif not runtime.suspend(self):
+            while not self._done:
+                self._wait_at_gate()
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         """Call `callback(future)` once it is ready: at once, or later in the thread that makes it ready."""
-        self._take()
+        self.is_ready()
         with callbacks_lock:
             if not self._done:
                 self._callbacks.append(callback)
+                self._serve_callbacks()
                 return
         self._call(callback)
 
@@ -109,6 +135,18 @@ class Future(Generic[T]):
             self._call(callback)
         return True
 
+    def set_deadline(self, deadline: float | None) -> None:
+        """Fail with 1031 at a time of `runtime.monotonic`, or with None at none; waiting threads obey it, too."""
+        with callbacks_lock:
+            if self._done or deadline == self._until:
+                return
+            self._until, self._outcome, self._served = deadline, FDBError(TRANSACTION_TIMED_OUT), None
+            # All who wait at the former gate go on, and wait at the new one until the new deadline.
+            former, self._gate = self._gate, _allocate()
+            self._gate.acquire()
+            former.release()
+            self._serve_callbacks()
+
     def wake(self) -> None:
         """Let one waiting thread go on, which lets the next one go on if the future is ready."""
         try:  # noqa: SIM105 - `suppress` would cost more than the call
@@ -130,6 +168,25 @@ class Future(Generic[T]):
         except Exception:  # noqa: BLE001 - as in the binding
             sys.stderr.write("Discarding uncaught exception from user FDB callback:\n")
             traceback.print_exc(file=sys.stderr)
+
+    def _serve_callbacks(self) -> None:
+        """Start a thread for callbacks at its time; the caller holds `callbacks_lock`."""
+        until = self._until
+        if self._callbacks and until is not None and until != self._served:
+            self._served = until
+            threading.Thread(target=self._wait_until, args=(until,), name="cq-deadline", daemon=True).start()
+
+    def _wait_until(self, until: float) -> None:
+        """Make it ready at its time, unless it becomes ready or gets another time before."""
+        while not self._done and self._until == until:
+            self._wait_at_gate()
+
+    def _wait_at_gate(self) -> None:
+        """Wait until it is ready, its time has come, or it has another one."""
+        gate, until = self._gate, self._until  # in this order: a former gate is open
+        if gate.acquire(timeout=-1 if until is None else max(until - runtime.monotonic(), 0)):
+            gate.release()
+        self.is_ready()
 
     @staticmethod
     def wait_for_any(*futures: Future[Any]) -> int:
@@ -176,6 +233,18 @@ class FutureRows(Future[tuple[list[Row], bool]]):
     __slots__ = ()
 
 
+def _on_result(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that applies a function to the result, and to those of other futures."""
+
+    def method(self: FutureString[Any], *others: Any) -> Any:
+        value = self.get()
+        if value is None:
+            raise TypeError("the key is absent: there is no value to use")
+        return function(value, *map(_plain, others))
+
+    return method
+
+
 class FutureString(Future[T]):
     """A future that can be used like the bytes of its result; each use waits for it.
 
@@ -202,63 +271,36 @@ class FutureString(Future[T]):
     def as_foundationdb_value(self) -> T:
         return self.get()
 
-    def __bytes__(self) -> bytes:
-        return bytes(self._known())
-
     def __str__(self) -> str:
         return str(self.get())
 
     def __repr__(self) -> str:
         return repr(self.get())
 
-    def __int__(self) -> int:
-        return int(self._known())
-
-    def __len__(self) -> int:
-        return len(self._known())
-
-    def __hash__(self) -> int:
-        return hash(self._known())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._known()[index]
+    def __eq__(self, other: object) -> bool:
+        return bool(self.get() == _plain(other))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._known(), name)
+        return _on_result(getattr)(self, name)
 
-    def __add__(self, other: Any) -> bytes:
-        return bytes(self._known() + _plain(other))
+    __bytes__ = _on_result(bytes)
+    __int__ = _on_result(int)
+    __len__ = _on_result(len)
+    __hash__ = _on_result(hash)
+    __getitem__ = _on_result(operator.getitem)
+    __add__ = _on_result(operator.add)
+    __radd__ = _on_result(lambda value, other: other + value)
+    __mul__ = __rmul__ = _on_result(operator.mul)
+    __lt__ = _on_result(operator.lt)
+    __le__ = _on_result(operator.le)
+    __gt__ = _on_result(operator.gt)
+    __ge__ = _on_result(operator.ge)
 
-    def __radd__(self, other: Any) -> bytes:
-        return bytes(_plain(other) + self._known())
 
-    def __mul__(self, other: int) -> bytes:
-        return bytes(self._known() * other)
-
-    __rmul__ = __mul__
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.get() == _plain(other))
-
-    def __lt__(self, other: Any) -> bool:
-        return bool(self._known() < _plain(other))
-
-    def __le__(self, other: Any) -> bool:
-        return bool(self._known() <= _plain(other))
-
-    def __gt__(self, other: Any) -> bool:
-        return bool(self._known() > _plain(other))
-
-    def __ge__(self, other: Any) -> bool:
-        return bool(self._known() >= _plain(other))
-
-    def _known(self) -> Any:
-        value = self.get()
-        if value is None:
-            raise TypeError("the key is absent: there is no value to use")
-        return value
+def _plain(other: Any) -> Any:
+    return other.get() if isinstance(other, FutureString) else other
 
 
 class Value(FutureString[bytes | None]):
@@ -294,137 +336,6 @@ def failed(kind: type[F], error: BaseException) -> F:
     return future
 
 
-def _plain(other: Any) -> Any:
-    return other.get() if isinstance(other, FutureString) else other
-
-
-class Uncommitted(Future[T]):
-    """A future that fails at a deadline: the next thread that asks or waits for it does this.
-
-    It needs a thread only while it has both a callback and a deadline.
-    """
-
-    __slots__ = ("_deadline", "_served")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._deadline: float | None = None
-        self._served: float | None = None  # the deadline for which there is a thread
-
-    def set_deadline(self, deadline: float | None) -> None:
-        """Set the time on the clock of `runtime.monotonic`, or None for no deadline; waiting threads obey it, too."""
-        with callbacks_lock:
-            if self._done or deadline == self._deadline:
-                return
-            self._deadline, self._served = deadline, None
-            # All who wait at the former gate go on, and wait at the new one until the new deadline.
-            former, self._gate = self._gate, threading.Lock()
-            self._gate.acquire()
-            former.release()
-        self._serve_callbacks()
-
-    def is_ready(self) -> bool:
-        """Whether `wait()` would not block."""
-        deadline = self._deadline
-        if not self._done and deadline is not None and runtime.monotonic() >= deadline:
-            self.settle(error=FDBError(TRANSACTION_TIMED_OUT))
-        return self._done
-
-    def block_until_ready(self) -> None:
-        """Wait until the future is ready, without raising its error."""
-        if self.is_ready() or runtime.suspend(self):
-            return
-        while not self._done:
-            self._wait_at_gate()
-
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
-        """Call `callback(future)` once it is ready: at once, or later in the thread that makes it ready."""
-        self.is_ready()
-        super().on_ready(callback)
-        self._serve_callbacks()
-
-    def _serve_callbacks(self) -> None:
-        with callbacks_lock:
-            deadline = self._deadline
-            if not self._callbacks or deadline is None or deadline == self._served:
-                return
-            self._served = deadline
-        threading.Thread(target=self._wait_until, args=(deadline,), name="cq-deadline", daemon=True).start()
-
-    def _wait_until(self, deadline: float) -> None:
-        """Make it fail at the deadline, unless it becomes ready or gets another deadline before."""
-        while not self._done and self._deadline == deadline:
-            self._wait_at_gate()
-
-    def _wait_at_gate(self) -> None:
-        """Wait until it is ready, its deadline has come, or it has another one."""
-        gate, deadline = self._gate, self._deadline  # in this order: a former gate is open
-        if gate.acquire(timeout=-1 if deadline is None else max(deadline - runtime.monotonic(), 0)):
-            gate.release()
-        self.is_ready()
-
-
-class Stamp(Uncommitted[bytes], Key):
-    """The versionstamp of a transaction."""
-
-    __slots__ = ()
-
-
-class DelayedFuture(Future[T]):
-    """A future that becomes ready at a certain time: the next call of a thread that asks or waits for it does this."""
-
-    __slots__ = ("_outcome", "_until")
-
-    def delay(self, seconds: float, error: FDBError | None, deadline: float | None) -> None:
-        """Become ready after `seconds`, with an error or None; with 1031 at the transaction's deadline, if earlier."""
-        self._until, self._outcome = runtime.monotonic() + seconds, error
-        if deadline is not None and deadline < self._until:
-            self._until, self._outcome = deadline, FDBError(TRANSACTION_TIMED_OUT)
-
-    def is_ready(self) -> bool:
-        """Whether its time has come."""
-        self._take()
-        if not self._done and runtime.monotonic() >= self._until:
-            self.settle(error=self._outcome)
-        return self._done
-
-    def block_until_ready(self) -> None:
-        """Sleep until its time."""
-        while not self.is_ready():
-            runtime.sleep(max(self._until - runtime.monotonic(), 0))
-
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
-        """Start a timer for the callback: no other thread makes this future ready."""
-        super().on_ready(callback)
-        timer = threading.Timer(max(self._until - runtime.monotonic(), 0), self.block_until_ready)
-        timer.daemon = True
-        timer.start()
-
-
-class _DelayedVoid(DelayedFuture[None], FutureVoid):
-    __slots__ = ()
-
-
-class _DelayedValue(DelayedFuture[bytes | None], Value):
-    __slots__ = ()
-
-
-class _DelayedKey(DelayedFuture[bytes], Key):
-    __slots__ = ()
-
-
-class _DelayedRows(DelayedFuture[tuple[list[Row], bool]], FutureRows):
-    __slots__ = ()
-
-
-_DELAYED: dict[Any, Any] = {
-    FutureVoid: _DelayedVoid,
-    Value: _DelayedValue,
-    Key: _DelayedKey,
-    FutureRows: _DelayedRows,
-}
-
-
 def delayed(
     kind: type[F],
     seconds: float,
@@ -432,9 +343,10 @@ def delayed(
     deadline: float | None,
     cancellation: Cancellation,
 ) -> F:
-    """A future of one of the kinds of `_DELAYED`; see `DelayedFuture.delay`."""
-    future: Any = _DELAYED[kind]()
-    future.delay(seconds, error, deadline)
-    future._cancellation = cancellation
-    found: F = future
-    return found
+    """A future that becomes ready after `seconds`, with an error or None; with 1031 at `deadline`, if earlier."""
+    future = kind()
+    future._is_delay, future._cancellation = True, cancellation
+    future._until, future._outcome = runtime.monotonic() + seconds, error
+    if deadline is not None and deadline < future._until:
+        future._until, future._outcome = deadline, FDBError(TRANSACTION_TIMED_OUT)
+    return future

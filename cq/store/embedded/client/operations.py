@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from cq.store.embedded.binding import atomic
 from cq.store.embedded.binding.keys import key_bytes, strinc
+
+
+def _operation(code: int, text: str) -> Callable[[Any, Any, Any], None]:
+    """A method for an atomic operation."""
+
+    def operation(self: Any, key: Any, param: Any) -> None:
+        self._atomic_operation(code, key, param)
+
+    operation.__doc__ = text
+    return operation
 
 
 class ReadOperations:
@@ -39,6 +50,7 @@ class Operations(ReadOperations):
     set: Any
     clear: Any
     clear_range: Any
+    _atomic_operation: Any
 
     def clear_range_startswith(self, prefix: Any) -> None:
         """Clear the keys that begin with `prefix`."""
@@ -54,57 +66,20 @@ class Operations(ReadOperations):
         else:
             self.clear(key)
 
-    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
-        raise NotImplementedError
-
-    def add(self, key: Any, param: Any) -> None:
-        """Add to a little-endian number; the result has the length of `param`."""
-        self._atomic_operation(atomic.ADD, key, param)
-
-    def bit_and(self, key: Any, param: Any) -> None:
-        """Bitwise and; an absent key gets `param`."""
-        self._atomic_operation(atomic.AND, key, param)
-
-    def bit_or(self, key: Any, param: Any) -> None:
-        """Bitwise or."""
-        self._atomic_operation(atomic.OR, key, param)
-
-    def bit_xor(self, key: Any, param: Any) -> None:
-        """Bitwise exclusive or."""
-        self._atomic_operation(atomic.XOR, key, param)
-
-    def append_if_fits(self, key: Any, param: Any) -> None:
-        """Append to a value, unless the result would be too long."""
-        self._atomic_operation(atomic.APPEND_IF_FITS, key, param)
-
-    def max(self, key: Any, param: Any) -> None:
-        """Keep the greater of two little-endian numbers."""
-        self._atomic_operation(atomic.MAX, key, param)
-
-    def min(self, key: Any, param: Any) -> None:
-        """Keep the smaller of two little-endian numbers; an absent key gets `param`."""
-        self._atomic_operation(atomic.MIN, key, param)
-
-    def byte_min(self, key: Any, param: Any) -> None:
-        """Keep the byte string that sorts first; an absent key gets `param`."""
-        self._atomic_operation(atomic.BYTE_MIN, key, param)
-
-    def byte_max(self, key: Any, param: Any) -> None:
-        """Keep the byte string that sorts last."""
-        self._atomic_operation(atomic.BYTE_MAX, key, param)
-
-    def compare_and_clear(self, key: Any, param: Any) -> None:
-        """Clear a key if it has this value."""
-        self._atomic_operation(atomic.COMPARE_AND_CLEAR, key, param)
-
-    def set_versionstamped_key(self, key: Any, param: Any) -> None:
-        """Set a key that contains the versionstamp of the commit, at the offset in its last four bytes."""
-        self._atomic_operation(atomic.SET_VERSIONSTAMPED_KEY, key, param)
-
-    def set_versionstamped_value(self, key: Any, param: Any) -> None:
-        """Set a value that contains the versionstamp of the commit, at the offset in its last four bytes."""
-        self._atomic_operation(atomic.SET_VERSIONSTAMPED_VALUE, key, param)
-
+    add = _operation(atomic.ADD, "Add to a little-endian number; the result has the length of `param`.")
+    bit_and = _operation(atomic.AND, "Bitwise and; an absent key gets `param`.")
+    bit_or = _operation(atomic.OR, "Bitwise or.")
+    bit_xor = _operation(atomic.XOR, "Bitwise exclusive or.")
+    append_if_fits = _operation(atomic.APPEND_IF_FITS, "Append to a value, if the result fits.")
+    max = _operation(atomic.MAX, "Keep the greater of two little-endian numbers.")
+    min = _operation(atomic.MIN, "Keep the smaller of two little-endian numbers; an absent key gets `param`.")
+    byte_min = _operation(atomic.BYTE_MIN, "Keep what sorts first; an absent key gets `param`.")
+    byte_max = _operation(atomic.BYTE_MAX, "Keep what sorts last.")
+    compare_and_clear = _operation(atomic.COMPARE_AND_CLEAR, "Clear a key if it has this value.")
+    set_versionstamped_key = _operation(atomic.SET_VERSIONSTAMPED_KEY, "Set a key with the versionstamp.")
+    set_versionstamped_value = _operation(
+        atomic.SET_VERSIONSTAMPED_VALUE, "Set a value with the versionstamp."
+    )
     xor = bit_xor
     bit_append_if_fits, bit_compare_and_clear = append_if_fits, compare_and_clear
     bit_byte_min, bit_byte_max = byte_min, byte_max

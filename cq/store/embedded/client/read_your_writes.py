@@ -21,16 +21,16 @@ _PIECE_ROWS = 1_000
 class ReadYourWrites:
     """A snapshot, taken when first needed, with the writes of the transaction on top of it."""
 
-    __slots__ = ("_end", "_snapshot", "_writes")
+    __slots__ = ("_end", "_snapshot", "writes")
 
     def __init__(self, snapshot: Callable[[], Snapshot], writes: Writes | None, end: bytes) -> None:
         self._snapshot = snapshot
-        self._writes = writes or None  # None for an empty `Writes`: the fast paths below
+        self.writes = writes or None  # None for an empty `Writes`: the fast paths below
         self._end = end
 
-    def get(self, key: bytes, cancellation: Cancellation, *, bypass_unreadable: bool = False) -> Value:
+    def get(self, key: bytes, cancellation: Cancellation, bypass_unreadable: bool) -> Value:
         """The value of a key; `cancellation` ends stored values, as own writes are known without a read."""
-        writes = self._writes
+        writes = self.writes
         if writes is None:
             return ready(Value, self._snapshot().get(key), cancellation)
         if key in writes.values:
@@ -61,14 +61,14 @@ class ReadYourWrites:
         """At most `limit` rows, or about `max_bytes`, from one end of [begin, end); and whether more may follow."""
         if begin >= end:
             return [], False
-        writes = self._writes
+        writes = self.writes
         if writes is None:
             found, is_all = self._snapshot().rows(begin, end, limit, max_bytes, reverse)
             return found, not is_all
         rows: list[Row] = []
         size = 0
         for stored, start, stop in self._pieces(writes, begin, end, limit, max_bytes, reverse):
-            piece = _overlay(writes, stored, start, stop, reverse)
+            piece = writes.overlay(stored, start, stop, reverse)
             rows += piece
             if len(rows) >= limit:
                 return rows[:limit], True
@@ -80,7 +80,7 @@ class ReadYourWrites:
     def _nth(self, begin: bytes, end: bytes, index: int, *, reverse: bool) -> bytes | None:
         if begin >= end:
             return None
-        writes = self._writes
+        writes = self.writes
         if writes is None:
             return self._snapshot().nth_key(begin, end, index, reverse)
         for rows, start, stop in self._pieces(writes, begin, end, index + 1, _PIECE_BYTES, reverse):
@@ -125,10 +125,3 @@ class ReadYourWrites:
             yield rows, start, stop
             if done:
                 return
-
-
-def _overlay(writes: Writes, rows: list[Row], begin: bytes, end: bytes, reverse: bool) -> list[Row]:
-    if not writes.keys(begin, end):
-        return rows
-    merged = writes.overlay(rows, begin, end)
-    return merged[::-1] if reverse else merged

@@ -30,7 +30,6 @@ from cq.store.embedded.binding.keys import (
     USER_END,
     KeySelector,
     KeyValue,
-    Range,
     Row,
     after,
     key_bytes,
@@ -42,12 +41,9 @@ from cq.store.embedded.client.state import TransactionState
 from cq.store.embedded.engine.snapshots import Snapshot
 from cq.store.embedded.writes.read_set import (
     OffsetSelector,
-    RangeRead,
     RangeRequest,
-    conflict_range,
-    conflict_range_without_ryw,
+    range_conflict,
 )
-from cq.store.embedded.writes.writes import Writes
 
 WANT_ALL = -2
 ITERATOR = -1
@@ -96,24 +92,18 @@ class FDBRange:
         return self._iterate(self._request.mode)
 
     def _iterate(self, mode: int) -> Iterator[KeyValue]:
-        request = self._request._replace(mode=mode)
+        begin, end, limit, reverse, _, iteration = self._request
         rows, more = self._first.get()
         while rows:
             yield from map(_row, rows)
-            if not more or request.limit == len(rows):
+            if not more or limit == len(rows):
                 return
-            request = _following(request, rows)
-            rows, more = self._read(request).get()
-
-
-def _following(request: RangeRequest, rows: list[Row]) -> RangeRequest:
-    """The request for the next piece, after one that returned `rows`."""
-    begin, end, limit, reverse, mode, iteration = request
-    if reverse:
-        end = OffsetSelector(rows[-1][0], 1)
-    else:
-        begin = OffsetSelector(after(rows[-1][0]), 1)
-    return RangeRequest(begin, end, limit and limit - len(rows), reverse, mode, iteration + 1)
+            if reverse:
+                end = OffsetSelector(rows[-1][0], 1)
+            else:
+                begin = OffsetSelector(after(rows[-1][0]), 1)
+            limit, iteration = limit and limit - len(rows), iteration + 1
+            rows, more = self._read(RangeRequest(begin, end, limit, reverse, mode, iteration)).get()
 
 
 _UNLIMITED_ROWS = 1 << 40
@@ -168,8 +158,8 @@ class TransactionRead(ReadOperations):
                 state.glance = state.engine.glance()
             value = ready(Value, state.glance.metadata, state.cancellation)
         else:
-            view, writes = self._view()
-            value = view.get(key, state.cancellation, bypass_unreadable=state.settings.bypass_unreadable)
+            view = self._view()
+            value, writes = view.get(key, state.cancellation, state.settings.bypass_unreadable), view.writes
         if not self._is_snapshot:
             state.reads.add_key(key, writes)
         return value
@@ -197,12 +187,12 @@ class TransactionRead(ReadOperations):
         if selector.key > state.read_end:
             return failed(Key, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
         try:
-            view, writes = self._view()
+            view = self._view()
             found = view.resolve(*selector)
         except FDBError as error:
             return state.failed_read(Key, error)
         if not self._is_snapshot:
-            state.reads.add_selector(*selector, found, writes)
+            state.reads.add_selector(*selector, found, view.writes)
         return ready(Key, found, state.cancellation)
 
     def get_range(
@@ -233,37 +223,24 @@ class TransactionRead(ReadOperations):
         if begin.offset >= end.offset and begin.key >= end.key:
             return ready(FutureRows, ([], False), state.cancellation)
         try:
-            view, writes = self._view()
+            view = self._view()
             bounds = _bound(view, begin), _bound(view, end)
             found = view.rows(*bounds, limit or _UNLIMITED_ROWS, piece_bytes(mode, iteration), reverse)
         except FDBError as error:
             return state.failed_read(FutureRows, error)
         if not self._is_snapshot:
-            self._add_range_read(request, bounds, *found, writes)
+            seen = range_conflict(request, bounds, *found, state.read_end, state.settings.ryw_disabled)
+            state.reads.add_range(*seen, view.writes)
         return ready(FutureRows, found, state.cancellation)
 
-    def _add_range_read(
-        self, request: RangeRequest, bounds: Range, rows: list[Row], more: bool, writes: Writes | None
-    ) -> None:
-        begin, end, _, reverse, *_ = request
-        space_end, ryw_disabled = self._state.read_end, self._state.settings.ryw_disabled
-        selectors = ((bounds[0], begin.offset), (bounds[1], end.offset))
-        to_begin = any(key == b"" and offset < 1 for key, offset in selectors)
-        through_end = any(key == space_end and offset > 1 for key, offset in selectors)
-        if more and not ryw_disabled:
-            to_begin, through_end = to_begin and not reverse, through_end and reverse
-        read = RangeRead(request, rows, more, to_begin, through_end, space_end)
-        seen = conflict_range_without_ryw(read) if ryw_disabled else conflict_range(read)
-        self._state.reads.add_range(*seen, writes)
-
-    def _view(self) -> tuple[ReadYourWrites, Writes | None]:
-        """The view for a read, and the own writes visible to it."""
+    def _view(self) -> ReadYourWrites:
+        """The view for a read, with the own writes visible to it."""
         state = self._state
         state.has_read = True
         settings = state.settings
         visible = not (settings.ryw_disabled or (self._is_snapshot and settings.snapshot_ryw <= 0))
         writes = state.own_writes() if visible else None
-        return ReadYourWrites(state.take_snapshot, writes, state.read_end), writes
+        return ReadYourWrites(state.take_snapshot, writes, state.read_end)
 
     def get_read_version(self) -> FutureInt64:
         """The version that reads see. It includes every commit that returned before it was taken."""

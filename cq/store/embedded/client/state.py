@@ -28,7 +28,7 @@ from cq.store.embedded.binding.error import (
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import Cancellation, F, Stamp, delayed, failed
+from cq.store.embedded.binding.future import Cancellation, F, Key, delayed, failed
 from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
 from cq.store.embedded.client.options import Settings
 from cq.store.embedded.engine.committer import CommitRequest
@@ -86,7 +86,7 @@ class TransactionState:
     def __init__(self, engine: Engine, defaults: Settings, former: TransactionState | None = None) -> None:
         self.snapshot: Snapshot | None = None
         self.watches: list[Watch] = []
-        self.stamp: Stamp | None = None
+        self.stamp: Key | None = None
         self.cancellation = Cancellation()
         self.engine = engine
         self.defaults = defaults
@@ -211,7 +211,7 @@ class TransactionState:
 
     def disable_read_your_writes(self) -> None:
         """Make reads ignore own writes."""
-        if self.has_read or not self.writes.untouched:
+        if self.has_read or not self.writes.empty:
             raise FDBError(CLIENT_INVALID_OPERATION)
         self.settings.ryw_disabled = True
 

@@ -29,7 +29,6 @@ from cq.store.embedded.binding.future import (
     FutureInt64,
     FutureVoid,
     Key,
-    Stamp,
     delayed,
     failed,
     ready,
@@ -55,7 +54,7 @@ from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watch
 from cq.store.embedded.writes.read_set import RANGE_BYTES
-from cq.store.embedded.writes.writes import CommitChanges, StampedKey, StampedValue
+from cq.store.embedded.writes.writes import StampedKey, StampedValue
 
 MUTATION_BYTES = 44
 """The size of a mutation without its key and value, as FoundationDB counts it."""
@@ -348,48 +347,51 @@ class Transaction(TransactionRead, Operations):
         state.cancellation = Cancellation()  # a commit waits for earlier reads: their results stay valid
         if state.total_size > state.settings.size_limit:
             state.writes.place_stamped()  # overwritten values do not count
-        changes = state.writes.changes()
-        if error := self._refuse_commit(changes):
+        state.writes.seal()
+        if error := self._refuse_commit():
             state.release()
             state.drop_futures(TRANSACTION_INVALID_VERSION, error.code)
             return failed(FutureVoid, error)
-        if changes.empty:
+        if state.writes.empty:
             state.release()
             state.finish(None, None)
             return ready(FutureVoid, None)
-        request = self._make_request(changes)
+        request = self._make_request()
         state.release()
         state.engine.check_usable()
         state.engine.committer.submit(request)
         return request
 
-    def _refuse_commit(self, changes: CommitChanges) -> FDBError | None:
+    def _refuse_commit(self) -> FDBError | None:
         state = self._state
         if state.failure is not None:
             return FDBError(state.failure.code, state.failure.detail)
-        if changes.empty:
+        if state.writes.empty:
             return None
         limit = state.settings.size_limit
-        if state.total_size > limit and self._exact_size(changes) > limit:
+        if state.total_size > limit and self._exact_size() > limit:
             return FDBError(TRANSACTION_TOO_LARGE)
         is_old = state.reads and state.seen is not None and state.seen.expired
         return FDBError(TRANSACTION_TOO_OLD) if is_old else None
 
-    def _exact_size(self, changes: CommitChanges) -> int:
+    def _exact_size(self) -> int:
         """The size without values that later writes of the same transaction overwrote."""
         state = self._state
         if state.settings.ryw_disabled:
             return state.total_size
-        operations = chain(changes.before_values(), changes.after_values())
-        written = chain(changes.values.items(), ((key, value) for _, key, value in operations))
+        writes = state.writes
+        operations = chain(writes.before_values(), writes.after_values())
+        written = chain(writes.values.items(), ((key, value) for _, key, value in operations))
         mutations = sum(len(key) + len(value or key) + MUTATION_BYTES for key, value in written)
-        keys = sum(2 * len(key) + 1 + RANGE_BYTES for key in changes.write_keys | state.reads.keys)
-        ranges = set(changes.write_ranges) | set(state.reads.ranges)
+        keys = sum(2 * len(key) + 1 + RANGE_BYTES for key in writes.write_keys | state.reads.keys)
+        ranges = set(writes.write_ranges) | set(state.reads.ranges)
         return mutations + keys + sum(len(begin) + len(end) + RANGE_BYTES for begin, end in ranges)
 
-    def _make_request(self, changes: CommitChanges) -> CommitRequest:
+    def _make_request(self) -> CommitRequest:
         state = self._state
-        request = CommitRequest(state.engine.committer, changes, state.reads, state.total_size, state.finish)
+        request = CommitRequest(
+            state.engine.committer, state.writes, state.reads, state.total_size, state.finish
+        )
         # A version set by the caller may be later than its snapshot: the version of the snapshot counts.
         request.read_version = state.version if state.seen is None else state.seen.version
         request.changes_metadata = state.changes_metadata
@@ -408,7 +410,7 @@ class Transaction(TransactionRead, Operations):
         if error := state.refusal():
             return failed(Key, error)
         if state.stamp is None:
-            state.stamp = Stamp()
+            state.stamp = Key()
             state.stamp.set_deadline(state.deadline)
         return state.stamp
 

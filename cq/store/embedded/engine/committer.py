@@ -53,7 +53,7 @@ from cq.store.embedded.engine.wal import Checkpointer
 from cq.store.embedded.file.file import log_identity, log_of
 from cq.store.embedded.file.lock_file import LatestVersion, LockFile
 from cq.store.embedded.writes.read_set import ReadSet
-from cq.store.embedded.writes.writes import CLEAR_RANGE, CommitChanges, Mutation, StampedKey
+from cq.store.embedded.writes.writes import CLEAR_RANGE, Mutation, StampedKey, Writes
 
 _FEW = 64
 _GET = "SELECT v FROM kv WHERE k = ?"
@@ -65,23 +65,49 @@ _DELETE_RANGE = "DELETE FROM kv WHERE k >= ? AND k < ?"
 
 
 class Applier:
-    """Collects the values of one group, and writes them into the table.
+    """Builds a group: checks each transaction against the log and the earlier ones, and collects its writes.
 
-    They are written in key order, which is faster than in the order of the transactions. A range clear changes the
-    table at once, so it first drops the collected values in its range.
+    The values are written in key order, which is faster than in the order of the transactions. A range clear changes
+    the table at once, so it first drops the collected values in its range.
     """
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, log: ConflictLog, version: int) -> None:
+        self.group = CommittedGroup(version, set(), [], 0)
+        self.accepted = 0
+        self.changes_metadata = False
         self._connection = connection
+        self._log = log
         self._values: dict[bytes, bytes | None] = {}
 
-    def apply(self, changes: CommitChanges, versionstamp: bytes) -> list[bytes]:
-        """Apply one transaction; return its versionstamped keys."""
-        stamped = self._mutate(changes.before_values(), versionstamp)
+    def add(self, request: CommitRequest) -> int:
+        """Apply a transaction; return 0, or the error code of a rejected one."""
+        # A transaction without reads cannot conflict.
+        if request.read_version is not None and request.reads:
+            if code := self._log.check(request.read_version, request.reads):
+                return code
+            if self.group.conflicts_with(request.reads):
+                return NOT_COMMITTED
+        request.version, request.order = self.group.version, self.accepted
+        self.accepted += 1
+        self.changes_metadata |= request.changes_metadata
+        self.group.keys.update(request.writes.write_keys, self._apply(request.writes, request.versionstamp))
+        self.group.ranges += request.writes.write_ranges
+        return 0
+
+    def finish(self) -> bytes:
+        """Write the collected values; return the row for the log."""
+        self.flush()
+        row = encode(self.group.keys, self.group.ranges)
+        self.group.bytes = len(row)
+        return row
+
+    def _apply(self, writes: Writes, versionstamp: bytes) -> list[bytes]:
+        """Apply the writes of a transaction; return its versionstamped keys."""
+        stamped = self._mutate(writes.before_values(), versionstamp)
         values = self._values
-        values.update(changes.values)
-        stamped += self._mutate(changes.after_values(), versionstamp)
-        for write in changes.stamped:
+        values.update(writes.values)
+        stamped += self._mutate(writes.after_values(), versionstamp)
+        for write in writes.stamped:
             if isinstance(write, StampedKey):
                 key = stamp_at(write.param, write.start, versionstamp)
                 values[key] = write.value
@@ -158,7 +184,7 @@ _LOST = (
     "again; a process that has it open must not also open it by Python's sqlite3, and no program may remove its files"
 )
 
-_NO_CHANGES = CommitChanges()
+_NO_WRITES = Writes()
 _NO_READS = ReadSet()
 
 
@@ -166,7 +192,6 @@ class CommitRequest(FutureVoid):
     """One transaction to commit, and the future of its commit."""
 
     __slots__ = (
-        "changes",
         "changes_metadata",
         "committer",
         "expires",
@@ -178,19 +203,20 @@ class CommitRequest(FutureVoid):
         "reads",
         "size",
         "version",
+        "writes",
     )
 
     def __init__(
         self,
         committer: Committer,
-        changes: CommitChanges,
+        writes: Writes,
         reads: ReadSet,
         size: int,
         done: Callable[[CommitRequest, FDBError | None], None],
     ) -> None:
         super().__init__()
         self.committer = committer
-        self.changes = changes
+        self.writes = writes
         self.size = size
         self.on_done = done  # called with the error or None, before the future is ready
         self.reads = reads
@@ -231,7 +257,7 @@ class CommitRequest(FutureVoid):
             self.settle(error=error)
         self.is_finished = True
         # A caller that keeps the future must not keep the transaction and its writes in memory.
-        self.changes, self.reads, self.on_done = _NO_CHANGES, _NO_READS, _nothing
+        self.writes, self.reads, self.on_done = _NO_WRITES, _NO_READS, _nothing
 
 
 class Committer:
@@ -406,7 +432,7 @@ class Committer:
         connection, log = self._connection, self._log
         connection.execute("BEGIN IMMEDIATE")
         log.load(connection)
-        work = _GroupBuilder(log, Applier(connection), self._latest.next(log.last))
+        work = Applier(connection, log, self._latest.next(log.last))
         results = [(request, work.add(request), "") for request in group]
         if not work.accepted:
             connection.execute("ROLLBACK")
@@ -451,42 +477,3 @@ class Committer:
 
 def _nothing(_: CommitRequest, __: FDBError | None) -> None:
     """The `on_done` of a request with a result."""
-
-
-class _GroupBuilder:
-    """Builds a group: collects the writes of its transactions, and checks each new transaction against them."""
-
-    def __init__(self, log: ConflictLog, applier: Applier, version: int) -> None:
-        self.group = CommittedGroup(version, set(), [], 0)
-        self.accepted = 0
-        self.changes_metadata = False
-        self._log = log
-        self._applier = applier
-
-    def add(self, request: CommitRequest) -> int:
-        """Apply a transaction; return 0, or the error code of a rejected one."""
-        code = self._check(request)
-        if code:
-            return code
-        request.version, request.order = self.group.version, self.accepted
-        self.accepted += 1
-        self.changes_metadata |= request.changes_metadata
-        changes = request.changes
-        stamped = self._applier.apply(changes, request.versionstamp)
-        self.group.keys.update(changes.write_keys, stamped)
-        self.group.ranges += changes.write_ranges
-        return 0
-
-    def finish(self) -> bytes:
-        """Write the collected values; return the row for the log."""
-        self._applier.flush()
-        row = encode(self.group.keys, self.group.ranges)
-        self.group.bytes = len(row)
-        return row
-
-    def _check(self, request: CommitRequest) -> int:
-        # A transaction without reads cannot conflict.
-        if request.read_version is None or not request.reads:
-            return 0
-        code = self._log.check(request.read_version, request.reads)
-        return code or (NOT_COMMITTED if self.group.conflicts_with(request.reads) else 0)

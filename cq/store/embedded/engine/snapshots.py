@@ -196,9 +196,8 @@ class SnapshotPool:
         self._is_log_long = is_log_long
         self._idle: list[apsw.Connection] = []
         self._open: dict[int, Snapshot] = {}
-        self._changed = threading.Condition()
-        # Of event loops, which wait for an open snapshot to be closed.
-        self._tasks: deque[FutureVoid] = deque()
+        self._lock = threading.RLock()
+        self._turns: deque[FutureVoid] = deque()  # of those who wait for an open snapshot to be closed
         self._ending = threading.Event()
         self._count = 0
         self._expiry_thread: threading.Thread | None = None
@@ -254,7 +253,7 @@ class SnapshotPool:
         self._keep_idle(connection)
 
     def _keep_idle(self, connection: apsw.Connection) -> None:
-        with self._changed:
+        with self._lock:
             if not self._closed and len(self._idle) < _IDLE_CONNECTIONS:
                 self._idle.append(connection)
                 self._notify()
@@ -270,11 +269,10 @@ class SnapshotPool:
 
     def close(self) -> None:
         """Close all connections; reads of open snapshots then fail with 1007."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            self._changed.notify_all()
-            while self._tasks:
+            while self._turns:
                 self._notify()
         self._ending.set()
         # The copy is needed: `close` removes the snapshot from the dict, as other threads may.
@@ -287,41 +285,35 @@ class SnapshotPool:
         if self.abandoned:
             self._close_abandoned()
         while True:
-            with self._changed:
-                while self._is_full() and not runtime.is_task():
-                    self._changed.wait(_CHECK_SECONDS)
-                    self._close_abandoned()
+            with self._lock:
                 if self._closed:
                     raise StoreError("the store is closed: open it again")
                 if self._idle:
                     return self._idle.pop()
-                if not self._is_full():
+                if self._count < _OPEN_SNAPSHOTS:
                     self._count += 1
                     break
                 turn = FutureVoid()
-                self._tasks.append(turn)
+                self._turns.append(turn)
             self._wait_for(turn)
         try:
             return self._connect()
         except BaseException as error:
             # Also after ^C: counting a connection without opening it would lower the limit for ever.
-            with self._changed:
+            with self._lock:
                 self._count -= 1
             if isinstance(error, apsw.Error):
                 raise storage_error(error, self.path) from error
             raise
 
-    def _is_full(self) -> bool:
-        return not self._closed and not self._idle and self._count >= _OPEN_SNAPSHOTS
-
     def _wait_for(self, turn: FutureVoid) -> None:
-        """Suspend a task until its turn; the expiry thread ends the wait at the latest."""
+        """Wait for a turn; the expiry thread ends the wait at the latest."""
         try:
             turn.wait()
-        except BaseException:  # the task was cancelled: another one takes its turn
-            with self._changed:
-                if turn in self._tasks:
-                    self._tasks.remove(turn)
+        except BaseException:  # ^C, or the task was cancelled: another one takes its turn
+            with self._lock:
+                if turn in self._turns:
+                    self._turns.remove(turn)
                 else:
                     self._notify()
             raise
@@ -333,20 +325,19 @@ class SnapshotPool:
 
     def _discard(self, connection: apsw.Connection) -> None:
         connection.close()
-        with self._changed:
+        with self._lock:
             self._count -= 1
             self._notify()
 
     def _notify(self) -> None:
-        """Let one waiting thread and one waiting task look for a connection; the caller holds the lock."""
-        self._changed.notify()
-        if self._tasks:
-            self._tasks.popleft().settle()
+        """Let one who waits look for a connection; the caller holds the lock."""
+        if self._turns:
+            self._turns.popleft().settle()
 
     # Expiry
 
     def _start_expiry_thread(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._expiry_thread is None and not self._closed:
                 self._expiry_thread = threading.Thread(
                     target=self._run_expiry, name="cq-snapshots", daemon=True
@@ -361,7 +352,7 @@ class SnapshotPool:
             self._close_abandoned()
             self._expire()
             idle_checks = 0 if self._open else idle_checks + 1
-        with self._changed:
+        with self._lock:
             self._expiry_thread = None
         # A snapshot opened before `_expiry_thread` was reset started no thread of its own.
         if self._open:

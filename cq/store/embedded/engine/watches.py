@@ -25,7 +25,7 @@ from cq.store.embedded.binding.error import (
     STORAGE_ERRORS,
     FDBError,
 )
-from cq.store.embedded.binding.future import FutureVoid, Uncommitted
+from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.engine.conflict_log import CommittedGroup
 from cq.store.embedded.file.lock_file import Listener
 
@@ -37,7 +37,7 @@ _MAX_PAUSE_SECONDS = 0.008
 """The pause between two rounds grows up to this, while commits concern no watched key."""
 
 
-class Watch(Uncommitted[None], FutureVoid):
+class Watch(FutureVoid):
     """Ready when the key has another value. Dropping the future ends the watch, unless it has a callback."""
 
     __slots__ = ("key", "value", "watches")

@@ -36,19 +36,6 @@ class RangeRequest(NamedTuple):
     iteration: int = 1
 
 
-class RangeRead(NamedTuple):
-    """A request with its result."""
-
-    request: RangeRequest
-    rows: list[Row]
-    more: bool
-    to_begin: bool
-    """A selector reached the beginning of the key space."""
-    through_end: bool
-    """A selector reached the end of the key space."""
-    space_end: bytes
-
-
 class ReadSet:
     """The read conflict keys and ranges of one transaction."""
 
@@ -95,20 +82,30 @@ class ReadSet:
             self.add_range(key, after(found), writes)
 
 
-def conflict_range(read: RangeRead) -> Range:
-    """The range that a range read depends on."""
-    (begin, end, _, reverse, *_), rows = read.request, read.rows
+def range_conflict(
+    request: RangeRequest, bounds: Range, rows: list[Row], more: bool, space_end: bytes, ryw_disabled: bool
+) -> Range:
+    """The range that a range read depends on; `bounds` are the results of its selectors."""
+    begin, end, _, reverse, *_ = request
+    selectors = ((bounds[0], begin.offset), (bounds[1], end.offset))
+    # Whether a selector reached the beginning or the end of the key space.
+    to_begin = any(key == b"" and offset < 1 for key, offset in selectors)
+    through_end = any(key == space_end and offset > 1 for key, offset in selectors)
+    if ryw_disabled:
+        return _conflict_without_ryw(
+            request, rows, more, b"" if to_begin else None, space_end if through_end else None
+        )
     low, high = min(begin.key, end.key), max(begin.key, end.key)
-    if begin.key < end.key and read.more:
+    if begin.key < end.key and more:
         # Rows beyond the last row returned cannot change a limited result.
         if reverse and begin.offset <= 1:
             low = end.key
         elif not reverse and end.offset > 0:
             high = begin.key
-    if read.to_begin and begin.offset <= 0:
+    if to_begin and begin.offset <= 0 and not (more and reverse):
         low = b""
-    if read.through_end and end.offset > 0:
-        high = read.space_end
+    if through_end and end.offset > 0 and (reverse or not more):
+        high = space_end
     if rows:
         first, last = (rows[-1][0], rows[0][0]) if reverse else (rows[0][0], rows[-1][0])
         if reverse or begin.offset <= 0:
@@ -118,20 +115,25 @@ def conflict_range(read: RangeRead) -> Range:
     return low, high
 
 
-def conflict_range_without_ryw(read: RangeRead) -> Range:
-    """The same with read-your-writes disabled: FoundationDB then uses another formula."""
-    (begin, end, _, reverse, *_), rows = read.request, read.rows
-    forward_begin = (not reverse or not read.more or begin.offset > 1) and begin.offset > 0
-    forward_end = (reverse or not read.more or end.offset <= 0) and end.offset <= 1
+def _conflict_without_ryw(
+    request: RangeRequest, rows: list[Row], more: bool, lowest: bytes | None, highest: bytes | None
+) -> Range:
+    """The same with read-your-writes disabled: FoundationDB then uses another formula.
+
+    `lowest` and `highest` are the ends of the key space, if a selector has reached them.
+    """
+    begin, end, _, reverse, *_ = request
+    forward_begin = (not reverse or not more or begin.offset > 1) and begin.offset > 0
+    forward_end = (reverse or not more or end.offset <= 0) and end.offset <= 1
     low, high = begin.key, end.key
-    if read.to_begin:
-        low = b""
+    if lowest is not None:
+        low = lowest
     elif rows and not forward_begin:
         low = rows[-1 if reverse else 0][0]
     if end.offset > begin.offset and end.key < low:
         low = end.key
-    if read.through_end:
-        high = read.space_end
+    if highest is not None:
+        high = highest
     elif rows and not forward_end:
         high = after(rows[0 if reverse else -1][0])
     if begin.offset < end.offset and begin.key > high:

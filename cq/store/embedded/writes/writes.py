@@ -103,43 +103,6 @@ class Pending:
         return stored
 
 
-class CommitChanges:
-    """The write conflicts and mutations of a commit. The order is `early`, `clears`, `values`, `pending`, `stamped`."""
-
-    __slots__ = ("clears", "early", "pending", "stamped", "values", "write_keys", "write_ranges")
-
-    def __init__(self) -> None:
-        self.early: list[Mutation] = []
-        self.clears: list[Range] = []
-        self.values: dict[bytes, bytes | None] = {}
-        self.pending: dict[bytes, Pending] = {}
-        self.stamped: list[Stamped] = []
-        self.write_keys: set[bytes] = set()
-        self.write_ranges: list[Range] = []
-
-    @property
-    def empty(self) -> bool:
-        """Whether the transaction is read-only: it has no writes and no write conflict ranges."""
-        return not (self.writes or self.write_keys or self.write_ranges)
-
-    @property
-    def writes(self) -> bool:
-        """Whether there are writes."""
-        return bool(self.values or self.pending or self.stamped or self.clears or self.early)
-
-    def before_values(self) -> Iterator[Mutation]:
-        """The mutations before the plain values."""
-        yield from self.early
-        for begin, end in self.clears:
-            yield CLEAR_RANGE, begin, end
-
-    def after_values(self) -> Iterator[Mutation]:
-        """The mutations after the plain values, and before `stamped`."""
-        for key, pending in self.pending.items():
-            for operation, operand in pending.operations:
-                yield operation, key, operand
-
-
 _FEW = 16
 
 
@@ -147,15 +110,17 @@ class Writes:
     """A transaction's own writes."""
 
     __slots__ = (
-        "_changes",
         "_cleared_by_operation",
         "_counts",
+        "_early",
         "_no_conflict",
         "_sorted",
         "pending",
         "segments",
         "stamped",
         "values",
+        "write_keys",
+        "write_ranges",
     )
 
     def __init__(self) -> None:
@@ -163,7 +128,9 @@ class Writes:
         self.pending: dict[bytes, Pending] = {}  # all other writes of single keys
         self.segments: Segments | None = None
         self.stamped: list[Stamped] = []  # later than all other writes, and not yet merged into them
-        self._changes = CommitChanges()
+        self.write_keys: set[bytes] = set()  # write conflicts; those of `values` are added at the commit
+        self.write_ranges: list[Range] = []
+        self._early: list[Mutation] = []  # applied before all others
         self._no_conflict: set[bytes] = set()  # keys of `values` without a write conflict
         self._cleared_by_operation: set[bytes] = set()  # keys of `values` that an operation has cleared
         self._sorted: list[bytes] | None = None
@@ -174,9 +141,9 @@ class Writes:
         return bool(self.values or self.pending or self.segments or self.stamped)
 
     @property
-    def untouched(self) -> bool:
-        """Whether the transaction has no writes and no write conflict ranges."""
-        return not (self or self._changes.write_keys or self._changes.write_ranges)
+    def empty(self) -> bool:
+        """Whether the transaction is read-only: it has no writes and no write conflict ranges."""
+        return not (self or self.write_keys or self.write_ranges)
 
     # Writing
 
@@ -222,7 +189,7 @@ class Writes:
             unreadable = bool(flags & UNREADABLE) or operation in STAMPED
             self.pending[key] = Pending([(operation, operand)], unreadable)
             if conflict:
-                self._changes.write_keys.add(key)
+                self.write_keys.add(key)
 
     def _overwrite(self, key: bytes, operation: int, operand: bytes) -> None:
         if operation in STAMPED:
@@ -268,14 +235,14 @@ class Writes:
         self._drop(begin, end)
         self._ranges().change(begin, end, CLEARED, UNREADABLE)
         if conflict:
-            self._changes.write_ranges.append((begin, end))
+            self.write_ranges.append((begin, end))
 
     def add_conflict_range(self, begin: bytes, end: bytes) -> None:
         """Make others' reads of [begin, end) conflict with this transaction."""
         if end == after(begin):
-            self._changes.write_keys.add(begin)
+            self.write_keys.add(begin)
         else:
-            self._changes.write_ranges.append((begin, end))
+            self.write_ranges.append((begin, end))
 
     def place_stamped(self) -> None:
         """Merge the versionstamped writes into the others, before a read or a write that must see them."""
@@ -291,7 +258,7 @@ class Writes:
 
     def _freeze(self, begin: bytes, end: bytes) -> None:
         """Move the writes in [begin, end) to `early`, so that later writes there are applied after them."""
-        early = self._changes.early
+        early = self._early
         early += [(CLEAR_RANGE, b, e) for b, e in self._ranges().runs(begin, end, CLEARED)]
         for key in self.keys(begin, end):
             operations = self.pending[key].operations if key in self.pending else [(SET, self.values[key])]
@@ -319,16 +286,19 @@ class Writes:
         index = self._index()
         return index[bisect_left(index, begin) : bisect_left(index, end)]
 
-    def overlay(self, rows: list[Row], begin: bytes, end: bytes) -> list[Row]:
+    def overlay(self, rows: list[Row], begin: bytes, end: bytes, reverse: bool) -> list[Row]:
         """The rows of [begin, end) as this transaction sees them; none of the stored `rows` is in a cleared range."""
+        keys = self.keys(begin, end)
+        if not keys:
+            return rows
         merged: dict[bytes, bytes] = dict(rows)
-        for key in self.keys(begin, end):
+        for key in keys:
             value = self._merged(key, merged)
             if value is None:
                 merged.pop(key, None)
             else:
                 merged[key] = value
-        return sorted(merged.items())
+        return sorted(merged.items(), reverse=reverse)
 
     def entries(self, rows: list[Row], begin: bytes, end: bytes) -> list[tuple[bytes, bool]]:
         """The keys that count for the offset of a selector, and whether each exists.
@@ -392,19 +362,25 @@ class Writes:
 
     # Committing
 
-    def changes(self) -> CommitChanges:
-        """The changes for the commit. Shares the collections: the writes must not be used afterwards."""
-        changes = self._changes
-        changes.values, changes.pending, changes.stamped = self.values, self.pending, self.stamped
-        changes.write_keys.update(
-            self.values.keys() - self._no_conflict if self._no_conflict else self.values
-        )
-        if self.segments:
-            changes.clears = self.segments.runs(b"", SYSTEM_END, CLEARED)
+    def seal(self) -> None:
+        """Complete the write conflicts for the commit; it applies early writes, clears, values, pending, stamped."""
+        self.write_keys.update(self.values.keys() - self._no_conflict if self._no_conflict else self.values)
         for write in self.stamped:
             if isinstance(write, StampedValue) and write.conflict:
-                changes.write_keys.add(write.key)
-        return changes
+                self.write_keys.add(write.key)
+
+    def before_values(self) -> Iterator[Mutation]:
+        """The mutations before the plain values."""
+        yield from self._early
+        if self.segments:
+            for begin, end in self.segments.runs(b"", SYSTEM_END, CLEARED):
+                yield CLEAR_RANGE, begin, end
+
+    def after_values(self) -> Iterator[Mutation]:
+        """The mutations after the plain values, and before `stamped`."""
+        for key, pending in self.pending.items():
+            for operation, operand in pending.operations:
+                yield operation, key, operand
 
     # Inside
 
@@ -420,7 +396,7 @@ class Writes:
         if key in self._no_conflict:
             self._no_conflict.remove(key)
         elif key in self.pending:
-            self._changes.write_keys.add(key)
+            self.write_keys.add(key)
 
     def _remove(self, key: bytes) -> None:
         """Remove the writes of a key, but keep their write conflict."""
@@ -429,7 +405,7 @@ class Writes:
             if key in self._no_conflict:
                 self._no_conflict.remove(key)
             else:
-                self._changes.write_keys.add(key)
+                self.write_keys.add(key)
             self._sorted = None
         elif self.pending.pop(key, None):
             self._sorted = None
