@@ -63,20 +63,17 @@ class WebAccess:
         return self.sessions.find(request.cookies.get(self.sessions.cookie, ""))
 
 
-def is_foreign(headers: Headers) -> bool:
-    """Whether a page of another site or port sent this request; False for programs, whose requests say nothing."""
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
-        return True
-    return site not in (None, "same-origin", "none")
+def is_own(headers: Headers) -> bool | None:
+    """Whether a browser sent this request from a page of the server itself; None if neither header says so.
 
-
-def is_same_origin(headers: Headers) -> bool:
-    """Whether a browser sent this form from a page of the server itself; False if neither header says so."""
+    It is None for the requests of programs, and for an address that somebody has typed.
+    """
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None and origin.partition("://")[2] != headers.get("host"):
         return False
-    return site == "same-origin" if site is not None else origin is not None
+    if site in (None, "none"):
+        return None if origin is None or site else True
+    return site == "same-origin"
 
 
 async def form_of(request: Request) -> dict[str, str] | None:
@@ -138,7 +135,7 @@ class Guard:
             return _refusal(
                 "this server does not answer under that host name; `cq web --host NAME` adds one", 421
             )
-        if request.method == "POST" and not is_same_origin(headers):
+        if request.method == "POST" and not is_own(headers):
             return _refusal("this form comes from a page of another site", 403)
         if request.url.path.startswith("/static/") or request.url.path == "/login":
             return None
@@ -155,7 +152,7 @@ class Guard:
 
     def _answer_to_program(self, request: Request) -> ASGIApp | None:
         """The refusal of a request for a changelog; None if it has the token or a session."""
-        if is_foreign(request.headers):
+        if is_own(request.headers) is False:
             return _refusal("pages of other sites cannot read a changelog", 403)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._access.is_token(token.strip()):

@@ -1,26 +1,246 @@
-"""The forms of actions: an operator confirms each action, and each is an event in the server's log."""
+"""Actions of operators: what each does, its form, which an operator confirms, and its run, an event in the log."""
 
 from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
+import cq
+from cq.cli.shared.options import seconds_of
+from cq.cli.shared.output import with_levels
 from cq.cli.web.access import WebAccess, form_of
-from cq.cli.web.operate import OPERATIONS, Operation, perform
 from cq.cli.web.rendering import Renderer
+from cq.cli.web.sampling.problems import problem_of
+from cq.config.queue import read_config
+from cq.encoding.json_values import key_from_word
+from cq.errors import InvalidConfiguration
 from cq.keys.queue import valid_name
+from cq.observers.links.operate import set_paused
+from cq.observers.links.registry import link_keys, opened_link
 from cq.observers.telemetry.bus import emit
+from cq.queue.limits import MODES
+from cq.queue.set_aside import ANY, drop_aside, retry_aside
 from cq.store import OpenDatabase
+from cq.store.transact import transact
 
 _MOST_RESULTS: Final = 100
 _ID_CHARACTERS: Final = 8
 """Characters of a session's id in the log: they tell sessions apart, and are no cookie."""
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """A field of a form.
+
+    Attributes:
+        name: in the form.
+        label, help: its texts.
+        choices: its values; empty for any text.
+        required: whether it must not be empty.
+    """
+
+    name: str
+    label: str
+    help: str
+    choices: Sequence[str] = ()
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An action of an operator on a queue.
+
+    Attributes:
+        title: the heading of its form, and its button.
+        effect: what it does, for the operator who confirms it.
+        run: does it, and returns the result in one line.
+        fields: of its form, in addition to the queue.
+        is_dangerous: whether its result cannot be undone.
+    """
+
+    title: str
+    effect: str
+    run: Callable[[OpenDatabase, str, Fields], str]
+    fields: Sequence[FormField] = ()
+    is_dangerous: bool = False
+
+
+def perform(db: OpenDatabase, operation: Operation, queue: str, fields: Fields) -> tuple[str, bool]:
+    """Run an action; returns its result or its error, and whether it is done."""
+    try:
+        return operation.run(db, queue, fields), True
+    except Exception as error:
+        if problem := problem_of(error):
+            return problem, False
+        raise
+
+
+def _pause(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    cq.pause(db, queue, _given(fields, "reason") or "by hand", seconds=_seconds(fields, "duration"))
+    return _with_levels(db, queue, f"queue {queue!r} is paused")
+
+
+def _resume(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    cq.resume(db, queue)
+    return _with_levels(db, queue, f"queue {queue!r} is active")
+
+
+def _rebucket(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    cq.rebucket(db, queue, _whole(fields, "buckets"))
+    text = _with_levels(db, queue, f"queue {queue!r} has {_whole(fields, 'buckets'):,} buckets")
+    return f"{text}: workers drain the former ones"
+
+
+def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    seconds = _seconds(fields, "max_age")
+    size = _whole(fields, "max_bytes") if _given(fields, "max_bytes") else None
+    cq.limit(db, queue, seconds=seconds, size=size, mode=_given(fields, "when_full") or MODES[0])
+    text = f"queue {queue!r} has no limits" if seconds is size is None else f"queue {queue!r} is limited"
+    return _with_levels(db, queue, text)
+
+
+def _retry(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    return f"retried {retry_aside(db, queue, _key(db, queue, fields)):,} updates and missed reports of queue {queue!r}"
+
+
+def _drop(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    return f"dropped {drop_aside(db, queue, _key(db, queue, fields)):,} pieces of queue {queue!r}"
+
+
+def _set_link(db: OpenDatabase, queue: str, fields: Fields, *, paused: bool) -> str:
+    keys = link_keys(db, queue, _given(fields, "link"))
+    set_paused(db, keys, paused=paused)
+    return f"link {keys.link!r} of queue {queue!r} is {'paused' if paused else 'active'}"
+
+
+def _rebuild_link(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    with opened_link(db, queue, _given(fields, "link")) as opened:
+        opened.rebuild()
+        return f"workers send all values of queue {queue!r} to link {opened.keys.link!r} again"
+
+
+def _rebase_link(db: OpenDatabase, queue: str, fields: Fields) -> str:
+    with opened_link(db, queue, _given(fields, "link")) as opened:
+        opened.rebase()
+        return f"link {opened.keys.link!r} of queue {queue!r} continues from the current state"
+
+
+def _with_levels(db: OpenDatabase, queue: str, text: str) -> str:
+    return with_levels(text, transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names)
+
+
+def _key(db: OpenDatabase, queue: str, fields: Fields) -> Any:
+    """The key of a form; `ANY` for an empty field."""
+    word = _given(fields, "key")
+    if word is None:
+        return ANY
+    return key_from_word(transact(db, lambda tr: read_config(tr.snapshot, queue)).key, word)
+
+
+def _given(fields: Fields, name: str) -> str | None:
+    return fields.get(name, "").strip() or None
+
+
+def _seconds(fields: Fields, name: str) -> float | None:
+    text = _given(fields, name)
+    return None if text is None else seconds_of(text)
+
+
+def _whole(fields: Fields, name: str) -> int:
+    text = fields.get(name, "").strip()
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise InvalidConfiguration(
+            f"expected a whole number for {name.replace('_', ' ')}, got: {text[:80]!r}"
+        )
+    return int(text)
+
+
+_LINK: Final = FormField("link", "Link", "The name of the link. Empty: the queue's only one.")
+_KEY: Final = FormField("key", "Key", "One key, as on the command line. Empty: all keys.")
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "pause": Operation(
+        "Pause",
+        "Workers stop combining this queue and its levels. Adds and reads continue, so its backlog grows until it is "
+        "resumed.",
+        _pause,
+        (
+            FormField("reason", "Reason", "Operators and workers see it."),
+            FormField("duration", "Duration", "Such as 90s, 10m or 2h. Empty: until it is resumed."),
+        ),
+    ),
+    "resume": Operation("Resume", "Workers combine this queue and its levels again, at once.", _resume),
+    "rebucket": Operation(
+        "Change the number of buckets",
+        "The queue stays in use, and no update is lost. Workers drain the former buckets.",
+        _rebucket,
+        (
+            FormField(
+                "buckets", "Buckets", "1 to 4,096: the number of passes that can run at once.", required=True
+            ),
+        ),
+    ),
+    "limit": Operation(
+        "Change the limits",
+        "Workers and adds notice within two seconds that a limit is exceeded. Updates queued in its levels count, "
+        "too. An empty field removes its limit.",
+        _limit,
+        (
+            FormField("max_age", "Maximum age", "Of queued updates, such as 90s, 10m or 2h."),
+            FormField("max_bytes", "Maximum size", "Of all queued updates, in bytes."),
+            FormField("when_full", "Adds to a full queue", "raise: they fail. admit: they continue.", MODES),
+        ),
+    ),
+    "pause-link": Operation(
+        "Pause the link",
+        "Workers stop sending the changes of this link, which stay queued until it is resumed.",
+        partial(_set_link, paused=True),
+        (_LINK,),
+    ),
+    "resume-link": Operation(
+        "Resume the link",
+        "Workers send the changes of this link again.",
+        partial(_set_link, paused=False),
+        (_LINK,),
+    ),
+    "rebuild-link": Operation(
+        "Send all values again",
+        "Workers send all values to the target, and then delete what keys without a value have left there. It also "
+        "lets a stopped link continue.",
+        _rebuild_link,
+        (_LINK,),
+    ),
+    "rebase-link": Operation(
+        "Continue from the current state",
+        "The queued changes follow, and no value is sent again: what the target lacks stays missing.",
+        _rebase_link,
+        (_LINK,),
+        is_dangerous=True,
+    ),
+    "retry": Operation(
+        "Retry what was set aside",
+        "The updates are added to the queue again, after all queued ones. Repair the cause first.",
+        _retry,
+        (_KEY,),
+    ),
+    "drop": Operation(
+        "Drop what was set aside",
+        "The updates will never count. This cannot be undone.",
+        _drop,
+        (_KEY,),
+        is_dangerous=True,
+    ),
+}
+"""{name in addresses: the action}."""
 
 
 class Actions:
@@ -49,19 +269,19 @@ class Actions:
         fields = await form_of(request) or {}
         if not self._access.sessions.is_form_token(request.state.session, fields.pop("form_token", "")):
             return PlainTextResponse("this form is outdated: open it again", 403)
-        done = await run_in_threadpool(partial(perform, self._db, operation, queue, fields))
+        text, is_done = await run_in_threadpool(partial(perform, self._db, operation, queue, fields))
         given = ", ".join(f"{field} {value!r}" for field, value in fields.items() if value)
         emit(
-            "operator_acted" if done.is_done else "operator_failed",
+            "operator_acted" if is_done else "operator_failed",
             session=request.state.session.id[:_ID_CHARACTERS],
             action=name,
             queue=queue,
             given=given or "no fields",
-            result=done.text,
+            result=text,
         )
-        if not done.is_done:
-            return self._form(request, operation, queue, fields, done.text)
-        return RedirectResponse(f"/queues/{queue}?done={self._kept(done.text)}", 303)
+        if not is_done:
+            return self._form(request, operation, queue, fields, text)
+        return RedirectResponse(f"/queues/{queue}?done={self._kept(text)}", 303)
 
     def result(self, request: Request) -> str | None:
         """The result of the action that led to this page; None for other pages."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,23 +23,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cq.cli.web.access import CHANGELOG, Guard, WebAccess, WithHeaders, form_of, signed_in, signed_out
 from cq.cli.web.actions import Actions
 from cq.cli.web.changelog.changelogs import Changelogs
-from cq.cli.web.pages.cells import cells_page
-from cq.cli.web.pages.checks import checks_page
-from cq.cli.web.pages.feeds import feeds_page
-from cq.cli.web.pages.links import links_page
 from cq.cli.web.pages.queue import queue_page
 from cq.cli.web.pages.queues import PAGE, queues_page
+from cq.cli.web.pages.sections import SECTIONS, aside_page
 from cq.cli.web.pages.series import series_line
-from cq.cli.web.pages.set_aside import all_aside_page, aside_page
 from cq.cli.web.pages.web_page import WebPage
-from cq.cli.web.pages.workers import workers_page
 from cq.cli.web.rendering import Renderer, environment
 from cq.cli.web.sampling.checks import Checks
 from cq.cli.web.sampling.lookup import Lookup, look_up
 from cq.cli.web.sampling.reads import READERS
 from cq.cli.web.sampling.sampler import Sampler
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
-from cq.cli.web.streams import Streams
 from cq.keys.queue import valid_name
 from cq.observers.monitoring.store_overview import Overview
 from cq.observers.top.html import cloud_style
@@ -48,32 +42,29 @@ from cq.store import OpenDatabase
 STATIC: Final = Path(__file__).parent / "static"
 MOST_LOOKUPS: Final = 4
 """Lookups of keys that run at once; others wait."""
-PAGES: Final[dict[str, Callable[[], WebPage]]] = {
-    "/": queues_page,
-    "/workers": workers_page,
-    "/links": links_page,
-    "/aside": all_aside_page,
-    "/feeds": feeds_page,
-    "/cells": cells_page,
-    "/checks": checks_page,
-}
-"""{path: the page}, except the pages of one queue."""
+MOST_STREAMS: Final = 500
+"""Streams of pages that a server has open at once."""
+_SILENCE_SECONDS: Final = 15.0
+"""After this time without a change a stream gets a comment, which detects closed connections."""
+_RETRY_MILLISECONDS: Final = 2_000
 _NUMBER: Final = re.compile("(?!1$)[1-9][0-9]{0,5}")
 _OF_QUEUES: Final[dict[str, Callable[[str], WebPage]]] = {"queues": queue_page, "aside": aside_page}
 
 
 @dataclass(frozen=True, slots=True)
-class WebSettings:
-    """The settings of a server.
+class ServerOptions:
+    """What an operator may choose of a server.
 
     Attributes:
-        access: the token and the host names.
         operates: whether pages may change the store.
+        hosts: further host names.
+        secure_cookie: whether browsers may send the session's cookie over https only.
         store: URL of the store, for its checks; None: the default.
     """
 
-    access: WebAccess
     operates: bool = False
+    hosts: Sequence[str] = ()
+    secure_cookie: bool = False
     store: str | None = None
 
 
@@ -82,17 +73,18 @@ class Dashboard:
 
     Args:
         db: a database of either store.
-        settings: of the server.
+        access: of the server.
+        options: of the operator.
     """
 
-    def __init__(self, db: OpenDatabase, settings: WebSettings) -> None:
-        self._db, self._settings = db, settings
+    def __init__(self, db: OpenDatabase, access: WebAccess, options: ServerOptions) -> None:
+        self._db, self._access = db, access
         self._lookups = asyncio.Semaphore(MOST_LOOKUPS)
-        self.renderer = Renderer(environment(), settings.operates)
-        self.sampler = Sampler(db, {**READERS, "checks": Checks(settings.store).reader()})
-        self.streams = Streams(self.sampler, self.renderer)
+        self._open_streams = 0
+        self.renderer = Renderer(environment(), options.operates)
+        self.sampler = Sampler(db, {**READERS, "checks": Checks(options.store).reader()})
         self.changelogs = Changelogs(db)
-        self.actions = Actions(db, settings.access, self.renderer)
+        self.actions = Actions(db, access, self.renderer)
 
     def stop(self) -> None:
         """End all streams and the sampler; call it in the event loop."""
@@ -118,20 +110,37 @@ class Dashboard:
         return self.renderer.page(page, snapshot, lookup=found, line=line, **about, **more)
 
     async def events(self, request: Request) -> Response:
-        """The stream of a page."""
+        """A stream of the changes of a page, until the page is closed, its session ends or the sampler is stopped."""
         page = page_of(request.query_params.get("path", ""))
-        return (
-            PlainTextResponse("no such page", 404)
-            if page is None
-            else self.streams.answer(page, request.state.is_live)
-        )
+        if page is None:
+            return PlainTextResponse("no such page", 404)
+        if self._open_streams >= MOST_STREAMS:
+            return PlainTextResponse("too many open pages: close some, or try again later", 503)
+        return StreamingResponse(self._events(page, request.state.is_live), media_type="text/event-stream")
+
+    async def _events(self, page: WebPage, is_live: Callable[[], bool]) -> AsyncIterator[str]:
+        self._open_streams += 1
+        try:
+            with self.sampler.watching(page.topics):
+                yield f"retry: {_RETRY_MILLISECONDS}\n\n"
+                number, sent = -1, dict[str, str]()
+                while not self.sampler.is_stopped:
+                    snapshot, changes = await self.sampler.newer(number, _SILENCE_SECONDS), None
+                    if not is_live():
+                        return
+                    if snapshot is not None:
+                        number = snapshot.number
+                        find = partial(self.renderer.changes, page, snapshot, sent)
+                        changes = await self.renderer.in_thread(find)
+                    yield f"data: {changes}\n\n" if changes else ": nothing new\n\n"
+        finally:
+            self._open_streams -= 1
 
     async def sign_in(self, request: Request) -> Response:
         """The page for requests without a session, and its form with the token."""
-        access = self._settings.access
         if request.method == "POST" and request.url.path == "/login":
             form = await form_of(request)
-            answer = signed_in(request, access, (form or {}).get("token", "").strip())
+            answer = signed_in(request, self._access, (form or {}).get("token", "").strip())
             if answer is not None:
                 return answer
         is_wrong = request.method == "POST" or "token" in request.query_params
@@ -139,7 +148,7 @@ class Dashboard:
 
     async def sign_out(self, request: Request) -> Response:
         """End the session."""
-        return await signed_out(request, self._settings.access)
+        return await signed_out(request, self._access)
 
     async def ask_to_sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `sign_in`, as an application."""
@@ -159,13 +168,15 @@ class Dashboard:
         return HTMLResponse(self.renderer.render("missing.html", text=text, form_token=form_token), 404)
 
     def _form_token(self, request: Request) -> str:
-        return self._settings.access.sessions.form_token(request.state.session)
+        return self._access.sessions.form_token(request.state.session)
 
 
 def page_of(path: str) -> WebPage | None:
     """The page of a path; None if there is none."""
-    if path in PAGES:
-        return PAGES[path]()
+    if path == "/":
+        return queues_page()
+    if path in SECTIONS:
+        return SECTIONS[path]
     if (number := _NUMBER.fullmatch(path.removeprefix(PAGE))) and path.startswith(PAGE):
         return queues_page(int(number[0]))
     kind, _, name = path.removeprefix("/").partition("/")
@@ -195,9 +206,9 @@ async def _broken(request: Request, error: Exception) -> Response:
     return PlainTextResponse("the server could not make this page: its log says why", 500)
 
 
-def make_app(db: OpenDatabase, settings: WebSettings) -> tuple[ASGIApp, Dashboard]:
+def make_app(db: OpenDatabase, access: WebAccess, options: ServerOptions) -> tuple[ASGIApp, Dashboard]:
     """The application on a store, and its pages; their `stop()` ends the open streams."""
-    dashboard = Dashboard(db, settings)
+    dashboard = Dashboard(db, access, options)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -219,12 +230,12 @@ def make_app(db: OpenDatabase, settings: WebSettings) -> tuple[ASGIApp, Dashboar
         Mount("/static", StaticFiles(directory=STATIC)),
         *(
             [Route("/actions/{action}", dashboard.actions.answer, methods=["GET", "POST"])]
-            if settings.operates
+            if options.operates
             else []
         ),
         Route("/{path:path}", dashboard.page),
     ]
-    guard = Middleware(Guard, access=settings.access, sign_in=dashboard.ask_to_sign_in)
+    guard = Middleware(Guard, access=access, sign_in=dashboard.ask_to_sign_in)
     app = Starlette(
         routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={Exception: _broken}
     )

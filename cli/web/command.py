@@ -54,7 +54,7 @@ def web(
     A session ends after 12 hours, or with the button "Sign out".
     Without --operate they only read. The log on standard error has an event for each action. ^C ends the server.
     """
-    serve = _server()
+    web_server = _server()
     log_to_stderr(as_json=log is LogFormat.JSON)
     token = _token()
     address = Address.parse(listen)
@@ -65,8 +65,8 @@ def web(
             f"cq web: warning: {address.host} can be reached from other machines, and the connection is not encrypted: "
             "use 127.0.0.1 with an SSH tunnel, or a proxy with TLS"
         )
-    served = serve.ServerOptions(operate, host or (), secure_cookie, options.store)
-    running = serve.Server(db, address, token, served)
+    served = web_server.ServerOptions(operate, host or (), secure_cookie, options.store)
+    running = web_server.Server(db, address, token, served)
     # A token from the environment is known to the operator, and logs must not keep it.
     url = running.url if TOKEN_ENV in os.environ else f"{running.url}/?token={token}"
     options.answer(f"cq web: open {url}", url=url, operates=operate)

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cq.cli.web.pages.text import FILTERS
-from cq.cli.web.pages.web_page import NAVIGATION, WebPage
+from cq.cli.web.pages.web_page import LOOKUP, NAVIGATION, WebPage
 from cq.cli.web.sampling.snapshot import StoreSnapshot
 from cq.distribution import version
 from cq.observers.top.cloud import Cloud
@@ -93,8 +93,8 @@ class Renderer:
             self._number, self._parts = snapshot.number, {}
         found = self._parts.get(page.path)
         if found is None:
-            view = {**page.view(snapshot), "operates": self.operates}
-            found = {part.name: self._part(part.name, view) for part in page.parts if part.is_live}
+            view = page.variables(snapshot) | {"operates": self.operates}
+            found = {part: self._part(part, view) for part in ("verdict", *page.parts) if part != LOOKUP}
             self._parts[page.path] = found
         return found
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import uvicorn
 
 from cq.cli.web.access import WebAccess
-from cq.cli.web.app import WebSettings, make_app
+from cq.cli.web.app import ServerOptions, make_app
 from cq.cli.web.connections import LimitedProtocol
 from cq.cli.web.sessions import Sessions
 from cq.errors import InvalidConfiguration
@@ -20,23 +19,6 @@ from cq.store import OpenDatabase
 
 _END_SECONDS = 3
 _BACKLOG = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """What an operator may choose of a server.
-
-    Attributes:
-        operates: whether pages may change the store.
-        hosts: further host names.
-        secure_cookie: whether browsers may send the session's cookie over https only.
-        store: URL of the store, for its checks; None: the default.
-    """
-
-    operates: bool = False
-    hosts: Sequence[str] = ()
-    secure_cookie: bool = False
-    store: str | None = None
 
 
 class Server:
@@ -60,7 +42,7 @@ class Server:
         self.url = f"http://{host}:{port}"
         sessions = Sessions(token, port, is_secure=options.secure_cookie)
         access = WebAccess(token, sessions, hosts_of([*options.hosts, address.host]))
-        app, self.dashboard = make_app(db, WebSettings(access, options.operates, options.store))
+        app, self.dashboard = make_app(db, access, options)
         # Without an access log: addresses have keys and, once, the token.
         config = uvicorn.Config(
             app,

@@ -16,8 +16,9 @@ import pytest
 import cq
 from cq.admin.queue_status import status
 from cq.cli.web.access import WebAccess
-from cq.cli.web.app import PAGES, Dashboard, WebSettings, page_of
-from cq.cli.web.operate import OPERATIONS, perform
+from cq.cli.web.actions import OPERATIONS, perform
+from cq.cli.web.app import Dashboard, ServerOptions, page_of
+from cq.cli.web.pages.sections import SECTIONS
 from cq.cli.web.sampling.lookup import look_up
 from cq.cli.web.sampling.reads import READERS
 from cq.cli.web.sampling.snapshot import Reading, StoreSnapshot, Topic
@@ -124,11 +125,11 @@ class Pages:
 
     def __init__(self, db: Any, names: list[str]) -> None:
         self._db, self._names, self._number = db, names, 0
-        self._dashboard = Dashboard(db, WebSettings(WebAccess("token", Sessions("token", 0))))
+        self._dashboard = Dashboard(db, WebAccess("token", Sessions("token", 0)), ServerOptions())
 
     def draw(self, names: Collection[str]) -> None:
         """Draw all pages, those of queues for these names only."""
-        paths = [*PAGES, *(f"/{kind}/{name}" for kind in ("queues", "aside") for name in names)]
+        paths = ["/", *SECTIONS, *(f"/{kind}/{name}" for kind in ("queues", "aside") for name in names)]
         pages = [page for page in map(page_of, paths) if page is not None and page.path != "/checks"]
         assert len(pages) == len(paths) - 1
         topics = {topic for page in pages for topic in page.topics}
@@ -189,7 +190,7 @@ def test_whatever_is_broken_each_action_ends_with_a_result(db: Any) -> None:
             stores.put(db, changed)
             note = f"{action} with {key!r} broken: {changed.get(key, b'')[:60]!r}"
             with stores.clear_errors(note, is_sure=True):
-                assert perform(db, OPERATIONS[action], queue_of(key, names, rng), fields).text
+                assert perform(db, OPERATIONS[action], queue_of(key, names, rng), fields)[0]
 
 
 def set_odd_time(db: Any) -> None:
@@ -214,7 +215,7 @@ def test_pages_of_a_server_say_which_numbers_are_odd(
     make(db)
     damage(db)
     with serving(db) as found:
-        for path in PAGES:
+        for path in ("/", *SECTIONS):
             found.page(path)
         assert text in found.page("/queues/hits")
 

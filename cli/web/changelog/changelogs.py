@@ -23,12 +23,12 @@ from cq.cli.web.changelog.entries import (
     start_event,
 )
 from cq.cli.web.changelog.tail import Tail
+from cq.cli.web.sampling.problems import problem_of
 from cq.errors import CqError, InvalidData, NotInStore, QueueNotConfigured, StoreError
 from cq.keys.queue import valid_name
 from cq.observers.feeds.changelog import check_position, read_changelog
-from cq.plain_text import printable
 from cq.store import OpenDatabase
-from cq.store.api import TransactionRead, error_code
+from cq.store.api import TransactionRead
 from cq.store.transact import transact
 
 T = TypeVar("T")
@@ -103,12 +103,10 @@ class Changelogs:
         given = request.headers.get("last-event-id") or request.query_params.get("after", "")
         try:
             position = await self._in_older(partial(self._first_position, queue, given))
-        except CqError as error:
-            return PlainTextResponse(printable(str(error)), _status(error))
         except Exception as error:
-            if error_code(error) is None:
-                raise
-            return PlainTextResponse(printable(f"the store does not answer: {error}"), 503)
+            if problem := problem_of(error):
+                return PlainTextResponse(problem, _status(error))
+            raise
         return StreamingResponse(
             self._events(queue, position, request.state.is_live), media_type="text/event-stream"
         )
@@ -159,12 +157,10 @@ class Changelogs:
         """The changes after a position that the tail lacks, or why they cannot be read."""
         try:
             return await self._in_older(partial(self._read_page, queue, position))
-        except CqError as error:
-            return printable(str(error))
         except Exception as error:
-            if error_code(error) is None:
-                raise
-            return printable(f"the store does not answer: {error}")
+            if problem := problem_of(error):
+                return problem
+            raise
 
     def _read_page(self, queue: str, position: bytes) -> EntryPage:
         return entries_of(
@@ -217,10 +213,10 @@ async def _is_set(event: asyncio.Event, seconds: float) -> bool:
     return event.is_set()
 
 
-def _status(error: CqError) -> int:
+def _status(error: Exception) -> int:
     """The status of an answer to a request that cannot be served."""
     if isinstance(error, InvalidData):
         return 400
-    if isinstance(error, StoreError):
+    if not isinstance(error, CqError) or isinstance(error, StoreError):
         return 503
     return 404 if isinstance(error, QueueNotConfigured | NotInStore) else 409

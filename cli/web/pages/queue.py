@@ -11,8 +11,7 @@ from markupsafe import Markup
 
 from cq.cli.web.pages.queues import queue_row
 from cq.cli.web.pages.text import age, plural
-from cq.cli.web.pages.verdict import verdict
-from cq.cli.web.pages.web_page import Part, WebPage
+from cq.cli.web.pages.web_page import LOOKUP, WebPage
 from cq.cli.web.sampling.reads import QueueDetail
 from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot, Topic
 from cq.observers.feeds.changelog import change_of
@@ -45,27 +44,23 @@ class BucketMap:
 def queue_page(name: str) -> WebPage:
     """The page of a queue."""
     topics = (OVERVIEW, HISTORY, Topic("queue", name))
-    names = ("verdict", "figures", "levels", "buckets", "lookup", "top", "totals", "changes", "settings")
-    parts = tuple(Part(each, is_live=each != "lookup") for each in names)
-    return WebPage(f"/queues/{name}", name, "/", topics, parts, lambda snapshot: _view(snapshot, name), name)
+    parts = ("figures", "levels", "buckets", LOOKUP, "top", "totals", "changes", "settings")
+    return WebPage(f"/queues/{name}", name, "/", parts, lambda snapshot: _view(snapshot, name), topics, name)
 
 
 def _view(snapshot: StoreSnapshot, name: str) -> Mapping[str, Any]:
-    seen, topic = snapshot.value(OVERVIEW, Overview), Topic("queue", name)
-    queue = next((each for each in seen.queues if each.name == name), None) if seen else None
-    detail = snapshot.value(topic, QueueDetail)
+    seen, detail = snapshot.value(OVERVIEW, Overview), snapshot.value(Topic("queue", name), QueueDetail)
+    rows = {}
+    if seen is not None:
+        queues = (each for each in seen.queues if name in (each.name, each.level_of))
+        rows = {each.name: queue_row(seen, each, snapshot) for each in queues}
+    changes = detail.changes if detail else None
     return {
-        "verdict": verdict(snapshot, name),
         "name": name,
-        "row": queue_row(seen, queue, snapshot) if seen and queue else None,
-        "rows": [queue_row(seen, each, snapshot) for each in seen.queues if each.level_of == name]
-        if seen
-        else [],
+        "row": rows.pop(name, None),
+        "rows": list(rows.values()),
         "detail": detail,
-        "changes": None
-        if detail is None or detail.changes is None
-        else [(message.sent, change_of(message)) for message in detail.changes],
-        "problem": snapshot.error(topic),
+        "changes": None if changes is None else [(each.sent, change_of(each)) for each in changes],
         "buckets": bucket_map(detail.config.buckets, detail.ages) if detail else None,
     }
 

@@ -10,8 +10,7 @@ from cq.admin.queue_status import QueueStatus
 from cq.cli.web.pages.added import added_minutes
 from cq.cli.web.pages.charts import Line
 from cq.cli.web.pages.text import age, count
-from cq.cli.web.pages.verdict import verdict
-from cq.cli.web.pages.web_page import Part, WebPage
+from cq.cli.web.pages.web_page import WebPage
 from cq.cli.web.sampling.recent import Sample
 from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.findings import Level
@@ -73,9 +72,9 @@ class Place:
 
 def queues_page(number: int = 1) -> WebPage:
     """The page of all queues, of which each has the next 100, from number 1 on."""
-    parts = (Part("verdict"), Part("queues"))
     path, title = _path(number), "Queues" if number == 1 else f"Queues, page {number:,}"
-    return WebPage(path, title, "/", (OVERVIEW, HISTORY), parts, lambda snapshot: _view(snapshot, number))
+    topics = (OVERVIEW, HISTORY)
+    return WebPage(path, title, "/", ("queues",), lambda snapshot: _view(snapshot, number), topics)
 
 
 def _path(number: int) -> str:
@@ -94,7 +93,7 @@ def _view(snapshot: StoreSnapshot, number: int) -> Mapping[str, Any]:
         _path(number - 1) if begin else "",
         _path(number + 1) if end < len(shown) else "",
     )
-    return {"verdict": verdict(snapshot), "rows": rows, "place": place}
+    return {"rows": rows, "place": place}
 
 
 def _shown(seen: Overview) -> Sequence[QueueStatus]:

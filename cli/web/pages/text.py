@@ -1,12 +1,12 @@
-"""Numbers, times and stored data as text for people. Templates use these functions as filters."""
+"""Numbers, times and stored data as text for people, by functions that are filters of templates; rows of tables."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
@@ -14,6 +14,8 @@ from cq.durations import rough
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
 from cq.plain_text import escaped, utc_time
+
+T = TypeVar("T")
 
 _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _TICKS: Final = re.compile(r"`([^`]+)`")
@@ -24,6 +26,25 @@ UNUSUAL: Final = "out of range"
 """Stands for a number that no part of cq stores."""
 NOTHING: Final = "\N{EN DASH}"
 """Stands for an unknown number."""
+MOST_ROWS: Final = 200
+"""The rows of a table; a page of queues has half of them."""
+
+
+class First(NamedTuple, Generic[T]):
+    """The first rows of a table, and the number of further ones."""
+
+    rows: Sequence[T]
+    more: int
+
+
+def first_of(rows: Iterable[T], most: int = MOST_ROWS) -> First[T]:
+    """The first rows: a page has a limited size, whatever the store has.
+
+    >>> first_of("abc", 2)
+    First(rows=['a', 'b'], more=1)
+    """
+    found = list(rows)
+    return First(found[:most], max(0, len(found) - most))
 
 
 def age(seconds: float | None) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from cq.admin.queue_status import QueueStatus
-from cq.cli.web.pages.bounded import first_of
-from cq.cli.web.pages.text import age, plural
+from cq.cli.web.pages.text import age, first_of, plural
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.findings import (
     OF_LINKS,
@@ -22,8 +20,7 @@ from cq.observers.monitoring.findings import (
 from cq.observers.monitoring.store_overview import Overview
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(NamedTuple):
     """A finding, and what to do.
 
     Attributes:
@@ -41,8 +38,7 @@ class Advice:
     link: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The sentence at the top, the findings behind it, the most important first, and the number of further ones."""
 
     level: Level

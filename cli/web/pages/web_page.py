@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final
 
-from cq.cli.web.sampling.snapshot import StoreSnapshot, Topic
+from cq.cli.web.pages.verdict import verdict
+from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot, Topic
 
-
-class Part(NamedTuple):
-    """A part of a page: the name of its template, and whether it changes while the page is open."""
-
-    name: str
-    is_live: bool = True
+LOOKUP: Final = "lookup"
+"""The part that does not change while the page is open."""
+NAVIGATION: Final = (
+    ("/", "Queues"),
+    ("/workers", "Workers"),
+    ("/links", "Links"),
+    ("/aside", "Set aside"),
+    ("/feeds", "Feeds"),
+    ("/cells", "Cells"),
+    ("/checks", "Checks"),
+)
+"""(path, name) of the sections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +31,21 @@ class WebPage:
         path: its address.
         title: its heading.
         section: the entry of the navigation that it belongs to, by its path.
-        topics: what it needs from the store.
-        parts: from top to bottom.
+        parts: the templates below the verdict, from top to bottom.
+        view: the variables of these templates, from a snapshot.
+        topics: what it needs from the store; the last one is its own subject.
         queue: the queue that it is about; empty for none.
-        view: the variables of the parts' templates, from a snapshot.
     """
 
     path: str
     title: str
     section: str
-    topics: tuple[Topic, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[str, ...]
     view: Callable[[StoreSnapshot], Mapping[str, Any]]
+    topics: tuple[Topic, ...] = (OVERVIEW,)
     queue: str = ""
 
-
-NAVIGATION = (
-    ("/", "Queues"),
-    ("/workers", "Workers"),
-    ("/links", "Links"),
-    ("/aside", "Set aside"),
-    ("/feeds", "Feeds"),
-    ("/cells", "Cells"),
-    ("/checks", "Checks"),
-)
-"""(path, name) of the sections."""
+    def variables(self, snapshot: StoreSnapshot) -> dict[str, Any]:
+        """The variables of all parts."""
+        problem = snapshot.error(self.topics[-1])
+        return {"verdict": verdict(snapshot, self.queue or None), "problem": problem, **self.view(snapshot)}

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import cq
+from cq.cli.web.sampling.problems import problem_of
 from cq.config.queue import QueueConfig, read_config
 from cq.durations import duration
 from cq.encoding.codec import ValueType
 from cq.encoding.json_values import key_from_word
-from cq.errors import CqError
-from cq.plain_text import describe, printable
+from cq.plain_text import describe
 from cq.store import OpenDatabase
-from cq.store.api import Transaction, TransactionRead, error_code
+from cq.store.api import Transaction, TransactionRead
 from cq.store.transact import transact
 from cq.windows.window import reader_of
 
@@ -73,12 +73,8 @@ def look_up(db: OpenDatabase, queue: str, word: str, by: str = "") -> Lookup:
 
     try:
         return transact(db, read)
-    except CqError as error:
-        return Lookup(word, problem=printable(str(error)))
     except Exception as error:  # noqa: BLE001 - also a combiner's, which stored values of another type make fail
-        if error_code(error) is not None:
-            return Lookup(word, problem=printable(f"the store does not answer: {error}"))
-        return Lookup(word, problem=describe(error))
+        return Lookup(word, problem=problem_of(error) or describe(error))
 
 
 def _series(tr: TransactionRead, config: QueueConfig, key: Any, by: str) -> KeySeries | None:

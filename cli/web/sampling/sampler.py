@@ -18,13 +18,12 @@ from dataclasses import replace
 from typing import Final
 
 from cq import runtime
+from cq.cli.web.sampling.problems import problem_of
 from cq.cli.web.sampling.recent import Recent
 from cq.cli.web.sampling.snapshot import OVERVIEW, Reader, Reading, StoreSnapshot, Topic
-from cq.errors import CqError
 from cq.observers.monitoring.store_overview import Overview
-from cq.plain_text import describe, printable
+from cq.plain_text import describe
 from cq.store import OpenDatabase
-from cq.store.api import error_code
 
 _log = logging.getLogger(__name__)
 
@@ -132,13 +131,11 @@ class Sampler:
     def _reading(self, topic: Topic) -> Reading:
         try:
             return Reading(runtime.time(), self._readers[topic.kind].read(self._db, topic.name))
-        except CqError as error:
-            return Reading(runtime.time(), error=printable(str(error)))
-        except Exception as error:  # noqa: BLE001 - it is logged, and the pages show it
-            if error_code(error) is not None:
-                return Reading(runtime.time(), error=printable(f"the store does not answer: {error}"))
-            _log.exception("cq web: the topic %s cannot be read", topic)  # a bug: the other topics continue
-            return Reading(runtime.time(), error=describe(error))
+        except Exception as error:  # noqa: BLE001 - the pages show it
+            problem = problem_of(error)
+            if not problem:  # a bug: the other topics continue
+                _log.exception("cq web: the topic %s cannot be read", topic)
+            return Reading(runtime.time(), error=problem or describe(error))
 
     def _publish(self, found: Mapping[Topic, Reading]) -> None:
         """Make the next snapshot. A failed read keeps the former answer, so that pages can still show it."""

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from cq.cli.web.server import Server, ServerOptions
+from cq.cli.web.app import ServerOptions
+from cq.cli.web.server import Server
 from cq.observers.telemetry.metrics import Address
 from tests.kit.faults import TIMED_OUT, WrappedDatabase
 

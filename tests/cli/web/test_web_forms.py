@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 import cq
-from cq.cli.web.operate import OPERATIONS
-from cq.cli.web.server import ServerOptions
+from cq.cli.web.actions import OPERATIONS
+from cq.cli.web.app import ServerOptions
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import read_config
 from cq.failure import KeyFailure

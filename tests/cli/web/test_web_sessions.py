@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 import cq
+from cq.cli.web.app import ServerOptions
 from cq.cli.web.changelog import changelogs
-from cq.cli.web.server import ServerOptions
 from cq.cli.web.sessions import SESSION_SECONDS, Sessions
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
