@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -13,8 +13,14 @@ from cq.cli.shared.options import Options
 from cq.cli.shared.output import as_word
 from cq.cli.shared.settings import SETTINGS, Setting
 from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
+from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.observers.links.spec import TABLE_ENV
 
+_COLUMNS: Final = (
+    ShownColumn("setting", lambda row: row[0], is_number=False),
+    ShownColumn("value", lambda row: NO_VALUE if row[1] is None else as_word(row[1]), is_number=False),
+    ShownColumn("from", lambda row: row[2], is_number=False),
+)
 commands = CommandSet()
 
 
@@ -33,11 +39,8 @@ def show_settings(options: Options, ctx: typer.Context) -> None:
         *_settings(ctx),
         ("reporting_url", reporting, f"${TABLE_ENV}"),
     ]
-    columns = ["setting", "value", "from"]
     options.print_list(
-        (dict(zip(columns, row, strict=True)) for row in rows),
-        columns,
-        ((name, "-" if value is None else as_word(value), source) for name, value, source in rows),
+        rows, _COLUMNS, as_json=lambda row: dict(zip(("setting", "value", "from"), row, strict=True))
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import Final
 
 from cq.cli.operate.status_view import NO_QUEUE, hidden_levels, shown_queues
-from cq.cli.shared.output import make_console, make_table, print_json, print_rich, say
+from cq.cli.shared.output import make_console, print_json, print_rich, say
 from cq.cli.shared.sparkline import sparkline
+from cq.cli.shared.table import FittedTable
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.store.api import Database
@@ -36,7 +37,7 @@ def print_history(db: Database, queue: str | None, *, wide: bool, json: bool) ->
         say(NO_QUEUE)
         return
     together = _TOGETHER if console.is_terminal and console.width < _WIDE else 1
-    table = make_table(_COLUMNS, _rows(history, together, console.options.ascii_only), right=["past hour"])
+    table = FittedTable(_COLUMNS, _rows(history, together, console.options.ascii_only), right=["past hour"])
     print_rich(table, *hidden_levels(found, shown))
 
 

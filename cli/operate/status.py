@@ -18,13 +18,12 @@ from cq.cli.operate.status_view import (
     hidden_levels,
     queue_columns,
     shown_queues,
-    table_of,
 )
 from cq.cli.operate.watch import watch
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag
 from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
-from cq.cli.shared.table import FittedTable
+from cq.cli.shared.table import FittedTable, table_of
 from cq.observers.monitoring.findings import find_remarks, remarks
 from cq.observers.monitoring.store_overview import Overview, overview
 from cq.plain_text import printable

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from rich.text import Text
 
 from cq.admin.queue_status import QueueStatus
-from cq.cli.shared.output import limits, quantity
-from cq.cli.shared.table import FittedTable
+from cq.cli.shared.output import age, limits, quantity, rough
+from cq.cli.shared.table import ShownColumn
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 
 NO_QUEUE: Final = "no queue is configured in this store: begin with `cq configure QUEUE --combiner sum`"
@@ -19,39 +19,6 @@ _LATE_SECONDS: Final = 10.0
 _CALM: Final = ("active", "alive")
 _STYLES: Final = {"paused": "yellow", "set aside": "yellow"}  # of states; others that are not calm are red
 _URGENT: Final = "bold red"
-
-
-class ShownColumn(NamedTuple):
-    """A column: its name, its cell for a queue or a worker, and whether a narrow terminal shows it, too."""
-
-    name: str
-    cell: Callable[[Any], str | Text]
-    is_essential: bool = False
-    is_number: bool = True
-
-
-def table_of(
-    columns: Sequence[ShownColumn], shown: Iterable[Any], width: int | None, *, wide: bool = False
-) -> FittedTable:
-    """The table of these objects with the columns that fit `width`, in their order; with all columns for None.
-
-    The essential columns are always shown. Columns without any content are shown with `wide` only, or for None.
-    """
-    items = list(shown)
-    cells = {column: [column.cell(item) for item in items] for column in columns}
-    chosen = [column for column in columns if wide or width is None or column.is_essential]
-    for column in columns:
-        if column not in chosen and any(str(cell) != _NONE for cell in cells[column]):
-            more = [each for each in columns if each is column or each in chosen]
-            if width is not None and _table(more, cells).width <= width:
-                chosen = more
-    return _table(chosen, cells)
-
-
-def _table(columns: Sequence[ShownColumn], cells: dict[ShownColumn, list[str | Text]]) -> FittedTable:
-    rows = list(zip(*(cells[column] for column in columns), strict=True))
-    numbers = [column.name for column in columns if column.is_number]
-    return FittedTable([column.name for column in columns], rows, numbers)
 
 
 def shown_queues(found: Overview, *, every: bool) -> list[QueueStatus]:
@@ -87,7 +54,7 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         ShownColumn("queue", lambda queue: queue.name, is_essential=True, is_number=False),
         ShownColumn("state", lambda queue: _states(queue_states(queue, found)), True, is_number=False),
         ShownColumn("oldest", lambda queue: age(queue.oldest_seconds), is_essential=True),
-        ShownColumn("rows", lambda queue: _counted(queue, queue.rows), is_essential=True),
+        ShownColumn("rows", lambda queue: rough(queue.rows, queue.exact), is_essential=True),
         ShownColumn("updates/s", lambda queue: f"{found.activity[queue.name].updates_per_second:,.1f}", True),
         ShownColumn("set aside", lambda queue: f"{queue.aside:,}", is_essential=True),
         ShownColumn("link lag", lambda queue: age(lag(queue))),
@@ -95,7 +62,7 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         *(_EXPIRY_COLUMNS if any(queue.expiry for queue in found.queues) else ()),
         *(_LEVEL_COLUMNS if any(queue.levels for queue in found.queues) else ()),
         ShownColumn("limits", _limits, is_number=False),
-        ShownColumn("bytes", lambda queue: _counted(queue, queue.bytes)),
+        ShownColumn("bytes", lambda queue: rough(queue.bytes, queue.exact)),
         ShownColumn("buckets", lambda queue: f"{queue.settings.get('buckets', _NONE)}"),
         ShownColumn("waiting", lambda queue: f"{queue.waiting_buckets:,}"),
         ShownColumn("conflicts", lambda queue: f"{found.activity[queue.name].conflicts:,}"),
@@ -188,12 +155,3 @@ def _rank(words: Sequence[str]) -> int:
 
 def _limits(queue: QueueStatus) -> str:
     return limits(queue.max_seconds, queue.max_bytes, queue.when_full) or _NONE
-
-
-def _counted(queue: QueueStatus, number: int) -> str:
-    return f"{'' if queue.exact else 'about '}{number:,}"
-
-
-def age(seconds: float | None) -> str:
-    """An age in seconds, with a unit."""
-    return _NONE if seconds is None else f"{seconds:,.1f} s"

@@ -17,15 +17,13 @@ from cq.admin.queue_status import QueueStatus
 from cq.cli.operate.status_view import (
     NO_QUEUE,
     WORKER_COLUMNS,
-    ShownColumn,
     by_urgency,
     queue_columns,
     shown_queues,
-    table_of,
 )
 from cq.cli.shared.output import quantity
 from cq.cli.shared.sparkline import sparkline
-from cq.cli.shared.table import Lines, folded
+from cq.cli.shared.table import Lines, ShownColumn, folded, table_of
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.store_overview import Overview
 from cq.plain_text import printable

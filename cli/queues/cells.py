@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
 
 from cq.cells.cells import Cells, Move
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option
 from cq.cli.shared.output import as_word, note, progress, quantity
+from cq.cli.shared.table import ShownColumn
 from cq.encoding.json_values import to_json
 
 Cell = Annotated[str, argument("CELL", "Name of the cell.")]
@@ -38,6 +39,13 @@ class CellsOptions(Options):
         return self.directory or self.store
 
 
+_COLUMNS: Final = (
+    ShownColumn("cell", lambda each: each.name, is_number=False),
+    ShownColumn("users", lambda each: f"{each.users:,}"),
+    ShownColumn("weight", lambda each: each.weight),
+    ShownColumn("state", lambda each: each.state, is_number=False),
+    ShownColumn("url", lambda each: each.url, is_number=False),
+)
 commands = CommandSet("cells", "Distribute users over many stores.")
 
 
@@ -50,13 +58,8 @@ def show(options: CellsOptions) -> None:
     """
     with Cells(options.read_store()) as opened:
         found, moves = opened.cells(), list(opened.moves())
-    columns = ["cell", "users", "weight", "state", "url"]
-    rows = [[each.name, each.users, each.weight, each.state, each.url] for each in found]
     options.print_list(
-        (dict(zip(columns, row, strict=True)) for row in rows),
-        columns,
-        ([name, f"{users:,}", *rest] for name, users, *rest in rows),
-        right=columns[1:3],
+        found, _COLUMNS, as_json=lambda each: {"cell": (row := asdict(each)).pop("name"), **row}
     )
     for move in moves:
         _print_move(options, move, "under way: ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -12,6 +12,7 @@ from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option, seconds_of
 from cq.cli.shared.output import is_read, note, print_json, print_line, print_words
+from cq.cli.shared.table import ShownColumn
 from cq.durations import duration
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
@@ -26,6 +27,14 @@ After = Annotated[
     str, option("ID", "Only messages after this id, as `cq feed read` prints it. Default: all messages.")
 ]
 
+_COLUMNS: Final = (
+    ShownColumn("feed", lambda each: each.config.name, is_number=False),
+    ShownColumn("numbers", lambda each: "yes" if each.config.numbers else "no", is_number=False),
+    ShownColumn("keep", lambda each: duration(each.config.keep_seconds) if each.config.keep_seconds else ""),
+    ShownColumn("keep last", lambda each: f"{each.config.keep_last:,}" if each.config.keep_last else ""),
+    ShownColumn("to deliver", lambda each: f"{each.to_deliver:,}"),
+    ShownColumn("to number", lambda each: f"{each.to_number:,}"),
+)
 commands = CommandSet("feed", "Append and read messages by receiver, in commit order.")
 
 
@@ -185,23 +194,10 @@ def _as_json(message: Message) -> dict[str, Any]:
 
 
 def _print_feeds(options: Options, statuses: list[FeedStatus]) -> None:
-    columns = ("feed", "numbers", "keep", "keep last", "to deliver", "to number")
-    options.print_list(map(_status_as_json, statuses), columns, map(_row, statuses), right=columns[2:])
+    options.print_list(statuses, _COLUMNS, as_json=_status_as_json)
 
 
 def _status_as_json(status: FeedStatus) -> dict[str, Any]:
     settings = asdict(status.config)
-    return {
-        "feed": settings.pop("name"),
-        **settings,
-        "to_deliver": status.to_deliver,
-        "to_number": status.to_number,
-    }
-
-
-def _row(status: FeedStatus) -> list[str]:
-    config = status.config
-    seconds = "" if config.keep_seconds is None else duration(config.keep_seconds)
-    last = "" if config.keep_last is None else f"{config.keep_last:,}"
-    kept = ["yes" if config.numbers else "no", seconds, last]
-    return [config.name, *kept, f"{status.to_deliver:,}", f"{status.to_number:,}"]
+    backlog = {"to_deliver": status.to_deliver, "to_number": status.to_number}
+    return {"feed": settings.pop("name"), **settings, **backlog}

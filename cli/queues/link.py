@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,7 +15,8 @@ from cq.cli.queues.waiting import report_unsent, reported_interrupt
 from cq.cli.shared.exit_status import DIFFERENT, FAILED
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument
-from cq.cli.shared.output import as_word, quantity
+from cq.cli.shared.output import age, as_word, quantity, rough
+from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.json_values import to_json
 from cq.errors import NotInStore
@@ -25,7 +25,7 @@ from cq.observers.links.operate import OpenLink, set_paused
 from cq.observers.links.registry import find_link, link_keys, opened_link, opened_outbox, table_check
 from cq.observers.links.rows import decoded_keys
 from cq.observers.links.spec import link_name
-from cq.observers.links.state import entries_aside
+from cq.observers.links.state import AsideEntry, entries_aside
 from cq.observers.links.target import LinkStopped
 from cq.observers.monitoring.link_status import LinkStatus, link_names, link_status
 from cq.observers.monitoring.store_overview import link_overview
@@ -40,6 +40,18 @@ if TYPE_CHECKING:
 
 commands = CommandSet("link", "Send changes of queues to SQL tables, webhooks, Kafka, stores.")
 
+_COLUMNS: Final = (
+    ShownColumn("queue", lambda each: each.queue, is_number=False),
+    ShownColumn("link", lambda each: each.link, is_number=False),
+    ShownColumn("target", lambda each: each.target or NO_VALUE, is_number=False),
+    ShownColumn("waiting", lambda each: f"{each.waiting_buckets} of {each.buckets}"),
+    ShownColumn("rows", lambda each: rough(each.rows, each.exact)),
+    ShownColumn("bytes", lambda each: rough(each.bytes, each.exact)),
+    ShownColumn("oldest", lambda each: age(each.oldest_seconds)),
+    ShownColumn("entries/s", lambda each: f"{each.entries_per_second:,.1f}"),
+    ShownColumn("set aside", lambda each: f"{each.aside:,}"),
+    ShownColumn("state", lambda each: each.state, is_number=False),
+)
 Link = Annotated[
     str | None, argument("LINK", "The name of the link, or outbox. Default: the queue's only link.")
 ]
@@ -57,25 +69,8 @@ def show_list(
     `cq link pause`. `unreadable`: its stored data were not written by cq. With --json one line per link.
     """
     statuses = link_overview(options.read_store(), queue)
-    columns = [
-        "queue",
-        "link",
-        "target",
-        "waiting",
-        "rows",
-        "bytes",
-        "oldest",
-        "entries/s",
-        "set aside",
-        "state",
-    ]
-    options.print_list(
-        map(asdict, statuses),
-        columns,
-        map(_row, statuses),
-        right=columns[3:-1],
-        empty="no queue has a link: begin with `cq configure QUEUE --link NAME=KIND:TARGET`",
-    )
+    empty = "no queue has a link: begin with `cq configure QUEUE --link NAME=KIND:TARGET`"
+    options.print_list(statuses, _COLUMNS, empty)
     options.note_errors((each.name, _error(each)) for each in statuses)
 
 
@@ -201,16 +196,20 @@ def aside(options: Options, queue: Queue, link: Link = None) -> None:
     names = [each.link for each in transact(db, lambda tr: link_names(tr, queue))]
     if names != [APP] or link is not None:  # else an export queue of the application
         link = link_name(find_link(_config(db, queue), link).name)
-    rows = [
-        (None if each.encoded_key is None else decoded_keys([each.encoded_key])[0], each.value, each.error)
-        for each in entries_aside(db, LinkKeys(queue, link or APP))
-    ]
-    columns = ["key", "value", "error"]
+
+    def key_of(each: AsideEntry) -> Any:
+        return None if each.encoded_key is None else decoded_keys([each.encoded_key])[0]
+
+    columns = (
+        ShownColumn("key", lambda each: as_word(key_of(each)), is_number=False),
+        ShownColumn("value", lambda each: as_word(each.value), is_number=False),
+        ShownColumn("error", lambda each: each.error, is_number=False),
+    )
     options.print_list(
-        (dict(zip(columns, map(to_json, row), strict=True)) for row in rows),
+        entries_aside(db, LinkKeys(queue, link or APP)),
         columns,
-        ([as_word(key), as_word(value), error] for key, value, error in rows),
-        empty=f"nothing is set aside in link {link or APP!r} of queue {queue!r}",
+        f"nothing is set aside in link {link or APP!r} of queue {queue!r}",
+        lambda each: {"key": to_json(key_of(each)), "value": to_json(each.value), "error": each.error},
     )
 
 
@@ -251,19 +250,3 @@ def _error(each: LinkStatus) -> str:
     """The latest error of a link, with the time of the first one in a row; empty without one."""
     since = "" if each.failing_since is None else f"failing since {utc_time(each.failing_since)}: "
     return f"{since}{each.error}" if each.error else ""
-
-
-def _row(each: LinkStatus) -> list[object]:
-    about = "" if each.exact else "about "
-    return [
-        each.queue,
-        each.link,
-        each.target or "-",
-        f"{each.waiting_buckets} of {each.buckets}",
-        f"{about}{each.rows:,}",
-        f"{about}{each.bytes:,}",
-        "-" if each.oldest_seconds is None else f"{each.oldest_seconds:,.1f} s",
-        f"{each.entries_per_second:,.1f}",
-        f"{each.aside:,}",
-        each.state,
-    ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cq.cli.queues.verify import LinkOptions
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument, flag, option
-from cq.cli.shared.output import print_line, quantity
+from cq.cli.shared.output import age, print_line, quantity
+from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.observers.links.outbox.state import DEFAULT_ENV, OutboxSettings
 from cq.observers.links.registry import opened_outbox, outbox_module
 from cq.observers.links.spec import checked_env
@@ -16,6 +16,13 @@ from cq.observers.links.spec import checked_env
 if TYPE_CHECKING:
     from cq.observers.links.outbox.operate import OutboxStatus
 
+_COLUMNS: Final = (
+    ShownColumn("queue", lambda each: each.name, is_number=False),
+    ShownColumn("rows", lambda each: NO_VALUE if each.rows is None else f"{each.rows:,}"),
+    ShownColumn("oldest", lambda each: age(each.oldest_seconds)),
+    ShownColumn("set aside", lambda each: NO_VALUE if each.aside is None else f"{each.aside:,}"),
+    ShownColumn("state", lambda each: each.state, is_number=False),
+)
 commands = CommandSet("outbox", "Add rows of a table in an application's database to a queue.")
 
 
@@ -68,14 +75,7 @@ def show_list(
     table, which no worker moves. With --json one line per queue.
     """
     statuses: list[OutboxStatus] = outbox_module("strays").statuses(options.read_store(), queue)
-    columns = ["queue", "rows", "oldest", "set aside", "state"]
-    options.print_list(
-        map(asdict, statuses),
-        columns,
-        map(_row, statuses),
-        right=columns[1:-1],
-        empty="no queue has an outbox: begin with `cq outbox init QUEUE`",
-    )
+    options.print_list(statuses, _COLUMNS, "no queue has an outbox: begin with `cq outbox init QUEUE`")
     options.note_errors((each.name, each.error) for each in statuses)
 
 
@@ -126,13 +126,3 @@ def remove(options: LinkOptions, queue: Queue) -> None:
         left = opened.remove()
     stay = f"; no worker moves the {quantity(left, 'row')} that it leaves in the table" if left else ""
     options.answer(f"queue {queue!r} has no outbox any more{stay}", queue=queue, removed=True, rows=left)
-
-
-def _row(each: OutboxStatus) -> list[object]:
-    return [
-        each.name,
-        "-" if each.rows is None else f"{each.rows:,}",
-        "-" if each.oldest_seconds is None else f"{each.oldest_seconds:,.1f} s",
-        "-" if each.aside is None else f"{each.aside:,}",
-        each.state,
-    ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.exit_status import refusable
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument
 from cq.cli.shared.output import as_word, print_json, quantity, say
+from cq.cli.shared.table import ShownColumn
 from cq.config.queue import read_config
 from cq.encoding.codec import KeyType
 from cq.encoding.json_values import key_from_word, to_json
@@ -21,6 +22,13 @@ from cq.queue.set_aside import ANY, Aside, drop_aside, failures_by_key, read_asi
 from cq.store import OpenDatabase
 
 Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
+_COLUMNS: Final = (  # of rows of a key, the number of its updates, and its failure
+    ShownColumn("key", lambda row: _shown(row[0]), is_number=False),
+    ShownColumn("updates", lambda row: row[1]),
+    ShownColumn("tries", lambda row: row[2].tries),
+    ShownColumn("latest", lambda row: _time(row[2].last), is_number=False),
+    ShownColumn("error", lambda row: row[2].error, is_number=False),
+)
 commands = CommandSet("aside", "Show, retry or drop failed updates and missed reports.")
 
 
@@ -36,11 +44,10 @@ def show_list(options: Options, queue: Queue) -> None:
     keys = _key_type(db, queue)
     rows = [(_key(keys, encoded), count, failure) for encoded, (failure, count) in found.items()]
     options.print_list(
-        ({"key": to_json(key), "updates": count, **_facts(failure)} for key, count, failure in rows),
-        ["key", "updates", "tries", "latest", "error"],
-        [(_shown(key), count, each.tries, _time(each.last), each.error) for key, count, each in rows],
-        right=["updates", "tries"],
-        empty=f"nothing is set aside in queue {queue!r}",
+        rows,
+        _COLUMNS,
+        f"nothing is set aside in queue {queue!r}",
+        lambda row: {"key": to_json(row[0]), "updates": row[1], **_facts(row[2])},
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,7 +15,8 @@ import typer
 import cq
 from cq.app import App
 from cq.cli.shared import completion
-from cq.cli.shared.output import note, print_json, print_table, say
+from cq.cli.shared.output import note, print_json, print_rich, say
+from cq.cli.shared.table import FittedTable, ShownColumn
 from cq.durations import seconds_in
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
@@ -112,18 +113,17 @@ class Options:
 
     def print_list(
         self,
-        objects: Iterable[Mapping[str, Any]],
-        columns: Sequence[str],
-        rows: Iterable[Sequence[object]],
-        right: Sequence[str] = (),
+        items: Iterable[Any],
+        columns: Sequence[ShownColumn],
         empty: str = "",
+        as_json: Callable[[Any], Mapping[str, Any]] = asdict,
     ) -> None:
-        """Print a table of `rows` as `print_table`, or `empty` instead of no rows; with `--json` a line per object."""
+        """Print a table with a row for each object, or `empty` instead of no rows; with `--json` a line for each."""
         if self.json:
-            for each in objects:
-                print_json(each)
-        elif (shown := list(rows)) or not empty:
-            print_table(columns, shown, right)
+            for each in items:
+                print_json(as_json(each))
+        elif (shown := list(items)) or not empty:
+            print_rich(FittedTable.of(columns, shown))
         else:
             say(empty)
 

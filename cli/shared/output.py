@@ -24,7 +24,7 @@ from rich.progress import (
 )
 
 from cq.cli.shared import streams
-from cq.cli.shared.table import FittedTable
+from cq.cli.shared.table import NO_VALUE, FittedTable
 from cq.encoding.json_values import to_json
 from cq.plain_text import escaped, printable
 
@@ -116,14 +116,7 @@ def print_bytes(data: bytes) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
     """Print a table; the columns named in `right` have numbers."""
-    print_rich(make_table(columns, rows, right))
-
-
-def make_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()
-) -> FittedTable:
-    """The table of `print_table`."""
-    return FittedTable(columns, rows, right)
+    print_rich(FittedTable(columns, rows, right))
 
 
 def make_console() -> Console:
@@ -135,6 +128,16 @@ def make_console() -> Console:
 def quantity(number: int, noun: str) -> str:
     """A number with its noun: "1 update", "2,000 updates"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def rough(number: int, is_exact: bool) -> str:
+    """A number that may be an estimate."""
+    return f"{'' if is_exact else 'about '}{number:,}"
+
+
+def age(seconds: float | None) -> str:
+    """An age in seconds, with a unit; - for None."""
+    return NO_VALUE if seconds is None else f"{seconds:,.1f} s"
 
 
 def with_levels(text: str, levels: Sequence[str]) -> str:

@@ -7,8 +7,8 @@ queue, has a line of its own above the other cells, as in `df`. In a very narrow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from rich.cells import get_character_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -16,11 +16,22 @@ from rich.text import Text
 
 from cq.plain_text import printable
 
+NO_VALUE: Final = "-"
+"""A cell without a value."""
 GAP: Final = "  "
 _LEAST: Final = 10  # cells of a column with text; a table with narrower columns is shown as blocks
 _BREAKS: Final = " -_.,:;/@"  # a line of a long text ends preferably after one of these
 
 Lines = list[Text]
+
+
+class ShownColumn(NamedTuple):
+    """A column: its name, its cell for an object, and whether a narrow terminal shows it, too."""
+
+    name: str
+    cell: Callable[[Any], object]
+    is_essential: bool = False
+    is_number: bool = True
 
 
 class FittedTable:
@@ -41,6 +52,12 @@ class FittedTable:
         self._widths: list[int] = [
             max(cell.cell_len for cell in column) for column in zip(self._heads, *self._rows, strict=True)
         ]
+
+    @classmethod
+    def of(cls, columns: Sequence[ShownColumn], items: Iterable[Any]) -> FittedTable:
+        """The table of these objects, a row for each."""
+        rows = [[column.cell(item) for column in columns] for item in items]
+        return cls([each.name for each in columns], rows, [each.name for each in columns if each.is_number])
 
     @property
     def width(self) -> int:
@@ -102,6 +119,23 @@ class FittedTable:
                 lines.append(name.append_text(part))
                 name = Text(" " * indent)
         return [*lines, Text()]
+
+
+def table_of(
+    columns: Sequence[ShownColumn], shown: Iterable[Any], width: int | None, *, wide: bool = False
+) -> FittedTable:
+    """The table of these objects with the columns that fit `width`, in their order; with all columns for None.
+
+    The essential columns are always shown. Columns without any content are shown with `wide` only, or for None.
+    """
+    items = list(shown)
+    chosen = [column for column in columns if wide or width is None or column.is_essential]
+    for column in columns:
+        if column not in chosen and any(str(column.cell(item)) != NO_VALUE for item in items):
+            more = [each for each in columns if each is column or each in chosen]
+            if width is not None and FittedTable.of(more, items).width <= width:
+                chosen = more
+    return FittedTable.of(chosen, items)
 
 
 def folded(text: Text, width: int) -> Lines:

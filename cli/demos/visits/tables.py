@@ -16,7 +16,8 @@ from cq.cli.demos.visits.queues import PERIOD, SITE, TOOK, TrendingPage
 from cq.cli.demos.visits.recount import ResponseNumbers, VisitorEstimate
 from cq.cli.shared.chart import MAX_LINES, Chart, line_chart
 from cq.cli.shared.chart import to_svg as image
-from cq.cli.shared.output import as_word, make_table, stderr
+from cq.cli.shared.output import as_word, stderr
+from cq.cli.shared.table import FittedTable
 
 _PAGES_DRAWN: Final = 3
 
@@ -119,7 +120,7 @@ def look_tables(look: Look) -> Any:
     for page, views, visitors in ((SITE, look.views, look.visitors), *look.top):
         row = [clock(look.time) if page == SITE else as_word(page), f"{views:,}", f"{visitors:,}"]
         rows.append([*row, *(_estimated(estimates[page]) if page in estimates else [""] * (len(heads) - 3))])
-    tables: list[Any] = [make_table(heads, rows, right=heads[1:])]
+    tables: list[Any] = [FittedTable(heads, rows, right=heads[1:])]
     if look.trending:
         tables += ["", trending_table(look.trending)]
     if look.responses:
@@ -133,7 +134,7 @@ def visitor_table(estimates: Sequence[VisitorEstimate]) -> Any:
     rows = (
         ["all pages" if each.page == SITE else as_word(each.page), *_estimated(each)] for each in estimates
     )
-    return make_table(heads, rows, right=heads[1:])
+    return FittedTable(heads, rows, right=heads[1:])
 
 
 def _estimated(each: VisitorEstimate) -> list[str]:
@@ -148,7 +149,7 @@ def response_table(responses: Sequence[ResponseNumbers]) -> Any:
         numbers = (each.p50, each.p50_estimate, each.p99, each.p99_estimate)
         shape = "{:,.3f}" if each.measure == TOOK else "{:,.0f}"
         rows.append([each.measure, f"{each.responses:,}", *map(shape.format, numbers)])
-    return make_table(heads, rows, right=heads[1:])
+    return FittedTable(heads, rows, right=heads[1:])
 
 
 def trending_table(pages: Sequence[TrendingPage]) -> Any:
@@ -158,7 +159,7 @@ def trending_table(pages: Sequence[TrendingPage]) -> Any:
         [as_word(each.page), f"{each.views:,}", each.rank, each.before or "-", _change(each)]
         for each in pages
     )
-    return make_table(heads, rows, right=heads[1:])
+    return FittedTable(heads, rows, right=heads[1:])
 
 
 def _change(each: TrendingPage) -> str:
