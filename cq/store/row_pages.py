@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from cq import keys
 from cq.store.api import WANT_ALL, Database, Transaction
@@ -32,20 +31,18 @@ def pages(
 
 
 def scan_rows(db: Database, begin: bytes, end: bytes, limit: int = PAGE) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of a range, `limit` in each transaction: a single one could exceed the time limit of the store."""
-    page: list[tuple[bytes, bytes]] | None = None
-    while page is None or len(page) == limit:
-        page = transact(db, partial(_page, begin=begin, end=end, limit=limit))
+    """The rows of a range, `limit` in each transaction."""
+
+    def read(tr: Transaction, after: bytes | None) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        rows = tr.snapshot.get_range(after or begin, end, limit=limit, streaming_mode=WANT_ALL)
+        found = [(row.key, row.value) for row in rows]
+        return found, keys.after(found[-1][0]) if len(found) == limit else None
+
+    for page in pages(db, read):
         yield from page
-        begin = keys.after(page[-1][0]) if page else end
 
 
 def _reader(
     read: Callable[[Transaction, bytes | None], tuple[list[T], bytes | None]], after: bytes | None
 ) -> Callable[[Transaction], tuple[list[T], bytes | None]]:
     return lambda tr: read(tr, after)
-
-
-def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-    rows: Any = tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL)
-    return [(row.key, row.value) for row in rows]

@@ -1,14 +1,281 @@
-"""`Space`: the prefix under which cq keeps its keys in a store, instead of the usual `cq/`."""
+"""`Space`: the prefix under which cq keeps its keys in a store, instead of the usual `cq/`.
+
+A view of a database or a transaction has all its methods: it places the keys that they take, and passes the calls on.
+Each placed key costs a comparison and a concatenation, and each row of a range a new row. A store that is opened
+without a prefix has no view, and no such cost.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import ref
 
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
-from cq.keys import ROOT
-from cq.store.space_views import Placement, SpaceDatabase, SpaceReads, SpaceTransaction
+from cq.keys import ROOT, prefix_end
+from cq.store.transact import transact
+
+T = TypeVar("T")
+
+_ROOT_END: Final = prefix_end(ROOT)
+_OFFSET: Final = struct.Struct("<I")
+_ATOMIC: Final = frozenset(
+    f"{bit}{name}"
+    for name in (
+        *("add", "and", "or", "xor", "max", "min", "byte_min", "byte_max"),
+        *("append_if_fits", "compare_and_clear", "set_versionstamped_value"),
+    )
+    for bit in ("", "bit_", "bit_bit_")
+)
+_OF_ONE_KEY: Final = _ATOMIC | {
+    *("get", "set", "clear", "watch", "get_and_watch", "set_and_watch", "clear_and_watch"),
+    *("add_read_conflict_key", "add_write_conflict_key"),
+}
+_OF_A_RANGE: Final = frozenset(
+    ("clear_range", "add_read_conflict_range", "add_write_conflict_range", "get_estimated_range_size_bytes")
+)
+
+
+class PlacedRow(NamedTuple):
+    """A row of a range, with its key below `cq/`."""
+
+    key: bytes
+    value: bytes
+
+
+class Placement:
+    """Where the keys of a space are in the store.
+
+    Args:
+        prefix: the prefix of the space.
+    """
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self._end = prefix_end(prefix)
+
+    def placed(self, key: Any) -> Any:
+        """The key in the store of a key that the view was given, or the selector of a selector."""
+        if type(key) is not bytes:
+            if hasattr(key, "as_foundationdb_key"):
+                key = key.as_foundationdb_key()
+            elif hasattr(key, "or_equal"):  # a key selector of either store
+                return type(key)(self.placed(key.key), key.or_equal, key.offset)
+        return self.prefix + key[len(ROOT) :] if key[: len(ROOT)] == ROOT else key
+
+    def placed_stamped(self, key: Any) -> Any:
+        """The same, for the key of `set_versionstamped_key`: the offset at its end moves, too."""
+        key = _key_of(key)
+        if key[: len(ROOT)] != ROOT:
+            return key
+        (offset,) = _OFFSET.unpack(key[-4:])
+        return self.placed(key[:-4]) + _OFFSET.pack(offset + len(self.prefix) - len(ROOT))
+
+    def placed_range(self, begin: Any, end: Any) -> tuple[Any, Any, bool]:
+        """The bounds in the store, and whether the range is of this space: whether it begins below `cq/`.
+
+        A range of this space ends with it. Any other range keeps its bounds, even if it includes the space.
+        """
+        first, last = _key_of(begin), _key_of(end)
+        if not (isinstance(first, bytes) and first[: len(ROOT)] == ROOT):
+            return begin, end, False
+        if last is None or last >= _ROOT_END:
+            return self.placed(begin), self._end, True
+        if last[: len(ROOT)] != ROOT:  # an inverted range, which stays inverted
+            return self.placed(begin), b"", True
+        return self.placed(begin), self.placed(end), True
+
+    def found(self, key: bytes) -> bytes:
+        """The inverse of `placed`, for a key of this space."""
+        return ROOT + key[len(self.prefix) :] if key.startswith(self.prefix) else key
+
+
+class _PlacedReads:
+    """The methods of a view that read, with their keys placed."""
+
+    __slots__ = ()
+    inner: Any
+    placement: Placement
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if name in _OF_ONE_KEY:
+            return lambda key, *args: found(self.placement.placed(key), *args)
+        if name in _OF_A_RANGE:
+            return lambda begin, end: found(*self.placement.placed_range(begin, end)[:2])
+        return found
+
+    def get_key(self, selector: Any) -> Any:
+        """The key that a selector resolves to."""
+        key = self.inner.get_key(self.placement.placed(selector))
+        return self.placement.found(key) if type(key) is bytes else _Converted(key, self.placement.found)
+
+    def get_range(self, begin: Any, end: Any, *args: Any, **kwargs: Any) -> Any:
+        """The rows of a range."""
+        first, last, is_placed = self.placement.placed_range(begin, end)
+        rows = self.inner.get_range(first, last, *args, **kwargs)
+        if not is_placed:
+            return rows
+        placed = _PlacedRange(rows, self.placement.found)
+        return list(placed) if isinstance(rows, list) else placed
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> Any:
+        """The rows whose keys begin with `prefix`."""
+        first = _key_of(prefix)
+        return self.get_range(first, prefix_end(first), *args, **kwargs)
+
+    def get_range_split_points(self, begin: Any, end: Any, *args: Any, **kwargs: Any) -> Any:
+        """Keys that cut a range into parts of about equal size."""
+        first, last, is_placed = self.placement.placed_range(begin, end)
+        points = self.inner.get_range_split_points(first, last, *args, **kwargs)
+        if not is_placed:
+            return points
+        # Not `self`: a future holds no transaction.
+        ends, found = {first: begin, last: end}, self.placement.found
+        return _Converted(points, lambda keys: [ends.get(key) or found(key) for key in keys])
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
+        return self.inner.get(self.placement.placed(key))
+
+
+class _PlacedWrites(_PlacedReads):
+    """The methods of a view that write, with their keys placed."""
+
+    __slots__ = ()
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear the keys that begin with `prefix`."""
+        first = _key_of(prefix)
+        del self[first : prefix_end(first)]
+
+    def set_versionstamped_key(self, key: Any, param: Any) -> None:
+        """Set a key that contains the versionstamp of the commit."""
+        self.inner.set_versionstamped_key(self.placement.placed_stamped(key), param)
+
+    bit_set_versionstamped_key = bit_bit_set_versionstamped_key = set_versionstamped_key
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.inner[self.placement.placed(key)] = value
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.inner.clear_range(*self.placement.placed_range(key.start, key.stop)[:2])
+        else:
+            self.inner.clear(self.placement.placed(key))
+
+
+class SpaceDatabase(_PlacedWrites):
+    """A view of a database."""
+
+    def __init__(self, inner: Any, prefix: bytes) -> None:
+        self.inner = inner
+        self.placement = Placement(prefix)
+
+    def create_transaction(self) -> Any:
+        """A view of a new transaction."""
+        return SpaceTransaction(self, self.inner.create_transaction())
+
+    def transact(self, fn: Callable[[Any], T]) -> T:
+        """Run `fn(tr)` in a transaction; see `cq.store.transact.transact`."""
+        return transact(self, fn)
+
+
+class SpaceReads(_PlacedReads):
+    """A view of the reads of a transaction."""
+
+    # With a dictionary, as a transaction: see `cq.store.embedded.client.reading`.
+    __slots__ = ("__dict__", "__weakref__", "db", "inner", "placement")
+
+    def __init__(self, db: SpaceDatabase, inner: Any) -> None:
+        self.db = db
+        self.inner = inner
+        self.placement = db.placement
+
+    def get(self, key: Any) -> Any:
+        """The value of a key."""
+        return self.inner.get(self.placement.placed(key))
+
+    # The record of own writes is one for all views of a transaction: a view may end before its transaction does.
+
+    @property
+    def cq_noted(self) -> Any:
+        """The record of `cq.store.own_writes`; its transaction is a view of this space."""
+        noted = getattr(self.inner, "cq_noted", None)
+        return None if noted is None else (lambda: self._view(noted[0]()), noted[1])
+
+    @cq_noted.setter
+    def cq_noted(self, noted: Any) -> None:
+        writer = None if noted is None else noted[0]()
+        self.inner.cq_noted = None if writer is None else (ref(writer.inner), noted[1])
+
+    def _view(self, writer: Any) -> Any:
+        return None if writer is None else SpaceTransaction(self.db, writer)
+
+
+class SpaceTransaction(SpaceReads, _PlacedWrites):
+    """A view of a transaction."""
+
+    __slots__ = ("snapshot",)
+
+    def __init__(self, db: SpaceDatabase, inner: Any) -> None:
+        super().__init__(db, inner)
+        self.snapshot = SpaceReads(db, inner.snapshot)
+
+    # Defined, though `__getattr__` would do: passes call these for each key.
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set a key."""
+        self.inner.set(self.placement.placed(key), value)
+
+    def clear(self, key: Any) -> None:
+        """Clear a key."""
+        self.inner.clear(self.placement.placed(key))
+
+
+class _PlacedRange:
+    """The rows of a range read, with their keys below `cq/`."""
+
+    def __init__(self, rows: Any, found: Callable[[bytes], bytes]) -> None:
+        self._rows, self._found = rows, found
+
+    def __iter__(self) -> Iterator[PlacedRow]:
+        return (PlacedRow(self._found(row.key), row.value) for row in self._rows)
+
+    def to_list(self) -> list[PlacedRow]:
+        """All rows."""
+        return [PlacedRow(self._found(row.key), row.value) for row in self._rows.to_list()]
+
+
+class _Converted:
+    """A future whose result is converted."""
+
+    def __init__(self, future: Any, convert: Callable[[Any], Any]) -> None:
+        self._future, self._convert = future, convert
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._future, name)
+
+    def wait(self) -> Any:
+        """The converted result."""
+        return self._convert(self._future.wait())
+
+    @property
+    def value(self) -> Any:
+        """The converted result."""
+        return self.wait()
+
+
+def _key_of(key: Any) -> Any:
+    """The bytes of a key argument; the key of a selector; None for None."""
+    if hasattr(key, "as_foundationdb_key"):
+        return key.as_foundationdb_key()
+    return key.key if hasattr(key, "or_equal") else key
+
 
 MAX_PREFIX_BYTES: Final = 100
 """Limit of a prefix. The longest keys of cq leave room for it in the 10,000 bytes of a key."""

@@ -22,8 +22,13 @@ from cq.observers.monitoring.cluster_status import (
 )
 from cq.store import OpenDatabase
 from cq.store.api import VERSIONS_PER_SECOND
-from cq.store.cluster_file import check_cluster_file, default_cluster_file
-from cq.store.foundationdb import INSTALL_BINDING, client_version, open_cluster
+from cq.store.foundationdb import (
+    INSTALL_BINDING,
+    check_cluster_file,
+    client_version,
+    default_cluster_file,
+    open_cluster,
+)
 from cq.store.space import Space
 
 ANSWER_SECONDS: Final = 3.0

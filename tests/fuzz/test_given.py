@@ -23,8 +23,8 @@ from cq.observers.links import spec as links
 from cq.observers.links.queue import ExportQueue
 from cq.observers.top.index import top
 from cq.store import located
-from cq.store.cluster_file import check_cluster_file
 from cq.store.embedded import Database
+from cq.store.foundationdb import check_cluster_file
 from cq.store.transact import transact
 from tests.fuzz.inputs import bounded, few, mutated, nested, searched, values
 from tests.fuzz.stores import is_clear

@@ -21,8 +21,14 @@ import pytest
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.store import foundationdb
 from cq.store.api import error_code
-from cq.store.cluster_file import check_cluster_file, default_cluster_file, is_connection_string
-from cq.store.foundationdb import WATCH_KNOB, client_version, open_cluster
+from cq.store.foundationdb import (
+    WATCH_KNOB,
+    check_cluster_file,
+    client_version,
+    default_cluster_file,
+    is_connection_string,
+    open_cluster,
+)
 from tests.store.binding import Binding, FDBError, Future, StandIn
 
 

@@ -21,7 +21,7 @@ from cq.observers.worker.worker import Worker
 from cq.store import absolute, open_exactly
 from cq.store.embedded import Database
 from cq.store.embedded.client.transaction import Transaction
-from cq.store.space_views import SpaceDatabase, SpaceTransaction
+from cq.store.space import SpaceDatabase, SpaceTransaction
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from cq.verify.queue import verify

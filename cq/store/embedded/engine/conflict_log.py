@@ -110,29 +110,25 @@ class ConflictLog:
     """
 
     def __init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
-        self.last = 0
         self._groups: deque[CommittedGroup] = deque()
-        self._keys = 0
-        self._bytes = 0
+
+    @property
+    def last(self) -> int:
+        """The latest version; 0 before the first `load`."""
+        return self._groups[-1].version if self._groups else 0
 
     def load(self, connection: apsw.Connection) -> None:
         """Read the commits of other processes since the last call."""
         rows: list[Any] = connection.execute(_LATER, (self.last,)).fetchall()
         if rows and rows[0][0] > self.last:
             # Other processes have deleted rows that this process never read: the log in memory would have a gap.
-            self._reset()
+            self._groups.clear()
         for _, version, row in rows:
             self.append(CommittedGroup.from_row(version, row))
 
     def append(self, group: CommittedGroup) -> None:
         """Add the latest version."""
-        self.last = group.version
         self._groups.append(group)
-        self._keys += len(group.keys)
-        self._bytes += group.bytes
 
     def check(self, read_version: int, reads: ReadSet) -> int:
         """The error code of a transaction with these reads at `read_version`; 0 if it may commit."""
@@ -153,13 +149,14 @@ class ConflictLog:
         The newest of the old groups stays: in an idle store, transactions have its version as their read version.
         """
         before = self._groups[0].version
+        keys, size = (
+            sum(len(group.keys) for group in self._groups),
+            sum(group.bytes for group in self._groups),
+        )
         while len(self._groups) > 1 and (
-            self._groups[1].version <= now - KEPT_VERSIONS
-            or self._keys > KEPT_KEYS
-            or self._bytes > KEPT_BYTES
+            self._groups[1].version <= now - KEPT_VERSIONS or keys > KEPT_KEYS or size > KEPT_BYTES
         ):
             gone = self._groups.popleft()
-            self._keys -= len(gone.keys)
-            self._bytes -= gone.bytes
+            keys, size = keys - len(gone.keys), size - gone.bytes
         first = self._groups[0].version
         return first if first != before else None

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import apsw
 
@@ -65,9 +66,6 @@ class Watch(FutureVoid):
             self.settle()
 
 
-_Reference = weakref.ref[Watch]
-
-
 class Watches:
     """The watches of one database. Only the watch thread uses `_by_key`."""
 
@@ -77,8 +75,8 @@ class Watches:
         self._connect = connect
         self._path = path
         self._lock = threading.Lock()
-        self._new: list[_Reference] = []
-        self._by_key: dict[bytes, list[_Reference]] = {}
+        self._new: list[Watch] = []
+        self._by_key: dict[bytes, WeakSet[Watch]] = {}
         self._number = 0
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
@@ -104,7 +102,7 @@ class Watches:
             if self._closed:
                 _fail(watches, OPERATION_CANCELLED)
             elif self._listener is not None:
-                self._new += map(weakref.ref, watches)
+                self._new += watches
                 self._listener.wake()
 
     def close(self) -> None:
@@ -115,7 +113,7 @@ class Watches:
                 self._listener.wake()
             new, self._new = self._new, []
             thread = self._thread
-        _fail(_live(new), OPERATION_CANCELLED)
+        _fail(new, OPERATION_CANCELLED)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -141,13 +139,13 @@ class Watches:
         except (*STORAGE_ERRORS, StoreError, OSError):
             pass  # the watches fail with `IO_ERROR`
         finally:
-            references: list[_Reference] = []
+            left: list[Watch] = []
             with self._lock:  # `close` and `add` may call `wake` on the listener
                 if self._listener is listener:  # else a new thread serves the watches already
-                    references = [*self._references(), *self._new]
+                    left = [*chain.from_iterable(self._by_key.values()), *self._new]
                     self._listener, self._by_key, self._number, self._new = None, {}, 0, []
                 listener.close()
-            _fail(_live(references), code)
+            _fail(left, code)
 
     def _serve_round(self, connection: apsw.Connection, listener: Listener) -> bool:
         """Wait for commits and check the watches; return False when the thread is no longer needed."""
@@ -168,7 +166,10 @@ class Watches:
         with self._lock:
             new, self._new = self._new, []
             self._number += len(new)
-        keys = self._add_new(new)  # first: if a statement below fails, these watches must fail as well
+        keys = {watch.key for watch in new}
+        while new:  # first: if a statement below fails, these watches must fail as well
+            watch = new.pop()
+            self._by_key.setdefault(watch.key, WeakSet()).add(watch)
         connection.execute("BEGIN")
         try:
             oldest, last = connection.execute("SELECT min(version), max(version) FROM commits").get
@@ -182,16 +183,6 @@ class Watches:
             connection.execute("COMMIT")
         self._sweep()
 
-    def _add_new(self, new: list[_Reference]) -> set[bytes]:
-        """Add new watches; return their keys."""
-        keys = set()
-        for reference in new:
-            watch = reference()
-            if watch is not None:
-                self._by_key.setdefault(watch.key, []).append(reference)
-                keys.add(watch.key)
-        return keys
-
     def _written(self, connection: apsw.Connection) -> set[bytes]:
         """The watched keys written since the last round."""
         watched = self._by_key.keys()
@@ -202,7 +193,7 @@ class Watches:
 
     def _compare(self, connection: apsw.Connection, key: bytes) -> None:
         row = connection.execute("SELECT v FROM kv WHERE k = ?", (key,)).fetchone()
-        for watch in _live(self._by_key.get(key, ())):
+        for watch in list(self._by_key.get(key, ())):
             watch.compare(row[0] if row else None)
         self._drop_finished(key)
 
@@ -212,19 +203,14 @@ class Watches:
             self._next_sweep = time.monotonic() + _CHECK_SECONDS
             for key in list(self._by_key):
                 self._drop_finished(key)
-            self._number = sum(1 for _ in self._references())
+            self._number = sum(map(len, self._by_key.values()))
 
     def _drop_finished(self, key: bytes) -> None:
-        self._by_key[key] = [ref for ref in self._by_key[key] if (watch := ref()) and not watch.is_ready()]
-        if not self._by_key[key]:
+        left = [watch for watch in self._by_key[key] if not watch.is_ready()]
+        if left:
+            self._by_key[key] = WeakSet(left)
+        else:
             del self._by_key[key]
-
-    def _references(self) -> Iterable[_Reference]:
-        return (reference for references in self._by_key.values() for reference in references)
-
-
-def _live(references: Iterable[_Reference]) -> list[Watch]:
-    return [watch for reference in references if (watch := reference()) is not None]
 
 
 def _fail(watches: Iterable[Watch], code: int) -> None:

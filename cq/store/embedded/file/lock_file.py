@@ -304,7 +304,7 @@ def _fault(descriptor: int, access: Access) -> str:
     if not access.admits(status.st_uid, status.st_gid):
         return f"it belongs to user {status.st_uid}, who may not write the store"
     content = os.pread(descriptor, _LENGTH + 1, 0)
-    is_named = content[_NAME] in (_MAGIC, bytes(len(_MAGIC)))  # zeros: from earlier versions of cq
+    is_named = content[_NAME] in (_MAGIC, bytes(len(_MAGIC)))  # zeros: a crash in `_prepare`
     if content and not (len(content) == _LENGTH and content[0] == 0 and is_named):
         return "it has other content"
     return ""
