@@ -218,7 +218,7 @@ def make_app(db: OpenDatabase, access: WebAccess, options: ServerOptions) -> tup
         finally:
             dashboard.stop()
             await sampling
-            await dashboard.changelogs.close()
+            dashboard.changelogs.close()
             dashboard.renderer.close()
 
     routes = [

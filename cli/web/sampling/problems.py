@@ -9,7 +9,7 @@ from cq.plain_text import printable
 from cq.store.api import error_code
 
 
-def problem_of(error: Exception) -> str:
+def problem_of(error: BaseException) -> str:
     """The text about an error of cq, of the store or of a form's field; empty for any other one: a bug."""
     if isinstance(error, CqError | BadParameter):
         return printable(str(error))

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 import cq
-from cq.cli.web.changelog import changelogs, tail
+from cq.cli.web.changelog import changelogs, followed
 from cq.cli.web.changelog.entries import Entry, EntryPage, entries_of
 from cq.feeds.feed import Feed
 from cq.observers.feeds.changelog import ChangelogPage
@@ -168,8 +168,7 @@ def test_a_position_that_runs_ahead_of_the_delivery_is_caught(
         ]
         return made._replace(entries=entries)
 
-    for module in (tail, changelogs):
-        monkeypatch.setattr(module, "entries_of", ahead)
+    monkeypatch.setattr(followed, "entries_of", ahead)
     with serving(db) as found:
         assert resumed_after_each_change(found.server.url, db, feed) != [*range(10), END]
 
@@ -240,7 +239,7 @@ def test_a_feed_that_is_made_again_resets_open_and_new_streams(db: Any, feed: Fe
 def test_slow_clients_are_bounded_and_receive_everything(
     db: Any, feed: Feed[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "MOST_ENTRIES", 7)
+    monkeypatch.setattr(followed, "MOST_PAGES", 3)
     count, text = 160, "x" * 80_000  # more than the buffers of sockets
     with serving(db) as found, ExitStack() as stack:
         url = httpx.URL(found.server.url)
@@ -259,8 +258,8 @@ def test_slow_clients_are_bounded_and_receive_everything(
             append(db, feed, *([number, None, text] for number in range(begin, begin + 10)))
         assert [event.data["key"] for event in taken(fast, count)] == [*range(count)]
 
-        (followed,) = found.server.dashboard.changelogs._followed.values()
-        assert len(followed.tail._entries) <= 7
+        (queue,) = found.server.dashboard.changelogs._followed.values()
+        assert sum(page.done() for page in queue._pages.values()) <= 3
         keys = (line.split(b",")[0] for line in lines if line.startswith(b'data: {"key"'))
         assert list(islice(keys, count)) == [b'data: {"key": %d' % number for number in range(count)]
 

@@ -1,0 +1,132 @@
+"""The next changes of a queue, read once for all streams that are at the same position."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from cq.backoff import delay_after
+from cq.cli.web.changelog.entries import EntryPage, entries_of
+from cq.errors import CqError, StoreError
+from cq.observers.feeds.changelog import ChangelogPage, read_changelog
+from cq.store import OpenDatabase
+from cq.store.api import Transaction, Void, error_code
+from cq.store.transact import transact
+from cq.store.watch import WatchSlot
+
+MOST_PAGES: Final = 20
+"""Pages of a queue in memory, for streams that are slower than others."""
+REST_SECONDS: Final = 0.05
+"""Least time between two reads without a backlog."""
+_PAGE_ENTRIES: Final = 500
+_PAGE_BYTES: Final = 100_000
+_CHECK_SECONDS: Final = 15.0
+"""After this time without a change, read again: the queue's configuration may be another one."""
+
+_log = logging.getLogger(__name__)
+
+
+class Followed:
+    """A queue that is followed, for the tasks of one event loop.
+
+    Args:
+        db: a database of either store.
+        queue: name of the queue.
+        pool: for reads.
+
+    Attributes:
+        streams: the number of its streams.
+    """
+
+    def __init__(self, db: OpenDatabase, queue: str, pool: Executor) -> None:
+        self.streams = 0
+        self._db, self._queue, self._pool = db, queue, pool
+        self._loop = asyncio.get_running_loop()
+        self._pages: dict[bytes, asyncio.Task[EntryPage]] = {}
+        self._watch, self._woken = WatchSlot(), asyncio.Event()
+        self._watched = b""  # the position after which the watch waits for changes
+        self._rests_until = 0.0
+        self._is_closed = False
+
+    def after(self, position: bytes) -> asyncio.Task[EntryPage]:
+        """The read of the changes after a position; streams share it, and must not cancel it.
+
+        It ends as soon as there are changes, or if the position does not count any more. It raises errors of cq, except
+        for those after which a later read may succeed: then it tries again.
+        """
+        found = self._pages.get(position)
+        if found is None:
+            done = [each for each, page in self._pages.items() if page.done()]
+            for each in done[: len(done) - MOST_PAGES + 1]:
+                del self._pages[each]
+            found = self._pages[position] = self._loop.create_task(self._next(position))
+        return found
+
+    def close(self) -> None:
+        """End all reads."""
+        self._is_closed = True
+        self._watch.cancel()
+        for page in self._pages.values():
+            page.cancel()
+
+    async def _next(self, position: bytes) -> EntryPage:
+        failures = 0
+        while True:
+            woken = self._woken
+            if position == self._watched:
+                await _wait(woken, _CHECK_SECONDS)
+                if self._watch.failures:  # else watches that fail at once would cause reads without a rest
+                    await asyncio.sleep(delay_after(self._watch.failures, longest=1.0))
+                woken = self._woken
+            await asyncio.sleep(max(0.0, self._rests_until - self._loop.time()))
+            try:
+                page = await self._loop.run_in_executor(self._pool, self._read, position)
+            except Exception as error:
+                if isinstance(error, StoreError) or error_code(error) is not None:
+                    failures += 1
+                    await asyncio.sleep(delay_after(failures))
+                    continue
+                if not isinstance(error, CqError):  # a bug: the other queues continue
+                    _log.exception("cq web: the changelog of queue %s cannot be read", self._queue)
+                del self._pages[position]  # a later stream tries again
+                raise
+            failures = 0
+            if not page.more:
+                self._rests_until = self._loop.time() + REST_SECONDS
+                if not woken.is_set():  # else the watch may have fired already
+                    self._watched = page.end
+            if page.entries or page.begin != position:
+                return page
+
+    def _read(self, position: bytes) -> EntryPage:
+        """Read the next changes, and watch for later ones; runs in a thread of the pool."""
+        page, watch = transact(self._db, partial(self._read_or_watch, position=position))
+        if watch is not None:
+            self._watch.hold(watch, self._wake_up, self._wake_up)
+            if self._is_closed:
+                self._watch.cancel()
+        return entries_of(page)
+
+    def _read_or_watch(self, tr: Transaction, position: bytes) -> tuple[ChangelogPage, Void | None]:
+        changelog = read_changelog(tr.snapshot, self._queue)
+        page = changelog.read(tr.snapshot, position, _PAGE_ENTRIES, _PAGE_BYTES)
+        # The watch belongs to the read version of the page, so a change between the two fires it.
+        return page, None if page.more else changelog.watch(tr)
+
+    def _wake_up(self) -> None:
+        """Read again; for any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._announce)
+
+    def _announce(self) -> None:
+        woken, self._woken, self._watched = self._woken, asyncio.Event(), b""
+        woken.set()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
