@@ -21,7 +21,7 @@ from tests.kit.observing import Seen, concatenation
 from tests.kit.queues import add, aside, nothing_queued
 from tests.simulation.store import Faults, SimDatabase, Surroundings
 
-SEEDS = range(4)
+SEEDS = range(2)
 
 
 def faulty(db: Any, seed: int) -> FaultyDatabase:
@@ -145,7 +145,7 @@ def test_neither_adders_nor_passes_ever_conflict_with_adders(db: Any, name: str)
     assert adding.errors == working.errors == 0
 
 
-@pytest.mark.parametrize("seed", SEEDS[:2])
+@pytest.mark.parametrize("seed", SEEDS[:1])
 def test_a_tree_of_queues_agrees_at_every_level(db: Any, name: str, seed: int) -> None:
     """Fluo's acceptance test: seven queues wired as a tree, each fed by the change observers of those above.
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -16,13 +14,11 @@ from cq.config.queue import read_config, write_config
 from cq.feeds.feed import Feed
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.top.index import top
-from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
-from cq.store.api import METADATA_VERSION, NOT_COMMITTED
+from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.kit.busy import Counting, add_during_passes, in_threads
-from tests.kit.faults import Calls, WrappedTransaction
+from tests.kit.faults import Calls
 from tests.kit.queues import add, code_of, commits, get
 
 
@@ -155,38 +151,6 @@ def test_a_transaction_that_adds_and_then_reads_commits_while_others_change_conf
     transact(db, run)
     drain(db, name)
     assert get(db, name, "a") == 1
-
-
-class Disturbed(Counting):
-    """A database where another layer sets the metadata version right before each commit; a conflict is an error."""
-
-    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
-        if what == "commit":
-            set_metadata_version(self.inner)
-        if what == "on_error" and args != (NOT_COMMITTED,):
-            return tr.inner.on_error(*args)
-        result = super().call(tr, what, *args, **kwargs)
-        assert what != "on_error", "a change of the metadata version has aborted a transaction"
-        return result
-
-
-def test_adds_and_passes_go_on_while_another_layer_changes_the_metadata_version(db: Any, name: str) -> None:
-    cq.configure(db, name, buckets=1)
-    queue = cq.CombineQueue(name)
-    adding, working = Disturbed(db), Disturbed(db)
-    worker = Worker(working, queues=[name])
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-
-    try:
-        in_threads(*[partial(add_during_passes, adding, queue, worker, 50)] * 2)
-    finally:
-        worker.stop()
-        thread.join()
-    Worker(working, queues=[name]).drain()
-
-    assert dict(queue.scan(db)) == {"hot": adding.commits}
-    assert adding.errors == working.errors == 0
 
 
 def test_a_configuration_that_was_not_committed_is_not_cached(db: Any, name: str) -> None:

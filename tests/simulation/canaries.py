@@ -188,7 +188,7 @@ def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
     return state.missed
 
 
-@queues.replaces("cq.passes.deletions._drop_queued", seed=7)
+@queues.replaces("cq.passes.deletions._drop_queued", seed=18)
 def purges_what_came_later(_: Any, tr: Any, given: Any, bucket: int) -> None:
     """A purge drops all that waits."""
     tr.clear_range(*QueueKeys(given.name).rows(given.generation, bucket))

@@ -340,7 +340,7 @@ def test_frequent_items_of_other_sizes_are_within_their_bounds_and_the_limit_of_
         assert found.error <= 2.7 / 2**lg_max_k * len(items)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_damaged_sketches_are_refused_without_a_crash(seed: int, processes: StartedProcesses) -> None:
     """In a process of its own: the readers of DataSketches are in C++, and damaged bytes crash them."""
     program = Path(__file__).with_name("damage.py")

@@ -26,11 +26,10 @@ from cq.errors import (
     MissingPackage,
 )
 from cq.keys import QueueKeys
-from cq.passes.plan import Limits
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from tests.kit.observing import app_with
-from tests.kit.queues import STAGING, add, aside, code_of, combine_all, get, put, stored
+from tests.kit.queues import add, aside, code_of, combine_all, get, put, stored
 
 MISSING = r"sketches need the package datasketches: run `pip install 'combine-queue\[sketches\]'`"
 
@@ -161,27 +160,6 @@ def test_versions_without_sketches_refuse_the_queue(db: Any, name: str) -> None:
     assert code_of(db, f"{name}s").config.features == []
 
 
-@pytest.mark.parametrize("limits", [STAGING, Limits(read_bytes=2_000), None])
-@pytest.mark.parametrize("kind", ["distinct", "theta", "frequent"])
-def test_folded_and_staged_updates_are_counted(db: Any, name: str, kind: str, limits: Limits | None) -> None:
-    cq.configure(db, name, combiner=kind, buckets=1)
-    for start in range(0, 150, 5):
-        add(db, name, {f"k{start % 3}": [f"u{number}" for number in range(start, start + 5)], "one": "x"})
-
-    combine_all(db, name, limits=limits)
-
-    for key in range(3):
-        items = [
-            f"u{number}"
-            for start in range(0, 150, 5)
-            if start % 3 == key
-            for number in range(start, start + 5)
-        ]
-        assert get(db, name, f"k{key}") == combined(kind, [items])
-    assert get(db, name, "one") == combined(kind, ["x"] * 30)
-    assert aside(db, name) == []
-
-
 def test_an_update_without_new_items_changes_nothing(db: Any, name: str) -> None:
     """Then a pass neither writes the value nor calls the observers."""
     changes: list[cq.Change] = []
@@ -237,19 +215,6 @@ def test_a_tag_without_a_sketch_is_corrupt(content: Any) -> None:
 
     with pytest.raises(CorruptData, match="no sketch of a known kind"):
         codec.decode(cbor2.dumps(cbor2.CBORTag(TAG, content)))
-
-
-def test_a_queue_of_sketches_is_purged_and_rebucketed(db: Any, name: str) -> None:
-    visitors = cq.configure(db, name, combiner="distinct", buckets=1)
-    visitors.add_now(db, {"a": ["x", "y"]})
-    cq.rebucket(db, name, 4)
-    drain(db, name)
-    assert get(db, name, "a").estimate == 2
-    cq.purge(db, name)
-    visitors.add_now(db, {"a": "z"})
-    drain(db, name)
-
-    assert get(db, name, "a").estimate == 1
 
 
 @pytest.mark.parametrize("is_declared", [False, True])

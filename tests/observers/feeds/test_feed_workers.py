@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import cq
 from cq.feeds.feed import Feed, Message
@@ -18,7 +15,6 @@ from cq.feeds.verify import verify_feed
 from cq.keys import prefix_end
 from cq.keys.feed import BUCKETS, bucket_of, encode_name
 from cq.observers.feeds import deliver, trim
-from cq.observers.feeds import number as numbering
 from cq.observers.feeds.deliver import DeliveryTask
 from cq.observers.feeds.number import NumberingTask
 from cq.observers.feeds.round_robin import TROUBLE_SECONDS, _FeedRound
@@ -98,38 +94,6 @@ def test_messages_get_numbers_without_a_gap_in_the_order_of_ids(db: Any, name: s
     page = transact(db, lambda tr: feed.read_numbered(tr.snapshot, "ann", after=12, limit=2))
     assert ([each.number for each in page.messages], page.more, page.missed) == ([13, 14], True, False)
     assert left(db, feed) == (0, 0)
-
-
-@settings(max_examples=20)
-@given(
-    steps=st.lists(
-        st.one_of(st.tuples(st.sampled_from(USERS), st.integers(1, 9)), st.just(None)), max_size=30
-    )
-)
-def test_numbers_whatever_the_order_of_appends_and_steps(
-    steps: list[tuple[str, int] | None], tmp_path_factory: Any
-) -> None:
-    db: Any = cq.open(f"embedded:{tmp_path_factory.mktemp('numbers') / 'test.db'}")
-    feed = Feed("feed")
-    config = feed.configure(db, numbers=True)
-    sent: dict[str, list[int]] = defaultdict(list)
-    with patch.object(numbering, "MESSAGES", 4), patch.object(NumberingTask, "names_per_step", 2):
-        tasks = numbering_tasks(db, config)
-        for step in steps:
-            if step is None:
-                for task in tasks:
-                    task.run()
-            else:
-                receiver, number = step
-                sent[receiver] += range(len(sent[receiver]), len(sent[receiver]) + number)
-                transact(db, lambda tr: feed.append_many(tr, receiver, sent[receiver][-number:]))  # noqa: B023
-        finish(tasks)
-    for receiver, expected in sent.items():
-        found = numbered(db, feed, receiver)
-        assert [each.body for each in found] == expected
-        assert [each.number for each in found] == list(range(1, len(expected) + 1))
-    assert left(db, feed) == (0, 0)
-    db.close()
 
 
 def test_a_flooded_receiver_does_not_keep_others_from_their_numbers(db: Any, name: str) -> None:
@@ -236,58 +200,6 @@ def test_a_message_reaches_those_who_were_members_when_it_was_committed(db: Any,
     assert messages_of(db, feed, "ann") == got["ann"]
 
 
-OPERATIONS = st.one_of(
-    st.tuples(st.sampled_from(("join", "leave")), st.sampled_from(("g", "h")), st.sampled_from(USERS)),
-    st.tuples(st.just("send"), st.sampled_from(("g", "h")), st.just("")),
-    st.tuples(st.just("step"), st.just(""), st.just("")),
-)
-
-
-def commit(
-    db: Any, feed: Feed, operations: list[tuple[str, str, str]], number: int, members: dict[str, set[str]]
-) -> list[str]:
-    """Do these operations in one transaction; returns the groups that a message was sent to, once for each."""
-    tr = db.create_transaction()
-    for what, group, user in operations:
-        if what == "join":
-            feed.join(tr, group, user)
-            members[group].add(user)
-        elif what == "leave":
-            feed.leave(tr, group, user)
-            members[group].discard(user)
-        elif what == "send":
-            feed.append_to_group(tr, group, number)
-    tr.commit().wait()
-    return [group for what, group, _ in operations if what == "send"]
-
-
-@settings(max_examples=20)
-@given(transactions=st.lists(st.lists(OPERATIONS, min_size=1, max_size=3), max_size=25))
-def test_groups_whatever_the_order_of_events_messages_and_steps(
-    transactions: list[list[tuple[str, str, str]]], tmp_path_factory: Any
-) -> None:
-    db: Any = cq.open(f"embedded:{tmp_path_factory.mktemp('groups') / 'test.db'}")
-    feed = Feed("feed")
-    members: dict[str, set[str]] = {"g": set(), "h": set()}
-    expected: dict[tuple[str, str], list[int]] = defaultdict(list)
-    with patch.object(deliver, "WRITES", 2), patch.object(deliver, "MESSAGES", 2):
-        tasks = delivering_tasks(db, feed.configure(db))
-        for number, operations in enumerate(transactions):
-            sent = commit(db, feed, operations, number, members)
-            for group in sent:
-                for user in members[group]:
-                    expected[group, user].append(number)
-            for task in tasks if ("step", "", "") in operations else ():
-                task.run()
-        finish(tasks)
-    for user in USERS:
-        found = messages_of(db, feed, user)
-        for group in members:
-            assert [each.body for each in found if each.group == group] == expected[group, user]
-    assert left(db, feed) == (0, 0)
-    db.close()
-
-
 def test_a_large_group_gets_its_message_in_bounded_transactions_beside_others(db: Any, name: str) -> None:
     feed = Feed(name)
     config = feed.configure(db, numbers=True)
@@ -306,20 +218,6 @@ def test_a_large_group_gets_its_message_in_bounded_transactions_beside_others(db
 
     assert steps > len(users) / deliver.WRITES
     assert [len(messages_of(db, feed, user)) for user in users] == [1] * len(users)
-
-
-def test_two_steps_do_not_deliver_the_same_messages(db: Any, name: str) -> None:
-    feed = Feed(name)
-    task = DeliveryTask(db, feed.configure(db), 0)
-    transact(db, lambda tr: feed.join(tr, "g", "ann"))
-    transact(db, lambda tr: feed.append_to_group(tr, "g", "x"))
-    trs = [db.create_transaction() for _ in range(2)]
-    for tr in trs:
-        task.serve(tr, [encode_name("", "g")])
-
-    conflict(*trs)
-
-    assert len(messages_of(db, feed, "ann")) == 1
 
 
 def test_events_that_no_message_asks_for_any_more_are_removed(db: Any, name: str) -> None:

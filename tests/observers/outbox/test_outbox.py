@@ -12,7 +12,7 @@ import cq
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox import watch
 from cq.observers.links.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
-from cq.observers.links.outbox.state import OutboxSettings, new_batch
+from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.links.outbox.strays import outbox_tables, stray_statuses, table_status
 from cq.observers.links.outbox.table import OutboxTables
 from cq.observers.links.outbox.task import FULL_SECONDS, OutboxTask
@@ -20,8 +20,6 @@ from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.links.target import LinkFailed
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
-from cq.queue.checks import AddCheck, CheckedPair
-from cq.queue.packing import check_update
 from cq.store.transact import transact
 from tests.kit.postgres import PostgresServer
 from tests.kit.sized import MOST, Sized
@@ -101,36 +99,6 @@ def test_a_worker_that_dies_at_any_step_neither_loses_nor_repeats_a_row(
 
     assert "Died" in first.problem
     assert values(db, name) == {"a": 11}
-    assert table() == []
-
-
-@pytest.mark.parametrize("point", ["read", "moved", "deleting"])
-def test_another_worker_may_move_and_delete_meanwhile(
-    db: Any, name: str, reporting_url: str, point: str
-) -> None:
-    if point == "deleting" and reporting_url.startswith("sqlite"):
-        pytest.skip("the file is locked at this point")
-    configure(db, name)
-    insert(name, {"a": 1})
-    visited: list[str] = []
-
-    def at(reached: str) -> None:
-        if reached == point and not visited:
-            visited.append(reached)
-            if point == "deleting":
-                insert(name, {"a": 100})  # an application is not delayed by the worker's locks
-            else:
-                insert(name, {"a": 10})
-                move(db, name)
-
-    slow = outbox_task(db, name, at)
-    slow.run()
-    slow.run()
-    slow.end()
-    move(db, name)
-
-    assert visited
-    assert values(db, name) == {"a": 101 if point == "deleting" else 11}
     assert table() == []
 
 
@@ -271,27 +239,6 @@ def test_a_row_that_only_the_add_refuses_is_found_and_set_aside_alone(
     ]
     assert values(db, name) == {f"k{number}": number for number in range(1, 10) if number != bad}
     assert len(table()) == 1
-
-
-def test_an_outbox_that_checks_less_than_the_add_and_does_not_halve_would_stop(
-    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tests above would notice: this variant is broken on purpose."""
-
-    def check_types(self: AddCheck, key: Any, update: Any) -> CheckedPair:
-        return CheckedPair(self.config.key.encoder()(key), check_update(self.config, key, update))
-
-    def move_all(self: Any, state: Any, rows: Any) -> Any:
-        return transact(self.db, lambda tr: self._move(tr, state, new_batch(state.batch), rows))
-
-    monkeypatch.setattr(AddCheck, "check", check_types)
-    monkeypatch.setattr(OutboxTask, "_move_first", move_all)
-    configure(db, name, rollup="1m:2d,1h:60d")
-    insert(name, [("first", 1), ("a" * 7_995, 1), ("last", 1)])
-
-    assert "a key of 7,998 bytes" in problem(db, name)
-    assert outbox_status(db, name).rows == 3
-    assert values(db, name) == {}
 
 
 def test_a_level_gets_no_outbox(db: Any, name: str, sqlite_url: str) -> None:

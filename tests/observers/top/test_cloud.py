@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
@@ -35,14 +35,11 @@ from cq.observers.top.index import top
 from cq.observers.top.publisher import BUILDING_SECONDS, MARKS
 from cq.observers.top.weights import weights
 from cq.store.transact import transact
-from tests.kit.faults import Calls, FaultyDatabase, WrappedDatabase
+from tests.kit.faults import Calls, WrappedDatabase
 from tests.kit.queues import put
 from tests.observers.top.tops import FIRST, ToldTop, publish, publisher
 
 SECONDS = 60.0
-DAY = 86_400_000
-
-many = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def cloud(told: ToldTop, group: str | None = None) -> Cloud:
@@ -246,30 +243,6 @@ def test_a_change_during_publication_is_published_afterwards(
 
     publish(task)
     assert shown(told) == (2, [("a", 2)])
-
-
-@many
-@given(
-    st.lists(st.dictionaries(st.sampled_from("abcd"), st.none() | st.integers(0, 5)), max_size=5), st.data()
-)
-def test_whatever_workers_do_the_last_cloud_is_the_top(
-    db: Any, batches: list[dict[str, int | None]], data: st.DataObject
-) -> None:
-    """Also when reads and commits fail, and a worker's end is not known to it."""
-    told = ToldTop(db, n=3, every=0)
-    faulty = FaultyDatabase(db, data.draw(st.integers(0, 2**32)))
-    versions = [0]
-    for batch in batches:
-        told.tell(batch)
-        if data.draw(st.booleans()):
-            publish(publisher(told, faulty))
-        if told.read(_version, told) != versions[-1]:
-            versions.append(told.read(_version, told))
-    publish(publisher(told))
-
-    assert versions == sorted(set(versions))
-    if any(value is not None for value in told.values.values()) or versions[-1]:
-        assert shown(told)[1] == told.order()[:3]
 
 
 def _version(tr: Any, told: ToldTop) -> int:
