@@ -24,7 +24,7 @@ from typing import Any, Final
 from cq.encoding.bounds import check_merged
 from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, ValueType, encode, shown
 from cq.encoding.sketches import KINDS, ItemCount, Sketch
-from cq.encoding.sketches.loader import library
+from cq.encoding.sketches.sketch import library
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.nearest import suggestion
 

@@ -14,8 +14,6 @@ class StoredRecord:
 
     NOUN: ClassVar[str]
     """The noun for the record in error messages."""
-    OPTIONAL: ClassVar[int] = 0
-    """The number of last fields that records of earlier versions lack."""
 
     def to_bytes(self) -> bytes:
         """Encode the fields as a list."""
@@ -26,7 +24,7 @@ class StoredRecord:
         """Decode a stored list; None stands for a record with all defaults. Raises `CorruptData`."""
         if data is None:
             return cls()
-        return cls(*codec.decode_list(data, tuple(cls.types().values()), cls.NOUN, optional=cls.OPTIONAL))
+        return cls(*codec.decode_list(data, tuple(cls.types().values()), cls.NOUN))
 
     @classmethod
     def types(cls) -> dict[str, Any]:

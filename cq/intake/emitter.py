@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self
@@ -174,15 +174,8 @@ class Emitter(Generic[K, V]):
                 each try. It must be short and write little. If it raises, the flush fails for all its callers, and none
                 of its updates counts. Its reads are read conflicts of the transaction, as usual.
         """
-        increments = self._increments(updates, also)
-        until = runtime.monotonic() + self.timeout
-        flush, is_taken = self._buffer.take(increments, also)
-        while not is_taken:
-            flush.done.wait(self._seconds_left(until))
-            flush, is_taken = self._buffer.take(increments, also)
-        if self._is_durable:
-            flush.done.wait()
-            self._check(flush)
+        for flush, seconds in self._taking(updates, also):
+            flush.done.wait(seconds)
 
     async def emit_async(self, key: K, update: V = 1) -> None:  # type: ignore[assignment]
         """`emit` for asyncio: it awaits instead of blocking.
@@ -202,15 +195,8 @@ class Emitter(Generic[K, V]):
         self, updates: Mapping[K, V] | Collection[tuple[K, V]], also: Also | None = None
     ) -> None:
         """`emit_many` for asyncio; `also` is not a coroutine."""
-        increments = self._increments(updates, also)
-        until = runtime.monotonic() + self.timeout
-        flush, is_taken = self._buffer.take(increments, also)
-        while not is_taken:
-            await self._wait_async(flush, self._seconds_left(until))
-            flush, is_taken = self._buffer.take(increments, also)
-        if self._is_durable:
-            await self._wait_async(flush)
-            self._check(flush)
+        for flush, seconds in self._taking(updates, also):
+            await self._wait_async(flush, seconds)
 
     def flush(self) -> None:
         """Commit all increments taken before this call, and wait for it, at most `timeout` seconds.
@@ -249,6 +235,18 @@ class Emitter(Generic[K, V]):
         return self._buffer.statistics()
 
     # Waits and errors of callers
+
+    def _taking(self, updates: Any, also: Also | None) -> Iterator[tuple[Flush, float | None]]:
+        """Take updates; yields the flushes for which the caller must wait, and for how many seconds at most."""
+        increments = self._increments(updates, also)
+        until = runtime.monotonic() + self.timeout
+        flush, is_taken = self._buffer.take(increments, also)
+        while not is_taken:
+            yield flush, self._seconds_left(until)
+            flush, is_taken = self._buffer.take(increments, also)
+        if self._is_durable:
+            yield flush, None
+            self._check(flush)
 
     def _increments(self, updates: Any, also: Also | None) -> list[Increment]:
         if also is not None and not self._is_durable:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import count
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from cq import runtime
 from cq.errors import EmitterClosed
@@ -53,6 +54,20 @@ class EmitterStatistics:
     latest_failure: str
 
 
+class _Finished(NamedTuple):
+    """The latest flush that is done.
+
+    Attributes:
+        callers: increments that waited while it was committed: about that many will come again.
+        at: when its callers got their result.
+        seconds: duration of the latest committed one.
+    """
+
+    callers: int = 1
+    at: float = 0.0
+    seconds: float = 0.0
+
+
 class EmitterBuffer:
     """The flushes of one emitter.
 
@@ -81,13 +96,8 @@ class EmitterBuffer:
         self._every = every
         self._at_most = at_most
         self._flushes: deque[Flush] = deque()
-        self._made = 0
-        self._is_trying = False  # the first flush is being committed
-        self._is_given_up = False
-        # Increments that waited while the latest flush was committed: about that many will come again.
-        self._callers = 1
-        self._notified_at = 0.0  # when callers last got a result
-        self._flush_seconds = 0.0
+        self._numbers = count(1)
+        self._latest = _Finished()
         totals = ("committed", "failed", "lost", "flushes", "keys", "failures", "waits")
         self._totals = dict.fromkeys(totals, 0)
 
@@ -125,8 +135,8 @@ class EmitterBuffer:
         if len(self._flushes) >= MOST_FLUSHES:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
-        self._made += 1
-        self.open = Flush(self._intake, most, self._callers if self._is_durable else most, self._made)
+        enough = self._latest.callers if self._is_durable else most
+        self.open = Flush(self._intake, most, enough, next(self._numbers))
         self._flushes.append(self.open)
         if not self._seconds_to_wait():
             self._wake()
@@ -171,7 +181,7 @@ class EmitterBuffer:
             return EmitterStatistics(
                 emitted=buffered + totals["committed"] + totals["failed"] + totals["lost"],
                 buffered=buffered,
-                flush_seconds=self._flush_seconds,
+                flush_seconds=self._latest.seconds,
                 latest_failure=self.latest_failure,
                 **totals,
             )
@@ -205,7 +215,7 @@ class EmitterBuffer:
         flush took. Their increments then share a flush, and need no wake-up of the thread.
         """
         if self._is_durable:
-            until = self._notified_at + min(self._every, self._flush_seconds)
+            until = self._latest.at + min(self._every, self._latest.seconds)
         elif flush is not None:
             until = flush.begun + self._every
         else:
@@ -215,17 +225,17 @@ class EmitterBuffer:
     def begin_try(self, flush: Flush) -> bool:
         """Start a try of a flush; returns False if the flush was given up."""
         with self.lock:
-            self._is_trying = not flush.done.is_set()
-            return self._is_trying
+            flush.is_trying = not flush.done.is_set()
+            return flush.is_trying
 
     def fail_try(self, flush: Flush, error: Exception) -> None:
         """Record a failed try: in `durable` mode its callers get the error, else the thread retries."""
         with self.lock:
-            self._is_trying = False
+            flush.is_trying = False
             self._totals["failures"] += 1
             self.latest_failure = describe(error)
-            if self._is_durable or self._is_given_up:
-                self._finish(flush, error)
+            if self._is_durable:
+                self._finish(flush, error, self._latest.seconds)
 
     def lose(self, flush: Flush, number: int, *, is_all: bool) -> int:
         """Count increments of a flush as lost, `number` of them or all; returns how many. The others stay in it.
@@ -243,29 +253,25 @@ class EmitterBuffer:
     def commit(self, flush: Flush, keys: int, seconds: float) -> None:
         """Record that a flush with `keys` updates is committed, after `seconds` seconds."""
         with self.lock:
-            self._is_trying = False
-            self._flush_seconds = seconds
-            if self._finish(flush, None):
+            flush.is_trying = False
+            if self._finish(flush, None, seconds):
                 self._totals["flushes"] += 1
                 self._totals["keys"] += keys
 
     def give_up(self, error: Exception) -> list[Flush]:
         """Give up all unfinished flushes; returns them."""
         with self.lock:
-            self._is_given_up = True
-            if self._is_trying and self._flushes:
-                self._flushes[0].in_doubt = True  # the try in progress may still commit
             left = list(self._flushes)
             for flush in left:
-                self._finish(flush, error)
+                flush.in_doubt |= flush.is_trying  # the try in progress may still commit
+                self._finish(flush, error, self._latest.seconds)
             return left
 
-    def _finish(self, flush: Flush, error: Exception | None) -> bool:
+    def _finish(self, flush: Flush, error: Exception | None, seconds: float) -> bool:
         """Remove a done flush, count its increments, and wake its callers; returns False if that was already done."""
         if flush.done.is_set():
             return False
-        self._notified_at = runtime.monotonic()
-        self._callers = sum(each.count for each in self._flushes)
+        self._latest = _Finished(sum(each.count for each in self._flushes), runtime.monotonic(), seconds)
         self._flushes.remove(flush)
         fate = "committed" if error is None else "failed" if self._is_durable else "lost"
         self._totals[fate] += flush.count

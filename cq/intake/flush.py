@@ -126,6 +126,7 @@ class Flush:
         count: number of increments.
         size: their bytes, where only those in `sums` count as merged.
         begun: time of creation, by `runtime.monotonic`.
+        is_trying: whether a try is under way.
         in_doubt: whether a try may have committed, or may commit later. Only a known commit ends the doubt.
         done: set when the flush is committed or given up.
         error: why it was given up.
@@ -140,6 +141,7 @@ class Flush:
         self.count = self.size = 0
         self.number = number
         self.begun = runtime.monotonic()
+        self.is_trying = False
         self.in_doubt = False
         self.done = runtime.latch()
         self.error: Exception | None = None

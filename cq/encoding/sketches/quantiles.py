@@ -12,8 +12,7 @@ from math import isfinite
 from struct import Struct, unpack_from
 from typing import Any, ClassVar, Final, Self
 
-from cq.encoding.sketches.loader import library
-from cq.encoding.sketches.sketch import Sketch, require, sketches_and_items
+from cq.encoding.sketches.sketch import Sketch, library, require, sketches_and_items
 from cq.errors import InvalidData
 
 K: Final = 200

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from struct import error as struct_error
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from cq.errors import CqError, InvalidData
+from cq.distribution import install_command
+from cq.errors import CqError, InvalidData, MissingPackage
 
 BATCHES: Final = (list, tuple, set, frozenset)
 """The types of a batch of items."""
@@ -154,3 +155,17 @@ def require(condition: bool, what: str) -> None:
     """Raises `Malformed` unless the condition holds."""
     if not condition:
         raise Malformed(what)
+
+
+def library() -> Any:
+    """The module `datasketches`; raises `MissingPackage`.
+
+    It is imported at its first use: that takes a tenth of a second, as it brings numpy.
+    """
+    try:
+        import datasketches
+    except ImportError as error:
+        raise MissingPackage(
+            f"sketches need the package datasketches: run `{install_command('sketches')}`"
+        ) from error
+    return datasketches
