@@ -88,13 +88,13 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
         print_rich(*_shown(found, console.width if console.is_terminal else None, wide=wide))
         return
     for queue in found.queues:
-        lag = found.outbox_lags.get(queue.name)
+        outbox = found.outboxes.get(queue.name)
         print_json(
             {
                 **asdict(queue),
                 **asdict(found.activity[queue.name]),
                 "links": [asdict(each) for each in found.links_of(queue.name)],
-                "outbox": None if lag is None else asdict(lag),
+                "outbox": None if outbox is None else asdict(outbox),
             }
         )
     findings = [{**each._asdict(), "finding": each.finding.name.lower()} for each in find_remarks(found)]

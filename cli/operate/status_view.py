@@ -10,11 +10,10 @@ from rich.text import Text
 
 from cq.admin.queue_status import QueueStatus
 from cq.cli.shared.output import age, limits, quantity, rough
-from cq.cli.shared.table import ShownColumn
+from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 
 NO_QUEUE: Final = "no queue is configured in this store: begin with `cq configure QUEUE --combiner sum`"
-_NONE: Final = "-"
 _LATE_SECONDS: Final = 10.0
 _CALM: Final = ("active", "alive")
 _STYLES: Final = {"paused": "yellow", "set aside": "yellow"}  # of states; others that are not calm are red
@@ -58,12 +57,12 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         ShownColumn("updates/s", lambda queue: f"{found.activity[queue.name].updates_per_second:,.1f}", True),
         ShownColumn("set aside", lambda queue: f"{queue.aside:,}", is_essential=True),
         ShownColumn("link lag", lambda queue: age(lag(queue))),
-        *(_outbox_columns(found) if found.outbox_lags else ()),
+        *(_outbox_columns(found) if found.outboxes else ()),
         *(_EXPIRY_COLUMNS if any(queue.expiry for queue in found.queues) else ()),
         *(_LEVEL_COLUMNS if any(queue.levels for queue in found.queues) else ()),
         ShownColumn("limits", _limits, is_number=False),
         ShownColumn("bytes", lambda queue: rough(queue.bytes, queue.exact)),
-        ShownColumn("buckets", lambda queue: f"{queue.settings.get('buckets', _NONE)}"),
+        ShownColumn("buckets", lambda queue: f"{queue.settings.get('buckets', NO_VALUE)}"),
         ShownColumn("waiting", lambda queue: f"{queue.waiting_buckets:,}"),
         ShownColumn("conflicts", lambda queue: f"{found.activity[queue.name].conflicts:,}"),
     ]
@@ -73,19 +72,21 @@ def _outbox_columns(found: Overview) -> Iterable[ShownColumn]:
     """The columns of outboxes, as their workers read them latest."""
 
     def rows(queue: QueueStatus) -> str:
-        lag = found.outbox_lags.get(queue.name)
-        return _NONE if lag is None else f"{lag.rows:,}{'+' if lag.has_more else ''}"
+        outbox = found.outboxes.get(queue.name)
+        if outbox is None or not (outbox.rows or outbox.exact):
+            return NO_VALUE
+        return f"{outbox.rows:,}{'' if outbox.exact else '+'}"
 
     def oldest(queue: QueueStatus) -> str:
-        lag = found.outbox_lags.get(queue.name)
-        return age(None if lag is None else lag.oldest_seconds)
+        outbox = found.outboxes.get(queue.name)
+        return age(None if outbox is None else outbox.oldest_seconds)
 
     return ShownColumn("outbox rows", rows), ShownColumn("outbox lag", oldest)
 
 
-_LEVEL_COLUMNS: Final = (ShownColumn("levels", lambda queue: str(len(queue.levels) or _NONE)),)
+_LEVEL_COLUMNS: Final = (ShownColumn("levels", lambda queue: str(len(queue.levels) or NO_VALUE)),)
 _EXPIRY_COLUMNS: Final = (
-    ShownColumn("expired", lambda queue: f"{queue.expiry.expired:,}" if queue.expiry else _NONE),
+    ShownColumn("expired", lambda queue: f"{queue.expiry.expired:,}" if queue.expiry else NO_VALUE),
 )
 WORKER_COLUMNS: Final[Sequence[ShownColumn]] = (
     ShownColumn("worker", lambda worker: worker.id, is_essential=True, is_number=False),
@@ -93,7 +94,7 @@ WORKER_COLUMNS: Final[Sequence[ShownColumn]] = (
     ShownColumn("host", lambda worker: worker.host, is_essential=True, is_number=False),
     ShownColumn("pid", lambda worker: str(worker.pid), is_essential=True),
     ShownColumn(
-        "passes/s", lambda worker: f"{worker.passes_per_second:,.1f}" if worker.alive else _NONE, True
+        "passes/s", lambda worker: f"{worker.passes_per_second:,.1f}" if worker.alive else NO_VALUE, True
     ),
     ShownColumn("last beat", lambda worker: age(worker.beat_seconds), is_essential=True),
     ShownColumn("buckets", lambda worker: f"{worker.buckets:,}"),
@@ -110,11 +111,11 @@ def queue_states(queue: QueueStatus, found: Overview) -> list[str]:
     """The states of a queue in words: `active`, or everything that an operator should know."""
     if queue.problem:
         return ["unreadable"]
-    is_stopped, error = found.outboxes.get(queue.name, (False, ""))
+    outbox = found.outboxes.get(queue.name)
     words = {
         "full": bool(queue.full),
         **{f"link {each.state}": bool(each.error) for each in found.links_of(queue.name)},
-        f"outbox {'stopped' if is_stopped else 'failing'}": bool(error),
+        **({f"outbox {outbox.state}": bool(outbox.error)} if outbox else {}),
         "paused": queue.paused,
         "set aside": bool(queue.aside),
     }
@@ -154,4 +155,4 @@ def _rank(words: Sequence[str]) -> int:
 
 
 def _limits(queue: QueueStatus) -> str:
-    return limits(queue.max_seconds, queue.max_bytes, queue.when_full) or _NONE
+    return limits(queue.max_seconds, queue.max_bytes, queue.when_full) or NO_VALUE

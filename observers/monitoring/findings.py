@@ -188,11 +188,9 @@ def find_remarks(seen: Overview) -> list[Remark]:
             if each.finding is Finding.ASIDE or (each.finding, each.text) not in of_source
         ]
     for link in seen.links:
-        found += _of_link(link)
-    for name, (stopped, error) in seen.outboxes.items():
-        if error:
-            kind, state = (Finding.OUTBOX_STOPPED, "stopped") if stopped else (Finding.OUTBOX, "failing")
-            found.append(_remark(kind, name, f"is {state}: {error}"))
+        found += _of_link(link, link.name, Finding.LINK, Finding.LINK_STOPPED)
+    for queue_name, outbox in seen.outboxes.items():
+        found += _of_link(outbox, queue_name, Finding.OUTBOX, Finding.OUTBOX_STOPPED)
     for worker in seen.workers:
         found += _of_worker(worker, seen.workers)
     return found
@@ -300,12 +298,11 @@ def _about_buckets(queue: QueueStatus, concurrency: int) -> list[Remark]:
     return [_remark(Finding.BUCKETS, queue.name, f"{text}: {advice}")]
 
 
-def _of_link(link: LinkStatus) -> list[Remark]:
+def _of_link(link: LinkStatus, name: str, failing: Finding, stopped: Finding) -> list[Remark]:
     found = []
     if link.error:
-        is_failing = link.state not in ("stopped", "unreadable")
-        kind = Finding.LINK if is_failing else Finding.LINK_STOPPED
-        found.append(_remark(kind, link.name, f"is {link.state}: {link.error}"))
+        kind = stopped if link.state in ("stopped", "unreadable") else failing
+        found.append(_remark(kind, name, f"is {link.state}: {link.error}"))
     elif link.state == _PAUSED:
         found.append(_remark(Finding.LINK_PAUSED, link.name, "is paused"))
     if link.aside:

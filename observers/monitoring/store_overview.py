@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from shlex import quote
 from typing import Any, Final
 
@@ -113,21 +111,6 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class OutboxLag:
-    """The rows that the worker of an outbox found when it read the table latest, up to some seconds ago.
-
-    Attributes:
-        rows: rows to add to the queue, up to 2,000.
-        has_more: whether there were more rows.
-        oldest_seconds: the age of the oldest of them, by the clock of the application's database; None: no rows.
-    """
-
-    rows: int
-    has_more: bool
-    oldest_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
     """The status of queues, links and workers.
 
@@ -136,16 +119,14 @@ class Overview:
         activity: {name of a queue: work on it}.
         links: the links of these queues, and the export queues of applications.
         workers: all registered workers, including dead ones whose rows have not been removed yet.
-        outboxes: {name of a queue: whether its outbox is stopped, and its latest error}.
-        outbox_lags: {name of a queue: the rows of its outbox}, of outboxes that live workers have read.
+        outboxes: {name of a queue: its outbox}.
     """
 
     queues: list[QueueStatus]
     activity: dict[str, Activity]
     links: list[LinkStatus]
     workers: list[WorkerStatus]
-    outboxes: dict[str, tuple[bool, str]] = field(default_factory=dict)
-    outbox_lags: dict[str, OutboxLag] = field(default_factory=dict)
+    outboxes: dict[str, LinkStatus] = field(default_factory=dict)
 
     def links_of(self, queue: str) -> list[LinkStatus]:
         """The links of a queue."""
@@ -157,17 +138,15 @@ def overview(db: Database, name: str | None = None) -> Overview:
     queues = status(db, name)
     names = [queue.name for queue in queues]
     members = transact(db, lambda tr: read_members(tr.snapshot))
-    outboxes = transact(db, lambda tr: {each: read_problem(tr.snapshot, each) for each in names})
     now = current_version(db)
     alive = [member for member in members if member.is_alive(now)]
-    links = [each for each in with_rates(link_status(db), alive) if name is None or each.queue in names]
+    outboxes = transact(db, lambda tr: {each: outbox_status(tr, each, alive) for each in names})
     return Overview(
         queues,
         {queue.name: _activity(queue.name, alive) for queue in queues},
-        links,
+        [each for each in _with_rates(link_status(db), alive) if name is None or each.queue in names],
         sorted((_worker(member, now) for member in members), key=lambda each: (each.host, each.pid, each.id)),
-        outboxes,
-        {each: lag for each in names if (lag := _outbox_lag(each, alive, has_error=bool(outboxes[each][1])))},
+        {each: found for each, found in outboxes.items() if found is not None},
     )
 
 
@@ -209,48 +188,46 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
 
 
 def link_overview(db: Database, queue: str | None = None) -> list[LinkStatus]:
-    """The status of the links of one queue, or of all, with their rates and outboxes; raises `QueueNotConfigured`.
-
-    An outbox has the rows that its worker found latest.
-    """
+    """The status of the links of one queue, or of all, with their rates and outboxes; raises `QueueNotConfigured`."""
     members = transact(db, lambda tr: read_members(tr.snapshot))
     now = current_version(db)
     alive = [member for member in members if member.is_alive(now)]
-    found = with_rates(link_status(db, queue), alive)
+    found = _with_rates(link_status(db, queue), alive)
     names = transact(db, lambda tr: queue_names(tr.snapshot) if queue is None else [queue])
-    outboxes = (transact(db, partial(_outbox_link, name=each, alive=alive)) for each in names)
+    outboxes = transact(db, lambda tr: [outbox_status(tr, each, alive) for each in names])
     return sorted([*found, *filter(None, outboxes)], key=lambda each: (each.queue, each.link))
 
 
-def _outbox_link(tr: Transaction, name: str, alive: Sequence[Member]) -> LinkStatus | None:
-    """The outbox of a queue among its links; None if it has none."""
-    with suppress(CorruptData):  # `cq verify` reports it
+def outbox_status(tr: Transaction, name: str, alive: Sequence[Member]) -> LinkStatus | None:
+    """The outbox of a queue as one of its links, with the rows that its worker found latest; None if it has none.
+
+    The rows are up to 2,000, and as of some seconds ago; they are not exact if there are more, or nobody has read them.
+    """
+    try:
         settings = read_settings(tr.snapshot, name)
         if settings is None:
             return None
         stopped, error = read_problem(tr.snapshot, name)
-        lag = _outbox_lag(name, alive, has_error=bool(error))
-        states = {
-            "stopped": stopped,
-            "paused": read_control(tr.snapshot, OutboxKeys(name)).paused,
-            "failing": bool(error),
-        }
-        return LinkStatus(
-            name,
-            OUTBOX,
-            f"from cq_outbox in ${settings.url_env}",
-            waiting_buckets=int(lag is not None and lag.rows > 0),
-            buckets=1,
-            rows=0 if lag is None else lag.rows,
-            exact=lag is not None and not lag.has_more,
-            oldest_seconds=None if lag is None else lag.oldest_seconds,
-            state=next((state for state, holds in states.items() if holds), "active"),
-            error=error,
-        )
-    return LinkStatus(name, OUTBOX)
+        is_paused = read_control(tr.snapshot, OutboxKeys(name)).paused
+    except CorruptData as broken:
+        return LinkStatus(name, OUTBOX, buckets=1, error=str(broken))
+    rows, has_more, oldest = _found_rows(name, alive, has_error=bool(error)) or (0, True, None)
+    states = {"stopped": stopped, "paused": is_paused, "failing": bool(error)}
+    return LinkStatus(
+        name,
+        OUTBOX,
+        f"from cq_outbox in ${settings.url_env}",
+        waiting_buckets=int(rows > 0),
+        buckets=1,
+        rows=rows,
+        exact=not has_more,
+        oldest_seconds=None if oldest is None else max(0.0, round(runtime.time() - oldest, 3)),
+        state=next((state for state, holds in states.items() if holds), "active"),
+        error=error,
+    )
 
 
-def with_rates(links: Sequence[LinkStatus], alive: Sequence[Member]) -> list[LinkStatus]:
+def _with_rates(links: Sequence[LinkStatus], alive: Sequence[Member]) -> list[LinkStatus]:
     """The links with the entries that these workers send a second."""
     sent: Counter[str] = Counter()
     for member in alive:
@@ -258,19 +235,20 @@ def with_rates(links: Sequence[LinkStatus], alive: Sequence[Member]) -> list[Lin
     return [replace(each, entries_per_second=round(sent[f"{each.queue} {each.link}"], 1)) for each in links]
 
 
-def _outbox_lag(name: str, alive: Sequence[Member], *, has_error: bool) -> OutboxLag | None:
-    """The backlog in the latest row of the live workers that has one; None if it is unknown."""
+def _found_rows(
+    name: str, alive: Sequence[Member], *, has_error: bool
+) -> tuple[int, bool, float | None] | None:
+    """The `SourceBacklog` in the latest row of a worker that has one; None if it is unknown."""
     for member in sorted(alive, key=lambda member: member.stamp, reverse=True):
         match _table(member.report.facts.get("backlogs")).get(name):
             case [int(rows), bool(has_more), float() | None as oldest_at] if rows or not has_error:
                 # An outbox that fails and had no rows before may have some now.
-                age = None if oldest_at is None else max(0.0, round(runtime.time() - _number(oldest_at), 3))
-                return OutboxLag(int(_number(rows)), has_more, age)
+                return int(_number(rows)), has_more, None if oldest_at is None else _number(oldest_at)
     return None
 
 
 def _queues(facts: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
-    """{queue: the numbers of `WorkerStatistics`}."""
+    """{queue: the numbers of `WorkerReports.facts`}."""
     found = _table(facts.get("queues"))
     return {
         name: list(map(_number, numbers))

@@ -124,7 +124,7 @@ class MemberReport:
         exporters: export queues that its application exports.
         levels: levels of the queues that it was started for: it works on them, too.
         stuck: its tasks that hang or fail repeatedly; other workers may take them over.
-        facts: for operators, in CBOR: counts, rates and the latest error (`WorkerStatistics`).
+        facts: for operators, in CBOR: counts, rates and the latest error (`WorkerReports.facts`).
     """
 
     lacking: frozenset[str] = frozenset()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from cq.cli.web.pages.text import first_of
@@ -12,7 +12,8 @@ from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot, Topic
 from cq.observers.feeds.tasks import FeedStatus
 from cq.observers.monitoring.diagnosis import Check
 from cq.observers.monitoring.findings import Level
-from cq.observers.monitoring.store_overview import OutboxLag, Overview, WorkerStatus
+from cq.observers.monitoring.link_status import LinkStatus
+from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 
 _FEEDS, _CELLS, _CHECKS = Topic("feeds"), Topic("cells"), Topic("checks")
 _LINK_LEVELS: Final = {"active": Level.GOOD, "filling": Level.NOTE, "paused": Level.NOTE}
@@ -35,19 +36,11 @@ def _links(snapshot: StoreSnapshot) -> Mapping[str, Any]:
     seen = snapshot.value(OVERVIEW, Overview)
     if seen is None:
         return {"links": first_of(()), "outboxes": first_of(())}
-    # The queues with an outbox that a worker has read, or that has an error.
-    failing = {name for name, (_, error) in seen.outboxes.items() if error}
-    return {
-        "links": first_of((_LINK_LEVELS.get(each.state, Level.PROBLEM), each) for each in seen.links),
-        "outboxes": first_of(_outbox(seen, name) for name in sorted(failing | seen.outbox_lags.keys())),
-    }
 
+    def leveled(links: Iterable[LinkStatus]) -> Iterator[tuple[Level, LinkStatus]]:
+        return ((_LINK_LEVELS.get(each.state, Level.PROBLEM), each) for each in links)
 
-def _outbox(seen: Overview, name: str) -> tuple[str, Level, str, OutboxLag | None, str]:
-    """The queue of an outbox, its state, its rows, and its error."""
-    stopped, error = seen.outboxes.get(name, (False, ""))
-    state = "stopped" if stopped else "failing" if error else "active"
-    return name, Level.PROBLEM if error else Level.GOOD, state, seen.outbox_lags.get(name), error
+    return {"links": first_of(leveled(seen.links)), "outboxes": first_of(leveled(seen.outboxes.values()))}
 
 
 def _all_aside(snapshot: StoreSnapshot) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 import cq
 from cq.admin.queue_status import current_version, status
 from cq.observers.monitoring.findings import remarks
-from cq.observers.monitoring.store_overview import Activity, OutboxLag, Overview, WorkerStatus, overview
+from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus, overview
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import Member, MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
@@ -304,32 +304,31 @@ def test_the_rows_of_an_outbox_are_those_that_its_worker_read_latest(
     seen = []
     for _ in range(3):  # not read yet, then with rows, then without
         row.beat(MemberReport(facts=reports.facts([job])))
-        seen.append(overview(db, name).outbox_lags.get(name))
+        seen.append(overview(db, name).outboxes[name])
         task.run()
     outboxhelpers.sql("DROP TABLE cq_outbox")
     task.run()
     row.beat(MemberReport(facts=reports.facts([job])))
-    failing = overview(db, name)
+    failing = overview(db, name).outboxes[name]
     task.end()
 
     unread, full, empty = seen
-    assert unread is None
-    assert full is not None
-    assert (full.rows, full.has_more, full.oldest_seconds is not None) == (2, False, True)
-    assert empty == OutboxLag(0, False, None)
-    assert failing.outboxes[name][1]
-    assert failing.outbox_lags == {}, "there may be rows now"
+    assert (unread.rows, unread.exact) == (0, False)
+    assert (full.rows, full.exact, full.oldest_seconds is not None) == (2, True, True)
+    assert (empty.rows, empty.exact, empty.oldest_seconds) == (0, True, None)
+    assert (failing.state, failing.error != "") == ("failing", True)
+    assert (failing.rows, failing.exact) == (0, False), "there may be rows now"
 
 
 def test_many_rows_of_an_outbox_are_shown_as_more_and_damaged_facts_are_left_out(
-    db: Any, name: str, row: Membership
+    db: Any, name: str, row: Membership, sqlite_url: str
 ) -> None:
-    cq.configure(db, name)
+    outboxhelpers.configure(db, name)
     with set_clock() as clock:
         row.beat(MemberReport(facts={"backlogs": {name: [2000, True, clock.now - 90]}}))
-        (lag,) = overview(db, name).outbox_lags.values()
+        many = overview(db, name).outboxes[name]
         row.beat(MemberReport(facts={"backlogs": {name: ["many", True, None]}}))
-        damaged = overview(db, name).outbox_lags
+        damaged = overview(db, name).outboxes[name]
 
-    assert lag == OutboxLag(2000, True, 90.0)
-    assert damaged == {}
+    assert (many.rows, many.exact, many.oldest_seconds) == (2000, False, 90.0)
+    assert (damaged.rows, damaged.exact, damaged.oldest_seconds) == (0, False, None)
