@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cq.cli.web.access import CHANGELOG, Guard, WebAccess, WithHeaders, form_of, signed_in, signed_out
 from cq.cli.web.actions import Actions
 from cq.cli.web.changelog.changelogs import Changelogs
+from cq.cli.web.command import WebOptions
 from cq.cli.web.pages.queue import queue_page
 from cq.cli.web.pages.queues import PAGE, queues_page
 from cq.cli.web.pages.sections import SECTIONS, aside_page
@@ -51,37 +51,20 @@ _NUMBER: Final = re.compile("(?!1$)[1-9][0-9]{0,5}")
 _OF_QUEUES: Final[dict[str, Callable[[str], WebPage]]] = {"queues": queue_page, "aside": aside_page}
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """What an operator may choose of a server.
-
-    Attributes:
-        operates: whether pages may change the store.
-        hosts: further host names.
-        secure_cookie: whether browsers may send the session's cookie over https only.
-        store: URL of the store, for its checks; None: the default.
-    """
-
-    operates: bool = False
-    hosts: Sequence[str] = ()
-    secure_cookie: bool = False
-    store: str | None = None
-
-
 class Dashboard:
     """The pages of one store, and their streams.
 
     Args:
         db: a database of either store.
         access: of the server.
-        options: of the operator.
+        options: of the command.
     """
 
-    def __init__(self, db: OpenDatabase, access: WebAccess, options: ServerOptions) -> None:
+    def __init__(self, db: OpenDatabase, access: WebAccess, options: WebOptions) -> None:
         self._db, self._access = db, access
         self._lookups = asyncio.Semaphore(MOST_LOOKUPS)
         self._open_streams = 0
-        self.renderer = Renderer(environment(), options.operates)
+        self.renderer = Renderer(environment(), options.operate)
         self.sampler = Sampler(db, {**READERS, "checks": Checks(options.store).reader()})
         self.changelogs = Changelogs(db)
         self.actions = Actions(db, access, self.renderer)
@@ -206,7 +189,7 @@ async def _broken(request: Request, error: Exception) -> Response:
     return PlainTextResponse("the server could not make this page: its log says why", 500)
 
 
-def make_app(db: OpenDatabase, access: WebAccess, options: ServerOptions) -> tuple[ASGIApp, Dashboard]:
+def make_app(db: OpenDatabase, access: WebAccess, options: WebOptions) -> tuple[ASGIApp, Dashboard]:
     """The application on a store, and its pages; their `stop()` ends the open streams."""
     dashboard = Dashboard(db, access, options)
 
@@ -230,7 +213,7 @@ def make_app(db: OpenDatabase, access: WebAccess, options: ServerOptions) -> tup
         Mount("/static", StaticFiles(directory=STATIC)),
         *(
             [Route("/actions/{action}", dashboard.actions.answer, methods=["GET", "POST"])]
-            if options.operates
+            if options.operate
             else []
         ),
         Route("/{path:path}", dashboard.page),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -24,28 +25,32 @@ _LOOPBACK: Final = ("127.", "localhost", "::1", "[::1]")
 commands = CommandSet()
 
 
-@commands.command(
-    "web", examples=["cq web", "cq web --operate", "cq web --listen 127.0.0.1:9000 --store fdb:"]
-)
-def web(
-    options: Options,
-    listen: Annotated[str, option("[HOST:]PORT", "Address to listen at.", "--listen")] = "127.0.0.1:8080",
+@dataclass(frozen=True)
+class WebOptions(Options):
+    """The options of `cq web`."""
+
+    listen: Annotated[str, option("[HOST:]PORT", "Address to listen at.", "--listen")] = "127.0.0.1:8080"
     operate: Annotated[
         bool, flag("--operate", "Allow actions: pause, resume, retry, drop, rebucket and limits.")
-    ] = False,
+    ] = False
     host: Annotated[
         list[str] | None,
         option("NAME", "Another name of this server, such as that of a proxy; may be repeated."),
-    ] = None,
+    ] = None
     secure_cookie: Annotated[
         bool,
         flag(
             "--secure-cookie",
             "Browsers send the session's cookie over https only: for a server behind a proxy with TLS.",
         ),
-    ] = False,
-    log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
-) -> None:
+    ] = False
+    log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT
+
+
+@commands.command(
+    "web", examples=["cq web", "cq web --operate", "cq web --listen 127.0.0.1:9000 --store fdb:"]
+)
+def web(options: WebOptions) -> None:
     """Serve a dashboard of workers, queues and problems.
 
     Open the printed URL in a browser. Its token gives access to all values, so keep it secret. The environment variable
@@ -54,24 +59,23 @@ def web(
     A session ends after 12 hours, or with the button "Sign out".
     Without --operate they only read. The log on standard error has an event for each action. ^C ends the server.
     """
-    web_server = _server()
-    log_to_stderr(as_json=log is LogFormat.JSON)
+    server = _server()
+    log_to_stderr(as_json=options.log is LogFormat.JSON)
     token = _token()
-    address = Address.parse(listen)
-    db = options.open_store() if operate else options.read_store()
+    address = Address.parse(options.listen)
+    db = options.open_store() if options.operate else options.read_store()
     db.options.set_transaction_timeout(_TRANSACTION_MILLISECONDS)
     if not address.host.startswith(_LOOPBACK):
         note(
             f"cq web: warning: {address.host} can be reached from other machines, and the connection is not encrypted: "
             "use 127.0.0.1 with an SSH tunnel, or a proxy with TLS"
         )
-    served = web_server.ServerOptions(operate, host or (), secure_cookie, options.store)
-    running = web_server.Server(db, address, token, served)
+    running = server.Server(db, address, token, options)
     # A token from the environment is known to the operator, and logs must not keep it.
     url = running.url if TOKEN_ENV in os.environ else f"{running.url}/?token={token}"
-    options.answer(f"cq web: open {url}", url=url, operates=operate)
-    if log is LogFormat.TEXT:
-        note(f"cq web: {'actions are allowed' if operate else 'read-only'}; ^C ends it")
+    options.answer(f"cq web: open {url}", url=url, operates=options.operate)
+    if options.log is LogFormat.TEXT:
+        note(f"cq web: {'actions are allowed' if options.operate else 'read-only'}; ^C ends it")
     stop_on_signals(running.stop)
     running.run()
 

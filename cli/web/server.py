@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import uvicorn
 
 from cq.cli.web.access import WebAccess
-from cq.cli.web.app import ServerOptions, make_app
+from cq.cli.web.app import make_app
+from cq.cli.web.command import WebOptions
 from cq.cli.web.connections import LimitedProtocol
 from cq.cli.web.sessions import Sessions
 from cq.errors import InvalidConfiguration
@@ -28,20 +29,20 @@ class Server:
         db: a database of either store.
         address: to listen at; port 0 is a free port.
         token: of all pages.
-        options: of the operator.
+        options: of the command.
 
     Attributes:
         url: its address, without a path.
         dashboard: its pages and streams.
     """
 
-    def __init__(self, db: OpenDatabase, address: Address, token: str, options: ServerOptions) -> None:
+    def __init__(self, db: OpenDatabase, address: Address, token: str, options: WebOptions) -> None:
         self._socket = _listening(address)
         port = self._socket.getsockname()[1]
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{host}:{port}"
         sessions = Sessions(token, port, is_secure=options.secure_cookie)
-        access = WebAccess(token, sessions, hosts_of([*options.hosts, address.host]))
+        access = WebAccess(token, sessions, hosts_of([*(options.host or ()), address.host]))
         app, self.dashboard = make_app(db, access, options)
         # Without an access log: addresses have keys and, once, the token.
         config = uvicorn.Config(

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from dataclasses import dataclass
-from typing import Any, Final, TypedDict
+from typing import Final, NamedTuple, TypeVar
 
 from itsdangerous import BadData, Signer, TimestampSigner
 
 from cq import runtime
 
+S = TypeVar("S", bound=Signer)
+
 SESSION_SECONDS: Final = 12 * 3_600
 """The lifetime of a session."""
 _NAME_BYTES: Final = 16
-
-
-class _Algorithm(TypedDict):
-    key_derivation: str
-    digest_method: Any
-
-
-_ALGORITHM: Final[_Algorithm] = {"key_derivation": "hmac", "digest_method": hashlib.sha256}
 
 
 class _SessionSigner(TimestampSigner):
@@ -31,8 +24,7 @@ class _SessionSigner(TimestampSigner):
         return int(runtime.time())
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """A session: its id, and its end in seconds since 1970."""
 
     id: str
@@ -58,12 +50,12 @@ class Sessions:
     """
 
     def __init__(self, token: str, port: int, *, is_secure: bool = False) -> None:
-        def salt(purpose: str) -> str:
-            return f"cq web {port} {purpose}"
+        def signer(kind: type[S], purpose: str) -> S:
+            salt = f"cq web {port} {purpose}"
+            return kind(token, salt=salt, key_derivation="hmac", digest_method=hashlib.sha256)
 
-        self._sessions = _SessionSigner(token, salt=salt("session"), **_ALGORITHM)
-        self._forms = Signer(token, salt=salt("form"), **_ALGORITHM)
-        name = f"cq-web-{Signer(token, salt=salt('cookie'), **_ALGORITHM).get_signature('name').hex()[:12]}"
+        self._sessions, self._forms = signer(_SessionSigner, "session"), signer(Signer, "form")
+        name = f"cq-web-{signer(Signer, 'cookie').get_signature('name').hex()[:12]}"
         # Browsers refuse a cookie with this prefix from another host, from a path, and without https.
         self.cookie = f"__Host-{name}" if is_secure else name
         self.is_secure = is_secure

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cq.admin.queue_status import QueueStatus
+from cq.cli.operate.status_view import shown_queues
 from cq.cli.web.pages.added import added_minutes
 from cq.cli.web.pages.charts import Line
 from cq.cli.web.pages.text import age, count
@@ -22,7 +23,6 @@ PAGE: Final = "/page/"
 """The path of the second and later pages of queues, before the number."""
 ROWS: Final = 100
 """Rows of a page of queues: each has several charts."""
-_URGENT: Final = (Level.WARNING, Level.PROBLEM)
 _LATE_SECONDS: Final = 10.0
 
 
@@ -54,8 +54,7 @@ class QueueRow:
     added_per_second: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Which rows of the table of queues a page shows.
 
     Attributes:
@@ -83,7 +82,7 @@ def _path(number: int) -> str:
 
 def _view(snapshot: StoreSnapshot, number: int) -> Mapping[str, Any]:
     seen, begin = snapshot.value(OVERVIEW, Overview), (number - 1) * ROWS
-    shown = [] if seen is None else _shown(seen)
+    shown = [] if seen is None else shown_queues(seen, every=False)
     rows = [] if seen is None else [queue_row(seen, each, snapshot) for each in shown[begin : begin + ROWS]]
     end = begin + len(rows)
     place = Place(
@@ -94,18 +93,6 @@ def _view(snapshot: StoreSnapshot, number: int) -> Mapping[str, Any]:
         _path(number + 1) if end < len(shown) else "",
     )
     return {"rows": rows, "place": place}
-
-
-def _shown(seen: Overview) -> Sequence[QueueStatus]:
-    """The queues, and the levels that need attention for a reason of their own."""
-    states = {queue.name: _state(seen, queue) for queue in seen.queues}
-
-    def is_shown(queue: QueueStatus) -> bool:
-        level, state = states[queue.name]
-        source = states.get(queue.level_of or "")
-        return queue.level_of is None or (level in _URGENT and (source is None or state != source[1]))
-
-    return [queue for queue in seen.queues if is_shown(queue)]
 
 
 def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> QueueRow:

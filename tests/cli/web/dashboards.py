@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from cq.cli.web.app import ServerOptions
+from cq.cli.web.command import WebOptions
 from cq.cli.web.server import Server
 from cq.observers.telemetry.metrics import Address
 from tests.kit.faults import TIMED_OUT, WrappedDatabase
@@ -41,12 +41,12 @@ class Serving(NamedTuple):
 @contextmanager
 def serving(db: Any, *, operates: bool = False, store: str | None = None, port: int = 0) -> Iterator[Serving]:
     """Serve a store, and stop at the end."""
-    with serving_with(db, ServerOptions(operates, ["dashboard.test"], store=store), port) as found:
+    with serving_with(db, WebOptions(store, operate=operates, host=["dashboard.test"]), port) as found:
         yield found
 
 
 @contextmanager
-def serving_with(db: Any, options: ServerOptions, port: int = 0) -> Iterator[Serving]:
+def serving_with(db: Any, options: WebOptions, port: int = 0) -> Iterator[Serving]:
     """As `serving`, with options."""
     server = Server(db, Address("127.0.0.1", port), TOKEN, options)
     thread = threading.Thread(target=server.run)

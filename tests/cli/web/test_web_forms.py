@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 import cq
 from cq.cli.web.actions import OPERATIONS
-from cq.cli.web.app import ServerOptions
+from cq.cli.web.command import WebOptions
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import read_config
 from cq.failure import KeyFailure
@@ -234,7 +234,7 @@ def test_a_secure_cookie_signs_in_and_acts_behind_a_proxy_with_tls(
     browser: Browser, db: Any, tmp_path: Path
 ) -> None:
     cq.configure(db, "words", key=str, value=int)
-    options = ServerOptions(operates=True, secure_cookie=True)
+    options = WebOptions(operate=True, secure_cookie=True)
     with serving_with(db, options) as found, https(found.server.url, tmp_path) as url:
         context = browser.new_context(base_url=url, ignore_https_errors=True)
         page = context.new_page()

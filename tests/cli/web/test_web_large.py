@@ -12,7 +12,8 @@ import pytest
 import cq
 from cq.admin.queue_status import QueueStatus
 from cq.cli.web.access import WebAccess
-from cq.cli.web.app import Dashboard, ServerOptions, page_of
+from cq.cli.web.app import Dashboard, page_of
+from cq.cli.web.command import WebOptions
 from cq.cli.web.pages.queues import ROWS
 from cq.cli.web.pages.text import MOST_ROWS
 from cq.cli.web.rendering import Renderer
@@ -52,7 +53,7 @@ def large() -> Overview:
 
 @pytest.mark.parametrize("path", ["/", "/page/2", "/page/30", "/links", "/aside", "/workers", "/feeds"])
 def test_a_page_of_thousands_of_queues_has_a_limited_size(db: Any, path: str) -> None:
-    dashboard = Dashboard(db, WebAccess("token", Sessions("token", 0)), ServerOptions(operates=True))
+    dashboard = Dashboard(db, WebAccess("token", Sessions("token", 0)), WebOptions(operate=True))
     page, snapshot = page_of(path), StoreSnapshot(1, {OVERVIEW: Reading(0.0, large())})
     assert page is not None
 

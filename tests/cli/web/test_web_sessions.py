@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 import cq
-from cq.cli.web.app import ServerOptions
 from cq.cli.web.changelog import changelogs
+from cq.cli.web.command import WebOptions
 from cq.cli.web.sessions import SESSION_SECONDS, Sessions
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
@@ -105,7 +105,7 @@ def test_open_streams_end_with_their_session(db: Any, monkeypatch: pytest.Monkey
 
 def test_cookies_are_for_pages_of_the_server_only_and_for_https_if_the_operator_says_so(db: Any) -> None:
     for is_secure in (False, True):
-        with serving_with(db, ServerOptions(secure_cookie=is_secure)) as found:
+        with serving_with(db, WebOptions(secure_cookie=is_secure)) as found:
             answer = httpx.get(found.server.url, params={"token": TOKEN})
             name, _, attributes = answer.headers["set-cookie"].lower().partition("=")
             expected = {"httponly", "max-age=43200", "path=/", "samesite=strict"}
