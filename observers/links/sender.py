@@ -8,7 +8,7 @@ target has, whether another worker was faster, or whether one of the two sides w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from cq.keys.link import Position, first_sequence, generation_of
@@ -44,22 +44,20 @@ class Sender:
             if self._apply(batch, stored, batch.last, entries) is not None:
                 raise OutdatedBatch
 
-    def check(self, batches: Iterable[LinkBatch]) -> None:
+    def check(self, batches: Sequence[LinkBatch]) -> None:
         """Check the target, and compare its positions with those of these batches, without sending entries.
 
         Raises as `Target.check`, and `LinkStopped` if one of the sides was set back.
         """
         self._call(self.target.check)
-        for batch in batches:
-            stored = self._stored(batch)
+        for batch, stored in zip(batches, self._compared(batches), strict=True):
             if stored is not None:
                 self._progress(batch, stored)
 
-    def positions(self, batches: Iterable[LinkBatch]) -> list[Position]:
+    def positions(self, batches: Sequence[LinkBatch]) -> list[Position]:
         """Check the target; returns its positions that differ from those of these batches. Raises as `Target.check`."""
         self._call(self.target.check)
-        found = map(self._stored, batches)
-        return [position for position in found if position is not None]
+        return [position for position in self._compared(batches) if position is not None]
 
     def begin(self, batch: LinkBatch) -> bytes | None:
         """Have the target begin the epoch and generation in a bucket without entries.
@@ -70,7 +68,7 @@ class Sender:
         begin = first_sequence(self.source.generation)
         if self._own(batch.cleared):
             return None
-        stored = self._stored(batch)
+        (stored,) = self._compared([batch])
         if stored is not None and self._progress(batch, stored) != b"":
             raise OutdatedBatch  # an entry was added and sent meanwhile: the target has begun
         stored = stored or Position(batch.epoch, b"")
@@ -148,9 +146,16 @@ class Sender:
 
         Returns None if it has done so, or if it keeps no positions; else the position that it has.
         """
+        changes = self._changes(batch, previous, last, entries)
+        return self._parsed(self._call(lambda: self.target.apply(changes)))
+
+    def _changes(
+        self, batch: LinkBatch, previous: Position, last: bytes, entries: Sequence[LinkEntry]
+    ) -> Changes:
         position = Position(batch.epoch, last)
-        changes = Changes(self.source.queue, batch.bucket, str(previous), str(position), entries)
-        text = self._call(lambda: self.target.apply(changes))
+        return Changes(self.source.queue, batch.bucket, str(previous), str(position), entries)
+
+    def _parsed(self, text: str | None) -> Position | None:
         if text is None:
             return None
         stored = Position.parse(text)
@@ -161,10 +166,11 @@ class Sender:
             )
         return stored
 
-    def _stored(self, batch: LinkBatch) -> Position | None:
-        """Compare positions without sending entries: None if they agree, else the target's position."""
-        position = Position(batch.epoch, self._own(batch.cleared))
-        return self._apply(batch, position, position.sequence)
+    def _compared(self, batches: Sequence[LinkBatch]) -> list[Position | None]:
+        """Compare positions without sending entries: None for each that agrees, else the target's position."""
+        own = [Position(batch.epoch, self._own(batch.cleared)) for batch in batches]
+        changes = [self._changes(batch, at, at.sequence, ()) for batch, at in zip(batches, own, strict=True)]
+        return list(map(self._parsed, self._call(lambda: self.target.compare(changes))))
 
     def _call(self, call: Callable[[], R]) -> R:
         """Call the target; a stop gets the advice what to do."""

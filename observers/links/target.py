@@ -148,6 +148,10 @@ class Target(ABC):
         do something. After any other exception the worker sends the batch again.
         """
 
+    def compare(self, changes: Sequence[Changes]) -> list[str | None]:
+        """The results of `apply` for changes of different buckets without entries, after which positions stay."""
+        return list(map(self.apply, changes))
+
     @property
     def width(self) -> int | None:
         """How many of the link's buckets are sent at once; None: all."""

@@ -51,7 +51,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--system", choices=SYSTEMS, help=f"run this one only (with --seed: {QUEUES}; else all in turn)"
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"turns with faults in a run ({STEPS})")
+    parser.add_argument("--steps", type=int, help=f"turns with faults in a run ({STEPS} in most systems)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many at once")
     parser.add_argument(
         "--canaries",

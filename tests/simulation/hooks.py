@@ -15,13 +15,13 @@ from cq.observers.links.targets.receiver import Answer
 from cq.observers.links.targets.webhook import SWEEP, WebhookTarget
 from tests.simulation.application import SUMS
 from tests.simulation.model import Table, Violation
+from tests.simulation.sql import LATE_SECONDS
 
 if TYPE_CHECKING:
     from tests.simulation.links import Links
 
 HOOK: Final = LinkKeys(SUMS, "hook")
 """The link of the sums to a receiver."""
-_LATE_SECONDS: Final = 3.0
 _CONFLICT: Final = 409
 
 
@@ -127,8 +127,12 @@ class Hooks:
 
     def set_back(self, name: str) -> bool:
         """Make a backup of a receiver, or restore it; returns whether it is restored."""
+        return self.copy(name, restore=self.world.hub.rng.random() < 0.5)
+
+    def copy(self, name: str, *, restore: bool) -> bool:
+        """Make a backup of a receiver, or restore it, if there is one; returns whether it is restored."""
         hook = self.by_name[name]
-        is_restored = hook.save_or_restore(restore=self.world.hub.rng.random() < 0.5)
+        is_restored = hook.save_or_restore(restore=restore)
         self.world.trace("receiver", name, "is restored" if is_restored else "is saved")
         if is_restored:
             self.models[name].set_back(hook.rows())
@@ -166,7 +170,7 @@ class SimReceiver:
         if world.happens("the receiver fails", 0.2):
             return self._fail(body, rng.choice(("down", "busy", "late", "twice", "silent")))
         answer = self._take(body)
-        self._pass_time(0.002)
+        self._pass_time(LATE_SECONDS if world.happens("targets are slow", 0.2) else 0.002)
         return answer
 
     def _pass_time(self, seconds: float) -> None:
@@ -186,7 +190,7 @@ class SimReceiver:
         if how in ("late", "twice"):
             restores = world.store_restores
             world.hub.start(
-                world.sky, "deliver", lambda: self._land(body, restores), rng.uniform(0, _LATE_SECONDS)
+                world.sky, "deliver", lambda: self._land(body, restores), rng.uniform(0, LATE_SECONDS)
             )
         if how in ("twice", "silent"):
             self._take(body)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+from cq.keys import after
 from cq.keys.link import Position, first_sequence
 from cq.observers.links.batch import LinkBatch
 from cq.observers.links.keeper import Keeper
 from cq.observers.links.sender import Sender
-from cq.observers.links.state import read_control
+from cq.observers.links.state import LinkState, read_control, read_view
 from cq.observers.links.target import Changes, OutdatedBatch
+from cq.observers.links.task import LinkTask
 from cq.store.transact import transact
 from tests.simulation.canary import Canaries
 
@@ -40,7 +42,7 @@ def _goes_on_after(stop: str) -> Iterator[None]:
         yield
 
 
-@links.patches(seed=3, only={"store set back"})
+@links.patches(seed=4, only={"store set back"})
 def misses_a_store_set_back() -> Any:
     """A sender goes on when the target is at an entry that the store does not know."""
     return _goes_on_after("_store_was_set_back")
@@ -52,7 +54,19 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=5, only={"freezes", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=4, only={"targets are slow", "come and go"})
+def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
+    """A worker clears its batch though another worker has cleared it, and later ones."""
+    queued, epoch = read.queued, read.link.control.epoch
+    if read_view(tr, self.keys, [self.bucket])().control.epoch == epoch:
+        tr.clear_range(self.keys.rows(self.bucket)[0], after(queued.last_key))
+        tr.set(self.keys.state(self.bucket), LinkState(epoch, queued.last).to_bytes())
+        tr.clear(self.keys.failure(self.bucket))
+        if queued.at_end:
+            self._clear_notification(tr, read.notification)
+
+
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=6, only={"freezes", "come and go"})
 def stops_for_batches_that_others_have_cleared(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -72,7 +86,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=81, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=90, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -83,18 +97,28 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=42, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=46, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=4, only={"table set back"})
+@links.replaces(
+    "cq.observers.links.sql.target.SqlTarget._apply",
+    seed=7,
+    only={"send again", "targets are slow", "come and go"},
+)
 def stores_positions_without_comparing(
     apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes
 ) -> Any:
     """A table stores a position without entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, not changes))
+
+
+@links.replaces("cq.observers.links.sql.target.SqlTarget.compare", only={"table set back"})
+def compares_no_positions(_: Any, self: Any, changes: Any) -> list[None]:
+    """A keeper does not find out that a table was set back, in a bucket without entries."""
+    return [None] * len(changes)
 
 
 def _at_its_position(
@@ -108,6 +132,11 @@ def _at_its_position(
 
 
 # The beginning of epochs
+
+
+@links.replaces("cq.observers.links.sender.Sender.begin", only={"set back once begun"})
+def begins_no_idle_buckets(*_: Any) -> None:
+    """A keeper leaves buckets without entries at a position of an earlier epoch."""
 
 
 @links.replaces("cq.observers.links.keeper.Keeper._begin", also={"send again", "deaths"})
@@ -126,7 +155,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     begin = first_sequence(self.source.generation)
     if self._own(batch.cleared):
         return None
-    stored = self._stored(batch) or Position(batch.epoch, b"")
+    stored = self._compared([batch])[0] or Position(batch.epoch, b"")
     if self._apply(batch, stored, begin) is not None:
         raise OutdatedBatch
     return begin
@@ -148,6 +177,47 @@ def rebuilds_without_an_epoch(rebuild: Any, self: Any) -> int:
     with patch("cq.observers.links.operate._store_epoch", lambda tr, keys, epoch: True):
         found: int = rebuild(self)
     return found
+
+
+# Outdated configurations
+
+
+@links.replaces("cq.observers.links.task.read_entries", only={"hook moves", "workers hear late"})
+def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
+    """A worker that has not heard of another receiver sends the present one what the other one is to get."""
+    return read(tr, keys, bucket, limits._replace(generation=None))
+
+
+@links.patches(only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@contextmanager
+def writes_for_removed_links() -> Iterator[None]:
+    """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
+    with ExitStack() as stack:
+        for module in ("state", "failure_note", "keeper", "task"):
+            stack.enter_context(patch(f"cq.observers.links.{module}.is_outdated", lambda *_: False))
+        yield
+
+
+@links.replaces(
+    "cq.observers.links.sender.Sender._progress",
+    seed=73,
+    only={"hook moves", "workers hear late", "targets are slow"},
+)
+def compares_positions_of_later_generations(
+    progress: Any, self: Sender, batch: LinkBatch, stored: Position
+) -> Any:
+    """A worker that repeats a batch takes the position of a later generation for that of a store set back."""
+
+    def own(sequence: bytes) -> Any:
+        return batch.read_position(sequence)._replace(generation=self.source.generation)
+
+    return progress(self, replace(batch, read_position=own), stored)
+
+
+@links.replaces("cq.observers.links.sender.Sender._own", only={"hook moves"})
+def goes_on_from_a_former_target(_: Any, self: Sender, cleared: bytes) -> bytes:
+    """A sender takes the position of the store in an earlier generation for one that the new target has."""
+    return cleared
 
 
 # The other target

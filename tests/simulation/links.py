@@ -19,14 +19,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from unittest.mock import patch
 
 import sqlalchemy as sa
 
 import cq
-from cq.config.queue import read_config
-from cq.keys.link import LinkKeys
+from cq.config.queue import ObserverConfig, read_config
+from cq.keys import below
+from cq.keys.link import OBSERVER, LinkKeys
 from cq.observers.links.failure_note import STOPPED_SECONDS, FailureNote, NotedTask
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
@@ -47,14 +48,28 @@ from tests.simulation.model import Table, Violation
 from tests.simulation.outboxmodel import Trouble
 from tests.simulation.plan import Plan
 from tests.simulation.scenario import LANDING, STORE, Scenario, check_verified, first_row, ranges_of
-from tests.simulation.sql import LINK, URL_ENV, Connections, TableCopy, make_table
+from tests.simulation.sql import LATE_SECONDS, LINK, URL_ENV, Connections, TableCopy, make_table
 from tests.simulation.store import CommitRequest
 
 _HOT: Final = ("hot 0", "hot 1")
-_HOOK_KINDS: Final = frozenset(("hook", "hook set back", "hook moves", "the receiver fails"))
+_HOOK_KINDS: Final = frozenset(
+    ("hook", "hook set back", "hook moves", "the receiver fails", "hook comes and goes")
+)
 """The kinds of runs with the second link."""
-_SENDS_AGAIN: Final = frozenset(("store set back", "hook set back", "hook moves", "send again"))
+_SENDS_AGAIN: Final = frozenset(
+    (
+        "store set back",
+        "hook set back",
+        "hook moves",
+        "send again",
+        "hook comes and goes",
+        "set back once begun",
+    )
+)
 """What makes a receiver get values more than once."""
+_BEGIN_SECONDS: Final = 5.0
+"""How long the operator waits until the buckets of a link have begun an epoch."""
+_LOOK_SECONDS: Final = 0.002
 
 
 @dataclass(frozen=True)
@@ -117,7 +132,7 @@ class Links(Scenario):
 
     has_table = True
     store_restores = 0
-    change_seconds: ClassVar[float] = 0.8
+    change_seconds = 0.8
     """How long the operator waits between two operations, on average."""
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
@@ -128,6 +143,8 @@ class Links(Scenario):
         self.table_copy = TableCopy(self)
         self.connections = Connections(self)
         self.pause = self.rng.choice((0.1, 0.3, 1.0))
+        if "targets are slow" in plan:
+            self.change_seconds = LATE_SECONDS  # so that the next operation seldom hides what this has caused
         self.workers = WorkerPool(self, self._make_worker)
         self._saved: Counter[str] | None = None
         self._saved_clock = 0.0
@@ -142,8 +159,13 @@ class Links(Scenario):
     @contextmanager
     def around(self) -> Iterator[None]:
         """SQL as the simulated processes see it; and each stop of a link is checked."""
-        run, stop = NotedTask.run, FailureNote.stop
+        run, stop, load = NotedTask.run, FailureNote.stop, Worker._load
         begun: dict[NotedTask, float] = {}
+
+        def loading(worker: Worker) -> None:
+            if self.happens("workers hear late", 0.5):
+                self.hub.wait(self.hub.rng.expovariate(1 / LATE_SECONDS))
+            load(worker)
 
         def running(task: NotedTask) -> float:
             begun[task] = self.hub.clock
@@ -157,6 +179,7 @@ class Links(Scenario):
             self.connections.simulated(),
             patch.object(NotedTask, "run", running),
             patch.object(FailureNote, "stop", stopping),
+            patch.object(Worker, "_load", loading),
             patch.object(SqlTarget, "batch_entries", self._batch_entries),
             patch.object(WebhookTarget, "batch_entries", self._batch_entries),
         ):
@@ -229,7 +252,9 @@ class Links(Scenario):
             "table set back": self._set_table_back,
             "hook set back": self._set_hook_back,
             "hook moves": lambda: self._link_hook(self.db(process)),
+            "hook comes and goes": lambda: self._come_and_go(self.db(process)),
             "send again": lambda: self._send_again(process),
+            "set back once begun": lambda: self._set_back_once_begun(process),
             "come and go": lambda: self.workers.come_and_go(3),
         }
 
@@ -248,15 +273,54 @@ class Links(Scenario):
     def _send_again(self, process: Process) -> None:
         """Rebuild or rebase; a rebase leaves what a side lacks, so everything is sent again in the end."""
         linked = self.hub.rng.choice(self.links)
+        if self.hub.rng.random() >= 0.3:
+            self._rebase_link(process, linked)
+            return
         with self._repairing(process, linked) as link:
-            is_rebuilt = self.hub.rng.random() < 0.3
-            if is_rebuilt:
-                link.rebuild()
-            else:
-                linked.is_to_be_rebuilt |= linked.differs
-                link.rebase()
-        if is_rebuilt and not linked.differs:
+            link.rebuild()
+        if not linked.differs:
             linked.is_to_be_rebuilt = False
+
+    def _rebase_link(self, process: Process, linked: Linked) -> None:
+        with self._repairing(process, linked) as link:
+            linked.is_to_be_rebuilt |= linked.differs
+            link.rebase()
+
+    def _set_back_once_begun(self, process: Process) -> None:
+        """Set a target back at once after a rebase, when its buckets have the position from which the epoch begins.
+
+        This operator begins only while both sides agree, and rebuilds a link that has stopped.
+        """
+        linked = self.hub.rng.choice(self.links)
+        if self._has_stopped(linked):
+            self._rebuild(process, linked)
+        if linked.differs or not self._copy_target(linked, restore=False):
+            return
+        self.hub.wait(self.hub.rng.expovariate(1 / self.change_seconds))
+        self._rebase_link(process, linked)
+        deadline = self.hub.clock + _BEGIN_SECONDS
+        while not self._has_begun(linked.keys):
+            if self.hub.clock > deadline or self.is_calm:
+                return
+            self.hub.wait(_LOOK_SECONDS)
+        self._copy_target(linked, restore=True)
+
+    def _has_begun(self, keys: LinkKeys) -> bool:
+        """Whether the keeper of a link has done everything, and no entry waits."""
+        tr = self.inner.create_transaction().snapshot
+        return tr.get(keys.keeper).value is None and not first_row(tr, {"": keys.all_rows()})
+
+    def _copy_target(self, linked: Linked, *, restore: bool) -> bool:
+        """Make a backup of a target, or restore it; returns whether this is done."""
+        if linked is self.to_table:
+            return self._note_copied(linked, self.table_copy.copy(restore=restore))
+        is_restored = self.hooks.copy(self._hook_name(), restore=restore)
+        return self._note_copied(linked, "restored" if is_restored else "saved")
+
+    def _note_copied(self, linked: Linked, done: str) -> bool:
+        if done == "restored":
+            linked.note_restored()
+        return done != ""
 
     @contextmanager
     def _repairing(self, process: Process, linked: Linked) -> Iterator[OpenLink]:
@@ -272,12 +336,10 @@ class Links(Scenario):
             linked.differs = False
 
     def _set_table_back(self) -> None:
-        if self.table_copy.save_or_restore() == "restored":
-            self.to_table.note_restored()
+        self._note_copied(self.to_table, self.table_copy.save_or_restore())
 
     def _set_hook_back(self) -> None:
-        if self.hooks.set_back(self._hook_name()):
-            self.to_hook.note_restored()
+        self._note_copied(self.to_hook, "restored" if self.hooks.set_back(self._hook_name()) else "saved")
 
     def _link_hook(self, db: Any) -> None:
         """Link the queue to a receiver, or to another one in its place: this is a new generation."""
@@ -285,10 +347,25 @@ class Links(Scenario):
         self.trace("the link goes to the receiver", name)
         cq.put_observer(db, SUMS, cq.links.app(name, name=HOOK.link))
 
+    def _come_and_go(self, db: Any) -> None:
+        """Remove the link to the receiver, or make it again."""
+        if self._has_hook():
+            self.trace("the link to the receiver is removed")
+            cq.remove_observer(db, SUMS, OBSERVER + HOOK.link)
+        else:
+            self._link_hook(db)
+
+    def _has_hook(self) -> bool:
+        """Whether there is a link to a receiver now."""
+        return HOOK.link in self._links_now()
+
     def _hook_name(self) -> str:
-        """The name of the present receiver."""
-        config = transact(self.inner, lambda tr: read_config(tr, SUMS))
-        return str(links_in(config)[HOOK.link].settings["target"])
+        """The name of the present receiver, or of the first one while the link is removed."""
+        found = self._links_now().get(HOOK.link)
+        return next(iter(self.hooks.by_name)) if found is None else str(found.settings["target"])
+
+    def _links_now(self) -> dict[str, ObserverConfig]:
+        return links_in(transact(self.inner, lambda tr: read_config(tr, SUMS)))
 
     def _set_store_back(self) -> None:
         """Make a backup of the store, or restore the latest one."""
@@ -369,7 +446,7 @@ class Links(Scenario):
     def _finish(self, process: Process) -> None:
         self.hub.wait(2 * STOPPED_SECONDS)  # a link that was rebased does not stop again
         while True:
-            for linked in self.links:
+            for linked in self._present():
                 if linked.is_to_be_rebuilt or self._has_stopped(linked):
                     self._try(partial(self._rebuild, process, linked))  # again, while a transaction is open
             retry_aside(self.db(process), SUMS)
@@ -384,8 +461,12 @@ class Links(Scenario):
         """Whether a link has stopped for a reason that a rebuild ends; after one, or a rebase, it goes on by itself."""
         return linked.trouble.is_on and self.inner.get(linked.keys.stopped) is not None
 
+    def _present(self) -> list[Linked]:
+        """The links that there are now."""
+        return [linked for linked in self.links if linked.keys.link in self._links_now()]
+
     def left(self) -> str:
-        if any(linked.is_to_be_rebuilt for linked in self.links):
+        if any(linked.is_to_be_rebuilt for linked in self._present()):
             return "a rebuild"
         if stopped := [linked.keys.link for linked in self.links if self.inner.get(linked.keys.stopped)]:
             return f"stopped links: {stopped}"
@@ -394,7 +475,7 @@ class Links(Scenario):
             return found
         stored = self._stored()
         targets = {"the table": self.connections.rows()}
-        if self.to_hook in self.links:
+        if self._has_hook():
             targets["the receiver"] = self.hooks.by_name[self._hook_name()].rows()
         for what, rows in targets.items():
             if rows != stored:
@@ -406,6 +487,8 @@ class Links(Scenario):
         found = ranges_of(SUMS)
         for keys in (LINK, HOOK):
             found |= {f"{keys.link} entries": keys.all_rows(), f"{keys.link} failures": keys.failures()}
+        if not self._has_hook():
+            found["below a link that was removed"] = below(HOOK.prefix)
         return found
 
     def _queued(self, keys: LinkKeys) -> list[tuple[str, Any]]:
@@ -423,7 +506,7 @@ class Links(Scenario):
         expected = {key: total for key, total in self.sums.items() if total}
         if (stored := self._stored()) != expected:
             raise Violation(f"the values are {stored}, expected {expected}")
-        if self.to_hook in self.links and self.plan.on.isdisjoint(_SENDS_AGAIN):
+        if self._has_hook() and self.plan.on.isdisjoint(_SENDS_AGAIN):
             self.hooks.check_exactly_once(self._hook_name())
         check_verified(self.inner, SUMS, app=self._app(), wait_seconds=0)
 

@@ -112,6 +112,10 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "hook set back",
         "hook moves",  # to another receiver
         "the receiver fails",
+        "hook comes and goes",  # its link is removed, and made again
+        "set back once begun",  # a target is, at once after a rebase, when no bucket has sent an entry since
+        "targets are slow",  # to begin, or to answer what they have applied
+        "workers hear late",  # of changes of the configuration
     ),
     "outboxes": (
         "store set back",
@@ -162,6 +166,9 @@ MAY_SET_ASIDE: Final = frozenset(
 )
 """What may set keys aside."""
 STEPS: Final = 1_500
+"""After how many turns of a run no more faults happen."""
+LONGER: Final[Mapping[str, int]] = {"links": 3_000}
+"""{system: its steps} where a story takes longer, as of a rebase and what follows it."""
 END_SECONDS: Final = 300.0
 """How long after the last fault everything must be done."""
 
@@ -185,8 +192,9 @@ class Plan:
     end_seconds: float = END_SECONDS
 
     @classmethod
-    def of(cls, seed: int, steps: int = STEPS, system: str = QUEUES) -> Plan:
-        """The plan that a seed stands for."""
+    def of(cls, seed: int, steps: int | None = None, system: str = QUEUES) -> Plan:
+        """The plan that a seed stands for; `steps`: None for as many as the system has."""
+        steps = LONGER.get(system, STEPS) if steps is None else steps
         rng = Random(f"plan {seed}")
         share = rng.choice((0.2, 0.5, 0.8))
         on = [what for what in (*SYSTEMS[system], *FAULTS) if rng.random() < share]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 URL_ENV: Final = "CQ_SIMULATED_URL"
+LATE_SECONDS: Final = 3.0
+"""How long another system needs when it is slow, on average."""
 LINK: Final = LinkKeys(SUMS, "export")
 """The link of the sums to the table."""
 
@@ -48,6 +50,7 @@ class Connections:
             commit(dialect, connection)
             self._look()
             self._freeze(0.05)
+            self._be_slow()
             self._call("after the commit")
 
         event.listen(sa.Engine, "connect", self._opened)
@@ -92,8 +95,14 @@ class Connections:
             self.world.look_at_table(self.rows())
 
     def _begun(self, connection: object) -> None:
+        self._be_slow()
         if self._freeze(0.1):
             self._call("begins")
+
+    def _be_slow(self) -> None:
+        """Have the process wait now and then, but not stand still."""
+        if self.world.happens("targets are slow", 0.2):
+            self.world.hub.wait(self.world.hub.rng.expovariate(1 / LATE_SECONDS))
 
     def _freeze(self, most: float) -> bool:
         """Whether the process stands still now: before its first statement, or after the commit."""
@@ -141,10 +150,13 @@ class TableCopy:
         self._path = world.folder / "report-copy.db"
 
     def save_or_restore(self) -> str:
+        """Make the backup, or restore it; returns as `copy`."""
+        return self.copy(restore=self._path.exists() and self.world.hub.rng.random() < 0.5)
+
+    def copy(self, *, restore: bool) -> str:
         """Make the backup, or restore it; returns "saved" or "restored", or "" while a transaction is open."""
         source, target = self.world.report_path, self._path
-        is_restored = target.exists() and self.world.hub.rng.random() < 0.5
-        if is_restored:
+        if restore:
             source, target = target, source
         with (
             closing(sqlite3.connect(source)) as reader,
@@ -155,10 +167,10 @@ class TableCopy:
             except sqlite3.OperationalError as error:  # a transaction is open
                 self.world.trace("no backup:", error)
                 return ""
-        self.world.trace("the table is restored" if is_restored else "the table is saved")
-        if is_restored:
+        self.world.trace("the table is restored" if restore else "the table is saved")
+        if restore:
             self.world.table.set_back(self.world.connections.rows())
-        return "restored" if is_restored else "saved"
+        return "restored" if restore else "saved"
 
     def rebuild_if_stopped(self) -> None:
         """What the operator does about a link that has stopped.

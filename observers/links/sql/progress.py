@@ -90,12 +90,12 @@ class ProgressTables:
         change = {"position": position, "updated_at": self._now()}
         conn.execute(sa.update(self.progress).where(self._at(feeder, bucket)).values(change))
 
-    def locked_all(self, conn: sa.Connection, feeder: Feeder) -> list[str]:
-        """Read all positions of a link, and lock their rows until the transaction ends."""
-        table = self.progress
+    def positions(self, conn: sa.Connection, feeder: Feeder, *, lock: bool = False) -> dict[int, str]:
+        """Read {bucket: position} of a link; with `lock`, lock their rows until the transaction ends."""
+        table = self.progress.c
         # One order for all, so that two transactions that lock all rows cannot deadlock.
-        query = sa.select(table.c.position).where(self._of(feeder)).order_by(table.c.bucket)
-        return list(conn.execute(self._locking(query)).scalars())
+        query = sa.select(table.bucket, table.position).where(self._of(feeder)).order_by(table.bucket)
+        return {row.bucket: row.position for row in conn.execute(self._locking(query) if lock else query)}
 
     def forget(self, conn: sa.Connection, feeder: Feeder) -> None:
         """Delete the positions of a link: the rows that it wrote are missing."""

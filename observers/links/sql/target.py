@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from cq.app import App
 from cq.config.queue import QueueConfig
 from cq.keys.link import Position
+from cq.observers.links.queue import BUCKETS
 from cq.observers.links.rows import LinkEntry
 from cq.observers.links.sql.check import check, create
 from cq.observers.links.sql.dialects.dialect import CannotConvert, ColumnValues, Dialect
@@ -68,7 +69,7 @@ class SqlTarget(Target):
         self.reporting = reporting
         self.definition = definition
         self.feeder = Feeder(source.store, source.queue, source.link)
-        self._prepared: set[int] = set()
+        self._is_prepared = False
         self._preparing = threading.Lock()
 
     @property
@@ -82,18 +83,25 @@ class SqlTarget(Target):
 
     def apply(self, changes: Changes) -> str | None:
         try:
-            self._prepare(changes.bucket)
+            self._prepare()
             with self.reporting.transaction() as (conn, dialect):
                 stored = self._apply(conn, dialect, changes)
                 self.signal("applied")
         except CannotSend:
             raise
         except Exception:
-            with self._preparing:
-                self._prepared.clear()  # check the tables again before the next batch: one may have been dropped
+            self._is_prepared = (
+                False  # check the tables again before the next batch: one may have been dropped
+            )
             raise
         self.signal("committed")
         return stored
+
+    def compare(self, changes: Sequence[Changes]) -> list[str | None]:
+        with self.reporting.reading() as (conn, dialect):
+            found = ProgressTables.of(dialect, self.definition.schema).positions(conn, self.feeder)
+        stored = [found.get(each.bucket, "") for each in changes]
+        return [None if at == each.previous else at for at, each in zip(stored, changes, strict=True)]
 
     def check_settings(self) -> str:
         self.reporting.check_url()
@@ -126,7 +134,7 @@ class SqlTarget(Target):
         def hold(conn: sa.Connection, dialect: Dialect) -> None:
             own = ProgressTables.of(dialect, self.definition.schema)
             self._hold(conn, own)
-            positions = map(Position.parse, own.locked_all(conn, self.feeder))
+            positions = map(Position.parse, own.positions(conn, self.feeder, lock=True).values())
             if any(position is None or position.epoch > epoch for position in positions):
                 raise OutdatedBatch
 
@@ -158,23 +166,24 @@ class SqlTarget(Target):
 
     # Checks of the tables and their feeder
 
-    def _prepare(self, bucket: int) -> None:
-        """Check the tables and insert the row of the bucket's position, unless this object has done so before.
+    def _prepare(self) -> None:
+        """Check the tables and insert the rows of the buckets' positions, unless this object has done so before.
 
         This has a transaction of its own, so that its locks do not last while changes are applied: a stalled worker
         then blocks no other bucket.
         """
         with self._preparing:
-            if bucket in self._prepared:
+            if self._is_prepared:
                 return
-        with self.reporting.transaction() as (conn, dialect):
-            check(conn, dialect, self.definition, self.feeder)
-            own = ProgressTables.of(dialect, self.definition.schema)
-            self._claim(conn, own)
-            if own.locked(conn, self.feeder, bucket) is None:
-                own.insert_if_missing(conn, self.feeder, bucket)
-        with self._preparing:
-            self._prepared.add(bucket)
+            with self.reporting.transaction() as (conn, dialect):
+                check(conn, dialect, self.definition, self.feeder)
+                own = ProgressTables.of(dialect, self.definition.schema)
+                self._claim(conn, own)
+                found = own.positions(conn, self.feeder)
+                for bucket in range(BUCKETS):
+                    if bucket not in found:
+                        own.insert_if_missing(conn, self.feeder, bucket)
+            self._is_prepared = True
 
     def _claim(self, conn: sa.Connection, own: ProgressTables) -> None:
         table = str(self.definition)

@@ -68,6 +68,9 @@ class QueueTarget(Target):
         stored = self.apply(first)
         return self.apply(rest) if stored is None else stored
 
+    def compare(self, changes: Sequence[Changes]) -> list[str | None]:
+        return transact(self._database(), lambda tr: [self._apply(tr, each)[1] for each in changes])
+
     def check(self) -> None:
         transact(self._database(), self._check_queue)
 
