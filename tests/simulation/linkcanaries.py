@@ -139,7 +139,7 @@ def begins_no_idle_buckets(*_: Any) -> None:
     """A keeper leaves buckets without entries at a position of an earlier epoch."""
 
 
-@links.replaces("cq.observers.links.keeper.Keeper._begin", also={"send again", "deaths"})
+@links.replaces("cq.observers.links.keeper.Keeper._begin", seed=1, also={"send again", "deaths"})
 def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     """A keeper stores that a bucket has begun before the target has the position."""
     for batch in batches:
@@ -149,7 +149,7 @@ def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     begin(self, batches)
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", seed=45, only={"freezes"})
+@links.replaces("cq.observers.links.sender.Sender.begin", seed=48, only={"freezes"})
 def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> bytes | None:
     """A keeper has the target begin in a bucket from which another worker has sent entries meanwhile."""
     begin = first_sequence(self.source.generation)
@@ -162,7 +162,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
 
 
 @links.replaces(
-    "cq.observers.links.operate.OpenLink._begin_epoch", seed=100, only={"send again", "table set back"}
+    "cq.observers.links.operate.OpenLink._begin_epoch", seed=101, only={"send again", "table set back"}
 )
 def begins_no_epoch(_: Any, self: Any, positions: Any) -> int:
     """A rebase continues in the epoch that there is."""

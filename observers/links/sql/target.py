@@ -90,9 +90,7 @@ class SqlTarget(Target):
         except CannotSend:
             raise
         except Exception:
-            self._is_prepared = (
-                False  # check the tables again before the next batch: one may have been dropped
-            )
+            self._is_prepared = False  # so that the next batch checks the tables: one may have been dropped
             raise
         self.signal("committed")
         return stored
