@@ -6,9 +6,8 @@ Each check is a function that returns its finding, or raises an error that says 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
@@ -18,29 +17,27 @@ import apsw
 
 from cq import runtime
 from cq.app import App
-from cq.config.queue import read_config
 from cq.distribution import version
-from cq.errors import ConfigurationError, CorruptData, CqError, InvalidConfiguration, InvalidUrl
-from cq.keys.outbox import OutboxKeys
+from cq.errors import CqError, InvalidConfiguration, InvalidUrl
+from cq.keys.link import APP
 from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.links.registry import opened_link, opened_outbox, outbox_module
-from cq.observers.links.spec import links_in
 from cq.observers.links.target import LinkFailed
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import ROOM, EmbeddedStore
 from cq.observers.monitoring.findings import (
     OF_LINKS,
-    OF_OUTBOXES,
+    OF_SYSTEMS,
     OF_WORKERS,
     Finding,
     Remark,
     find_remarks,
 )
+from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Overview, overview
 from cq.store import OpenDatabase, located, space_at
-from cq.store.api import Transaction, error_code
+from cq.store.api import error_code
 from cq.store.space import Space
-from cq.store.transact import transact
 
 TIMEOUT_SECONDS: Final = 5.0
 """Time limit of each transaction, so that every check ends."""
@@ -108,23 +105,23 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space, app: App | None) 
     yield from _workers(seen, found)
     for queue in queues:
         yield from starmap(_check, store.of_queue(queue, space).items())
-    of_links = [each for each in found if each.finding in OF_LINKS]
-    asked = [*_links(db, app, queues, of_links), *_outboxes(db, queues), *_outbox_tables(db)]
+    asked = [*_links(db, app, seen), *_outbox_tables(db)]
     answers = _asked(asked)
-    own = {link.name for link in seen.links if link.target is None}  # export queues of the application
-    for each in of_links:
-        if each.name in own:
+    named = {name for system in asked for name in system.subjects}
+    for each in found:
+        if each.finding in OF_LINKS and each.name not in named:  # an export queue of the application
             yield Check(f"export of {each.name}", False, _advice(each))
     for system, answer in zip(asked, answers, strict=True):
-        yield from _of_asked(system, answer.result())
+        of_system = [each for each in found if each.name in system.subjects and each.finding in OF_SYSTEMS]
+        yield from _of_asked(system.name, of_system, answer.result())
 
 
 class _AskedSystem(NamedTuple):
-    """A system that a check asks: the name and the function of the check, and the findings about the export to it."""
+    """A system that a check asks: name and function of the check, and how findings name the link to the system."""
 
     name: str
     check: Callable[[], str]
-    found: Sequence[Remark] = ()
+    subjects: Collection[str] = ()
 
 
 def _asked(receivers: Sequence[_AskedSystem]) -> list[Future[Check]]:
@@ -144,29 +141,31 @@ def _asked(receivers: Sequence[_AskedSystem]) -> list[Future[Check]]:
     return answers
 
 
-def _links(
-    db: OpenDatabase, app: App | None, queues: Sequence[str], found: Sequence[Remark]
-) -> Iterator[_AskedSystem]:
-    """The target of each link."""
+def _links(db: OpenDatabase, app: App | None, seen: Overview) -> Iterator[_AskedSystem]:
+    """The target of each link, and the database of each outbox."""
 
-    def check(queue: str, link: str) -> str:
-        with opened_link(db, queue, link, app=app) as opened:
+    def check(each: LinkStatus) -> str:
+        with opened_link(db, each.queue, each.link, app=app) as opened:
             return opened.check()
 
-    names = transact(db, lambda tr: {queue: _link_names(tr, queue) for queue in queues})
-    for queue in queues:
-        for link in names[queue]:
-            of_link = [each for each in found if each.name == f"{queue} {link}"]
-            yield _AskedSystem(f"link {queue} {link}", partial(check, queue, link), of_link)
+    def check_outbox(queue: str) -> str:
+        with opened_outbox(db, queue) as opened:
+            return opened.check()
+
+    for each in seen.links:
+        if each.link != APP and (each.target is not None or each.state == "unreadable"):
+            yield _AskedSystem(f"link {each.name}", partial(check, each), (each.name,))
+    for queue, outbox in seen.outboxes.items():
+        yield _AskedSystem(f"outbox of {queue}", partial(check_outbox, queue), (queue, outbox.name))
 
 
-def _of_asked(system: _AskedSystem, check: Check) -> Iterator[Check]:
+def _of_asked(name: str, found: Sequence[Remark], check: Check) -> Iterator[Check]:
     """One line for each cause: the findings about a system, and the check of it if it has more to say."""
-    is_known = check.ok or any(check.message in _advice(each) for each in system.found)
-    for each in system.found:
+    is_known = check.ok or any(check.message in _advice(each) for each in found)
+    for each in found:
         if is_known or not _repeats(check, each):
-            yield Check(system.name, not each.is_urgent, _advice(each))
-    if not (system.found and is_known):
+            yield Check(name, not each.is_urgent, _advice(each))
+    if not (found and is_known):
         yield check
 
 
@@ -174,12 +173,12 @@ def _repeats(check: Check, remark: Remark) -> bool:
     """Whether a check says more about the error of a failing export, whose text begins with state and type."""
     _, _, error = " ".join(remark.text.split()).partition(": ")
     _, _, message = error.partition(": ")
-    return remark.finding is Finding.LINK and bool(message) and message in check.message
+    return remark.finding in (Finding.LINK, Finding.OUTBOX) and bool(message) and message in check.message
 
 
 def _queues(seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
     """A check of each queue, followed by those of its levels that have something to do of their own."""
-    others = (*OF_WORKERS, *OF_LINKS, *OF_OUTBOXES)
+    others = (*OF_WORKERS, *OF_SYSTEMS)
     for queue in seen.queues:
         of_queue = [each for each in found if each.name == queue.name and each.finding not in others]
         urgent = [each for each in of_queue if each.is_urgent]
@@ -222,29 +221,6 @@ def _check(name: str, check: Callable[[], str]) -> Check:
             raise
         message = f"the store failed: {error}"
     return Check(name, False, " ".join(message.split()))
-
-
-def _link_names(tr: Transaction, queue: str) -> list[str]:
-    """The names of a queue's links; none if they cannot be read, which the check of the queue reports."""
-    with suppress(ConfigurationError, CorruptData):
-        return list(links_in(read_config(tr, queue)))
-    return []
-
-
-def _outboxes(db: OpenDatabase, queues: list[str]) -> Iterator[_AskedSystem]:
-    """The database of each outbox."""
-
-    def has_outbox(tr: Transaction, queue: str) -> bool:
-        # Also if the settings are unreadable: the check reports the error.
-        return tr.snapshot.get(OutboxKeys(queue).settings).present()
-
-    for queue in transact(db, lambda tr: [each for each in queues if has_outbox(tr, each)]):
-        yield _AskedSystem(f"outbox of {queue}", partial(_outbox, db, queue))
-
-
-def _outbox(db: OpenDatabase, queue: str) -> str:
-    with opened_outbox(db, queue) as opened:
-        return opened.check()
 
 
 def _outbox_tables(db: OpenDatabase) -> Iterator[_AskedSystem]:

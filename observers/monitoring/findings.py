@@ -121,10 +121,11 @@ class Finding(Enum):
 
 
 _REPLACED: Final = "Other workers do its work. Start another one if you still need it."
-OF_WORKERS, OF_LINKS, OF_OUTBOXES = (
-    tuple(each for each in Finding if each.subject == subject) for subject in (_WORKER, _LINK, _OUTBOX)
+OF_WORKERS, OF_LINKS, OF_SYSTEMS = (
+    tuple(each for each in Finding if each.subject in subjects)
+    for subjects in ((_WORKER,), (_LINK,), (_LINK, _OUTBOX))
 )
-"""The kinds about one worker, whose `name` is the id of it, about links, and about outboxes."""
+"""The kinds about one worker, whose `name` is the id of it, about links, and about links and outboxes."""
 
 
 class Remark(NamedTuple):

@@ -9,8 +9,7 @@ from cq.admin.queue_status import QueueStatus
 from cq.cli.web.pages.text import age, first_of, plural
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
 from cq.observers.monitoring.findings import (
-    OF_LINKS,
-    OF_OUTBOXES,
+    OF_SYSTEMS,
     OF_WORKERS,
     Finding,
     Level,
@@ -49,7 +48,7 @@ class Verdict(NamedTuple):
 
 _SECTIONS: Final = {
     **dict.fromkeys((Finding.NO_WORKER, *OF_WORKERS), "/workers"),
-    **dict.fromkeys((*OF_LINKS, *OF_OUTBOXES), "/links"),
+    **dict.fromkeys(OF_SYSTEMS, "/links"),
 }
 _MOST_ADVICE: Final = 20
 _ORDER: Final = list(reversed(Level))
