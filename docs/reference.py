@@ -18,8 +18,7 @@ import typer.main
 from cq.cli.main import command_line
 from cq.cli.shared.help import examples, explained, named, paragraphs, parameters, placed
 from cq.keys import queue as keys
-from cq.observers.telemetry.event_kind import Metric
-from cq.observers.telemetry.events import EVENTS, FIELDS
+from cq.observers.telemetry.events import EVENTS, FIELDS, Metric
 from cq.verify.kinds import KINDS
 
 DOCS = Path(__file__).parent

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from cq.observers.telemetry.event_kind import EventKind
-from cq.observers.telemetry.events import EVENTS
+from cq.observers.telemetry.events import EVENTS, EventKind
 from cq.plain_text import printable
 
 log = logging.getLogger("cq.worker")

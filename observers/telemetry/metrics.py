@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration
 from cq.observers.telemetry.bus import Event, emit, subscribe
-from cq.observers.telemetry.event_kind import Metric
-from cq.observers.telemetry.events import EVENTS
+from cq.observers.telemetry.events import EVENTS, Metric
 from cq.observers.telemetry.hosts import hosts_of, is_host
 
 if TYPE_CHECKING:
@@ -63,44 +61,33 @@ class Address(NamedTuple):
         return self._replace(port=self.port + number) if self.port else self
 
 
-class EventMetrics(ABC):
-    """The metrics of the table of events, updated by each event; subclasses make those of one library."""
+def event_metrics(make: Callable[[Metric, Sequence[str]], Update]) -> Callable[[Event], None]:
+    """A subscriber that updates the metrics of the table of events; `make` makes each, given its labels."""
+    # Of each kind once: the labels are found by parsing the text of the kind.
+    labels = {name: kind.labels for name, kind in EVENTS.items()}
+    updates: dict[str, Update] = {}
+    for name, kind in EVENTS.items():
+        for metric in kind.metrics:
+            if metric.name not in updates:
+                updates[metric.name] = make(metric, labels[name])
 
-    def __init__(self) -> None:
-        self._updates: dict[str, Update] = {}
-        # Of each kind once: the labels are found by parsing the text of the kind.
-        self._labels = {name: kind.labels for name, kind in EVENTS.items()}
-        for name, kind in EVENTS.items():
-            for metric in kind.metrics:
-                if metric.name not in self._updates:
-                    self._updates[metric.name] = self.make(metric, self._labels[name])
-
-    def __call__(self, event: Event) -> None:
-        """Update the metrics by an event."""
-        labels = [event.fields.get(name, "") for name in self._labels[event.name]]
+    def update(event: Event) -> None:
+        given = [event.fields.get(name, "") for name in labels[event.name]]
         for metric in event.kind.metrics:
             value = event.fields[metric.value] if isinstance(metric.value, str) else metric.value
-            self._updates[metric.name](value, labels)
+            updates[metric.name](value, given)
 
-    @abstractmethod
-    def make(self, metric: Metric, labels: Sequence[str]) -> Update:
-        """Make a metric with these labels; returns the function that updates it."""
+    return update
 
 
-class Metrics(EventMetrics):
-    """Metrics in a registry of prometheus-client."""
+def prometheus_metrics(registry: CollectorRegistry) -> Callable[[Event], None]:
+    """A subscriber that updates metrics in a registry of prometheus-client."""
+    import prometheus_client
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-        super().__init__()
-
-    def make(self, metric: Metric, labels: Sequence[str]) -> Update:
-        """Make a metric in the registry."""
-        import prometheus_client
-
+    def make(metric: Metric, labels: Sequence[str]) -> Update:
         more: dict[str, Any] = {"buckets": SECONDS} if metric.type == "histogram" else {}
         made = getattr(prometheus_client, metric.type.capitalize())(
-            metric.name, metric.description, labels, registry=self._registry, **more
+            metric.name, metric.description, labels, registry=registry, **more
         )
 
         def update(value: float | None, values: Sequence[str]) -> None:
@@ -111,6 +98,8 @@ class Metrics(EventMetrics):
                 getattr(made.labels(*values) if values else made, _VERBS[metric.type])(value)
 
         return update
+
+    return event_metrics(make)
 
 
 def serve(address: Address, hosts: Sequence[str] = ()) -> Callable[[], None]:
@@ -127,7 +116,7 @@ def serve(address: Address, hosts: Sequence[str] = ()) -> Callable[[], None]:
         ) from error
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    metrics = Metrics(registry)
+    metrics = prometheus_metrics(registry)
     try:
         server, thread = start_http_server(address.port, address.host, registry)
     except OSError as error:

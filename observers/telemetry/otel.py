@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -16,13 +16,14 @@ from uuid import uuid4
 from cq import runtime
 from cq.distribution import install_command, version
 from cq.errors import CqError
-from cq.observers.telemetry.bus import subscribe, surround
-from cq.observers.telemetry.instruments import Instruments
+from cq.observers.telemetry.bus import Event, subscribe, surround
+from cq.observers.telemetry.events import Metric
+from cq.observers.telemetry.metrics import SECONDS, Update, event_metrics
 from cq.observers.telemetry.spans import Spans
 from cq.plain_text import describe
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.metrics import Meter, MeterProvider
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.trace import TracerProvider
 
@@ -32,6 +33,8 @@ SERVICE: Final = "cq-worker"
 """The attribute `service.name` of a worker, unless the environment names another."""
 END_SECONDS: Final = 5.0
 """How long an ending process tries to send its last spans and metrics."""
+_UNITS: Final = {"seconds": "s", "bytes": "By"}
+"""{last word of a metric's name: unit}. Others have none: Prometheus would add the suffix `_ratio` for the unit 1."""
 _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 
@@ -59,7 +62,7 @@ def instrument(
     except ImportError as error:
         raise missing() from error
     spans = Spans(trace.get_tracer(SCOPE, version(), tracer_provider))
-    instruments = Instruments(metrics.get_meter(SCOPE, version(), meter_provider))
+    instruments = meter_metrics(metrics.get_meter(SCOPE, version(), meter_provider))
     ends = [subscribe(spans), subscribe(instruments), surround(spans.during)]
 
     def end() -> None:
@@ -67,6 +70,49 @@ def instrument(
             each()
 
     return end
+
+
+def meter_metrics(meter: Meter) -> Callable[[Event], None]:
+    """A subscriber that updates instruments of OpenTelemetry; names, labels and bounds are those for Prometheus.
+
+    So alerts and dashboards work with either output: Prometheus adds `_total` to the names of counters that it receives
+    by OTLP, too.
+    """
+    from opentelemetry.metrics import CallbackOptions, Observation
+
+    def make(metric: Metric, labels: Sequence[str]) -> Update:
+        settings: dict[str, Any] = {
+            "unit": _UNITS.get(metric.name.rpartition("_")[2], ""),
+            "description": metric.description,
+        }
+
+        def named(given: Sequence[str]) -> dict[str, str]:
+            return dict(zip(labels, given, strict=True))
+
+        if metric.type == "gauge":
+            # Observed, because the value of a queue that another worker measures must go, and other gauges keep it.
+            values: dict[tuple[str, ...], float] = {}
+
+            def observe(options: CallbackOptions) -> list[Observation]:
+                return [Observation(value, named(given)) for given, value in list(values.items())]
+
+            def put(value: float | None, given: Sequence[str]) -> None:
+                values.pop(tuple(given), None)
+                if value is not None:
+                    values[tuple(given)] = value
+
+            meter.create_observable_gauge(metric.name, [observe], **settings)
+            return put
+
+        if metric.type == "counter":
+            update: Any = meter.create_counter(metric.name, **settings).add
+        else:
+            update = meter.create_histogram(
+                metric.name, explicit_bucket_boundaries_advisory=SECONDS, **settings
+            ).record
+        return lambda value, given: update(value, named(given))
+
+    return event_metrics(make)
 
 
 def start() -> Callable[[], None]:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cq import runtime
 from cq.observers.telemetry.bus import Event
-from cq.observers.telemetry.event_kind import TracedOperation
-from cq.observers.telemetry.events import EVENTS
+from cq.observers.telemetry.events import EVENTS, TracedOperation
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer

@@ -6,6 +6,7 @@ import select
 import socket
 import sys
 import urllib.request
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, cast
 
@@ -32,7 +33,7 @@ from cq.observers.tasks.measure import (
 )
 from cq.observers.telemetry.bus import Event, emit
 from cq.observers.telemetry.events import EVENTS
-from cq.observers.telemetry.metrics import Address, Metrics, MetricsUnavailable, serve
+from cq.observers.telemetry.metrics import Address, MetricsUnavailable, prometheus_metrics, serve
 from cq.store.api import Transaction
 from cq.store.transact import transact
 from tests.kit.faults import Passing
@@ -47,14 +48,17 @@ MEASURED = {
 }
 
 
+Subscriber = Callable[[Event], None]
+
+
 @pytest.fixture
 def registry() -> CollectorRegistry:
     return CollectorRegistry()
 
 
 @pytest.fixture
-def metrics(registry: CollectorRegistry) -> Metrics:
-    return Metrics(registry)
+def metrics(registry: CollectorRegistry) -> Subscriber:
+    return prometheus_metrics(registry)
 
 
 def fields_of(name: str, **fields: Any) -> Event:
@@ -66,7 +70,7 @@ class TestMetrics:
     """What events do to metrics."""
 
     def test_counters_add_up_by_queue_and_passes_are_timed(
-        self, metrics: Metrics, registry: CollectorRegistry
+        self, metrics: Subscriber, registry: CollectorRegistry
     ) -> None:
         for queue, rows in [("a", 3), ("a", 4), ("b", 1)]:
             metrics(fields_of("pass_done", queue=queue, rows=rows, seconds=0.02))
@@ -81,7 +85,7 @@ class TestMetrics:
         assert value("cq_pass_seconds_bucket", "a", le="0.025") == 2
 
     def test_gauges_go_when_another_worker_measures(
-        self, metrics: Metrics, registry: CollectorRegistry
+        self, metrics: Subscriber, registry: CollectorRegistry
     ) -> None:
         metrics(Event("queue_measured", MEASURED))
         assert registry.get_sample_value("cq_oldest_seconds", {"queue": "words"}) == 1.5
@@ -90,14 +94,14 @@ class TestMetrics:
         assert registry.get_sample_value("cq_oldest_seconds", {"queue": "words"}) is None
 
     def test_a_queue_is_left_alone_until_it_is_not(
-        self, metrics: Metrics, registry: CollectorRegistry
+        self, metrics: Subscriber, registry: CollectorRegistry
     ) -> None:
         for name, value in [("queue_left_alone", 1), ("queue_resumed", 0), ("queue_paused", 1)]:
             metrics(fields_of(name, queue="words"))
             assert registry.get_sample_value("cq_left_alone", {"queue": "words"}) == value
 
     def test_every_event_can_be_taken_in_and_the_only_label_is_the_queue(
-        self, metrics: Metrics, registry: CollectorRegistry
+        self, metrics: Subscriber, registry: CollectorRegistry
     ) -> None:
         for name in EVENTS:
             metrics(fields_of(name, queue="words", bucket=3, key="secret", worker="id"))

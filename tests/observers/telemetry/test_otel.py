@@ -27,10 +27,9 @@ import cq.aio
 from cq.links import Changes, ExportQueue
 from cq.observers.telemetry.bus import Event, during, emit, surround
 from cq.observers.telemetry.events import EVENTS
-from cq.observers.telemetry.instruments import Instruments
 from cq.observers.telemetry.metrics import SECONDS as BOUNDS
-from cq.observers.telemetry.metrics import Metrics
-from cq.observers.telemetry.otel import OpenTelemetryUnavailable, instrument, start
+from cq.observers.telemetry.metrics import prometheus_metrics
+from cq.observers.telemetry.otel import OpenTelemetryUnavailable, instrument, meter_metrics, start
 from cq.observers.telemetry.traced_queue import TracedQueue
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
@@ -210,7 +209,7 @@ class TestInstruments:
 
     def test_both_outputs_have_the_same_values(self) -> None:
         registry, found = CollectorRegistry(), Collected()
-        outputs = Metrics(registry), Instruments(found.meters.get_meter("cq"))
+        outputs = prometheus_metrics(registry), meter_metrics(found.meters.get_meter("cq"))
         for name, kind in EVENTS.items():
             for queue in ("words", "words", "views"):
                 fields = {each: queue for each in ("queue", "link") if each in kind.fields}
