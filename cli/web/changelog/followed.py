@@ -60,10 +60,12 @@ class Followed:
         """
         found = self._pages.get(position)
         if found is None:
-            done = [each for each, page in self._pages.items() if page.done()]
-            for each in done[: len(done) - MOST_PAGES + 1]:
-                del self._pages[each]
             found = self._pages[position] = self._loop.create_task(self._next(position))
+            # Also if the streams that wait for it have ended: asyncio logs errors that nobody takes.
+            found.add_done_callback(lambda done: done.cancelled() or done.exception())
+            done = [each for each, page in self._pages.items() if page.done()]
+            for each in done[: max(0, len(done) - MOST_PAGES)]:
+                del self._pages[each]
         return found
 
     def close(self) -> None:
