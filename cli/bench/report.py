@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from cq.cli.bench.measures.figures import Result, spread
+from cq.cli.bench.measures.measured_system import Result, spread
 from cq.cli.bench.systems.backends import RIVALS
 from cq.cli.shared.chart import Bar, bar_chart, to_svg
 from cq.cli.shared.output import quantity

@@ -15,10 +15,9 @@ import typer
 from cq.cli.bench.machine import machine_facts
 from cq.cli.bench.measures.callers import awaiting, emitting, measure_callers
 from cq.cli.bench.measures.export import measure_export
-from cq.cli.bench.measures.figures import Result
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
-from cq.cli.bench.measures.measured_system import Notify, measure
+from cq.cli.bench.measures.measured_system import Notify, Result, measure
 from cq.cli.bench.options import GROWING, BenchOptions
 from cq.cli.bench.report import OWN, Report, compare
 from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends

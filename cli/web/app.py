@@ -23,10 +23,10 @@ from cq.cli.web.access import CHANGELOG, Guard, WebAccess, WithHeaders, form_of,
 from cq.cli.web.actions import Actions
 from cq.cli.web.changelog.changelogs import Changelogs
 from cq.cli.web.command import WebOptions
+from cq.cli.web.pages.charts import series_line
 from cq.cli.web.pages.queue import queue_page
 from cq.cli.web.pages.queues import PAGE, queues_page
 from cq.cli.web.pages.sections import SECTIONS, aside_page
-from cq.cli.web.pages.series import series_line
 from cq.cli.web.pages.web_page import WebPage
 from cq.cli.web.rendering import Renderer, environment
 from cq.cli.web.sampling.checks import Checks

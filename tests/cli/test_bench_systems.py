@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from cq.cli.bench.measures.crew import AdderRole, BenchCrew
 from cq.cli.bench.measures.export import measure_export
-from cq.cli.bench.measures.figures import harmonic, medians, quantile
 from cq.cli.bench.measures.growth import sizes
-from cq.cli.bench.measures.measured_system import MeasuredSystem
+from cq.cli.bench.measures.measured_system import MeasuredSystem, harmonic, medians, quantile
 from cq.cli.bench.report import Report, chart, compare, tables
 from cq.cli.bench.systems import postgres, servers
 from cq.cli.bench.systems.backends import Backends

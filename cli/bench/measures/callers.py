@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple
 import cq
 from cq import runtime
 from cq.cli.bench.measures.crew import AdderRole, AddResult
-from cq.cli.bench.measures.figures import Result
-from cq.cli.bench.measures.measured_system import Notify, measure
+from cq.cli.bench.measures.measured_system import Notify, Result, measure
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import CannotMeasure
 from cq.cli.bench.systems.workload import BenchWorkload, Plan

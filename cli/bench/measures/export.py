@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from cq import runtime
-from cq.cli.bench.measures.figures import Result, medians
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, measuring
+from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Result, measuring, medians
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.servers import require
 from cq.cli.bench.systems.system import WrongSum

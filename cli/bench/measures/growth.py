@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Final
 
 from cq.cli.bench.measures.crew import BenchCrew, fill
-from cq.cli.bench.measures.figures import Result, medians
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, measuring
+from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Result, measuring, medians
 from cq.cli.bench.systems.system import System
 from cq.cli.bench.systems.workload import POOL_UPDATES, BenchWorkload, Plan
 

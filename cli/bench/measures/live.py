@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 import cq
 from cq import runtime
 from cq.cli.bench.measures.crew import BenchCrew, TimedWork
-from cq.cli.bench.measures.figures import Result, medians, quantile
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, measuring
+from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Result, measuring, medians, quantile
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import CannotMeasure
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload, Plan

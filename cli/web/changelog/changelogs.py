@@ -12,8 +12,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from cq.cli.web.changelog.entries import HEARTBEAT, Entry, problem_event, reset_event, start_event
-from cq.cli.web.changelog.followed import Followed
+from cq.cli.web.changelog.followed import HEARTBEAT, Entry, Followed, problem_event, reset_event, start_event
 from cq.cli.web.sampling.problems import problem_of
 from cq.errors import CqError, InvalidData, NotInStore, QueueNotConfigured, StoreError
 from cq.keys.queue import valid_name

@@ -9,7 +9,12 @@ from typing import Final
 
 from markupsafe import Markup
 
+from cq.cli.shared.chart import drawable
 from cq.cli.web.pages.text import NOTHING, age
+from cq.cli.web.sampling.lookup import KeySeries
+from cq.encoding.columns import PARTS
+from cq.errors import CqError
+from cq.observers.top.html import number as score
 
 _GAP: Final = 2.5
 """A line has a gap between two points that are further apart than this multiple of the usual time."""
@@ -102,3 +107,27 @@ class Line:
                 run.append((at, number))
         if run:
             yield run
+
+
+_NUMBERS: Final = ("int", "float", "decimal")
+
+
+def series_line(series: KeySeries) -> Line | None:
+    """The chart of a series. A sketch is drawn as its first number.
+
+    None if some values are not numbers from 0 on, or are too large for a chart.
+    """
+    part = next((each for each in PARTS.get(series.type.name, ()) if each.type in _NUMBERS), None)
+    try:
+        present = {
+            start: drawable(part.cell(value) if part else value)
+            for start, value in series.slots
+            if value is not None
+        }
+    except CqError:  # a sketch, without the package that reads it
+        return None
+    if None in present.values():
+        return None
+    times = [start for start, _ in series.slots]
+    numbers = [present.get(start) for start in times]
+    return Line(f"{part.name if part else 'value'} by {series.level}", times, numbers, score, series.period)

@@ -19,8 +19,7 @@ from typing import Final
 
 from cq import runtime
 from cq.cli.web.sampling.problems import problem_of
-from cq.cli.web.sampling.recent import Recent
-from cq.cli.web.sampling.snapshot import OVERVIEW, Reader, Reading, StoreSnapshot, Topic
+from cq.cli.web.sampling.snapshot import OVERVIEW, Reader, Reading, Recent, StoreSnapshot, Topic
 from cq.observers.monitoring.store_overview import Overview
 from cq.plain_text import describe
 from cq.store import OpenDatabase

@@ -16,7 +16,7 @@ import pytest
 
 import cq
 from cq.cli.web.changelog import changelogs, followed
-from cq.cli.web.changelog.entries import Entry, EntryPage, entries_of
+from cq.cli.web.changelog.followed import Entry, EntryPage, entries_of
 from cq.feeds.feed import Feed
 from cq.observers.feeds.changelog import ChangelogPage
 from cq.observers.feeds.observer import feed_spec

@@ -12,12 +12,11 @@ from typing import Any, cast
 import pytest
 
 import cq
-from cq.cli.web.pages.added import added_minutes
-from cq.cli.web.pages.charts import Line
-from cq.cli.web.pages.series import series_line
+from cq.cli.web.pages.charts import Line, series_line
+from cq.cli.web.pages.queues import added_minutes
 from cq.cli.web.pages.text import NOTHING
 from cq.cli.web.sampling.lookup import KeySeries
-from cq.cli.web.sampling.recent import Sample
+from cq.cli.web.sampling.snapshot import Sample
 from cq.config.queue import read_config
 from cq.encoding.codec import ValueType
 from cq.encoding.sketches import Frequent
