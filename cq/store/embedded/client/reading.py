@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -45,7 +45,7 @@ from cq.store.embedded.writes.read_set import (
     RangeRequest,
     range_conflict,
 )
-from cq.store.embedded.writes.writes import Writes
+from cq.store.embedded.writes.writes import SeenRow, Writes
 
 _PIECE_BYTES = 120_000
 _PIECE_ROWS = 1_000
@@ -104,8 +104,8 @@ class ReadYourWrites:
             return found, not is_all
         rows: list[Row] = []
         size = 0
-        for stored, start, stop in self._pieces(writes, begin, end, limit, max_bytes, reverse):
-            piece = writes.overlay(stored, start, stop, reverse)
+        for seen in self._pieces(writes, begin, end, limit, max_bytes, reverse):
+            piece = [(key, value) for key, value in seen if value is not None]
             rows += piece
             if len(rows) >= limit:
                 return rows[:limit], True
@@ -120,22 +120,17 @@ class ReadYourWrites:
         writes = self.writes
         if writes is None:
             return self._snapshot().nth_key(begin, end, index, reverse)
-        for rows, start, stop in self._pieces(writes, begin, end, index + 1, _PIECE_BYTES, reverse):
-            entries = writes.entries(rows, start, stop)
-            if index >= len(entries):
-                index -= len(entries)
-                continue
-            for key, there in reversed(entries) if reverse else entries:
-                if index > 0:
-                    index -= 1
-                elif there:
+        for seen in self._pieces(writes, begin, end, index + 1, _PIECE_BYTES, reverse):
+            for key, value in seen[index:]:
+                if value is not None:
                     return key
+            index = max(index - len(seen), 0)
         return None
 
     def _pieces(
         self, writes: Writes, begin: bytes, end: bytes, limit: int, max_bytes: int, reverse: bool
-    ) -> Iterator[tuple[list[Row], bytes, bytes]]:
-        """The stored rows of [begin, end) in pieces, each with its range; raises 1036 at the first unreadable key."""
+    ) -> Iterator[Sequence[SeenRow]]:
+        """The rows of [begin, end) in pieces, in the order of the read; raises 1036 at the first unreadable key."""
         unreadable = writes.unreadable_parts(begin, end)
         if unreadable and reverse:
             begin = unreadable[-1][1]
@@ -143,25 +138,31 @@ class ReadYourWrites:
             end = unreadable[0][0]
         parts = writes.live(begin, end)
         for start, stop, live in reversed(parts) if reverse else parts:
-            yield from self._part(start, stop, live, min(limit, _PIECE_ROWS), max_bytes, reverse)
+            for rows, first, last in self._part(
+                start, stop, live, min(limit, _PIECE_ROWS), max_bytes, reverse
+            ):
+                yield writes.overlay(rows, first, last, reverse)
         if unreadable:
             raise FDBError(ACCESSED_UNREADABLE)
 
     def _part(
         self, begin: bytes, end: bytes, live: bool, limit: int, max_bytes: int, reverse: bool
     ) -> Iterator[tuple[list[Row], bytes, bytes]]:
-        while begin < end:
-            rows, done = self._snapshot().rows(begin, end, limit, max_bytes, reverse) if live else ([], True)
+        """The stored rows of [begin, end) in pieces, each with its range."""
+        is_done = False
+        while begin < end and not is_done:
+            rows, is_done = (
+                self._snapshot().rows(begin, end, limit, max_bytes, reverse) if live else ([], True)
+            )
             # A piece reaches to its last row, or to the end of the part if it has all rows.
-            if reverse:
-                start, stop = (begin if done else rows[-1][0]), end
-                end = start
+            if is_done:
+                yield rows, begin, end
+            elif reverse:
+                yield rows, rows[-1][0], end
+                end = rows[-1][0]
             else:
-                start, stop = begin, (end if done else after(rows[-1][0]))
-                begin = stop
-            yield rows, start, stop
-            if done:
-                return
+                yield rows, begin, after(rows[-1][0])
+                begin = after(rows[-1][0])
 
 
 WANT_ALL = -2

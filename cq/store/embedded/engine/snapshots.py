@@ -205,17 +205,7 @@ class SnapshotPool:
 
     def snapshot(self) -> Snapshot:
         """A snapshot of the latest version. At the limit of open snapshots, waits until one is closed or expires."""
-        connection = self._acquire()
-        try:
-            # BEGIN alone takes no snapshot: the first read does, so the version is the version of the snapshot.
-            connection.execute("BEGIN")
-            version = connection.execute("SELECT max(version) FROM commits").get
-        except STORAGE_ERRORS as error:
-            self._discard(connection)
-            raise storage_error(error, self.path) from error
-        except BaseException:  # after ^C, too, the connection counts no longer
-            self._discard(connection)
-            raise
+        connection, version = self._connected(_begin)
         snapshot = self.snapshot_type(self, connection, version)
         # By identity, and without a lock: single operations on a dict are atomic.
         self._open[id(snapshot)] = snapshot
@@ -229,18 +219,24 @@ class SnapshotPool:
         known = self._latest.known() if self._latest else None
         if known is not None:
             return VersionGlance(*known, started)
-        connection = self._acquire()
-        try:
-            version, metadata = connection.execute(_GLANCE, (METADATA_VERSION,)).get
-        except STORAGE_ERRORS as error:
-            self._discard(connection)
-            raise storage_error(error, self.path) from error
+        connection, (version, metadata) = self._connected(_glance)
         self._keep_idle(connection)
         if metadata is not None and not isinstance(metadata, bytes):
             raise damaged_row(self.path)
         if self._latest:
             self._latest.update(version, metadata)
         return VersionGlance(version, metadata, started)
+
+    def _connected(self, read: Callable[[apsw.Connection], T]) -> tuple[apsw.Connection, T]:
+        """A connection, and what `read` reads on it; after an error or ^C, the connection counts no longer."""
+        connection = self._acquire()
+        try:
+            return connection, read(connection)
+        except BaseException as error:
+            self._discard(connection)
+            if isinstance(error, STORAGE_ERRORS):
+                raise storage_error(error, self.path) from error
+            raise
 
     def release(self, snapshot: Snapshot, connection: apsw.Connection) -> None:
         """Take back the connection of a closed snapshot."""
@@ -363,6 +359,18 @@ class SnapshotPool:
         for snapshot in list(self._open.values()):
             if snapshot.started < oldest:
                 snapshot.close()
+
+
+def _begin(connection: apsw.Connection) -> int:
+    """Take a snapshot; return its version. BEGIN alone takes no snapshot: the first read does."""
+    connection.execute("BEGIN")
+    version: int = connection.execute("SELECT max(version) FROM commits").get
+    return version
+
+
+def _glance(connection: apsw.Connection) -> tuple[int, Any]:
+    found: tuple[int, Any] = connection.execute(_GLANCE, (METADATA_VERSION,)).get
+    return found
 
 
 def damaged_row(path: Path) -> FDBError:

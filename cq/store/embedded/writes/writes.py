@@ -15,7 +15,7 @@ never read them. A later read or plain write that may depend on the list first m
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -158,6 +158,10 @@ class Pending:
 
 
 _FEW = 16
+
+
+SeenRow = tuple[bytes, bytes | None]
+"""A key and its value; None: see `Writes.overlay`."""
 
 
 class Writes:
@@ -340,39 +344,24 @@ class Writes:
         index = self._index()
         return index[bisect_left(index, begin) : bisect_left(index, end)]
 
-    def overlay(self, rows: list[Row], begin: bytes, end: bytes, reverse: bool) -> list[Row]:
-        """The rows of [begin, end) as this transaction sees them; none of the stored `rows` is in a cleared range."""
+    def overlay(self, rows: list[Row], begin: bytes, end: bytes, reverse: bool) -> Sequence[SeenRow]:
+        """The rows of [begin, end) as this transaction sees them; none of the stored `rows` is in a cleared range.
+
+        A value of None: in FoundationDB, a key that an atomic operation of the same transaction has cleared still
+        counts for the offset of a selector, but a selector never returns it.
+        """
         keys = self.keys(begin, end)
         if not keys:
             return rows
-        merged: dict[bytes, bytes] = dict(rows)
+        merged: dict[bytes, bytes | None] = dict(rows)
         for key in keys:
-            value = self._merged(key, merged)
-            if value is None:
+            pending = self.pending.get(key)
+            value = pending.value(merged.get(key)) if pending else self.values[key]
+            if value is None and pending is None and key not in self._cleared_by_operation:
                 merged.pop(key, None)
             else:
                 merged[key] = value
         return sorted(merged.items(), reverse=reverse)
-
-    def entries(self, rows: list[Row], begin: bytes, end: bytes) -> list[tuple[bytes, bool]]:
-        """The keys that count for the offset of a selector, and whether each exists.
-
-        In FoundationDB, a key that an atomic operation of the same transaction has cleared still counts, but a selector
-        never returns it.
-        """
-        stored: dict[bytes, bytes] = dict(rows)
-        entries = dict.fromkeys(stored, True)
-        for key in self.keys(begin, end):
-            value = self._merged(key, stored)
-            if value is not None or key in self.pending or key in self._cleared_by_operation:
-                entries[key] = value is not None
-            else:
-                entries.pop(key, None)
-        return sorted(entries.items())
-
-    def _merged(self, key: bytes, stored: dict[bytes, bytes]) -> bytes | None:
-        pending = self.pending.get(key)
-        return pending.value(stored.get(key)) if pending else self.values[key]
 
     def unreadable_parts(self, begin: bytes, end: bytes) -> list[Range]:
         """The unreadable parts of [begin, end), sorted, without the keys written later, whose values are known."""
