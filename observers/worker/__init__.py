@@ -3,9 +3,7 @@
 The room may import every other room of `cq` and of the observers, except verify.
 """
 
-from cq.observers.worker.worker import (
-    Worker,
-)
+from cq.observers.worker.worker import Worker
 
 __all__ = [
     "Worker",
