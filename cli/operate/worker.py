@@ -6,8 +6,9 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -45,6 +46,69 @@ _METRICS_ENV: Final = "CQ_PLACE_METRICS"
 commands = CommandSet()
 
 
+def _roles() -> Sequence[str]:
+    return ROLES
+
+
+@dataclass(frozen=True)
+class WorkerOptions(AppOptions):
+    """The options of `cq worker`."""
+
+    drain: Annotated[bool, flag("--drain", "End when all queued updates are combined.")] = False
+    only: Annotated[
+        list[str] | None,
+        option(
+            "ROLE",
+            f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all.",
+            autocompletion=_roles,
+        ),
+    ] = None
+    processes: Annotated[
+        int, option("NUMBER", "Number of processes; processes that die are started again.", min=1)
+    ] = 1
+    concurrency: Annotated[int, option("NUMBER", "Number of concurrent tasks in each process.", min=1)] = (
+        CONCURRENCY
+    )
+    grace: Annotated[float, duration_option("Time for unfinished steps after a stop.")] = GRACE_SECONDS
+    identity: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Identity of the worker: after its death, a new worker with the same identity gets its tasks at once.",
+            "--id",
+        ),
+    ] = None
+    with_input: Annotated[bool, flag("--with-input", "Stop at the end of standard input, as on SIGTERM.")] = (
+        False
+    )
+    metrics: Annotated[
+        str | None,
+        option("ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."),
+    ] = None
+    metrics_host: Annotated[
+        list[str] | None, option("NAME", "Another host name under which metrics are served; may be repeated.")
+    ] = None
+    otel: Annotated[
+        bool,
+        flag("--otel", "Send spans and metrics by OpenTelemetry, as the OTEL_* environment variables say."),
+    ] = False
+    history: Annotated[
+        bool, flag("--history/--no-history", "Store the counts of each minute for a day, for charts.")
+    ] = True
+    log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT
+    verbose: Annotated[bool, flag("--verbose", "Log each pass and batch, too.")] = False
+
+    @property
+    def address(self) -> Address | None:
+        """Where to serve metrics."""
+        return None if self.metrics is None else Address.parse(self.metrics)
+
+    def report(self, message: str) -> None:
+        """Print a line for people, if log lines are for people, too: events have the same information."""
+        if self.log is LogFormat.TEXT:
+            note(message)
+
+
 @commands.command(
     "worker",
     examples=[
@@ -58,7 +122,7 @@ commands = CommandSet()
     ],
 )
 def worker(
-    options: AppOptions,
+    options: WorkerOptions,
     ctx: typer.Context,
     queues: Annotated[
         list[str] | None,
@@ -66,49 +130,6 @@ def worker(
             "QUEUE", "Names of queues and feeds. Default: all.", autocompletion=completion.queues_and_feeds
         ),
     ] = None,
-    drain: Annotated[bool, flag("--drain", "End when all queued updates are combined.")] = False,
-    only: Annotated[
-        list[str] | None,
-        option(
-            "ROLE",
-            f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all.",
-            autocompletion=lambda: ROLES,
-        ),
-    ] = None,
-    processes: Annotated[
-        int, option("NUMBER", "Number of processes; processes that die are started again.", min=1)
-    ] = 1,
-    concurrency: Annotated[
-        int, option("NUMBER", "Number of concurrent tasks in each process.", min=1)
-    ] = CONCURRENCY,
-    grace: Annotated[float, duration_option("Time for unfinished steps after a stop.")] = GRACE_SECONDS,
-    identity: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Identity of the worker: after its death, a new worker with the same identity gets its tasks at once.",
-            "--id",
-        ),
-    ] = None,
-    with_input: Annotated[
-        bool, flag("--with-input", "Stop at the end of standard input, as on SIGTERM.")
-    ] = False,
-    metrics: Annotated[
-        str | None,
-        option("ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."),
-    ] = None,
-    metrics_host: Annotated[
-        list[str] | None, option("NAME", "Another host name under which metrics are served; may be repeated.")
-    ] = None,
-    otel: Annotated[
-        bool,
-        flag("--otel", "Send spans and metrics by OpenTelemetry, as the OTEL_* environment variables say."),
-    ] = False,
-    history: Annotated[
-        bool, flag("--history/--no-history", "Store the counts of each minute for a day, for charts.")
-    ] = True,
-    log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT,
-    verbose: Annotated[bool, flag("--verbose", "Log each pass and batch, too.")] = False,
 ) -> None:
     """Combine queues, send their changes, publish clouds, serve feeds.
 
@@ -120,55 +141,23 @@ def worker(
     links, outboxes and clouds that fail or that this worker lacks something for. The exit status is then 5. A queue
     that QUEUE names is an error, with status 1. With --json the totals have a list `left`, with a line for each part.
     """
-    log_to_stderr(as_json=log is LogFormat.JSON, verbose=verbose)
-    # Lines on standard error are JSON, or text: log events have the same information.
-    report = note if log is LogFormat.TEXT else lambda message: None
-    place = os.environ.pop(_PLACE_ENV, None)
-    if place is not None:  # this is one of several processes, started by `_run_processes`
-        processes, with_input, identity = 1, True, place
+    log_to_stderr(as_json=options.log is LogFormat.JSON, verbose=options.verbose)
+    if place := os.environ.pop(_PLACE_ENV, None):  # this is one of several processes, see `_run_processes`
         metrics = os.environ.pop(_METRICS_ENV, None)
-    address = None if metrics is None else Address.parse(metrics)
-    if place is None and (file := file_of(ctx, "app_path")):
+        options = replace(options, processes=1, with_input=True, identity=place, metrics=metrics)
+    elif file := file_of(ctx, "app_path"):
         emit("app_named", app=options.app_path, file=os.path.abspath(file))  # logged before its code runs
-    db, app = options.make_store(), options.load_app()
-    runner = Worker(
-        db,
-        app,
-        queues or (),
-        roles=only or ROLES,
-        concurrency=concurrency,
-        grace=grace,
-        identity=identity,
-        measure=otel or address is not None,
-        history=history,
-        app_path=options.app_path or "",
-    )
-    exporters = app.exporters if app else {}
-    others = db.transact(lambda tr: [name for name in runner.names if not is_feed(tr.snapshot, name)])
-    # Names that are neither feeds nor exporters must be queues: fail now if one is not configured.
-    db.transact(lambda tr: [read_config(tr.snapshot, name) for name in others if name not in exporters])
-    if processes > 1:
+    runner = _made(options, queues or ())
+    if options.processes > 1:
         opened.close()
-        report(f"cq worker: {processes} processes, ^C stops")
-        raise typer.Exit(_run_processes(processes, grace, address, ends=(0, LEFT) if drain else ()))
-    if address is not None:
-        opened.callback(serve(address, metrics_host or ()))
+        options.report(f"cq worker: {options.processes} processes, ^C stops")
+        raise typer.Exit(_run_processes(options))
     telemetry = opened.enter_context(ExitStack())
-    if otel:
+    if (address := options.address) is not None:
+        opened.callback(serve(address, options.metrics_host or ()))
+    if options.otel:
         telemetry.callback(start())
-    tune_garbage_collection()
-    notifier = Notifier()
-    stop_on_signals(runner.stop)
-    if with_input:
-        at_end_of_input(runner.stop)
-    left: list[str] | None = None
-    if drain:
-        left = runner.drain()
-    else:
-        report("cq worker: waiting for updates, ^C stops")
-        runner.run(notifier.alive)
-    notifier.stopping()
-    _print_totals(runner, left, None if options.json else report)
+    left = _run(options, runner)
     if not runner.is_finished:
         # A step that never ends would keep the process alive. The store discards its uncommitted transaction.
         sys.stdout.flush()
@@ -179,33 +168,73 @@ def worker(
         raise typer.Exit(LEFT)
 
 
-def _print_totals(runner: Worker, left: list[str] | None, report: Callable[[str], object] | None) -> None:
-    """Print the worker's totals and, after a drain, what it has left; as JSON without a function for lines of text."""
+def _made(options: WorkerOptions, queues: Sequence[str]) -> Worker:
+    """The worker; raises `QueueNotConfigured` for a name of neither a queue, nor a feed, nor an exporter."""
+    db, app = options.make_store(), options.load_app()
+    made = Worker(
+        db,
+        app,
+        queues,
+        roles=options.only or ROLES,
+        concurrency=options.concurrency,
+        grace=options.grace,
+        identity=options.identity,
+        measure=options.otel or options.address is not None,
+        history=options.history,
+        app_path=options.app_path or "",
+    )
+    exporters = app.exporters if app else {}
+    others = db.transact(lambda tr: [name for name in made.names if not is_feed(tr.snapshot, name)])
+    db.transact(lambda tr: [read_config(tr.snapshot, name) for name in others if name not in exporters])
+    return made
+
+
+def _run(options: WorkerOptions, runner: Worker) -> list[str] | None:
+    """Run the worker until it is stopped, or has drained its queues; returns what a drain has left."""
+    tune_garbage_collection()
+    notifier = Notifier()
+    stop_on_signals(runner.stop)
+    if options.with_input:
+        at_end_of_input(runner.stop)
+    left: list[str] | None = None
+    if options.drain:
+        left = runner.drain()
+    else:
+        options.report("cq worker: waiting for updates, ^C stops")
+        runner.run(notifier.alive)
+    notifier.stopping()
+    _print_totals(options, runner, left)
+    return left
+
+
+def _print_totals(options: WorkerOptions, runner: Worker, left: list[str] | None) -> None:
+    """Print the worker's totals and, after a drain, what it has left."""
     totals = runner.totals.as_dict()
-    if report is None:
+    if options.json:
         print_json(totals if left is None else {**totals, "left": left})
         return
-    report("cq worker: " + ", ".join(f"{name} {number:,}" for name, number in totals.items()))
+    options.report("cq worker: " + ", ".join(f"{name} {number:,}" for name, number in totals.items()))
     if left:  # with the reasons in the log
-        report(f"cq worker: left undone: {', '.join(line.partition(': ')[0] for line in left)}")
+        options.report(f"cq worker: left undone: {', '.join(line.partition(': ')[0] for line in left)}")
 
 
-def _run_processes(number: int, grace: float, metrics: Address | None, *, ends: Collection[int]) -> int:
-    """Run this command in `number` processes, until a signal; returns the exit status.
+def _run_processes(options: WorkerOptions) -> int:
+    """Run this command in several processes, until a signal; returns the exit status.
 
-    A process that ends with a status in `ends` is done; others are started again.
+    Processes that die are started again, except after a drain.
     """
     name = secrets.token_hex(8)
-    places: list[dict[str, str]] = [{_PLACE_ENV: f"{name}-{place}"} for place in range(number)]
-    if metrics is not None:
-        places = [{**each, _METRICS_ENV: str(metrics.plus(at))} for at, each in enumerate(places)]
+    places: list[dict[str, str]] = [{_PLACE_ENV: f"{name}-{place}"} for place in range(options.processes)]
+    if (address := options.address) is not None:
+        places = [{**each, _METRICS_ENV: str(address.plus(at))} for at, each in enumerate(places)]
     notifier = Notifier()
     for variable in ("NOTIFY_SOCKET", "WATCHDOG_USEC"):
         os.environ.pop(variable, None)  # only the parent notifies systemd
     environments = [{**os.environ, **place} for place in places]
     # With -P: -m alone would import a `typer.py` in the current folder. --app adds that folder itself.
     command = [sys.executable, "-P", "-m", "cq", *sys.argv[1:]]
-    running = Processes(command, environments, grace=grace, ends=ends)
+    ends = (0, LEFT) if options.drain else ()
+    running = Processes(command, environments, grace=options.grace, ends=ends)
     stop_on_signals(running.stop, running.kill)
     status = running.run(notifier.alive)
     notifier.stopping()
