@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -15,15 +13,13 @@ from hypothesis import strategies as st
 
 import cq
 from cq.admin.audit import audit_findings, check_audit
-from cq.admin.rebucket import finish_rebucket
-from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, key_hash
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.passes.combine_pass import Pass
-from cq.passes.plan import Limits, PassPlan
+from cq.passes.plan import PassPlan
 from cq.queue.ledger import MODULUS, from_bytes, plain, to_bytes, weigh
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
@@ -37,13 +33,6 @@ from tests.kit.faults import (
 )
 from tests.kit.queues import STAGING, add, aside, begun, code_of, commits, configured, stored
 
-MAY_BE_UNKNOWN = ("is being purged", "begun again during the check", "does not include yet")
-
-
-def unbalanced(db: Any, name: str) -> list[str]:
-    """What a check finds, but for buckets that cannot be checked at that moment."""
-    return [line for line in audit_findings(db, name) if not any(why in line for why in MAY_BE_UNKNOWN)]
-
 
 def total(db: Any, name: str) -> list[int]:
     """Added, stored, staged, waiting, aside and dropped of all buckets together, each of which is to be balanced."""
@@ -54,123 +43,6 @@ def total(db: Any, name: str) -> list[int]:
 
 
 # Whatever cq does
-
-
-class Story:
-    """Steps in one thread that interleave what processes do, each followed by a check."""
-
-    def __init__(self, db: Any, name: str, seed: int) -> None:
-        self.db, self.name, self.random = db, name, random.Random(seed)
-        cq.configure(db, name, buckets=self.random.choice([1, 2, 5]), audit=self.random.random() < 0.5)
-        self.open: list[tuple[Any, Any]] = []
-        self.done: Counter[str] = Counter()
-
-    def begin_add(self) -> None:
-        keys = self.random.sample("abcdefgh", self.random.randint(1, 4))
-        updates = {key: self.random.choice([-(2**70), -3, -1, 1, 2, 2**63]) for key in keys}
-        once = self.random.choice([None, "one", "two", "three"])
-        tr = self.db.create_transaction()
-        cq.CombineQueue(self.name).add(tr, updates, once=once)
-        self.open.append((tr, "add"))
-
-    def begin_pass(self) -> None:
-        shape = self.random.choice(code_of(self.db, self.name).shapes)
-        bad = {codec.encode(key): KeyFailure("for this test") for key in self.random.sample("abcdefgh", 4)}
-        tr = self.db.create_transaction()
-        result = Pass(
-            tr,
-            shape,
-            self.random.randrange(shape.config.buckets),
-            PassPlan(
-                Limits(
-                    read_bytes=self.random.choice([30, 10_000]),
-                    repack_bytes=self.random.choice([0, 60, 10_000]),
-                    overload_seconds=1e9,
-                ),
-                max_report=self.random.choice([1, 2, 100]),
-                max_take=self.random.choice([None, 1, 3]),
-                rejected=bad if self.random.random() < 0.4 else {},
-            ),
-        ).run()
-        self.open.append((tr, result))
-
-    def end_some(self) -> None:
-        if not self.open:
-            return
-        tr, what = self.open.pop(self.random.randrange(len(self.open)))
-        if not commits(tr):
-            self.done["conflict"] += 1
-            return
-        if what != "add":
-            self.done["repeated"] += what.repeated
-            self.done["folded"] += what.folded
-            self.done["aside"] += len(what.aside)
-            self.done["purged"] += what.purged
-
-    def rebucket(self) -> None:
-        self._when_possible(
-            "rebucket", lambda: cq.rebucket(self.db, self.name, self.random.choice([1, 2, 3, 8]))
-        )
-
-    def finish(self) -> None:
-        finish_rebucket(self.db, self.name)
-
-    def purge(self) -> None:
-        self._when_possible("purge", lambda: cq.purge(self.db, self.name))
-
-    def turn(self) -> None:
-        wanted = self.random.random() < 0.7
-        self._when_possible(f"audit {wanted}", lambda: cq.configure(self.db, self.name, audit=wanted))
-
-    def retry(self) -> None:
-        with contextlib.suppress(cq.InvalidData):  # a note about a purged value can only be dropped
-            self.done["retried"] += retry_aside(self.db, self.name)
-
-    def drop(self) -> None:
-        self.done["dropped"] += drop_aside(self.db, self.name)
-
-    def _when_possible(self, what: str, do: Callable[[], object]) -> None:
-        try:
-            do()
-            self.done[what] += 1
-        except cq.NotNow:
-            self.done[f"{what} not now"] += 1
-
-    def check(self) -> None:
-        if transact(self.db, lambda tr: read_config(tr, self.name)).audit is not None:
-            assert unbalanced(self.db, self.name) == []
-            self.done["checked"] += 1
-
-
-def test_the_audit_is_balanced_at_every_moment_of_whatever_is_under_way(db: Any, name: str) -> None:
-    done: Counter[str] = Counter()
-    for seed in range(25):
-        story = Story(db, f"{name}-{seed}", seed)
-        steps = {
-            story.begin_add: 16, story.begin_pass: 18, story.end_some: 28, story.rebucket: 2, story.finish: 2,
-            story.purge: 1, story.turn: 1, story.retry: 2, story.drop: 2,
-        }  # fmt: skip
-        for _ in range(3):
-            for step in story.random.choices(list(steps), list(steps.values()), k=80):
-                step()
-                story.check()
-            drain(db, story.name)  # while others have begun
-            story.check()
-        while story.open:
-            story.end_some()
-        drain(db, story.name)
-        cq.configure(db, story.name, audit=True)
-        _, values, staged, waiting, _, _ = total(db, story.name)
-        assert (staged, waiting) == (0, 0), f"seed {seed}"
-        expected = sum(value for _, value in cq.CombineQueue(story.name).scan(db))
-        assert plain(values) == plain(expected), f"seed {seed}"
-        done += story.done
-
-    for what in (
-        "checked", "conflict", "repeated", "folded", "aside", "retried", "dropped", "purge", "purged", "rebucket",
-        "audit True", "audit True not now", "audit False",
-    ):  # fmt: skip
-        assert done[what], f"no {what}: {done}"
 
 
 def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:

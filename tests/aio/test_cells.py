@@ -58,19 +58,6 @@ def test_writes_of_a_user_follow_its_moves(cells: cq.aio.Cells, run: Run) -> Non
     run(main())
 
 
-def test_ids_of_a_former_system(cells: cq.aio.Cells, run: Run) -> None:
-    async def imported(data: AsyncUserData) -> Any:
-        await data.map_id(("note", 7), 1)
-        return await data.new_id(("note", 7)), await data.new_id("other")
-
-    async def main() -> None:
-        async with cells:
-            await cells.place("ada")
-            assert await cells.transact("ada", imported) == (1, None)
-
-    run(main())
-
-
 def test_errors_are_those_of_the_synchronous_cells(cells: cq.aio.Cells, run: Run) -> None:
     async def refuse(data: AsyncUserData) -> None:
         data.tr.set(data.prefix + b"lost", b"")

@@ -123,22 +123,6 @@ def test_a_window_is_added_to_and_read(adb: AsyncDatabase, name: str, run: Run) 
     assert run(adb.transact(read)) == (1, 1)
 
 
-def test_a_window_whose_slices_are_merged_is_added_to_and_read(
-    adb: AsyncDatabase, name: str, run: Run
-) -> None:
-    cq.configure(adb.sync, name, key=str, value=int, combiner="maximum", window=(600, 10))
-    window = cq.aio.Window[str, int](name)
-
-    async def main() -> tuple[Any, ...]:
-        for update in (7, 3):
-            await adb.transact(lambda tr: window.add(tr, {"a": update}))  # noqa: B023 - runs at once
-        many = await adb.transact(lambda tr: window.get_many(tr, ["a", "b"], pending=True))
-        page = await adb.transact(lambda tr: window.items(tr, pending=True))
-        return many, page.items
-
-    assert run(main()) == ({"a": 7, "b": None}, [("a", 7)])
-
-
 def test_readers_of_a_feed_wait_by_watches(adb: AsyncDatabase, name: str, run: Run) -> None:
     feed: cq.aio.Feed[int] = cq.aio.Feed(name)
 

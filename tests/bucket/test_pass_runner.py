@@ -21,6 +21,7 @@ from cq.passes.pass_result import ManyFailed
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
+from tests.kit.busy import in_threads
 from tests.kit.clocks import set_clock
 from tests.kit.faults import Died, error_class
 from tests.kit.observing import Seen, app_with
@@ -279,11 +280,7 @@ def test_workers_that_live_condemn_no_key_of_each_other(db: Any, name: str) -> N
 
     app = app_with(db, name, observer, buckets=1)
     add(db, name, {"only": 1})
-    threads = [threading.Thread(target=buckets_of(db, name, app)[0].combine) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(buckets_of(db, name, app)[0].combine for _ in range(8)))
 
     assert aside(db, name) == []
     assert values(db, name) == {"only": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +15,7 @@ from cq.keys.feed import bucket_of, encode_name, mark
 from cq.observers.worker.worker import Worker
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
+from tests.kit.workers import running
 
 ANN = encode_name("", "ann")
 CREW = encode_name("", "crew")
@@ -103,14 +103,8 @@ def test_messages_that_get_their_numbers_meanwhile_are_no_difference(db: Any, fe
 def test_a_feed_in_use_has_no_differences(db: Any, feed: Feed) -> None:
     feed.configure(db, keep_last=5)
     worker = Worker(db, queues=[feed.name], beat_seconds=0.5)
-    running = threading.Thread(target=worker.run)
-    running.start()
-    try:
-        with patch.object(verify, "_PAGE", 3):
-            for number in range(30):
-                transact(db, lambda tr: feed.append_many(tr, "ann", [number] * 4))  # noqa: B023
-                transact(db, lambda tr: feed.append_to_group(tr, "crew", number))  # noqa: B023
-                assert found(db, feed) == []
-    finally:
-        worker.stop()
-        running.join()
+    with running(worker), patch.object(verify, "_PAGE", 3):
+        for number in range(30):
+            transact(db, lambda tr: feed.append_many(tr, "ann", [number] * 4))  # noqa: B023
+            transact(db, lambda tr: feed.append_to_group(tr, "crew", number))  # noqa: B023
+            assert found(db, feed) == []

@@ -195,7 +195,7 @@ def test_a_worker_leaves_a_queue_alone_whose_configuration_it_cannot_read(db: An
     rows = dict(stored(db, (keys.prefix, keys.prefix + b"\xff")))
     transact(db, lambda tr: tr.set(keys.flags, Flags(reason="why", until=5.0).to_bytes()))
     rows[keys.flags] = stored(db, (keys.flags, keys.flags + b"\x00"))[0][1]
-    for rng in searched(150):
+    for rng in searched(60):
         key = rng.choice([keys.config, keys.config, keys.flags, keys.observer_current("top")])
 
         def change(tr: Any, key: bytes = key, rng: random.Random = rng) -> None:
@@ -219,7 +219,7 @@ def test_a_worker_leaves_a_queue_alone_whose_configuration_it_cannot_read(db: An
 def test_a_configuration_is_read_or_refused(db: Any, name: str) -> None:
     config = configured(db, name, key=(str, int), value="any", combiner="last", observers=[top(3, every=0)])
     real = config.to_bytes()
-    for rng in searched(1_000):
+    for rng in searched(300):
         try:
             found = QueueConfig.from_bytes(name, broken(real, rng))
         except CqError:
@@ -233,7 +233,7 @@ def test_a_configuration_is_read_or_refused(db: Any, name: str) -> None:
 @pytest.mark.parametrize("kind", [BucketState, Flags])
 def test_states_and_flags_are_read_or_refused(kind: Any) -> None:
     real = kind().to_bytes()
-    for rng in searched(500):
+    for rng in searched(200):
         try:
             found = kind.from_bytes(broken(real, rng))
         except CorruptData:

@@ -40,7 +40,7 @@ def rows(db: Any) -> dict[bytes, bytes]:
 
 
 def test_whatever_is_broken_all_that_looks_at_it_says_so(db: Any, rows: dict[bytes, bytes]) -> None:
-    for rng in searched(40):
+    for rng in searched(25):
         key, changed = stores.break_one(rows, rng)
         stores.put(db, changed)
         name = stores.queue_of(key, rng)

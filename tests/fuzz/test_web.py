@@ -162,7 +162,7 @@ def test_whatever_is_broken_each_page_is_drawn(db: Any) -> None:
     names = [queue.name for queue in status(db)]
     pages = Pages(db, names)
     pages.draw(names)
-    for rng in searched(60):
+    for rng in searched(40):
         key, changed = damaged(rows, rng)
         stores.put(db, changed)
         with stores.clear_errors(f"with {key!r} broken: {changed.get(key, b'')[:60]!r}", is_sure=True):

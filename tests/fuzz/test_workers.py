@@ -56,7 +56,7 @@ def look(db: Any) -> None:
 def test_changed_rows_of_workers_disturb_nobody(db: Any, name: str) -> None:
     cq.configure(db, name)
     key, value = row_of(db)
-    for rng in searched(150):
+    for rng in searched(60):
         put(db, key, broken(value[10:], rng))
         look(db)
 

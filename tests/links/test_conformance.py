@@ -21,10 +21,10 @@ from cq.observers.worker.worker import Worker
 from cq.store.watch import wait_until
 from cq.testing import check_target, drain
 from tests.kit.queues import stored, values
+from tests.kit.workers import SECONDS, running
 from tests.links import linkhelpers
 from tests.links.drivers import FIRST, KINDS, LINK, SECOND, Case, Driver, MemoryDriver, made
 from tests.links.linkhelpers import ALL, bucket, combine, entries_aside, found, link_tasks, restore, waits
-from tests.observers.worker.workerhelpers import SECONDS, running
 
 EACH_KIND = pytest.mark.parametrize("driver", KINDS, indirect=True)
 

@@ -22,7 +22,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.store.watch import wait_until
-from tests.observers.worker.workerhelpers import SECONDS, running
+from tests.kit.workers import SECONDS, running
 
 
 class Slow:

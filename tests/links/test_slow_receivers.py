@@ -15,8 +15,8 @@ from cq.observers.monitoring.link_status import link_status
 from cq.observers.telemetry.bus import Event, subscribe
 from cq.observers.worker.worker import CONCURRENCY, Worker
 from tests.kit.queues import add
+from tests.kit.workers import SECONDS, running, told_app
 from tests.links.webhookhelpers import SECRET, dripping
-from tests.observers.worker.workerhelpers import SECONDS, running, told_app
 
 BEGIN = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
 

@@ -27,7 +27,7 @@ from tests.kit.clocks import Stopped
 from tests.kit.faults import FaultyDatabase
 from tests.kit.observing import app_with, concatenation
 from tests.kit.queues import add, buckets_of, code_of, combine_all, event_of, get
-from tests.observers.worker.workerhelpers import running
+from tests.kit.workers import running
 
 SECONDS = 60.0
 

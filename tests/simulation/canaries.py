@@ -207,7 +207,7 @@ def sets_aside_and_forgets(
     return piece
 
 
-@queues.replaces("cq.observers.links.task.LinkTask._step", seed=3)
+@queues.replaces("cq.observers.links.task.LinkTask._step", seed=4)
 def clears_entries_first(_: Any, self: Any) -> float:
     """Entries are cleared from the store before they are sent."""
     read = transact(self.db, self._read)

@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
+from cq.admin.audit import audit_findings
 from cq.admin.backfill import current_generation
 from cq.admin.purge import read_purging
-from cq.config.queue import read_config
+from cq.config.queue import QueueConfig, read_config
 from cq.keys.missed import MissedKeys
 from cq.observers.top.ranking import Ranking
 from cq.store.transact import transact
@@ -66,20 +67,34 @@ class Readers:
             )
 
 
-class TopWatcher:
-    """Compares the top with the values after some of the commits, as soon as readers use it."""
+class Watcher:
+    """Looks after some of the commits: the top is that of the values, as soon as readers use it; the audit is balanced.
+
+    Buckets of the audit that cannot be checked at that moment are left out.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
         self._commits = 0
 
     def look(self) -> None:
-        """Raises `Violation` unless the top that readers use is that of the values at the same version."""
+        """Raises `Violation` if one of them is wrong."""
         self._commits += 1
-        if self._commits % _LOOK_COMMITS or "top" not in self.world.plan:
+        if self._commits % _LOOK_COMMITS:
             return
         tr = self.world.inner.create_transaction().snapshot
         config = read_config(tr, SUMS)
+        if config.audit is not None:
+            self._look_at_audit()
+        if "top" in self.world.plan:
+            self._look_at_top(tr, config)
+
+    def _look_at_audit(self) -> None:
+        found = [line for line in audit_findings(self.world.inner, SUMS) if "is not checked" not in line]
+        if found:
+            raise Violation(f"the audit of {SUMS}: {found}")
+
+    def _look_at_top(self, tr: Any, config: QueueConfig) -> None:
         top = next(each for each in config.observers if each.name == "top")
         missed = MissedKeys(SUMS).of_generation(top.generation)
         if current_generation(tr, SUMS, "top") != top.generation or tr.get_range(*missed, limit=1).to_list():

@@ -33,7 +33,7 @@ from tests.simulation.model import (
     total,
 )
 from tests.simulation.plan import Plan
-from tests.simulation.readers import Readers, TopWatcher
+from tests.simulation.readers import Readers, Watcher
 from tests.simulation.scenario import Scenario
 from tests.simulation.sql import URL_ENV, Connections, TableCopy, make_table
 from tests.simulation.store import CommitRequest
@@ -74,7 +74,7 @@ class World(Scenario):
         self.adders, self.workers, self.administrator = Adders(self), Workers(self), Administrator(self)
         self.drains = Drains(self)
         self.emitters = Emitters(self)
-        self.readers, self.top_watcher = Readers(self), TopWatcher(self)
+        self.readers, self.top_watcher = Readers(self), Watcher(self)
         self.versions = 0
         self.damaged: set[str] = set()
         self.drill: Drill | None = None

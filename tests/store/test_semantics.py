@@ -13,6 +13,7 @@ import pytest
 from cq.store.api import METADATA_VERSION, WANT_ALL
 from cq.store.embedded import KeySelector
 from cq.store.embedded.binding.future import Future
+from tests.kit.busy import in_threads
 from tests.store.calls import code_of, read_version
 
 ONE = (1).to_bytes(8, "little")
@@ -107,11 +108,7 @@ def test_blind_writes_never_conflict(db: Any, space: bytes) -> None:
             tr.set_versionstamped_key(stamped_key(space + b"u/", b"x"), b"")
             assert commit(tr) is None
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[work] * 4)
 
     assert db[space + b"n"] == (80).to_bytes(8, "little")
     assert len(db.get_range_startswith(space + b"u/")) == 80

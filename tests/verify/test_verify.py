@@ -562,14 +562,11 @@ def test_keys_of_the_layout_are_known_to_it() -> None:
     assert letters | single == set(PARTS)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_repair_under_faults_tells_of_all_that_it_mends(
-    db: Any, name: str, queue: QueueKeys, seed: int
-) -> None:
+def test_a_repair_under_faults_tells_of_all_that_it_mends(db: Any, name: str, queue: QueueKeys) -> None:
     """Also of what a commit has mended of which nobody knows whether it has happened."""
     writes = {queue.value(encoded(f"new {number}")): encoded(0) for number in range(50)}
     put(db, {**writes, queue.notification(1, 1): None})
-    faulty = FaultyDatabase(db, seed, conflict=0.2, unknown=0.4, too_old=0.05)
+    faulty = FaultyDatabase(db, 0, conflict=0.2, unknown=0.4, too_old=0.05)
 
     verification = Verification(faulty, name, CHECKS, repair=True)
     verification.rows = 7

@@ -23,8 +23,8 @@ from cq.observers.top import top
 from cq.observers.worker.worker import Worker
 from cq.passes.pass_result import PassResult
 from cq.testing import drain
+from tests.kit.workers import running
 from tests.links.sqlhelpers import configure as configure_table
-from tests.observers.worker.workerhelpers import running
 
 WORDS: Final = ["river", "stone", "cloud", "paper", "window", "garden", "silver", "ocean", "bridge", "forest"]
 HOUR: Final = 60

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +25,7 @@ from cq.observers.telemetry.bus import subscribe
 from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
+from tests.kit.workers import running
 from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks
 
 USERS = ("ann", "bob", "cid", "dan")
@@ -363,16 +363,12 @@ def test_steps_tell_what_they_have_done(db: Any, name: str) -> None:
 
 
 def test_a_worker_finds_feeds_by_itself(db: Any, name: str) -> None:
-    worker = Worker(db, beat_seconds=0.5)
-    running = threading.Thread(target=worker.run)
-    running.start()
     feed = Feed(name)
-    feed.configure(db, numbers=True)
-    transact(db, lambda tr: feed.join(tr, "g", "ann"))
-    transact(db, lambda tr: feed.append_to_group(tr, "g", "hello"))
-    page = feed.wait(db, "ann", timeout=60)
-    worker.stop()
-    running.join()
+    with running(Worker(db, beat_seconds=0.5)):
+        feed.configure(db, numbers=True)
+        transact(db, lambda tr: feed.join(tr, "g", "ann"))
+        transact(db, lambda tr: feed.append_to_group(tr, "g", "hello"))
+        page = feed.wait(db, "ann", timeout=60)
 
     assert [each.body for each in page.messages] == ["hello"]
 

@@ -28,10 +28,10 @@ from cq.testing import drain
 from tests.config.versions import needs_another
 from tests.conftest import cluster_url
 from tests.kit.queues import add
+from tests.kit.workers import SECONDS
 from tests.links.sqlhelpers import configure, sql
 from tests.links.webhookhelpers import SECRET, serving
 from tests.observers.monitoring.clusters import IN_ORDER
-from tests.observers.worker.workerhelpers import SECONDS
 from tests.store.binding import Binding
 
 EMBEDDED = ["python", "cq", "binding", "client library", "store file", "room"]

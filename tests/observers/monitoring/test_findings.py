@@ -29,7 +29,7 @@ from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
 from tests.kit.queues import add
-from tests.observers.worker.workerhelpers import running
+from tests.kit.workers import running
 
 
 def worker(db: Any, *lacking: str) -> None:

@@ -25,8 +25,8 @@ from cq.passes.pass_result import PassResult
 from cq.testing import drain
 from tests.kit.clocks import START, set_clock
 from tests.kit.queues import add
+from tests.kit.workers import running, told_app
 from tests.observers.outbox import outboxhelpers
-from tests.observers.worker.workerhelpers import running, told_app
 
 SECONDS = 60.0
 

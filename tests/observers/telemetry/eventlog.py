@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cq.observers.telemetry.bus import Event, subscribe
-from tests.observers.worker.workerhelpers import SECONDS
+from tests.kit.workers import SECONDS
 
 
 class Events:

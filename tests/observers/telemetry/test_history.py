@@ -29,7 +29,7 @@ from tests.kit.faults import TIMED_OUT, FailedCalls, FaultyDatabase, Overtaken
 from tests.kit.queues import add, event_of, put, stored
 from tests.kit.sized import Sized
 from tests.kit.trips import COMMIT, VERSION, TripsDatabase
-from tests.observers.worker.workerhelpers import running
+from tests.kit.workers import running
 
 SECONDS = 60.0
 NUMBERS = [each.name for each in fields(Counts)]

@@ -25,9 +25,9 @@ from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.kit.queues import add, buckets_of, configured, put_built_in
+from tests.kit.workers import SECONDS, running, told_app
 from tests.observers.telemetry.eventlog import Events
 from tests.observers.telemetry.eventlog import events as events
-from tests.observers.worker.workerhelpers import SECONDS, running, told_app
 
 ROOT = Path(__file__).parents[3]
 

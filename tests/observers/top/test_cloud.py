@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -243,43 +242,6 @@ def test_a_change_during_publication_is_published_afterwards(
 
     publish(task)
     assert shown(told) == (2, [("a", 2)])
-
-
-def _version(tr: Any, told: ToldTop) -> int:
-    stored = tr.get(CloudKeys(told.keys).head(None)).value
-    return 0 if stored is None else CloudHead.from_bytes(stored).version
-
-
-def test_publishers_at_once_publish_each_version_once(db: Any) -> None:
-    """Four workers, and a reader that sees every version: versions rise by one, and none shows an older top."""
-    told = ToldTop(db, n=5, every=0)
-    stop, seen = threading.Event(), list[tuple[int, int]]()
-
-    def work() -> None:
-        task = publisher(told)
-        while not stop.is_set():
-            publish(task)
-
-    def watch() -> None:
-        while not stop.is_set():
-            with_version = transact(db, lambda tr: _version(tr.snapshot, told))
-            if with_version:
-                version, entries = shown(told)
-                seen.append((version, entries[0][1]))
-
-    with ThreadPoolExecutor(5) as pool:
-        running = [pool.submit(work) for _ in range(4)] + [pool.submit(watch)]
-        for number in range(1, 60):
-            told.tell({"a": number, "b": -number})
-        publish(publisher(told))
-        stop.set()
-        for each in running:
-            each.result()
-
-    assert shown(told)[1] == [("a", 59), ("b", -59)]
-    assert seen == sorted(seen)
-    assert len({version for version, _ in seen}) == len(set(seen))
-    assert shown(told)[0] <= 59
 
 
 # Waiting

@@ -24,7 +24,7 @@ from cq.store.transact import transact
 from cq.verify.kinds import KINDS
 from tests.kit.clocks import Clock, set_clock
 from tests.kit.queues import commits, event_of, stored
-from tests.observers.worker.workerhelpers import running
+from tests.kit.workers import running
 
 START = 1_000_000.0
 WIDTH = 60

@@ -13,7 +13,7 @@ from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.kit.queues import add, aside, configured, nothing_queued
-from tests.observers.worker.workerhelpers import running
+from tests.kit.workers import running
 
 SECONDS = 60.0
 

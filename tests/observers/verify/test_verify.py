@@ -255,7 +255,7 @@ def test_counts_that_change_while_they_are_compared_are_not_told(
     assert "too fast" in found.notes[0]
 
 
-@pytest.mark.parametrize("after", range(1, 8))
+@pytest.mark.parametrize("after", [1, 4, 7])
 def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
     topped: Topped, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:

@@ -20,10 +20,10 @@ from cq.observers.worker import worker as worker_module
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
 from tests.kit.queues import add
+from tests.kit.workers import SECONDS, running
 from tests.links.sqlhelpers import configure, sql, table_of
 from tests.observers.outbox.outboxhelpers import configure as configure_outbox
 from tests.observers.outbox.outboxhelpers import insert, values
-from tests.observers.worker.workerhelpers import SECONDS, running
 
 CHECKS = 20
 """How often workers must have looked for work of others that makes no progress: each time they could take it."""

@@ -39,9 +39,9 @@ from cq.store import is_local
 from cq.store.transact import transact
 from tests.kit.faults import TIMED_OUT, FailedCalls, error_class
 from tests.kit.queues import add, aside, code_of, event_of, nothing_queued
+from tests.kit.workers import SECONDS, Told, running, told_app
 from tests.links.sqlhelpers import configure as configure_table
 from tests.links.sqlhelpers import table_of
-from tests.observers.worker.workerhelpers import SECONDS, Told, running, told_app
 
 
 def test_a_worker_for_a_queue_combines_its_levels(db: Any, name: str) -> None:

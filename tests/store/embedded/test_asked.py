@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -98,25 +97,6 @@ def test_a_read_that_fails_makes_the_commit_fail_though_nobody_has_waited_for_it
     with pytest.raises(FDBError, match="not made of bytes"):
         future.wait()
     assert db[b"other"] is None
-
-
-def test_threads_wait_for_reads_of_one_transaction(db: Database) -> None:
-    number, threads = 500, 4
-    fill(db, number)
-    tr = db.create_transaction()
-    found: list[list[bytes | None]] = []
-
-    def read() -> None:
-        futures = [tr.snapshot.get(key) for key in keys(number)]
-        found.append([future.value for future in futures])
-
-    running = [threading.Thread(target=read) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-
-    assert found == [[key[::-1] for key in keys(number)]] * threads
 
 
 def test_a_read_is_one_even_if_nobody_waits_for_it(db: Database) -> None:

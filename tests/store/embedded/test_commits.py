@@ -187,7 +187,7 @@ def wait_until(is_so):
             os._exit(1)
         time.sleep(0.01)
 
-deadline = time.monotonic() + 4
+deadline = time.monotonic() + 2
 while time.monotonic() < deadline:
     for thread in threads:
         time.sleep(0.0005)
@@ -416,14 +416,6 @@ def test_commits_under_way_finish_before_the_store_closes(path: Path) -> None:
 
 
 # Serializability
-
-
-def test_transfers_of_many_threads_keep_the_total(db: Database) -> None:
-    for account in range(6):
-        db[b"account%d" % account] = (100).to_bytes(8, "little")
-    in_threads(*(partial(transfer, db, 6, seed, 60) for seed in range(6)))
-
-    assert sum(number(row.value) for row in db.get_range(b"account", b"account\xff")) == 600
 
 
 TRANSFERS = """

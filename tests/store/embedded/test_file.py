@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,7 @@ from cq.errors import NotAStore, StoreError
 from cq.store import api
 from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction
 from cq.store.embedded.file import file
+from tests.kit.busy import in_threads
 from tests.kit.processes import StartedProcesses, another_process, ended, run_code
 
 
@@ -374,11 +374,7 @@ def test_a_file_that_cannot_be_written_is_refused(path: Path) -> None:
 
 def test_many_threads_may_create_one_store(path: Path) -> None:
     databases: list[Database] = []
-    threads = [threading.Thread(target=lambda: databases.append(Database(path))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*[lambda: databases.append(Database(path))] * 8)
     databases[0][b"a"] = b"1"
 
     assert [db[b"a"] for db in databases] == [b"1"] * 8

@@ -158,12 +158,6 @@ def test_objects_that_know_their_bytes_are_keys_and_values(db: Database) -> None
     assert tr[b"copy"] == b"value"
 
 
-def test_range_limits_are_checked(db: Database) -> None:
-    tr = db.create_transaction()
-    assert code_of(lambda: tr.get_range(b"", b"\xff", limit=-2).to_list()) == 2012
-    assert code_of(lambda: tr.get_range(b"", b"\xff", streaming_mode=0).to_list()) == 2210
-
-
 # After the end
 
 
@@ -191,16 +185,6 @@ def test_a_cancelled_transaction_raises_1025(db: Database) -> None:
     assert code_of(lambda: stamp.value) == 1025
     tr.reset()
     tr.commit().wait()
-
-
-def test_a_transaction_is_as_new_after_on_error(db: Database) -> None:
-    tr = db.create_transaction()
-    tr[b"a"] = b"1"
-    tr.add_read_conflict_key(b"b")
-    tr.on_error(1020).wait()
-
-    assert tr.get_approximate_size().wait() == 0
-    assert tr.get(b"a").value is None
 
 
 # Retries
@@ -244,21 +228,6 @@ def test_back_off_grows_up_to_the_longest_delay(db: Database, monkeypatch: pytes
             delays.append(machine.now - begin)
 
     assert delays == pytest.approx([0.01, 0.02, 0.04, 0.04])
-
-
-def test_transact_retries_until_it_commits(db: Database) -> None:
-    tries = []
-
-    def run(tr: Transaction) -> int:
-        tr.get(b"a").wait()
-        tries.append(1)
-        if len(tries) < 3:
-            db.add(b"a", ONE)
-        tr[b"b"] = b"%d" % len(tries)
-        return len(tries)
-
-    assert db.transact(run) == 3
-    assert db[b"b"] == b"3"
 
 
 # Options
@@ -351,15 +320,6 @@ def test_commit_versions_go_on_with_time(db: Database) -> None:
         time.sleep(0.01)
 
     assert 9_000 < versions[1] - versions[0] < 5_000_000
-
-
-def test_a_read_version_is_that_of_the_last_commit_seen(db: Database) -> None:
-    """A later one would claim commits that are under way and that the snapshot does not show."""
-    tr = db.create_transaction()
-    tr[b"a"] = b"1"
-    tr.commit().wait()
-
-    assert read_version(db) == tr.get_committed_version()
 
 
 def test_a_read_version_can_be_handed_on(db: Database) -> None:
