@@ -109,11 +109,11 @@ def verify(options: AppLinkOptions, queue: Queue, link: Link = None, wait: Wait 
     one line of totals. cq cannot read what other targets keep.
     """
     with _opened_link(queue, link, options, options.read_store) as opened:
-        table = table_check(opened, 0.0)
-        table.wait(report_unsent(opened.db, LinkKeys(queue, opened.keys.link), wait))
+        table = table_check(opened, report_unsent(opened.db, opened.keys, wait))
         with reported_interrupt("nothing was changed"):
             found = Verification(opened.db, queue, {"table": table.run})
-            counts = report("cq link verify", found, options.json)
+            advice = f"`cq link rebuild {queue} {opened.keys.link}` sends all values again"
+            counts = report("cq link verify", found, options.json, advice=advice)
     if counts["differences"]:
         raise typer.Exit(DIFFERENT)
     if table.undecided:

@@ -19,6 +19,7 @@ from cq.verify.piece import Difference
 from cq.verify.verification import Verification
 
 _MAX_SHOWN: Final = 1_000
+_ADVICE: Final = "`cq verify --repair` repairs everything that can be derived"
 
 Wait = Annotated[float, duration_option("How long to wait for changes that are not sent yet.")]
 
@@ -76,8 +77,13 @@ def verify(
         raise typer.Exit(DIFFERENT)
 
 
-def report(command: str, found: Verification, json: bool, most: int = _MAX_SHOWN) -> dict[str, int]:
-    """Run a verification, and print up to `most` differences, its notes and its totals; return the totals."""
+def report(
+    command: str, found: Verification, json: bool, most: int = _MAX_SHOWN, advice: str = _ADVICE
+) -> dict[str, int]:
+    """Run a verification, and print up to `most` differences, its notes and its totals; return the totals.
+
+    `advice` says what repairs the differences, if they can be repaired.
+    """
     printed: list[Difference] = []
     counts = {"checked": 0, "differences": 0, "repaired": 0, "repairable": 0}
     with progress(counted=False) as display:
@@ -101,6 +107,8 @@ def report(command: str, found: Verification, json: bool, most: int = _MAX_SHOWN
         print_json({**counts, **found.totals, "notes": found.notes})
     else:
         _print_totals(command, counts, found.notes, len(printed))
+        if counts["repairable"] > counts["repaired"]:
+            note(advice)
     return counts
 
 
@@ -125,5 +133,3 @@ def _print_totals(command: str, counts: dict[str, int], notes: list[str], printe
     if repaired:
         summary += f", {repaired:,} of them repaired"
     note(summary)
-    if counts["repairable"] > repaired:
-        note("`cq verify --repair` repairs everything that can be derived")

@@ -44,7 +44,6 @@ class Keeper(NotedTask):
     """
 
     notification: bytes
-    _generation: int
     outdated_seconds = AGAIN_SECONDS
 
     def __init__(self, db: Database, keys: LinkKeys, sender: Sender, observer: ObserverConfig) -> None:
@@ -66,11 +65,11 @@ class Keeper(NotedTask):
         found, notification = transact(self.db, self._read)
         self._epoch = found.control.epoch
         if found.control.paused:
-            self._note.wait(PAUSED)
+            self._wait(PAUSED)
             return STOPPED_SECONDS
         is_own_stop = found.stop.generation >= self._generation
         if found.stopped is not None and is_own_stop and not found.stop.resumes:
-            self._note.wait(found.stopped)
+            self._wait(found.stopped)
             return STOPPED_SECONDS
         batches = empty_batches(self.db, self.keys, found)
         self._sender.check(batches)
@@ -79,7 +78,7 @@ class Keeper(NotedTask):
             transact(self.db, lambda tr: self._resume(tr, found))
         if found.control.swept < self._generation and not self._sweep():
             return SWEEP_SECONDS
-        self._note.clear()
+        self._clear_note()
         if notification is not None:
             transact(self.db, lambda tr: self._done(tr, notification))
         return DONE
@@ -96,8 +95,9 @@ class Keeper(NotedTask):
 
     def _resume(self, tr: Transaction, found: LinkView) -> None:
         """Let a stopped link continue: the checks have passed."""
-        if read_control(tr, self.keys).epoch == found.control.epoch:
-            # A new epoch has its own reasons to stop.
+        # A new epoch or generation has its own reasons to stop.
+        is_same = read_control(tr, self.keys).epoch == found.control.epoch
+        if is_same and not is_outdated(tr, self.keys, self._generation):
             tr.clear(self.keys.stopped)
 
     # The beginning of an epoch or a generation
@@ -145,7 +145,7 @@ class Keeper(NotedTask):
 
     def _note_swept(self, tr: Transaction) -> None:
         control = read_control(tr, self.keys)
-        if control.swept < self._generation:
+        if control.swept < self._generation and not is_outdated(tr, self.keys, self._generation):
             tr.set(self.keys.control, replace(control, swept=self._generation).to_bytes())
             # The backfill sent the values of these keys again, or set them aside again.
             for bucket in range(BUCKETS):

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
-from cq.keys.link import Position
 from cq.observers.links.rows import LinkEntry
 
 BATCH_BYTES: Final = 500_000
@@ -99,16 +98,6 @@ class Changes:
 
     def __len__(self) -> int:
         return len(self.entries)
-
-    def halves(self) -> tuple[Changes, Changes]:
-        """The changes in two parts, one of which a target applies after the other; of two entries or more."""
-        middle = len(self.entries) // 2
-        last = Position.parse(self.position)
-        between = str(Position(last.epoch if last else 0, self.entries[middle - 1].sequence))
-        return (
-            replace(self, position=between, entries=self.entries[:middle]),
-            replace(self, previous=between, entries=self.entries[middle:]),
-        )
 
     def __iter__(self) -> Iterator[LinkEntry]:
         by_key: dict[bytes, list[LinkEntry]] = {}

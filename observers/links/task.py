@@ -23,7 +23,7 @@ from cq.keys import after
 from cq.keys.link import LinkKeys
 from cq.keys.notes import NoteKeys
 from cq.observers.links.batch import LinkBatch, PoisonEntryIsolator, StorePosition
-from cq.observers.links.failure_note import STOPPED_SECONDS, FailureNote, NotedTask
+from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask, store_failure
 from cq.observers.links.keeper import Keeper
 from cq.observers.links.lease import HELD_SECONDS, Lease
 from cq.observers.links.queue import BUCKETS
@@ -50,6 +50,7 @@ from cq.observers.links.target import (
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import during, emit
+from cq.plain_text import describe
 from cq.store.api import Database, Transaction, TransactionRead, error_code
 from cq.store.sizes import fitting
 from cq.store.transact import transact
@@ -125,7 +126,7 @@ class LinkTask(NotedTask):
         read = transact(self.db, self._read)
         self._epoch = read.link.control.epoch
         if read.link.waiting is not None:
-            self._note.wait(read.link.waiting)
+            self._wait(read.link.waiting)
             return STOPPED_SECONDS
         self.signal("read")
         begun = runtime.monotonic()
@@ -136,7 +137,7 @@ class LinkTask(NotedTask):
                 raise LinkFailed("an entry is stamped later than the read version: was it copied here?")
             if read.queued.is_ahead:
                 return AHEAD_SECONDS
-            self._note.clear()
+            self._clear_note()
             return DONE
         if not read.is_leased:
             return HELD_SECONDS
@@ -145,7 +146,7 @@ class LinkTask(NotedTask):
             self.signal("sent")
             transact(self.db, lambda tr: self._clear(tr, read))
             self.sent += len(read.queued.entries)
-            self._note.clear()
+            self._clear_note()
             emit(
                 "link_done",
                 queue=self.queue,
@@ -165,7 +166,7 @@ class LinkTask(NotedTask):
         link = read_view(tr.snapshot, self.keys, [self.bucket])
         notification = tr.snapshot.get(self.notification)
         limits = ReadLimits(
-            version.wait(), self._target.batch_bytes, self._target.batch_entries, self._generation
+            version.wait(), self._target.batch_bytes, self._target.batch_entries, self._generation or None
         )
         queued = read_entries(tr.snapshot, self.keys, self.bucket, limits)
         read = BucketRead(link(), notification.value, queued)
@@ -245,7 +246,7 @@ class LinkTask(NotedTask):
         def keep(tr: Transaction, some: Sequence[AsideEntry]) -> None:
             found = read_view(tr, self.keys, [self.bucket])()
             is_outdated_batch = found.control.epoch != epoch or found.cleared(self.bucket) >= some[0].sequence
-            if is_outdated_batch or is_outdated(tr, self.keys, self._generation or 0):
+            if is_outdated_batch or is_outdated(tr, self.keys, self._generation):
                 raise OutdatedBatch
             for each in some:
                 set_entry_aside(tr, self.keys, each)
@@ -323,8 +324,9 @@ def noted_tasks(
     except Exception as error:
         if error_code(error) is not None:
             raise
-        note = FailureNote(db, keys, None, generation)
-        note.give_up(f"link {keys.link!r} of queue {keys.queue!r}", error)
+        what = f"link {keys.link!r} of queue {keys.queue!r}"
+        emit("link_left_alone", queue=keys.queue, link=keys.link, task=what, reason=str(error))
+        store_failure(db, keys, None, generation, describe(error))
         return []
     transact(db, lambda tr: wake_keeper(tr, keys, generation))
     return tasks

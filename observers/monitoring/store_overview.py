@@ -8,22 +8,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Any, Final
 
 from cq import runtime
 from cq.admin.queue_status import QueueStatus, current_version, status
-from cq.config.queue import queue_names
-from cq.errors import CorruptData
+from cq.config.queue import queue_names, read_config
+from cq.errors import CorruptData, CqError
 from cq.keys.link import OUTBOX
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox.state import read_problem, read_settings
+from cq.observers.links.spec import links_in
 from cq.observers.links.state import read_control
 from cq.observers.monitoring.link_status import LinkStatus, link_status
 from cq.observers.scheduling.members import COMBINE, ROLES, Member, TaskId, read_members
 from cq.plain_text import printable
-from cq.store.api import Database, Transaction
+from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _NUMBERS: Final = 5  # figures per queue in a worker's row
@@ -46,7 +48,8 @@ class WorkerStatus:
         started: its start, by its clock, in seconds since 1970; None if unknown.
         buckets: number of buckets to combine that it owns.
         passes, passes_per_second: since its start, and at present (0 for a dead worker).
-        left_alone: queues that it does not combine, because they are paused or it lacks their code.
+        left_alone: queues that it does not combine, because they are paused or it lacks their code, and parts of the
+            work that it lacks something for, such as `link/QUEUE/LINK`.
         stuck: its tasks that hang or fail repeatedly.
         error: the latest error, or empty: exactly as the worker wrote it, up to 1,000 characters.
         error_at: time of this error, by the worker's clock, in seconds since 1970; None if unknown.
@@ -141,16 +144,30 @@ def overview(db: Database, name: str | None = None) -> Overview:
     now = current_version(db)
     alive = [member for member in members if member.is_alive(now)]
     outboxes = transact(db, lambda tr: {each: outbox_status(tr, each, alive) for each in names})
+    shown = transact(db, lambda tr: _link_parts(tr.snapshot))
     return Overview(
         queues,
         {queue.name: _activity(queue.name, alive) for queue in queues},
         [each for each in _with_rates(link_status(db), alive) if name is None or each.queue in names],
-        sorted((_worker(member, now) for member in members), key=lambda each: (each.host, each.pid, each.id)),
+        sorted(
+            (_worker(member, now, shown) for member in members),
+            key=lambda each: (each.host, each.pid, each.id),
+        ),
         {each: found for each, found in outboxes.items() if found is not None},
     )
 
 
-def _worker(member: Member, now: int) -> WorkerStatus:
+def _link_parts(tr: TransactionRead) -> dict[str, str]:
+    """{the part of a worker's work that a link is: its text for operators, with the link's name}."""
+    found: dict[str, str] = {}
+    for queue in queue_names(tr):
+        with suppress(CqError):  # the checks of the queue report it
+            for link, observer in links_in(read_config(tr, queue)).items():
+                found[TaskId.of_link(queue, observer.generation).parts[-1]] = f"link/{queue}/{link}"
+    return found
+
+
+def _worker(member: Member, now: int, shown: Mapping[str, str]) -> WorkerStatus:
     facts, alive = member.report.facts, member.is_alive(now)
     totals, queues = _table(facts.get("totals")), _queues(facts).values()
     return WorkerStatus(
@@ -166,7 +183,7 @@ def _worker(member: Member, now: int) -> WorkerStatus:
         buckets=int(_number(facts.get("buckets"))),
         passes=int(_number(totals.get("passes"))),
         passes_per_second=round(sum(numbers[3] for numbers in queues), 2) if alive else 0.0,
-        left_alone=sorted(member.report.lacking),
+        left_alone=sorted(shown.get(part, part) for part in member.report.lacking),
         stuck=sorted(member.report.stuck),
         error=str(facts.get("error", ""))[:_MOST_ERROR],
         error_at=int(_number(facts.get("error_at"))) or None,

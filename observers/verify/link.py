@@ -207,7 +207,7 @@ def check_tables(
             continue
         variable = url_env or str(observer.settings["url_env"])
         if not read_variable(variable):
-            verification.note(f"the table was not compared with the values: ${variable} is not set")
+            verification.note(f"{_table_of(link)} was not compared with the values: ${variable} is not set")
             continue
         with opened_link(verification.db, verification.name, link, app=app, url_env=variable) as opened:
             yield from _check_table(verification, opened, deadline - runtime.monotonic())
@@ -223,4 +223,8 @@ def _check_table(verification: Verification, link: OpenLink, seconds: float) -> 
         raise
     except CqError as error:
         # The table is being filled, or a value is unreadable, which another check reports.
-        verification.note(f"the table was not compared with the values: {error}")
+        verification.note(f"{_table_of(link.keys.link)} was not compared with the values: {error}")
+
+
+def _table_of(link: str) -> str:
+    return f"the table of link {link!r}"

@@ -71,6 +71,7 @@ def test_differences_are_named_and_a_rebuild_mends_them(here: Here, db: Any, rep
 
     found = here("link", "verify", "words")
     assert found.status == 4
+    assert "`cq link rebuild words export` sends all values again" in found.err
     lines = sorted(line.split("\t") for line in found.out.splitlines())
     assert {line[0] for line in lines} == {"link-table"}
     assert sorted(line[2:] for line in lines) == [

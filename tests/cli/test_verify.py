@@ -104,7 +104,8 @@ def test_a_table_that_cannot_be_compared_is_said(here: Here, words: Any) -> None
 
     ended = here("verify", "words")
 
-    assert "the table was not compared with the values: $CQ_REPORTING_URL is not set" in ended.err
+    said = "the table of link 'export' was not compared with the values: $CQ_REPORTING_URL is not set"
+    assert said in ended.err
 
 
 def test_a_reporting_database_that_does_not_answer_is_an_error(

@@ -19,7 +19,7 @@ import cq
 from cq.keys import after
 from cq.keys.link import Position
 from cq.links import Changes, ExportQueue, LinkFailed
-from cq.observers.links.failure_note import FailureNote
+from cq.observers.links.failure_note import NotedTask
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.sender import Sender
 from cq.observers.links.task import LinkTask
@@ -138,11 +138,11 @@ class Drill:
     def run(self) -> str:
         """Run; returns what is wrong, or an empty text."""
 
-        def stopped(note: Any, what: object, epoch: int, generation: int, error: Exception) -> float:
+        def stopped(task: Any, error: Exception) -> float:
             self._stops.append(str(error))
             return 1.0
 
-        with patch.object(FailureNote, "stop", stopped):
+        with patch.object(NotedTask, "_stop", stopped):
             for _ in range(ROUNDS):
                 self._add()
                 self._work()

@@ -213,7 +213,7 @@ def clears_entries_first(_: Any, self: Any) -> float:
     read = transact(self.db, self._read)
     self._epoch = read.link.control.epoch
     if read.queued.last_key is None:
-        self._note.clear()
+        self._clear_note()
         return DONE
     transact(self.db, lambda tr: self._clear(tr, read))
     self._send(read)

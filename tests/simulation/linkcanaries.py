@@ -170,7 +170,7 @@ def begins_no_epoch(_: Any, self: Any, positions: Any) -> int:
 
 
 @links.replaces(
-    "cq.observers.links.operate.OpenLink.rebuild", seed=107, only={"send again", "table set back"}
+    "cq.observers.links.operate.OpenLink.rebuild", seed=119, only={"send again", "table set back"}
 )
 def rebuilds_without_an_epoch(rebuild: Any, self: Any) -> int:
     """A rebuild makes a new generation, and continues in the epoch that there is."""
@@ -182,13 +182,13 @@ def rebuilds_without_an_epoch(rebuild: Any, self: Any) -> int:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=2, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=10, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -244,14 +244,14 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=77, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=89, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
     return 0
 
 
-@links.replaces("cq.observers.links.keeper.Keeper._is_sent", seed=26, only={"send again"})
+@links.replaces("cq.observers.links.keeper.Keeper._is_sent", seed=28, only={"send again"})
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True

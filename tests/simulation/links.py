@@ -28,7 +28,7 @@ import cq
 from cq.config.queue import ObserverConfig, read_config
 from cq.keys import below
 from cq.keys.link import OBSERVER, LinkKeys
-from cq.observers.links.failure_note import STOPPED_SECONDS, FailureNote, NotedTask
+from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
 from cq.observers.links.registry import opened_link
@@ -159,7 +159,7 @@ class Links(Scenario):
     @contextmanager
     def around(self) -> Iterator[None]:
         """SQL as the simulated processes see it; and each stop of a link is checked."""
-        run, stop, load = NotedTask.run, FailureNote.stop, Worker._load
+        run, stop, load = NotedTask.run, NotedTask._stop, Worker._load
         begun: dict[NotedTask, float] = {}
 
         def loading(worker: Worker) -> None:
@@ -171,14 +171,14 @@ class Links(Scenario):
             begun[task] = self.hub.clock
             return run(task)
 
-        def stopping(note: FailureNote, what: Any, *args: Any) -> float:
-            self._check_stop(begun[what], args[-1], self._trouble_of(what))
-            return stop(note, what, *args)
+        def stopping(task: NotedTask, error: Any) -> float:
+            self._check_stop(begun[task], error, self._trouble_of(task))
+            return stop(task, error)
 
         with (
             self.connections.simulated(),
             patch.object(NotedTask, "run", running),
-            patch.object(FailureNote, "stop", stopping),
+            patch.object(NotedTask, "_stop", stopping),
             patch.object(Worker, "_load", loading),
             patch.object(SqlTarget, "batch_entries", self._batch_entries),
             patch.object(WebhookTarget, "batch_entries", self._batch_entries),

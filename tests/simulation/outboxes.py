@@ -28,8 +28,8 @@ from cq.errors import InvalidData
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox import operate
 from cq.observers.links.outbox.batch import OutboxBatch
+from cq.observers.links.outbox.operate import OpenOutbox
 from cq.observers.links.outbox.state import OutboxSettings, number_of, parse_state, read_settings
-from cq.observers.links.outbox.task import find_outbox
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.links.target import LinkFailed, LinkStopped
 from cq.queue.set_aside import retry_aside
@@ -93,7 +93,7 @@ class Outboxes(Links):
     @contextmanager
     def around(self) -> Iterator[None]:
         """As for links; and each transaction notes what it does."""
-        add_to, restart, configure = OutboxBatch.add_to, operate._restart, operate._configure
+        add_to, restart, configure = OutboxBatch.add_to, OpenOutbox._restart, operate._configure
 
         def added(batch: OutboxBatch, tr: Any, queue: Any) -> None:
             add_to(batch, tr, queue)
@@ -102,8 +102,8 @@ class Outboxes(Links):
                 raise InvalidData("the add refuses a row")
             tr.notes.append(Moved([(key, int(text.rstrip(","))) for key, text in pairs]))
 
-        def restarted(tr: Any, *args: Any) -> None:
-            restart(tr, *args)
+        def restarted(opened: OpenOutbox, tr: Any, *args: Any) -> None:
+            restart(opened, tr, *args)
             tr.notes.append(Began(is_new=False))
 
         def configured(tr: Any, *args: Any) -> None:
@@ -115,7 +115,7 @@ class Outboxes(Links):
         with (
             super().around(),
             patch.object(OutboxBatch, "add_to", added),
-            patch.object(operate, "_restart", restarted),
+            patch.object(OpenOutbox, "_restart", restarted),
             patch.object(operate, "_configure", configured),
         ):
             yield
@@ -225,21 +225,21 @@ class Outboxes(Links):
     def _rebase(self, process: Process, *, is_careful: bool) -> None:
         if is_careful and self.inner.get(OutboxKeys(SUMS).stopped) is None:
             return
-        with self._source(process) as source:
+        with self._opened(process) as opened:
             if is_careful:
-                with source.database.transaction() as (conn, _):
+                with opened.source.database.transaction() as (conn, _):
                     self._delete_added(conn)
             self.trace("the operator rebases", "with care" if is_careful else "without care")
-            operate.rebase(self.db(process), SUMS, source)
+            opened.rebase()
 
     def _remove_or_init(self, process: Process) -> None:
         if not self._has_outbox:
             self._init(process)
             return
         began = self.hub.clock
-        with self._source(process) as source:
+        with self._opened(process) as opened:
             try:
-                operate.remove(self.db(process), SUMS, source)
+                opened.remove()
             except LinkStopped as error:
                 self._check_stop(began, error, self.trouble)
 
@@ -274,15 +274,15 @@ class Outboxes(Links):
         """Correct the rows that were refused, and have them added."""
         if not self._has_outbox:
             return
-        with self._source(process) as source:
-            with source.database.transaction() as (conn, _):
+        with self._opened(process) as opened:
+            with opened.source.database.transaction() as (conn, _):
                 conn.execute(_REPAIR)
-            operate.retry(self.db(process), SUMS, source)
+            opened.retry()
 
     @contextmanager
-    def _source(self, process: Process) -> Iterator[Any]:
-        found = find_outbox(self.db(process), SUMS)
-        with closing(found.database):
+    def _opened(self, process: Process) -> Iterator[OpenOutbox]:
+        found = operate.opened(self.db(process), SUMS)
+        with closing(found.source.database):
             yield found
 
     # What is committed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -120,63 +122,6 @@ def _check_same(queue: str, current: OutboxSettings, settings: OutboxSettings) -
         raise ConfigurationConflict(queue, differences)
 
 
-def rebase(db: Database, queue: str, source: OutboxSource) -> bool:
-    """Continue with the rows that the table has now, after one of the databases was restored to an earlier state.
-
-    Each of these rows is added, also if it was added before a restore. Returns False, and changes nothing, if the two
-    databases agree. Raises `InvalidConfiguration` if the queue has no outbox, `LinkFailed`.
-    """
-    before = transact(db, lambda tr: read_state(tr, queue))
-    with source.database.transaction() as (conn, dialect):
-        tables = OutboxTables.of(dialect, source.schema)
-        fence = tables.fence(conn, queue, lock=True)
-        if fence == OutboxFence(source.store, before.batch, fence.waiting if fence else False):
-            return False
-        last = b"" if fence is None else fence.batch
-        fresh = OutboxState.of(new_batch(max(before.batch, last)), last)
-        if before.ids and last == before.previous:
-            # These rows are added. If this fails before the commit, a worker deletes them.
-            fresh = replace(fresh, packed=before.packed, until=before.until)
-            tables.delete(conn, before.ids, before.until)
-        # The store first: if this fails before the commit, the databases still differ.
-        transact(db, lambda tr: _restart(tr, queue, before, fresh))
-        if fence is None:
-            tables.insert_fence(conn, queue, OutboxFence(source.store, fresh.batch, False))
-        tables.set_fence(conn, queue, store=source.store, batch=fresh.batch, waiting=False)
-    return True
-
-
-def _restart(tr: Transaction, queue: str, before: OutboxState, fresh: OutboxState) -> None:
-    if read_state(tr, queue).batch not in (before.batch, fresh.batch):
-        raise LinkFailed("a worker has moved rows meanwhile: run the command again")
-    tr.set(OutboxKeys(queue).state, fresh.to_bytes())
-    notify(tr, queue)
-
-
-def remove(db: Database, queue: str, source: OutboxSource) -> int:
-    """Remove a queue's outbox: workers leave its rows alone; returns the number of rows that stay in the table.
-
-    The tables stay, too, as other queues may use them.
-    """
-    task = OutboxTask(db, queue, source)
-    task.finish()
-    with source.database.transaction() as (conn, dialect):
-        tables = OutboxTables.of(dialect, source.schema)
-        tables.delete_fence(conn, queue)
-        left = tables.backlog(conn, queue)
-        transact(db, lambda tr: _remove(tr, queue))
-    return left.rows + left.aside
-
-
-def _remove(tr: Transaction, queue: str) -> None:
-    outbox = OutboxKeys(queue)
-    state = tr.get(outbox.state).value
-    if state is not None and parse_state(state).ids:
-        raise LinkFailed("a worker has moved rows meanwhile: run the command again")
-    tr.clear_range(*keys.below(outbox.prefix))
-    tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
-
-
 def opened(db: Database, queue: str, url_env: str | None = None) -> OpenOutbox:
     """The outbox of a queue; raises as `find_outbox`."""
     return OpenOutbox(db, queue, find_outbox(db, queue, url_env=url_env))
@@ -207,34 +152,70 @@ class OpenOutbox(NamedTuple):
         return f"rows to add: {found.rows:,}{oldest}"
 
     def rebase(self) -> bool:
-        """Continue with the rows that the table has now, see `rebase`."""
-        return rebase(self.db, self.queue, self.source)
+        """Continue with the rows that the table has now, after one of the databases was restored to an earlier state.
+
+        Each of these rows is added, also if it was added before a restore. Returns False, and changes nothing, if the
+        two databases agree. Raises `LinkFailed`.
+        """
+        before = transact(self.db, lambda tr: read_state(tr, self.queue))
+        with self._transaction() as (conn, tables):
+            fence = tables.fence(conn, self.queue, lock=True)
+            if fence == OutboxFence(self.source.store, before.batch, fence.waiting if fence else False):
+                return False
+            last = b"" if fence is None else fence.batch
+            fresh = OutboxState.of(new_batch(max(before.batch, last)), last)
+            if before.ids and last == before.previous:
+                # These rows are added. If this fails before the commit, a worker deletes them.
+                fresh = replace(fresh, packed=before.packed, until=before.until)
+                tables.delete(conn, before.ids, before.until)
+            # The store first: if this fails before the commit, the databases still differ.
+            transact(self.db, lambda tr: self._restart(tr, before, fresh))
+            if fence is None:
+                tables.insert_fence(conn, self.queue, OutboxFence(self.source.store, fresh.batch, False))
+            tables.set_fence(conn, self.queue, store=self.source.store, batch=fresh.batch, waiting=False)
+        return True
+
+    def _restart(self, tr: Transaction, before: OutboxState, fresh: OutboxState) -> None:
+        if read_state(tr, self.queue).batch not in (before.batch, fresh.batch):
+            raise LinkFailed("a worker has moved rows meanwhile: run the command again")
+        tr.set(self.keys.state, fresh.to_bytes())
+        notify(tr, self.queue)
 
     def remove(self) -> int:
-        """Remove the outbox, see `remove`."""
-        return remove(self.db, self.queue, self.source)
+        """Remove the outbox: workers leave its rows alone; returns the number of rows that stay in the table.
+
+        The tables stay, too, as other queues may use them.
+        """
+        OutboxTask(self.db, self.queue, self.source).finish()
+        with self._transaction() as (conn, tables):
+            tables.delete_fence(conn, self.queue)
+            left = tables.backlog(conn, self.queue)
+            transact(self.db, self._clear)
+        return left.rows + left.aside
+
+    def _clear(self, tr: Transaction) -> None:
+        state = tr.get(self.keys.state).value
+        if state is not None and parse_state(state).ids:
+            raise LinkFailed("a worker has moved rows meanwhile: run the command again")
+        tr.clear_range(*keys.below(self.keys.prefix))
+        tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
     def retry(self) -> int:
-        """Have workers add the rows set aside again, see `retry`."""
-        return retry(self.db, self.queue, self.source)
+        """Have workers add the rows set aside again; returns their number."""
+        with self._transaction() as (conn, tables):
+            number = tables.retry(conn, self.queue)
+        transact(self.db, lambda tr: notify(tr, self.queue))
+        return number
 
     def rows_aside(self) -> list[Any]:
-        """The first rows set aside, see `rows_aside`."""
-        return rows_aside(self.queue, self.source)
+        """The first 1,000 rows set aside: id, key_json, update_json, error."""
+        with self.source.database.reading() as (conn, dialect):
+            return OutboxTables.of(dialect, self.source.schema).aside(conn, self.queue, _PAGE)
 
-
-def retry(db: Database, queue: str, source: OutboxSource) -> int:
-    """Have workers add the rows set aside again; returns their number."""
-    with source.database.transaction() as (conn, dialect):
-        number = OutboxTables.of(dialect, source.schema).retry(conn, queue)
-    transact(db, lambda tr: notify(tr, queue))
-    return number
-
-
-def rows_aside(queue: str, source: OutboxSource) -> list[Any]:
-    """The first 1,000 rows set aside: id, key_json, update_json, error."""
-    with source.database.reading() as (conn, dialect):
-        return OutboxTables.of(dialect, source.schema).aside(conn, queue, _PAGE)
+    @contextmanager
+    def _transaction(self) -> Iterator[tuple[sa.Connection, OutboxTables]]:
+        with self.source.database.transaction() as (conn, dialect):
+            yield conn, OutboxTables.of(dialect, self.source.schema)
 
 
 @dataclass(frozen=True, slots=True)

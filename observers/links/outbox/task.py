@@ -138,7 +138,7 @@ class OutboxTask(NotedTask):
         begun = runtime.monotonic()
         read = transact(self.db, self._read)
         if read.paused:
-            self._note.wait(PAUSED)
+            self._wait(PAUSED)
             return STOPPED_SECONDS
         state = read.state
         if (
@@ -154,12 +154,12 @@ class OutboxTask(NotedTask):
         try:
             moved, content = self._move_first(state, rows)
         except QueueFull as error:
-            self._note.wait(str(error))
+            self._wait(str(error))
             return FULL_SECONDS
         self.signal("moved")
         self._finish(moved, content.errors, is_last=is_last)
         self.signal("deleted")
-        self._note.clear()
+        self._clear_note()
         self._report(content, rows, runtime.monotonic() - begun)
         return 0.0
 
@@ -254,7 +254,7 @@ class OutboxTask(NotedTask):
             # Rows committed from now on are notified. Rows committed since the read are not: read again.
             self._finish(read.state, {}, is_last=True)
             return 0.0
-        self._note.clear()
+        self._clear_note()
         transact(self.db, lambda tr: self._forget(tr, read))
         self._watch.start()
         return DONE
@@ -274,9 +274,6 @@ class OutboxTask(NotedTask):
             emit("outbox_moved", queue=self.queue, moved=len(content.ids), lag=lag, seconds=seconds)
         for row, error in content.errors.items():
             emit("outbox_row_set_aside", queue=self.queue, row=row, error=error)
-
-    def _notify(self) -> None:
-        transact(self.db, lambda tr: notify(tr, self.queue))
 
     # The fence
 

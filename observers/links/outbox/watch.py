@@ -87,8 +87,6 @@ class RowWatch:
 
     def _listen(self, conn: sa.Connection, tables: OutboxTables, stopping: Any) -> None:
         """As `_wait`, by psycopg's notifications."""
-        import psycopg  # not at the module's head: the driver is optional
-
         conn.execution_options(
             isolation_level="AUTOCOMMIT"
         )  # a transaction that stays open would hinder VACUUM
@@ -99,7 +97,7 @@ class RowWatch:
             try:
                 for _ in driver.notifies(timeout=POLL_SECONDS, stop_after=1):
                     pass
-            except psycopg.Error as error:
+            except conn.dialect.loaded_dbapi.Error as error:
                 raise LinkFailed(
                     f"the connection that waits for rows has failed: {type(error).__name__}"
                 ) from None

@@ -48,7 +48,7 @@ class TableCheck:
 
     Args:
         link: the link.
-        wait_seconds: how long to wait in total for entries to be sent.
+        wait_seconds: how long a run waits in total for entries to be sent.
 
     Attributes:
         undecided: keys without a result: their changes were not exported in time.
@@ -62,13 +62,10 @@ class TableCheck:
         target = cast(SqlTarget, link.target)
         self.reporting, self.definition = target.reporting, target.definition
         self.feeder = target.feeder
-        self.deadline = runtime.monotonic() + wait_seconds
+        self._wait_seconds = wait_seconds
+        self._deadline = 0.0
         self.undecided: list[Any] = []
         self._are_rows_checked = True
-
-    def wait(self, seconds: float) -> None:
-        """Wait for entries to be sent for as many seconds in total, from now on."""
-        self.deadline = runtime.monotonic() + seconds
 
     def run(self, verification: Verification) -> Iterator[Difference]:
         """Compare all values, then all rows, then the keys that differ once more.
@@ -79,6 +76,7 @@ class TableCheck:
         Raises `CqError` while the export is still being filled with all values, `LinkFailed` if the reporting
         database cannot be read.
         """
+        self._deadline = runtime.monotonic() + self._wait_seconds
         self._check_filled()
         totals, found = verification.totals, 0
         totals |= {"values": 0, "rows": 0}
@@ -233,4 +231,4 @@ class TableCheck:
                 return True, None
             return False, tr.watch(first[0].key)
 
-        return wait_until(self.db, read, max(0.0, self.deadline - runtime.monotonic()))
+        return wait_until(self.db, read, max(0.0, self._deadline - runtime.monotonic()))

@@ -59,17 +59,12 @@ class QueueTarget(Target):
 
     def apply(self, changes: Changes) -> str | None:
         try:
-            fits, stored = transact(self._database(), lambda tr: self._apply(tr, changes))
+            return transact(self._database(), lambda tr: self._apply(tr, changes))
         except QueueFull as error:
             raise LinkFailed(str(error)) from error
-        if fits:
-            return stored
-        first, rest = changes.halves()
-        stored = self.apply(first)
-        return self.apply(rest) if stored is None else stored
 
     def compare(self, changes: Sequence[Changes]) -> list[str | None]:
-        return transact(self._database(), lambda tr: [self._apply(tr, each)[1] for each in changes])
+        return transact(self._database(), lambda tr: [self._apply(tr, each) for each in changes])
 
     def check(self) -> None:
         transact(self._database(), self._check_queue)
@@ -84,8 +79,8 @@ class QueueTarget(Target):
         if receiving is not None:
             store.close(receiving)
 
-    def _apply(self, tr: Transaction, changes: Changes) -> tuple[bool, str | None]:
-        """Whether the changes fit into one transaction, and the result of `apply`; writes nothing if they do not."""
+    def _apply(self, tr: Transaction, changes: Changes) -> str | None:
+        """As `apply`; raises `CannotSend` for changes that need several transactions, so that halves of them come."""
         config = self._check_queue(tr)
         key = received(
             self._into.keys,
@@ -95,7 +90,7 @@ class QueueTarget(Target):
         )
         stored = self._stored(tr, key)
         if stored != changes.previous:
-            return True, stored
+            return stored
         # What earlier generations have sent is in the present values that begin this one, where differences would count
         # twice. Only a deletion is in none: it is applied, in case this queue has received the key before.
         generation = self._source.generation
@@ -105,7 +100,7 @@ class QueueTarget(Target):
             if entry.value is None or generation_of(entry.sequence) == generation
         ]
         if len(entries) > 1 and _written(config, entries) > PREDICTED_BYTES:
-            return False, None
+            raise CannotSend("the changes do not fit into one transaction")
         if entries:
             try:
                 self._into.add(tr, list(map(_update, entries)))
@@ -113,7 +108,7 @@ class QueueTarget(Target):
                 raise CannotSend(str(error)) from error
         if changes.position != stored:
             tr.set(key, changes.position.encode())
-        return True, None
+        return None
 
     def _stored(self, tr: TransactionRead, key: bytes) -> str:
         """The stored position; raises `LinkStopped` if sums of an earlier generation would be counted twice."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import cq
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox import watch
-from cq.observers.links.outbox.operate import init, outbox_status, rebase, remove, retry, rows_aside
+from cq.observers.links.outbox.operate import init, opened, outbox_status
 from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.links.outbox.strays import outbox_tables, stray_statuses, table_status
 from cq.observers.links.outbox.table import OutboxTables
@@ -174,12 +174,12 @@ def test_bad_rows_stay_in_the_table_with_their_errors_and_delay_no_others(
         sql(bad, queue=name, key=key, update=update, id=operation)
     insert(name, {"a": 1})
     move(db, name)
-    errors = [row[3] for row in rows_aside(name, source(db, name))]
+    errors = [row[3] for row in opened(db, name).rows_aside()]
     status = outbox_status(db, name)
     sql(
         "UPDATE cq_outbox SET key_json = '\"a\"', update_json = '10', operation = NULL WHERE error IS NOT NULL"
     )
-    retried = retry(db, name, source(db, name))
+    retried = opened(db, name).retry()
     move(db, name)
 
     assert [error.split(":")[0] for error in errors] == [
@@ -213,7 +213,7 @@ def test_a_row_that_a_level_a_window_or_the_combiner_refuses_delays_no_others(
     insert(name, [("first", good), bad, ("last", good)])
     move(db, name)
 
-    assert [row[0] for row in rows_aside(name, source(db, name))] == [2]
+    assert [row[0] for row in opened(db, name).rows_aside()] == [2]
     assert outbox_status(db, name).rows == 0
     assert values(db, name) == {"first": good, "last": good}
 
@@ -234,9 +234,7 @@ def test_a_row_that_only_the_add_refuses_is_found_and_set_aside_alone(
     insert(name, [(f"k{number}", number) for number in range(10)])
     move(db, name)
 
-    assert [(row[1], row[3]) for row in rows_aside(name, source(db, name))] == [
-        (f'"k{bad}"', "it is refused")
-    ]
+    assert [(row[1], row[3]) for row in opened(db, name).rows_aside()] == [(f'"k{bad}"', "it is refused")]
     assert values(db, name) == {f"k{number}": number for number in range(1, 10) if number != bad}
     assert len(table()) == 1
 
@@ -345,7 +343,7 @@ def test_a_database_that_is_set_back_stops_the_outbox_until_the_operator_decides
     insert(name, {"a": 1})  # the row of the backup
     found = problem(db, name)
     state = outbox_status(db, name)
-    rebased = rebase(db, name, source(db, name)), rebase(db, name, source(db, name))
+    rebased = opened(db, name).rebase(), opened(db, name).rebase()
     move(db, name)
 
     assert "was set back" in found
@@ -397,7 +395,7 @@ def test_rows_that_vanish_before_they_are_deleted_stop_the_outbox(
     later = "INSERT INTO cq_outbox (id, queue, key_json, update_json) VALUES (:id, :queue, '\"new\"', '1')"
     sql(later, id=first.id, queue=name)
     found = problem(db, name)
-    rebase(db, name, source(db, name))
+    opened(db, name).rebase()
     move(db, name)
 
     assert "are missing in the application's database" in found
@@ -412,7 +410,7 @@ def test_another_database_or_another_store_is_refused(
     emptied = problem(db, name)
     other: Any = cq.open(f"embedded:{tmp_path / 'other.db'}")
     init(db, name, SETTINGS)
-    rebase(db, name, source(db, name))
+    opened(db, name).rebase()
     cq.configure(other, name)
     with pytest.raises(cq.CqError, match="earlier outbox"):
         init(other, name, SETTINGS)
@@ -440,7 +438,7 @@ def test_remove_and_begin_again(db: Any, name: str, reporting_url: str) -> None:
     dying = outbox_task(db, name, dying_at("moved"))
     dying.run()
     dying.end()
-    remove(db, name, source(db, name))
+    opened(db, name).remove()
     insert(name, {"a": 10})
     with pytest.raises(cq.InvalidConfiguration, match="has no outbox"):
         source(db, name)
@@ -552,7 +550,7 @@ def test_rows_of_queues_without_an_outbox_are_counted(db: Any, name: str, report
     removed = f"{name}-removed"
     configure(db, removed)
     insert(removed, {"a": 1})
-    left = remove(db, removed, source(db, removed))
+    left = opened(db, removed).remove()
     tables = outbox_tables(db)
     (found,) = [table_status(db, settings, queues) for settings, queues in tables.items()]
     statuses = [(each.name, each.state, each.rows) for each in stray_statuses(db)]

@@ -18,8 +18,8 @@ import pytest
 import sqlalchemy as sa
 
 import cq
-from cq.observers.links.failure_note import FailureNote
-from cq.observers.links.outbox.operate import retry
+from cq.observers.links.failure_note import NotedTask
+from cq.observers.links.outbox.operate import opened
 from cq.observers.links.outbox.table import OutboxTables
 from cq.observers.links.outbox.watch import RowWatch
 from cq.observers.links.target import LinkFailed
@@ -28,7 +28,6 @@ from tests.observers.outbox.outboxhelpers import (
     insert,
     move,
     outbox_task,
-    source,
     sql,
     table,
     values,
@@ -124,16 +123,16 @@ class Drill:
 
     def _repair(self) -> None:
         sql(REPAIR)
-        retry(self.db, self.name, source(self.db, self.name))
+        opened(self.db, self.name).retry()
 
     def run(self) -> str:
         """Run; returns what is wrong, or an empty text."""
 
-        def stopped(note: Any, what: object, epoch: int, generation: int, error: Exception) -> float:
+        def stopped(task: Any, error: Exception) -> float:
             self.stops.append(str(error))
             return 0.0
 
-        with patch.object(FailureNote, "stop", stopped), patch.object(RowWatch, "start", lambda self: None):
+        with patch.object(NotedTask, "_stop", stopped), patch.object(RowWatch, "start", lambda self: None):
             for _ in range(ROUNDS):
                 self._insert()
                 self._run(self.rng.randrange(2))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.observers.links.failure_note import FailureNote
+from cq.observers.links.failure_note import NotedTask
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.monitoring.store_overview import Overview, overview
@@ -38,7 +38,7 @@ class Watched:
         self.events: list[Event] = []
         self.checks = self.waits = 0
         self.changed = threading.Condition()
-        find, wait = StalledTasks.find, FailureNote.wait
+        find, wait = StalledTasks.find, NotedTask._wait
 
         def found(stalled: StalledTasks, *given: Any) -> Any:
             with self.changed:
@@ -46,14 +46,14 @@ class Watched:
                 self.changed.notify_all()
             return find(stalled, *given)
 
-        def waits(note: FailureNote, reason: str) -> None:
+        def waits(task: NotedTask, reason: str) -> None:
             with self.changed:
                 self.waits += 1
                 self.changed.notify_all()
-            wait(note, reason)
+            wait(task, reason)
 
         monkeypatch.setattr(StalledTasks, "find", found)
-        monkeypatch.setattr(FailureNote, "wait", waits)
+        monkeypatch.setattr(NotedTask, "_wait", waits)
 
     def note(self, event: Event) -> None:
         with self.changed:

@@ -21,6 +21,7 @@ from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.links.queue import ExportQueue
 from cq.observers.links.task import LinkTask
+from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling import notifications
 from cq.observers.scheduling.fair_queue import Lane
 from cq.observers.scheduling.members import MemberReport
@@ -556,6 +557,9 @@ class TestAbility:
         worker = Worker(db, queues=[name])
         worker._work.load()[1].cancel()
         assert worker._report().lacking == {f"link/{name}/1"}
+        worker._beat()
+        (seen,) = overview(db, name).workers
+        assert seen.left_alone == [f"link/{name}/export"]
 
     def test_a_worker_that_does_not_combine_drains_the_rest(self, db: Any, name: str) -> None:
         cq.configure(db, name)

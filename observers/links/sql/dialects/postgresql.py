@@ -167,6 +167,5 @@ def _encoded(of: sa.types.TypeEngine[Any], values: list[Any]) -> list[Any]:
 
 def send_arrays_binary(connection: Any, record: object) -> None:
     """Have psycopg send arrays in PostgreSQL's binary format; text takes several times as long on both sides."""
-    from psycopg.types.array import ListBinaryDumper  # not at the module's head: the driver is optional
-
-    connection.adapters.register_dumper(list, ListBinaryDumper)
+    binary = connection.adapters.get_dumper(list, "b")
+    connection.adapters.register_dumper(list, binary)
