@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import cq
 from cq import runtime
-from cq.cli.bench.measures.crew import AdderRole, AddResult
+from cq.cli.bench.measures.crew import Adder, AdderRole, AddResult, MakeAdder
 from cq.cli.bench.measures.measured_system import Notify, Result, measure
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import CannotMeasure
@@ -29,10 +29,10 @@ AsyncAdd = Callable[[Mapping[str, Any]], Awaitable[object]]
 
 
 class Callers(NamedTuple):
-    """Callers of one kind: its name, their role, their number, and calls between two reads of the clock."""
+    """Callers of one kind: its name, their adder, their number, and calls between two reads of the clock."""
 
     name: str
-    role: Callable[..., AdderRole]
+    make: MakeAdder
     number: int
     calls: int = 1
 
@@ -58,7 +58,7 @@ def measure_callers(
             replace(workload, per_transaction=kind.calls),
             replace(plan, adders=1, threads=kind.number),
             notify,
-            kind.role,
+            kind.make,
         )
         result = {"system": kind.name, "store": found["store"], "callers": kind.number}
         results.append(
@@ -70,10 +70,10 @@ def measure_callers(
 def emitting() -> list[Callers]:
     """Callers of `add`, of emitters in `durable` mode from threads and tasks, and of one in `fast` mode."""
     return [
-        Callers("cq", AdderRole, MANY),
-        Callers("emitter durable, threads", partial(EmitterRole, mode="durable"), MANY),
-        Callers("emitter durable, tasks", partial(TaskRole, adding=_by_emitter), MANY),
-        Callers("emitter fast", partial(EmitterRole, mode="fast"), 1, _LOOP),
+        Callers("cq", Adder, MANY),
+        Callers("emitter durable, threads", partial(EmitterAdder, mode="durable"), MANY),
+        Callers("emitter durable, tasks", partial(TaskAdder, adding=_by_emitter), MANY),
+        Callers("emitter fast", partial(EmitterAdder, mode="fast"), 1, _LOOP),
     ]
 
 
@@ -83,28 +83,26 @@ def awaiting(threads: int, tasks: int) -> list[Callers]:
         import cq.aio  # noqa: F401 - in the adding processes, too
     except ImportError as error:
         raise CannotMeasure(str(error)) from error
-    executor = partial(TaskRole, adding=partial(_by_executor, threads=threads))
+    executor = partial(TaskAdder, adding=partial(_by_executor, threads=threads))
     return [
-        Callers("threads", AdderRole, threads),
+        Callers("threads", Adder, threads),
         Callers(f"executor of {threads} threads", executor, tasks),
-        Callers("cq.aio", partial(TaskRole, adding=_by_aio), tasks),
+        Callers("cq.aio", partial(TaskAdder, adding=_by_aio), tasks),
     ]
 
 
-@dataclass
-class EmitterRole(AdderRole):
+class EmitterAdder(Adder):
     """Adds through the emitter of its process, and counts updates after they are committed.
 
     Args:
         mode: the mode of the emitter.
     """
 
-    system: QueueSystem
-    mode: str = field(kw_only=True)
-
-    def connect(self, stack: ExitStack) -> list[Any]:
-        self._emitter = _emitter(self.system, stack, self.mode)
-        return [self._emit] * self.threads  # emitters merge the increments of all threads
+    def __init__(self, role: AdderRole, stack: ExitStack, *, mode: str) -> None:
+        self._emitter = _emitter(role.system, stack, mode)
+        super().__init__(
+            role, stack, [self._emit] * role.threads
+        )  # emitters merge the increments of all threads
 
     def _emit(self, updates: Mapping[str, Any]) -> None:
         for key, update in updates.items():
@@ -117,19 +115,17 @@ class EmitterRole(AdderRole):
         return updates, runtime.monotonic()
 
 
-@dataclass
-class TaskRole(AdderRole):
+class TaskAdder(Adder):
     """Adds in tasks of one event loop, one task in place of each thread.
 
     Args:
         adding: returns the function that adds the updates of a transaction.
     """
 
-    system: QueueSystem
-    adding: Callable[[QueueSystem, ExitStack], AsyncAdd] = field(kw_only=True)
-
-    def connect(self, stack: ExitStack) -> list[Any]:
-        return [self.adding(self.system, stack)] * self.threads
+    def __init__(
+        self, role: AdderRole, stack: ExitStack, *, adding: Callable[[QueueSystem, ExitStack], AsyncAdd]
+    ) -> None:
+        super().__init__(role, stack, [adding(role.system, stack)] * role.threads)
 
     def run(self, begin: float, end: float) -> AddResult:
         return asyncio.run(self._all(end)), runtime.monotonic()

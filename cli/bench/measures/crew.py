@@ -84,60 +84,45 @@ def _serve(prepare: BenchRole, stop: Event, parent: Connection) -> None:
 # The work of the processes
 
 
-@dataclass
-class AdderRole:
+class Adder:
     """Adds the transactions of a pool to a system, in several threads.
 
     Args:
-        system, workload: the system, and the updates for it.
-        threads: number of threads.
-        place, of: the number of the process, and how many add: each of them adds other updates.
-        rate: updates per second of all processes; None: full speed.
-        most: maximum number of transactions of all processes in a run; each run then draws a new pool, which is not
-            timed. None: no maximum.
+        role: what to add.
+        stack: closes the resources.
+        adders: the functions of the threads that add the updates of a transaction; None: those of the system.
     """
 
-    system: System
-    workload: BenchWorkload
-    threads: int
-    place: int = 0
-    of: int = 1
-    rate: float | None = None
-    most: int | None = None
-
-    def prepare(self, stack: ExitStack) -> TimedWork:
-        self._seeds = count(FIRST_SEED + self.place, _SEEDS)
-        self._draw()
-        self._adders = self.connect(stack)
-        self._pool = stack.enter_context(ThreadPoolExecutor(self.threads))
+    def __init__(self, role: AdderRole, stack: ExitStack, adders: list[Any] | None = None) -> None:
+        self._role, self._seeds = role, count(FIRST_SEED + role.place, _SEEDS)
+        self._next = self._drawn()
+        self._adders = adders or [role.system.adder(stack) for _ in range(role.threads)]
+        self._pool = stack.enter_context(ThreadPoolExecutor(role.threads))
         gc.collect()
         gc.freeze()  # garbage collections must not scan the large pool, which lives as long as the process
-        return self.run
-
-    def connect(self, stack: ExitStack) -> list[Any]:
-        """The function of each thread that adds the updates of a transaction."""
-        return [self.system.adder(stack) for _ in range(self.threads)]
 
     def run(self, begin: float, end: float) -> AddResult:
-        done = list(self._pool.map(lambda thread: self._add(thread, begin, end), range(self.threads)))
-        added = sum(done) * self.workload.per_transaction, runtime.monotonic()
-        if self.most is not None:
-            self._draw()  # after the clock was read: drawing takes longer than adding
+        """Add from `begin` to `end`."""
+        threads = range(self._role.threads)
+        done = list(self._pool.map(lambda thread: self._add(thread, begin, end), threads))
+        added = sum(done) * self._role.workload.per_transaction, runtime.monotonic()
+        if self._role.most is not None:
+            self._next = self._drawn()  # after the clock was read: drawing takes longer than adding
         return added
 
-    def _draw(self) -> None:
-        pool = self.workload.draw(next(self._seeds))
+    def _drawn(self) -> Callable[[], Any]:
         # Thread-safe: one call in C, which the interpreter lock protects.
-        self._next: Callable[[], Any] = cycle(pool).__next__
+        return cycle(self._role.workload.draw(next(self._seeds))).__next__
 
     def _add(self, thread: int, begin: float, end: float) -> int:
         """Add in one thread from `begin` to `end`; returns the number of committed transactions."""
-        place, of = self.place * self.threads + thread, self.of * self.threads
+        role = self._role
+        place, of = role.place * role.threads + thread, role.of * role.threads
         add, pause, most = self._adders[thread], 0.0, None
-        if self.rate is not None:
-            pause = self.workload.per_transaction * of / self.rate
-        if self.most is not None:
-            most = (self.most + place) // of  # the shares of all threads sum up to `self.most`
+        if role.rate is not None:
+            pause = role.workload.per_transaction * of / role.rate
+        if role.most is not None:
+            most = (role.most + place) // of  # the shares of all threads sum up to `most`
         # Threads begin at different times, so that their transactions are evenly spaced.
         number, due = 0, begin + pause * place / of
         while (now := runtime.monotonic()) < end and number != most:
@@ -148,6 +133,37 @@ class AdderRole:
             number += 1
             due += pause
         return number
+
+
+@dataclass(frozen=True)
+class AdderRole:
+    """The role of a process that adds.
+
+    Args:
+        system, workload: the system, and the updates for it.
+        threads: number of threads.
+        place, of: the number of the process, and how many add: each of them adds other updates.
+        rate: updates per second of all processes; None: full speed.
+        most: maximum number of transactions of all processes in a run; each run then draws a new pool, which is not
+            timed. None: no maximum.
+        make: makes the adder, in the process.
+    """
+
+    system: Any
+    workload: BenchWorkload
+    threads: int
+    place: int = 0
+    of: int = 1
+    rate: float | None = None
+    most: int | None = None
+    make: MakeAdder = Adder
+
+    def prepare(self, stack: ExitStack) -> TimedWork:
+        """Draw the updates, and connect."""
+        return self.make(self, stack).run
+
+
+MakeAdder = Callable[[AdderRole, ExitStack], Adder]
 
 
 def fill(system: System, workload: BenchWorkload, ranks: range, stack: ExitStack) -> TimedWork:

@@ -10,7 +10,7 @@ from math import ceil
 from statistics import median
 from typing import Any, Generic, TypeVar
 
-from cq.cli.bench.measures.crew import AdderRole, AddResult, BenchCrew, drain
+from cq.cli.bench.measures.crew import Adder, AdderRole, AddResult, BenchCrew, MakeAdder, drain
 from cq.cli.bench.systems.system import System, WrongSum
 from cq.cli.bench.systems.workload import BenchWorkload, Plan
 from cq.cli.shared.output import quantity
@@ -59,13 +59,13 @@ class MeasuredSystem(Generic[S]):
         self.system, self.plan, self._notify, self._drainers = system, plan, notify, drainers
         self.updates = 0
 
-    def adders(
-        self, workload: BenchWorkload, role: Callable[..., AdderRole] = AdderRole, **options: Any
-    ) -> BenchCrew:
-        """Processes that add as the plan says, in a role with these options."""
+    def adders(self, workload: BenchWorkload, **options: Any) -> BenchCrew:
+        """Processes that add as the plan says, with these options of their roles."""
         plan = self.plan
         places = range(plan.adders)
-        roles = [role(self.system, workload, plan.threads, each, plan.adders, **options) for each in places]
+        roles = [
+            AdderRole(self.system, workload, plan.threads, each, plan.adders, **options) for each in places
+        ]
         return BenchCrew("adder", [each.prepare for each in roles])
 
     def repetitions(self, about: str) -> Iterator[float]:
@@ -111,14 +111,14 @@ def measure(
     workload: BenchWorkload,
     plan: Plan,
     notify: Notify,
-    role: Callable[..., AdderRole] = AdderRole,
+    make: MakeAdder = Adder,
 ) -> Result:
     """Measure adding and draining in turn: the updates per second of each phase, and of both in turn.
 
     A system that does not defer has counts after adding: there are no workers and no draining.
 
     Args:
-        role: the role of the adding processes.
+        make: makes the adder of each adding process.
 
     Raises:
         WrongSum: the counts of the system differ from the added updates.
@@ -130,7 +130,7 @@ def measure(
     notify(f"{system.name}, {about}: drawing words")
     with (
         measuring(system, plan, notify, drainers=plan.workers if defers else 0) as run,
-        run.adders(workload, role) as adders,
+        run.adders(workload, make=make) as adders,
     ):
         adds, drains = [], []
         for seconds in run.repetitions(about):
