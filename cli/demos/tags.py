@@ -192,10 +192,24 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
         cloud = published(db, QUEUE)
         versions.follow_to(cloud)
     entries = cloud.entries if cloud else ()
+    return figures | {"versions": len(versions.seen)} | recount(db, steps, entries, options.top, written)
+
+
+def recount(
+    db: Database,
+    steps: Sequence[Steps],
+    entries: Sequence[CloudEntry],
+    shown: int,
+    written: Mapping[str, Path],
+) -> Figures:
+    """Compare the store and the cloud with the events; returns the figures. Raises `DemoDiffers`.
+
+    `written` has the files with the writes of servers and collectors.
+    """
     changes = [(tag, by) for tag, by in chain(*steps)]
     counts = recounted(changes)
     compare("the increments", {"committed": sum(places(db, steps))}, {"committed": len(changes)})
-    check_result(db, counts, entries, options.top)
+    check_result(db, counts, entries, shown)
     one_by_one, _ = merged_writes(changes, 1)
     by_one_server, at_risk = merged_writes(changes, MERGED)
     writes = {
@@ -203,10 +217,9 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
         "one UPDATE per change": one_by_one,
         f"one server, merging {MERGED:,} tags": by_one_server,
     }
-    return figures | {
+    return {
         "increments": len(changes),
         "tags": len(counts),
-        "versions": len(versions.seen),
         "cloud": [entry._asdict() for entry in entries],
         "writes": {who: each._asdict() for who, each in writes.items()},
         "at_risk": at_risk,

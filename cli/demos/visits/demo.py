@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import cq
@@ -64,10 +63,7 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     for path in options.logs or ():
         path.open("rb").close()  # report a missing file before the first line of output
     db, skipped = make_store(options.store), list[str]()
-    logs = options.logs or [demo.folder / "access.log.gz"]
-    if not options.logs:
-        write_log(logs[0], demo.rng, visits=options.number)
-    log = read_visits(logs, skipped)
+    log = read_visits(options, demo, skipped)
     pace = ReplayClock.at_speed(window, options.speed, min(visit.time for visit in log))
     duration = pace.about_duration(max(visit.time for visit in log))
     if duration is not None:
@@ -95,32 +91,25 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
             )
         except KeyboardInterrupt:
             counted = replay.drain()
-            replay.compare_all(options, window, counted)
+            looks = len(replay.compare_all(options, counted)["looks"])
             note(
                 f"ended early: {sum(counted):,} of {quantity(len(log), 'visit')} counted, "
-                f"as recounted, and at {quantity(len(replay.looks), 'look')} before"
+                f"as recounted, and at {quantity(looks, 'look')} before"
             )
             raise
     replay.drain()
-    counts = replay.compare_all(options, window, [steps.number for steps in servers])
-    return figures | {
-        "visits": replay.recount.views[SITE],
-        "pages": len(replay.recount.views) - 1,
-        "late": len(transact(db, lambda tr: read_late(tr.snapshot, servers))),
-        "speed": pace.speed,
-        "looks": replay.looks,
-        "skipped": skipped[:_SKIPPED_SHOWN],
-        "lines_skipped": len(skipped),
-        "trends_compared": replay.trends_compared,
-        **counts,
-    }
+    figures |= {"skipped": skipped[:_SKIPPED_SHOWN], "lines_skipped": len(skipped)}
+    return figures | replay.compare_all(options, [steps.number for steps in servers])
 
 
-def read_visits(logs: Sequence[Path], skipped: list[str]) -> list[Visit]:
-    """All visits of the logs; appends lines in another format to `skipped`, and notes the first of them.
+def read_visits(options: VisitOptions, demo: DemoRun, skipped: list[str]) -> list[Visit]:
+    """All visits of the logs, or of a generated one; notes the first lines that are skipped.
 
-    Raises `InvalidData` if there are no visits.
+    Appends each such line to `skipped`. Raises `InvalidData` if there are no visits.
     """
+    logs = options.logs or [demo.folder / "access.log.gz"]
+    if not options.logs:
+        write_log(logs[0], demo.rng, visits=options.number)
     log = [visit for path in logs for visit in read_log(path, skipped.append)]
     if not log:
         raise InvalidData("the log has no visits: GET requests with an answer of status 2xx or 304")
@@ -149,10 +138,6 @@ class Replay:
     Args:
         servers: the visits of each web server.
         pace: the clock of the replay, without its start.
-
-    Attributes:
-        looks: all looks until now.
-        trends_compared: number of looks that compared the trending pages, too.
     """
 
     def __init__(
@@ -163,9 +148,9 @@ class Replay:
         pace: ReplayClock,
         recount: VisitRecount,
     ) -> None:
-        self.recount = recount
-        self.looks: list[Look] = []
-        self.trends_compared = 0
+        self._looks: list[Look] = []
+        self._trends_compared = 0  # looks that compared the trending pages, too
+        self._recount = recount
         self._db, self._queues, self._servers, self._pace = db, queues, servers, pace
         self._next_look = 0.0
 
@@ -178,8 +163,8 @@ class Replay:
                 found = transact(self._db, partial(self._read, pages=options.top))
             except (BacklogTooDeep, NotReady):
                 return  # workers are behind, or have not begun; the next look comes later
-            self.looks.append(self._compare(found, options.top))
-            show_look(self.looks[-1])
+            self._looks.append(self._compare(found, options.top))
+            show_look(self._looks[-1])
             self._next_look = runtime.time() + options.look_every
 
     def _begin(self, tr: Any) -> None:
@@ -208,12 +193,12 @@ class Replay:
         )
 
     def _compare(self, found: _LookData, pages: int) -> Look:
-        recount, time = self.recount, self._pace.of(found.now / 1000)
+        recount, time = self._recount, self._pace.of(found.now / 1000)
         recount.advance(found.places, found.late, self._pace)
         recount.check_window(found.within, found.now)
         if found.is_trending_current:
             recount.check_trending(period_of(time), found.trending, pages)
-            self.trends_compared += 1
+            self._trends_compared += 1
         return Look(
             time,
             *found.within.get(SITE, (0, 0)),
@@ -241,9 +226,9 @@ class Replay:
             read = places(self._db, self._servers)
         return read
 
-    def compare_all(self, options: VisitOptions, window: WindowSpec, counted: Sequence[int]) -> Figures:
+    def compare_all(self, options: VisitOptions, counted: Sequence[int]) -> Figures:
         """Compare all visits up to these positions, and write the chart; returns their figures."""
-        queues, recount = self._queues, self.recount
+        queues, recount = self._queues, self._recount
         recount.advance(counted, (), self._pace)
         compare("the views of all time", dict(queues.visits.lifetime.scan(self._db)), recount.views)
         limit = max(options.top, _TRENDING_COMPARED)
@@ -256,10 +241,16 @@ class Replay:
             unique = dict.fromkeys(recount.readers) | dict(queues.unique.scan(self._db))
         estimates = {each.page: each for each in recount.check_visitors(unique)}
         if options.chart is not None:
-            drawn = to_svg(self.looks, window.width / 1000, periods)
+            drawn = to_svg(self._looks, self._pace.window.width / 1000, periods)
             options.chart.write_text(drawn, encoding="utf-8")
         most = recount.views.most_common(options.top + 1)
         return {
+            "visits": recount.views[SITE],
+            "pages": len(recount.views) - 1,
+            "late": len(transact(self._db, lambda tr: read_late(tr.snapshot, self._servers))),
+            "speed": self._pace.speed,
+            "looks": self._looks,
+            "trends_compared": self._trends_compared,
             "lifetime": [each for each in most if each[0] != SITE],
             "trending": next(reversed(periods.values()), ())[: options.top],
             "unique": [estimates[page] for page, _ in most if page in estimates],
