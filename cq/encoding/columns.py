@@ -24,30 +24,24 @@ class Field(NamedTuple):
     type: KeyType | ValueType
 
 
-class ColumnPart(NamedTuple):
-    """A column of a value that has several: its name after the field's, its type, and its cell of a value."""
+class Column(NamedTuple):
+    """A column: its name, the name of its type as in `ValueType`, and its cell of a row, None for an absent element.
+
+    A column of a value has a name to follow that of the value's field, and its cell of a value.
+    """
 
     name: str
     type: str
     cell: Callable[[Any], Any]
 
 
-class Column(NamedTuple):
-    """A column: its name, the name of its type as in `ValueType`, and its cell of a row, None for an absent element."""
-
-    name: str
-    type: str
-    cell: Callable[[Row], Any]
-
-
 def _part_of_sketch(name: str, value: Sketch) -> Any:
     return value.columns()[name]
 
 
-PARTS: Final[dict[str, tuple[ColumnPart, ...]]] = {
+PARTS: Final[dict[str, tuple[Column, ...]]] = {
     kind: tuple(
-        ColumnPart(name, type_, partial(_part_of_sketch, name))
-        for name, type_ in sketch.column_types().items()
+        Column(name, type_, partial(_part_of_sketch, name)) for name, type_ in sketch.column_types().items()
     )
     for kind, sketch in KINDS.items()
 }
@@ -76,12 +70,12 @@ def _cell(at: int, of_element: Callable[[Any], Any], row: Row) -> Any:
     return None if row[at] is None else of_element(row[at])
 
 
-def _parts(type_: KeyType | ValueType) -> Sequence[ColumnPart]:
+def _parts(type_: KeyType | ValueType) -> Sequence[Column]:
     if isinstance(type_, ValueType):
-        return PARTS.get(type_.name) or [ColumnPart("", type_.name, _whole)]
+        return PARTS.get(type_.name) or [Column("", type_.name, _whole)]
     if type_.is_tuple:
-        return [ColumnPart(f"{at + 1}", name, itemgetter(at)) for at, name in enumerate(type_.parts)]
-    return [ColumnPart("", type_.parts[0], _whole)]
+        return [Column(f"{at + 1}", name, itemgetter(at)) for at, name in enumerate(type_.parts)]
+    return [Column("", type_.parts[0], _whole)]
 
 
 def _whole(element: Any) -> Any:

@@ -65,9 +65,10 @@ class LoadedLines(NamedTuple):
 
 
 class _AddedBatch(NamedTuple):
-    """The position after a batch, the error of the next line, and the numbers of updates as in `LoadedLines`."""
+    """The position after a batch, the hasher of the bytes before it, the error of the next line; numbers of updates."""
 
     reached: FilePosition
+    hasher: Any
     error: InvalidData | None = None
     added: int = 0
     refused: int = 0
@@ -104,10 +105,8 @@ def add_jsonl(
         left = lines
         while left:
             batch = _add(db, _NextLines(queue, left, position, hasher), key)
-            done = batch.reached.lines - position.lines
-            for line in left[:done]:
-                hasher.update(line)
-            position, left = batch.reached, left[done:]
+            left = left[batch.reached.lines - position.lines :]
+            position, hasher = batch.reached, batch.hasher
             added, refused = added + batch.added, refused + batch.refused
             progress(position)
             if batch.error is not None:
@@ -158,8 +157,8 @@ class _NextLines:
     position: FilePosition
     hasher: Any
 
-    def parsed(self, config: QueueConfig) -> tuple[list[_Line], FilePosition, InvalidData | None]:
-        """The first lines that fit into one transaction, up to a bad line; the position after them; its error."""
+    def parsed(self, config: QueueConfig) -> tuple[list[_Line], int, InvalidData | None]:
+        """The first lines that fit into one transaction, up to a bad line; the number of lines done; its error."""
         adds, size = AddCheck(config), 0
         parsed: list[_Line] = []
         for number, line in enumerate(self.lines):
@@ -168,19 +167,18 @@ class _NextLines:
             try:
                 found, bytes_written = _line(adds, line)
             except InvalidData as error:
-                return parsed, self._after(number), self._named(number, error)
+                return parsed, number, self._named(number, error)
             size += bytes_written
             if parsed and size > PREDICTED_BYTES:
-                return parsed, self._after(number), None
+                return parsed, number, None
             parsed.append(found)
-        return parsed, self._after(len(self.lines)), None
+        return parsed, len(self.lines), None
 
-    def _after(self, number: int) -> FilePosition:
-        """The position after this number of lines."""
-        lines, hasher, before = self.lines[:number], self.hasher.copy(), self.position
-        for line in lines:
-            hasher.update(line)
-        return FilePosition(before.offset + sum(map(len, lines)), before.lines + number, hasher.digest())
+    def after(self, number: int) -> tuple[FilePosition, Any]:
+        """The position after this number of lines, and the hasher of the bytes before it."""
+        content, hasher, before = b"".join(self.lines[:number]), self.hasher.copy(), self.position
+        hasher.update(content)
+        return FilePosition(before.offset + len(content), before.lines + number, hasher.digest()), hasher
 
     def _named(self, number: int, error: InvalidData) -> InvalidData:
         """The error of the line of this number."""
@@ -244,14 +242,15 @@ def _add(db: Database, batch: _NextLines, key: bytes | None) -> _AddedBatch:
     """
     # Without a stored position, an operation id prevents that a retry adds the batch again.
     once = runtime.token_bytes(16) if key is None else None
-    tried = _AddedBatch(batch.position)
+    tried = _AddedBatch(batch.position, batch.hasher)
 
     def add(tr: Transaction) -> _AddedBatch:
         nonlocal tried
         config = read_config(tr, batch.queue.name)
-        lines, reached, error = batch.parsed(config)
-        if reached == batch.position:
-            return _AddedBatch(reached, error)
+        lines, done, error = batch.parsed(config)
+        reached, hasher = batch.after(done)
+        if not done:
+            return _AddedBatch(reached, hasher, error)
         if key is not None:
             stored = _read_position(tr, key)
             if stored == tried.reached != batch.position:
@@ -266,7 +265,7 @@ def _add(db: Database, batch: _NextLines, key: bytes | None) -> _AddedBatch:
             taken = Window[Any, Any](batch.queue).add_each(tr, lines, once)[TAKEN]
         else:
             batch.queue.add(tr, [(key, update) for key, update, _ in lines], once=once)
-        tried = _AddedBatch(reached, error, taken, len(lines) - taken)
+        tried = _AddedBatch(reached, hasher, error, taken, len(lines) - taken)
         return tried
 
     return transact(db, add)

@@ -13,7 +13,7 @@ import cq
 import cq.aio
 from cq.encoding import columns
 from cq.encoding.codec import ValueType
-from cq.encoding.columns import ColumnPart, Field
+from cq.encoding.columns import Column, Field
 from cq.errors import MissingPackage, NotInColumn
 from cq.observers.top.index import top
 from cq.tables import arrow_reader, rows, to_arrow, top_to_arrow
@@ -76,7 +76,7 @@ def test_an_int_of_more_than_64_bits_is_an_error(db: Any, name: str, words: Any)
 
 
 def test_a_type_of_values_can_have_several_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = ColumnPart("low", "int", min), ColumnPart("high", "float", max)
+    parts = Column("low", "int", min), Column("high", "float", max)
     monkeypatch.setitem(columns.PARTS, "list", parts)
 
     (batch,) = batches([Field("value", ValueType("list"))], [[([1, 2],), (None,)]])
