@@ -21,11 +21,10 @@ import apsw
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError
-from cq.store.embedded.binding.keys import METADATA_VERSION
 from cq.store.embedded.database import Database
 from cq.store.embedded.engine.committer import CommitRequest, Committer
 from cq.store.embedded.engine.engine import Engine, OpenFile
-from cq.store.embedded.engine.snapshots import Snapshot, SnapshotPool, VersionGlance
+from cq.store.embedded.engine.snapshots import Snapshot, SnapshotPool
 from cq.store.embedded.engine.watches import Watches
 from cq.store.embedded.file import file
 
@@ -133,9 +132,7 @@ class ReadOnlySnapshot(Snapshot):
             return super()._read(read)
         finally:
             # After the read: a change before or during it makes its result invalid, and replaces its error.
-            mark = getattr(connection, "mark", None)
-            if mark is not None and mark != _mark(self._pool.path):
-                raise FDBError(TRANSACTION_TOO_OLD)
+            _check_mark(connection, self._pool.path)
 
 
 class ReadOnlyPool(SnapshotPool):
@@ -146,24 +143,28 @@ class ReadOnlyPool(SnapshotPool):
     def __init__(self, path: Path) -> None:
         super().__init__(lambda: _connect(path), lambda: False, path, None)
 
-    def snapshot(self) -> Snapshot:
-        """A snapshot of the latest version."""
-        return _with_retries(super().snapshot, (FDBError,))
+    def _connected(self, read: Callable[[apsw.Connection], _T]) -> tuple[apsw.Connection, _T]:
+        connected = super()._connected
 
-    def glance(self) -> VersionGlance:
-        """The latest version and its metadata version, read from a snapshot."""
-        started = runtime.monotonic()
-        snapshot = self.snapshot()
-        try:
-            return VersionGlance(snapshot.version, snapshot.get(METADATA_VERSION), started)
-        finally:
-            snapshot.close()
+        def read_unchanged(connection: apsw.Connection) -> _T:
+            found = read(connection)
+            _check_mark(connection, self.path)
+            return found
+
+        return _with_retries(lambda: connected(read_unchanged), (FDBError,))
 
     def _keep_idle(self, connection: apsw.Connection) -> None:
         if getattr(connection, "mark", None) is None:
             super()._keep_idle(connection)
         else:
             self._discard(connection)  # the next transaction must see a later version of the file
+
+
+def _check_mark(connection: apsw.Connection | None, path: Path) -> None:
+    """Raise 1007 if a file read as immutable has changed since the connection was opened."""
+    mark = getattr(connection, "mark", None)
+    if mark is not None and mark != _mark(path):
+        raise FDBError(TRANSACTION_TOO_OLD)
 
 
 class ReadOnlyWatches(Watches):

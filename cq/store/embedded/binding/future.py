@@ -19,7 +19,6 @@ from typing import Any, Generic, TypeVar
 
 from cq import runtime
 from cq.store.embedded.binding.error import OPERATION_CANCELLED, TRANSACTION_TIMED_OUT, FDBError
-from cq.store.embedded.binding.keys import Row
 
 T = TypeVar("T")
 
@@ -223,12 +222,6 @@ class FutureInt64(Future[int]):
 
 class FutureKeyArray(Future[list[bytes]]):
     """A future of some keys."""
-
-    __slots__ = ()
-
-
-class FutureRows(Future[tuple[list[Row], bool]]):
-    """A future of one piece of a range: rows, and whether more may follow."""
 
     __slots__ = ()
 

@@ -18,9 +18,9 @@ from cq.store.embedded.binding.error import (
 from cq.store.embedded.binding.future import (
     Cancellation,
     F,
+    Future,
     FutureInt64,
     FutureKeyArray,
-    FutureRows,
     Key,
     Value,
     failed,
@@ -191,12 +191,16 @@ def piece_bytes(mode: int, iteration: int) -> int:
     return _MODE_BYTES[mode]
 
 
+RangePiece = tuple[list[Row], bool]
+"""The rows of one piece of a range, and whether more may follow."""
+
+
 class FDBRange:
     """Iterates over `KeyValue`s. All errors, including those of the first piece, are raised by the iteration."""
 
     __slots__ = ("_first", "_read", "_request")
 
-    def __init__(self, read: Callable[[RangeRequest], FutureRows], request: RangeRequest) -> None:
+    def __init__(self, read: Callable[[RangeRequest], Future[RangePiece]], request: RangeRequest) -> None:
         self._read = read
         self._request = request
         self._first = read(request)
@@ -328,30 +332,30 @@ class TransactionRead(ReadOperations):
         request = RangeRequest(first, last, 0 if limit == -1 else limit, bool(reverse), streaming_mode)
         return FDBRange(self._read_range, request)
 
-    def _read_range(self, request: RangeRequest) -> FutureRows:
+    def _read_range(self, request: RangeRequest) -> Future[RangePiece]:
         """One piece of a range: rows, and whether more may follow."""
         begin, end, limit, reverse, mode, iteration = request
         state = self._state
         if mode == EXACT and not limit:  # first: the binding checks it before it calls the transaction
-            return failed(FutureRows, FDBError(EXACT_MODE_WITHOUT_LIMITS))
+            return failed(Future, FDBError(EXACT_MODE_WITHOUT_LIMITS))
         if refusal := state.refusal():
-            return failed(FutureRows, refusal)
+            return failed(Future, refusal)
         if begin.key > state.read_end or end.key > state.read_end:
-            return failed(FutureRows, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
+            return failed(Future, FDBError(KEY_OUTSIDE_LEGAL_RANGE))
         if limit < 0:
-            return failed(FutureRows, FDBError(RANGE_LIMITS_INVALID))
+            return failed(Future, FDBError(RANGE_LIMITS_INVALID))
         if begin.offset >= end.offset and begin.key >= end.key:
-            return ready(FutureRows, ([], False), state.cancellation)
+            return ready(Future, ([], False), state.cancellation)
         try:
             view = self._view()
             bounds = _bound(view, begin), _bound(view, end)
             found = view.rows(*bounds, limit or _UNLIMITED_ROWS, piece_bytes(mode, iteration), reverse)
         except FDBError as error:
-            return state.failed_read(FutureRows, error)
+            return state.failed_read(Future, error)
         if not self._is_snapshot:
             seen = range_conflict(request, bounds, *found, state.read_end, state.settings.ryw_disabled)
             state.reads.add_range(*seen, view.writes)
-        return ready(FutureRows, found, state.cancellation)
+        return ready(Future, found, state.cancellation)
 
     def _view(self) -> ReadYourWrites:
         """The view for a read, with the own writes visible to it."""
