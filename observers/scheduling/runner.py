@@ -32,8 +32,6 @@ class Runner(Generic[T]):
         lane: a task's place in the order.
         waited_seconds: how long a task's oldest work has waited; called when the task becomes ready.
 
-    Attributes:
-        steps: number of steps so far.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class Runner(Generic[T]):
         self._waiting: dict[T, float] = {}
         self._running: dict[T, float] = {}
         self._numbers = count()
-        self.steps = 0
+        self._has_run = False
         self._closed = False
         self._threads = threads
         self._started = False
@@ -86,6 +84,11 @@ class Runner(Generic[T]):
     def is_busy(self, task: T) -> bool:
         """Whether the task is running, ready or delayed."""
         return task in self._tickets or task in self._running
+
+    def has_run(self) -> bool:
+        """Whether any step has ended since the previous call."""
+        has_run, self._has_run = self._has_run, False
+        return has_run
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait up to `seconds` seconds for all submitted tasks to end; returns whether they have."""
@@ -183,7 +186,7 @@ class Runner(Generic[T]):
             seconds = self._failed(task, error)
         used = runtime.thread_seconds() - used
         with self._changed:
-            self.steps += 1
+            self._has_run = True
             elapsed = runtime.monotonic() - self._running.pop(task)
             self._charge(task, self._cost(elapsed, used))
             is_over = task not in self._tickets or seconds < 0.0

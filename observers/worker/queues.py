@@ -38,6 +38,7 @@ class QueueCheck:
     flags: Flags = field(default_factory=Flags)
     outbox: OutboxSettings | None = None
     left_generation: int | None = None
+    is_paused: bool = False
 
 
 def find_queues(
@@ -83,7 +84,7 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
         config = read_config(tr.snapshot, name)
         flags = read_flags(tr.snapshot, name)
         if flags.is_paused(runtime.time()):
-            return QueueCheck(None, f"queue {name!r} is paused ({flags.reason})", flags=flags)
+            return QueueCheck(None, f"queue {name!r} is paused ({flags.reason})", flags=flags, is_paused=True)
         code = app.code(config, FACTORIES)
         check_feed(tr.snapshot, config)
         outbox = read_settings(tr.snapshot, name)

@@ -98,11 +98,7 @@ class Worker:
         history: bool = True,
         app_path: str = "",
     ) -> None:
-        if not roles or set(roles) - set(ROLES):
-            raise InvalidConfiguration(
-                f"expected roles of {', '.join(ROLES)}, got: {', '.join(roles) or 'none'}"
-                f"{''.join(suggestion(each, ROLES) for each in roles if each not in ROLES)}"
-            )
+        _check_roles(roles)
         self.db = db
         self.names = [check_name(name) for name in queues]
         self.counts = WorkerCounts()
@@ -117,10 +113,7 @@ class Worker:
         self._is_outdated = True  # whether a configuration may have changed since the latest `_load`
         self._is_shared = False  # whether owners are computed from the latest beat and the present jobs
         self._next_check = 0.0  # of all notifications, even if no watch fires
-        self._next_resumption = math.inf  # when a queue's pause ends by itself
         self._released, self._stalled = ReleasedTasks(), StalledTasks()
-        self._steps = 0  # of all tasks, up to the latest beat
-        self._acquired: list[Job] = []  # jobs acquired but not yet submitted or watched
         self._is_scanning = False  # whether there are more tasks than watches
         self._used = False
         self._draining = False
@@ -251,24 +244,20 @@ class Worker:
     def _turn(self) -> float:
         """Run all due steps of the loop; returns the seconds until the next is due."""
         due = runtime.monotonic() >= self._next_check
-        if self._is_outdated or runtime.monotonic() >= self._next_resumption:
+        if self._is_outdated or self._work.seconds_paused() <= 0.0:
             self._load()
         if runtime.monotonic() >= self._membership.next_beat or not self._is_shared:
             self._beat()
-        if self._acquired:
-            self._submit_or_watch(self._acquired)
-            self._acquired = []
+        owned = [job for job in self._work.jobs if job.owned]
         if due:
             self._next_check = runtime.monotonic() + SAFETY_SECONDS
-            self._submit_or_watch([job for job in self._work.jobs if job.owned])
+            self._submit_or_watch(owned)
             self._borrow_stalled()
-        elif self._is_scanning:
-            self._submit_or_watch([job for job in self._work.jobs if job.owned and job.watch.is_free])
-        return max(0.0, self._next_turn() - runtime.monotonic())
-
-    def _next_turn(self) -> float:
-        scan = runtime.monotonic() + _SCAN_SECONDS if self._is_scanning else math.inf
-        return min(self._membership.next_beat, self._next_check, self._next_resumption, scan)
+        elif new := [job for job in owned if job.watch.is_free and (job.is_fresh or self._is_scanning)]:
+            self._submit_or_watch(new)
+        next_turn = min(self._membership.next_beat, self._next_check) - runtime.monotonic()
+        scan = _SCAN_SECONDS if self._is_scanning else math.inf
+        return max(0.0, min(next_turn, scan, self._work.seconds_paused()))
 
     def _load(self) -> None:
         """Update the jobs from the store's configurations, and watch for any change of these."""
@@ -285,7 +274,6 @@ class Worker:
         else:
             self._changed.hold(watch, self._outdated, lambda: None)  # the next beat notices a failed watch
             self._is_shared = False
-            self._next_resumption = runtime.monotonic() + self._work.seconds_paused()
         self._release(gone)
 
     def _outdated(self) -> None:
@@ -297,11 +285,10 @@ class Worker:
         self._is_outdated |= self._changed.is_free  # the watch has failed, or is about to call back
         if self._members_changed.is_free:
             watch = transact(self.db, lambda tr: tr.watch(WORKERS_CHANGED))
-            self._members_changed.hold(
-                watch, self._hurry, lambda: None
-            )  # if it fails, the next beat makes another
-        before, self._steps = self._steps, self._runner.steps
-        if self._membership.beat(self._report(), is_busy=self._steps > before) or not self._is_shared:
+            # If it fails, the next beat makes another.
+            self._members_changed.hold(watch, self._hurry, lambda: None)
+        is_busy = self._runner.has_run()
+        if self._membership.beat(self._report(), is_busy=is_busy) or not self._is_shared:
             self._distribute()
         self._history.record()
 
@@ -340,7 +327,6 @@ class Worker:
         self._reports.shared([job for job in jobs if job.owned], taken, self._membership.others)
         self._is_shared = True
         self._is_scanning = len(mine) > MOST_WATCHES
-        self._acquired += taken
 
     def _release(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -415,3 +401,12 @@ class Worker:
         delay = delay_after(job.failures)
         self._reports.failed(job, error, delay)
         return delay
+
+
+def _check_roles(roles: Collection[str]) -> None:
+    unknown = [each for each in roles if each not in ROLES]
+    if unknown or not roles:
+        raise InvalidConfiguration(
+            f"expected roles of {', '.join(ROLES)}, got: {', '.join(roles) or 'none'}"
+            f"{''.join(suggestion(each, ROLES) for each in unknown)}"
+        )

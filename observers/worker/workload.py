@@ -138,9 +138,11 @@ class Workload:
         return self.found[name].problem if name in self.found else ""
 
     def seconds_paused(self) -> float:
-        """Seconds until the first pause ends by itself; infinite if no pause has an end."""
-        ends = [each.flags.until for each in self.found.values() if each.flags.is_paused(runtime.time())]
-        return min((until - runtime.time() for until in ends if until is not None), default=math.inf)
+        """Seconds until the first pause ends by itself; infinite if no pause has an end, and 0 or less after it."""
+        paused = [each.flags for each in self.found.values() if each.is_paused]
+        return (
+            min((each.until for each in paused if each.until is not None), default=math.inf) - runtime.time()
+        )
 
     def load(self) -> tuple[list[Job], Void]:
         """Read the queues and feeds of the store, and update the jobs.
@@ -225,8 +227,9 @@ class Workload:
         """Emit events for queues that the worker leaves alone from now on, or no longer."""
         for name, each in found.items():
             if each.problem and self.problem(name) != each.problem:
-                is_paused = each.flags.is_paused(runtime.time())
-                emit("queue_paused" if is_paused else "queue_left_alone", queue=name, reason=each.problem)
+                emit(
+                    "queue_paused" if each.is_paused else "queue_left_alone", queue=name, reason=each.problem
+                )
         for name, before in self.found.items():
             if before.problem and not (name in found and found[name].problem):
                 emit("queue_resumed", queue=name)
