@@ -7,7 +7,7 @@ code that the store names. It gets the code from an `App`, and skips the queues 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from cq import keys
@@ -27,11 +27,27 @@ Factory = Callable[[QueueConfig, Mapping[str, Any], int], ObserverFunction]
 
 @dataclass(frozen=True, slots=True)
 class QueueCode:
-    """A queue's configuration with its code; `observers` are in the order of the configuration."""
+    """A queue's configuration with its code.
+
+    Attributes:
+        config: the configuration.
+        combiner: the combiner.
+        observers: the observers, in the order of the configuration.
+        is_heard: whether an observer receives changes, other than the one that keeps the totals of a window. Only then
+            must a new value derive from the whole backlog: differences add up to the same sum, whatever the steps are.
+            Folding the backlog of slices first would take most of the time of combining it.
+        runs_application_code: whether passes over the queue run other code than cq's combiners and the observer of
+            totals.
+        value_combiner: the combiner of the values that passes store: only the latest update of each key in a list of
+            keys.
+    """
 
     config: QueueConfig
     combiner: Combiner
     observers: tuple[ObserverFunction, ...]
+    is_heard: bool = field(init=False)
+    runs_application_code: bool = field(init=False)
+    value_combiner: Combiner = field(init=False)
 
     @property
     def shapes(self) -> list[QueueCode]:
@@ -39,24 +55,13 @@ class QueueCode:
         former = self.config.under_former_shape()
         return [self] if former is None else [replace(self, config=former), self]
 
-    @property
-    def value_combiner(self) -> Combiner:
-        """The combiner of the values that passes store: only the latest update of each key in a list of keys."""
-        return latest_only(self.combiner) if self.config.lists_keys else self.combiner
-
-    @property
-    def is_heard(self) -> bool:
-        """Whether an observer receives changes, other than the one that keeps the totals of a window.
-
-        Only then must a new value derive from the whole backlog: differences add up to the same sum, whatever the steps
-        are. Folding the backlog of slices first would take most of the time of combining it.
-        """
-        return not all(each.keeps_totals for each in self.config.observers)
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether passes over the queue run other code than cq's combiners and the observer of totals."""
-        return self.is_heard or built_in_combiner(self.combiner.name) is not self.combiner
+    def __post_init__(self) -> None:
+        is_heard = not all(each.keeps_totals for each in self.config.observers)
+        is_own = built_in_combiner(self.combiner.name) is self.combiner
+        combiner = latest_only(self.combiner) if self.config.lists_keys else self.combiner
+        object.__setattr__(self, "is_heard", is_heard)
+        object.__setattr__(self, "runs_application_code", is_heard or not is_own)
+        object.__setattr__(self, "value_combiner", combiner)
 
 
 class App:

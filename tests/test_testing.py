@@ -19,7 +19,7 @@ from cq.observers.links.registry import opened_link
 from cq.observers.links.spec import TABLE_ENV, table
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
-from cq.passes.pass_result import ManyFailed
+from cq.passes.effects import ManyFailed
 from cq.testing import assert_drained, assert_values, drain
 from tests.kit.processes import run_program
 from tests.kit.queues import add, combine_all, stored

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from cq import runtime
-from cq.passes.combine_pass import Pass
+from cq.expiry.due import BucketExpiry
 
 _LOOK_SECONDS: Final = 1.0
 """The pause between two searches of a bucket with queued rows and without due keys."""
@@ -31,9 +31,9 @@ class ExpiryTurns:
         """Whether the next pass deletes due keys before it combines rows."""
         return self._others >= _BETWEEN
 
-    def committed(self, attempt: Pass) -> None:
-        """Note a committed pass."""
-        self._others = 0 if attempt.is_expiring else self._others + 1
-        if attempt.expiry is not None and attempt.expiry.has_looked:
-            self._may_be_due = attempt.expiry.may_be_due
+    def committed(self, expiry: BucketExpiry, *, has_expired: bool) -> None:
+        """Note a committed pass, and whether it has deleted due keys."""
+        self._others = 0 if has_expired else self._others + 1
+        if expiry.has_looked:
+            self._may_be_due = expiry.may_be_due
             self._looked_at = runtime.monotonic()

@@ -17,12 +17,11 @@ from cq.bucket.expiry_turns import ExpiryTurns
 from cq.bucket.pass_size import HIGH_RATE, LOW_RATE, PassSize
 from cq.bucket.quarantine import Quarantine
 from cq.failure import KeyFailure
-from cq.passes.bucket_cache import BucketCache
+from cq.passes.bucket_cache import NO_RUNS, BucketCache
 from cq.passes.combine_pass import Pass
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
-from cq.passes.runs import NO_RUNS
 from cq.store.api import (
     NOT_COMMITTED,
     TRANSACTION_TOO_LARGE,
@@ -110,7 +109,7 @@ class PassRunner:
         self._passes = 0
 
     def _begin_attempt(self) -> None:
-        if not self.code.is_foreign:
+        if not self.code.runs_application_code:
             return
         self.attempts.begin(self.limits.stale_seconds)
         if self.attempts.cautious and not self._passes:
@@ -118,26 +117,31 @@ class PassRunner:
 
     def _pass(self, tr: Transaction) -> Pass:
         self._passes += 1
-        size, quarantine, limits = self.size, self.quarantine, self.size.limits()
-        backfill = self._backfilling and self._passes % 2 == 0  # alternate, so that a failure has one cause
+        size, quarantine, limits, config = self.size, self.quarantine, self.size.limits(), self.code.config
+        is_rejecting = bool(quarantine.rejected or quarantine.rejected_in_backfill)
+        # Alternate between reports and a backfill, so that a failure has one cause.
+        is_backfill = self._backfilling and self._passes % 2 == 0
+        max_report = 0 if is_backfill or is_rejecting else min(size.reports.now, limits.max_report)
+        max_backfill = min(size.backfills.now, limits.max_report) if is_backfill and not is_rejecting else 0
         max_take = 1 if quarantine.rejected and self.attempts.cautious else size.max_take
-        # Runs are not for foreign code, and no key of them can be taken alone or set aside.
-        has_expiry = self.code.config.expiry is not None
-        is_unusual = self.code.is_foreign or quarantine.suspects or quarantine.rejected or max_take
-        is_observed = bool(self.code.observers)
+        # Runs are not for an application's code, and no key of them can be taken alone or set aside. A merge changes no
+        # index of an expiry, and adds to no level.
+        is_unusual = (
+            self.code.observers or self.code.runs_application_code or config.expiry or config.is_timed
+        )
         plan = PassPlan(
             limits=limits,
-            max_report=0 if backfill else min(size.reports.now, limits.max_report),
-            max_backfill=min(size.backfills.now, limits.max_report) if backfill else 0,
+            max_report=max_report,
+            max_backfill=1 if quarantine.rejected_in_backfill else max_backfill,
             max_take=max_take,
             suspects=quarantine.suspects,
-            try_suspect=quarantine.is_turn_of_suspect(self._passes),
+            try_suspect=bool(quarantine.suspects) and quarantine.is_turn_of_suspect(self._passes),
             rejected=quarantine.rejected,
             rejected_in_backfill=quarantine.rejected_in_backfill,
             rejected_in_expiry=quarantine.rejected_in_expiry,
-            checks_due=has_expiry and self.expiry.checks_due,
-            expires_first=self.expiry.expires_first,
-            may_sort=self._may_sort and not is_observed and not is_unusual,
+            checks_due=config.expiry is not None and self.expiry.checks_due,
+            expires_first=config.expiry is None or self.expiry.expires_first,
+            may_sort=self._may_sort and not (is_unusual or quarantine.suspects or is_rejecting or max_take),
         )
         return Pass(tr, self.code, self.bucket, plan, self.cache, self._before_code)
 
@@ -150,8 +154,8 @@ class PassRunner:
 
         Updates set aside are written as they were read, in addition to the writes that the limits bound.
         """
-        if result.aside and attempt.batch is not None:
-            backlog = attempt.batch.backlog
+        if result.aside:
+            backlog = attempt.view.backlog
             is_divisible = len(backlog.rows) + len(backlog.broken) > 1
             if is_divisible and tr.get_approximate_size().wait() > self.limits.transaction_bytes:
                 self.size.halve_reads(backlog.size)
@@ -194,7 +198,7 @@ class PassRunner:
         """Make the next pass smaller than the failed one, or let it set the only key aside; else raise the error."""
         self.cache.invalidate()
         self.quarantine.count_tries(attempt.blamed)
-        if attempt.is_merging:
+        if attempt.is_sorting:
             self._may_sort = False  # the usual way finds the key at fault
         elif not self.size.halve_keys(attempt, is_too_large=error_code(error) == TRANSACTION_TOO_LARGE):
             if not attempt.blamed:
@@ -203,7 +207,7 @@ class PassRunner:
 
     def _reject(self, attempt: Pass, error: PoisonKey) -> None:
         """Set aside a key that has killed workers; in a backfill, once it is the next key."""
-        if attempt.backfill is not None and len(attempt.backfill.keys) > 1:
+        if attempt.is_backfilling and len(attempt.blamed) > 1:
             self.size.backfills.now = 1
         else:
             self._reject_key(attempt, error.encoded_key, error)
@@ -213,16 +217,19 @@ class PassRunner:
         if attempt.is_expiring and any(each.keeps_totals for each in self.code.config.observers):
             raise error  # a slice that leaves a window without a report would stay in the totals: try again later
         failure = error.failure if isinstance(error, ReportFailed) else KeyFailure.of(error, text=str(error))
-        in_backfill = attempt.backfill is not None
-        self.quarantine.reject(encoded, failure, in_backfill=in_backfill, in_expiry=attempt.is_expiring)
+        self.quarantine.reject(
+            encoded, failure, in_backfill=attempt.is_backfilling, in_expiry=attempt.is_expiring
+        )
 
     # When it has succeeded
 
     def _apply_result(self, attempt: Pass, result: PassResult) -> None:
         """Adapt the cache and the next passes to a committed pass."""
         self.size.committed(result, attempt.blamed, self.code.config.name)
-        self.quarantine.committed(result)
-        self.expiry.committed(attempt)
+        if self.quarantine.is_any or result.aside:
+            self.quarantine.committed(result)
+        if attempt.view.expiry is not None:
+            self.expiry.committed(attempt.view.expiry, has_expired=attempt.is_expiring)
         if result.invalidates_cache or not result.cache_is_valid:
             self.cache.invalidate()
         if result.token:
@@ -232,7 +239,8 @@ class PassRunner:
             self.cache.runs, self._may_sort = NO_RUNS, False
         if not result.more:
             self._may_sort = True
-            self._forget_deaths()
+            if self.attempts.cautious:
+                self._forget_deaths()
 
     def _forget_deaths(self) -> None:
         """Clear the notes of dead workers; on an error of the store leave that to a later pass."""

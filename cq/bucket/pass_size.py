@@ -13,7 +13,7 @@ from typing import Final
 from cq import runtime
 from cq.keys import QueueKeys
 from cq.passes.combine_pass import Pass
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.passes.plan import Limits
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.sizes import SET_COPIES, WRITE_BYTES
@@ -111,12 +111,12 @@ class PassSize:
 
     def halve_keys(self, failed: Pass, *, is_too_large: bool) -> bool:
         """Halve the number of keys that a failed pass has reported or taken; return False if it was a single one."""
-        blamed, taken = len(failed.blamed), len(failed.batch.updates) if failed.batch else 0
+        blamed, taken = len(failed.blamed), len(failed.view.taken.updates)
         # Take fewer rows first: with many folded keys the size does not depend on the reported ones.
         if (is_too_large and taken > max(1, blamed)) or (not blamed and taken > 1):
             self.takes.halve(taken)
         elif blamed > 1:
-            (self.backfills if failed.backfill else self.reports).halve(blamed)
+            (self.backfills if failed.is_backfilling else self.reports).halve(blamed)
         else:
             return False
         return True

@@ -8,7 +8,7 @@ from typing import Final
 
 from cq import runtime
 from cq.failure import KeyFailure
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 
 _MAX_SUSPECTS: Final = 1_000
 _TRY_SUSPECT_EVERY: Final = 8
@@ -20,6 +20,7 @@ class Quarantine:
     """The failing keys of one bucket.
 
     Attributes:
+        is_any: whether a key has failed of late; if not, a committed pass changes nothing here.
         suspects: encoded keys set aside before: each is reported alone, so that it does not delay the others.
         rejected: {encoded key: failure} of the key to set aside next.
         rejected_in_backfill: the same for a key whose value an observer cannot receive.
@@ -27,6 +28,7 @@ class Quarantine:
     """
 
     def __init__(self) -> None:
+        self.is_any = False
         self.suspects: dict[bytes, None] = {}
         self.rejected: dict[bytes, KeyFailure] = {}
         self.rejected_in_backfill: dict[bytes, KeyFailure] = {}
@@ -42,6 +44,7 @@ class Quarantine:
     def count_tries(self, encoded_keys: Sequence[bytes]) -> None:
         """Count a failed pass for each key that it has reported."""
         now = runtime.time()
+        self.is_any = True
         for encoded in encoded_keys:
             first, tries = self._tried.get(encoded, (now, 0))
             self._tried[encoded] = first, tries + 1
@@ -52,6 +55,7 @@ class Quarantine:
         self, encoded: bytes, failure: KeyFailure, *, in_backfill: bool, in_expiry: bool = False
     ) -> None:
         """Set a key aside in the next pass."""
+        self.is_any = True
         if encoded in self._tried:
             failure = failure.after(*self._tried[encoded])
         if in_backfill:
@@ -63,6 +67,7 @@ class Quarantine:
 
     def is_failed(self, encoded: bytes) -> bool:
         """Count a transient error at a key; return whether there were too many in a row."""
+        self.is_any = True
         self._errors[encoded] += 1
         return self._errors[encoded] >= _PATIENCE
 
@@ -86,3 +91,4 @@ class Quarantine:
             self.suspects[encoded] = None
             if len(self.suspects) > _MAX_SUSPECTS:
                 del self.suspects[next(iter(self.suspects))]
+        self.is_any = bool(self.suspects or self._tried)

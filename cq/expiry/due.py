@@ -9,6 +9,7 @@ from cq import keys, runtime
 from cq.config.expiry import ExpirySpec
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.hashing import bucket_at, bucket_bounds
+from cq.expiry.index import ExpiryIndex
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys, hash_of, parse_count
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
@@ -72,6 +73,49 @@ class DueEntries:
     def _seek(self, time: int) -> None:
         begin = self._keys.entries_of(time, self._first, self._end)[0]
         self._next = self._snapshot.get_range(begin, max(begin, self._bounds[1]), limit=1)
+
+
+class BucketExpiry:
+    """The expiry of one bucket in one pass.
+
+    Args:
+        snapshot: snapshot reads of the pass's transaction.
+        config: the queue's configuration.
+        bucket: number of the bucket.
+        spec: the queue's expiry.
+
+    Attributes:
+        index: the index of the queue's keys.
+        has_looked: whether the pass has searched for due keys.
+        may_be_due: whether more keys of the bucket may be due, and a further pass must look for them.
+    """
+
+    def __init__(self, snapshot: TransactionRead, config: QueueConfig, bucket: int, spec: ExpirySpec) -> None:
+        self.index = ExpiryIndex(snapshot, config, spec)
+        self.has_looked = False
+        self.may_be_due = False
+        self._snapshot, self._config, self._bucket = snapshot, config, bucket
+        self._due: DueEntries | None = None
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the pass has begun to search for due keys."""
+        return self._due is not None
+
+    def look(self) -> None:
+        """Begin to search for due keys, while the pass reads its rows."""
+        if self._due is None:
+            until = self.index.spec.latest_due(self.index.now)
+            self._due = DueEntries(self._snapshot, self._config, self._bucket, until)
+            self.may_be_due = True
+
+    def read(self, limit: int) -> list[DueKey]:
+        """The first due keys of the bucket, at most `limit`; none before `look`."""
+        if self._due is None:
+            return []
+        self.has_looked = True
+        due, self.may_be_due = self._due.read(limit)
+        return due
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def _index_page(tr: Transaction, name: str) -> float | None:
     config = read_config(tr, name)
     if config.expiry is None:
         return None
-    index = ExpiryIndex(tr, config, config.expiry)
+    index = ExpiryIndex(tr.snapshot, config, config.expiry)
     progress = tr.get(index.keys.progress).value
     if progress is None:
         return None
@@ -64,7 +64,7 @@ def _index_page(tr: Transaction, name: str) -> float | None:
     state = BucketState.from_bytes(tr.get(state_key).value)
     if needs_purge(config, state):
         return BLOCKED_SECONDS
-    index.write(_missing(tr.snapshot, index, places))
+    index.write(tr, _missing(tr.snapshot, index, places))
     tr.set(index.keys.progress, places[-1])
     tr.set(state_key, renewed(config, state).to_bytes())
     return 0.0

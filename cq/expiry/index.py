@@ -20,7 +20,7 @@ from cq.config.expiry import UPDATE, ExpirySpec
 from cq.config.queue import QueueConfig
 from cq.keys.expiry import TIME_BYTES, ExpiryKeys, pack_time
 from cq.queue.bounded_reads import read_at_hashes
-from cq.store.api import Transaction, Value
+from cq.store.api import TransactionRead, Value, Writer
 from cq.store.sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES, clear_bytes
 
 _FEW: Final = 256  # keys that are read singly, started together with the reads of their values
@@ -38,7 +38,7 @@ class ExpiryIndex:
     """The index of a queue's keys, in the transaction of one pass.
 
     Args:
-        tr: the pass's transaction.
+        snapshot: snapshot reads of the pass's transaction.
         config: the queue's configuration.
         spec: its expiry.
 
@@ -46,11 +46,11 @@ class ExpiryIndex:
         now: the time of the pass in seconds since 1970.
     """
 
-    def __init__(self, tr: Transaction, config: QueueConfig, spec: ExpirySpec) -> None:
+    def __init__(self, snapshot: TransactionRead, config: QueueConfig, spec: ExpirySpec) -> None:
         self.now = runtime.time()
         self.keys = ExpiryKeys(config.name)
         self.spec = spec
-        self._tr = tr
+        self._snapshot = snapshot
         self._key = config.key
         self._is_by_update = spec.by == UPDATE
         self._requested: dict[bytes, Value] = {}
@@ -64,7 +64,7 @@ class ExpiryIndex:
     def request(self, encoded_keys: Sequence[bytes]) -> None:
         """Start to read the stored times of a few keys, while the caller reads their values."""
         if self._is_by_update and len(encoded_keys) < _FEW:
-            get, key = self._tr.snapshot.get, self.keys.time_of
+            get, key = self._snapshot.get, self.keys.time_of
             self._requested = {encoded: get(key(encoded)) for encoded in encoded_keys}
 
     def read(self, encoded_keys: Sequence[bytes]) -> None:
@@ -74,7 +74,7 @@ class ExpiryIndex:
         self._times = {key: self._requested[key].value for key in encoded_keys if key in self._requested}
         if len(self._times) < len(encoded_keys):
             at = self.keys.time(b"").__add__
-            self._times = read_at_hashes(self._tr.snapshot, at, encoded_keys, self._times, sys.maxsize)
+            self._times = read_at_hashes(self._snapshot, at, encoded_keys, self._times, sys.maxsize)
 
     def moves(
         self,
@@ -117,9 +117,9 @@ class ExpiryIndex:
         """The stored bytes of the time in a key's last part; raises `CorruptData`."""
         return pack_time(self.spec.time_of_key(self._key.decode(encoded)))
 
-    def write(self, moves: Iterable[IndexMove]) -> None:
+    def write(self, tr: Writer, moves: Iterable[IndexMove]) -> None:
         """Write these changes."""
-        write_set, clear, entry = self._tr.set, self._tr.clear, self.keys.entry_at
+        write_set, clear, entry = tr.set, tr.clear, self.keys.entry_at
         for where, before, after in moves:
             if before is not None:
                 clear(entry(before, where))

@@ -399,3 +399,34 @@ def bucket_range(prefix: bytes, buckets: int, bucket: int) -> tuple[bytes, bytes
     """The range of a bucket's hashes below a prefix."""
     first, end = bucket_bounds(buckets, bucket)
     return prefix + _HASH.pack(first), prefix_end(prefix) if end == HASHES else prefix + _HASH.pack(end)
+
+
+# Keys that cq may not have written: other programs can write into the ranges of a queue, too. These functions take the
+# prefix of a range and a key in the range, of any length.
+
+
+def is_row(prefix: bytes, key: bytes) -> bool:
+    """Whether a key in the range of a bucket's rows has the form that cq writes."""
+    return len(key) == len(prefix) + VERSIONSTAMP_BYTES + _COUNTER.size
+
+
+def versionstamp_in(prefix: bytes, key: bytes) -> bytes:
+    r"""The versionstamp after a prefix; for a key that is too short, the lowest one after it in key order.
+
+    >>> versionstamp_in(b"u", b"u\xff").hex()
+    'ff000000000000000000'
+    """
+    return key[len(prefix) : len(prefix) + VERSIONSTAMP_BYTES].ljust(VERSIONSTAMP_BYTES, b"\x00")
+
+
+def later_than(prefix: bytes, version: int) -> bytes:
+    """The first possible key that was committed after `version`."""
+    return prefix + (version + 1).to_bytes(8, "big")
+
+
+def bucket_in(prefix: bytes, key: bytes) -> tuple[int, int] | None:
+    """Generation and bucket in the key of a notification; None if it does not have the form that cq writes."""
+    if len(key) != len(prefix) + _BUCKET.size:
+        return None
+    generation, bucket = _BUCKET.unpack(key[len(prefix) :])
+    return generation, bucket

@@ -1,14 +1,63 @@
-"""A worker's cache of one bucket: the values that its last passes read and wrote, so that the next ones read less."""
+"""A worker's cache of one bucket: the values that its last passes read and wrote, so that the next ones read less.
+
+It also has the sorted runs of the backlog, see `cq.passes.sorting`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
-
-from cq.passes.runs import NO_RUNS, Runs
+from typing import Final, NamedTuple
 
 _LARGEST_CACHED: Final = 200  # bytes of a value
 _ENTRY_BYTES: Final = 200  # approximate memory that Python needs for an entry in addition to its bytes
+
+
+class Run(NamedTuple):
+    """A sorted run of a backlog, or its remainder.
+
+    Attributes:
+        first: the key of its first row, or a key before it and after all rows of earlier runs.
+        last: the key of its last row.
+        rows, updates: numbers of rows and updates.
+        size: bytes of keys and values; a row taken in part counts with its former size.
+    """
+
+    first: bytes
+    last: bytes
+    rows: int
+    updates: int
+    size: int
+
+    @classmethod
+    def of(cls, rows: Mapping[bytes, bytes], updates: int) -> Run:
+        """The run of rows, {key: value} in order of keys, that hold `updates` updates."""
+        keys = list(rows)
+        size = sum(map(len, keys)) + sum(map(len, rows.values()))
+        return cls(keys[0], keys[-1], len(keys), updates, size)
+
+
+class Runs(NamedTuple):
+    """The runs at the beginning of a bucket, in commit order.
+
+    Attributes:
+        remaining: the runs that still have rows.
+        is_open: whether to write another run before merging these.
+        per_key: number of updates per key in the part merged last.
+    """
+
+    remaining: tuple[Run, ...] = ()
+    is_open: bool = False
+    per_key: float = 1.0
+
+    @property
+    def is_any(self) -> bool:
+        """Whether a run must be written or merged."""
+        return self.is_open or bool(self.remaining)
+
+
+NO_RUNS: Final = Runs()
+FIRST_RUN: Final = Runs(is_open=True)
+"""No runs yet; write the first one."""
 
 
 class BucketCache:

@@ -6,8 +6,7 @@ converted in one transaction, which reads and writes the bucket's state. So each
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from cq.app import QueueCode
@@ -16,71 +15,40 @@ from cq.errors import CodeMismatch, CqError, InvalidData
 from cq.failure import KeyFailure
 from cq.keys import place
 from cq.observer import CONVERSION, Change
-from cq.passes.open_bucket import OpenBucket
-from cq.passes.reporting import note_unreported
+from cq.passes.effects import Effects
+from cq.passes.reporting import Unreported, finish_changes
+from cq.passes.view import View, ViewReader
 from cq.plain_text import describe
-from cq.queue.bounded_reads import read_values
-from cq.queue.bucket_state import BucketState
-from cq.queue.missed_reports import MissedReports
 
 
 class ConversionFailed(CqError):
     """A value cannot be converted: the bucket waits for another `convert`, as its updates need the converted value."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedPiece:
-    """Some values of a bucket that a pass converts.
-
-    Attributes:
-        state: the new state of the bucket, except for its token.
-        values: {encoded key: encoded new value}.
-        changes: the changes to report, each with the key's position in hash order.
-        unreported: {encoded key: (encoded former value, failure)} of keys that observers rejected.
-    """
-
-    state: BucketState
-    values: dict[bytes, bytes] = field(default_factory=dict)
-    changes: list[tuple[bytes, Change]] = field(default_factory=list)
-    unreported: dict[bytes, tuple[bytes, KeyFailure]] = field(default_factory=dict)
-
-    @property
-    def reported(self) -> list[bytes]:
-        """The encoded keys to report."""
-        return [encoded for encoded in self.values if encoded not in self.unreported]
-
-    def note_missed(
-        self, missed: MissedReports, positions: Mapping[int, bytes | None]
-    ) -> dict[bytes, KeyFailure]:
-        """Write the missed reports of rejected keys, and clear those of all others; return {rejected key: failure}."""
-        changed = {where for where, _ in self.changes}
-        reported = [encoded for encoded in self.reported if place(encoded) in changed]
-        missed.read_all(list(self.values))
-        missed.check(reported)
-        missed.clear(reported)
-        return note_unreported(missed, self.unreported, positions)
-
-
-def convert_some(bucket: OpenBucket, limit: int, limit_bytes: int) -> ConvertedPiece:
-    """Convert the next values of a bucket, and write them; raises `ConversionFailed`."""
-    tr, config, rejected = bucket.tr, bucket.config, bucket.plan.rejected
-    values, reached = read_values(
-        tr, config, bucket.number, bucket.state.converting or b"", limit, limit_bytes
-    )
-    found = ConvertedPiece(replace(bucket.state, converting=reached))
+def convert(view: View, reader: ViewReader) -> Effects:
+    """The effects of converting and reporting the next values of a bucket; raises `ConversionFailed`."""
+    rejected, load = view.plan.rejected, view.plan.limits.load_bytes
+    share = view.missed.share(load) if view.missed else load
+    values, reached = reader.read_values(view.state.converting or b"", max(1, view.plan.max_report), share)
+    effects = Effects(view)
+    unreported: Unreported = {}
     for encoded, value in values:
-        key = config.key.decode(encoded)
-        new = _convert(bucket.code, key, value)
+        key = view.config.key.decode(encoded)
+        new = _convert(view.code, key, value)
         before, data = codec.encode(value), codec.encode_values([new])[0]
-        found.values[encoded] = data
+        effects.result.values[encoded] = data
         if data == before:
             continue
-        tr.set(bucket.keys.value(encoded), data)
+        effects.set(view.keys.value(encoded), data)
         if encoded in rejected:
-            found.unreported[encoded] = before, rejected[encoded]
+            unreported[encoded] = before, rejected[encoded]
         else:
-            found.changes.append((place(encoded), Change(key, value, new, complete=False, cause=CONVERSION)))
-    return found
+            change = Change(key, value, new, complete=False, cause=CONVERSION)
+            effects.report_change(encoded, place(encoded), change)
+    effects.result.reported = len(values)
+    effects.result.completed = reached is None  # so that the change is finished at once
+    finish_changes(effects, view, reader, replace(view.state, converting=reached), unreported)
+    return effects
 
 
 def _convert(code: QueueCode, key: Any, value: Any) -> Any:

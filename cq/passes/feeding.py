@@ -15,35 +15,28 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from cq.combiners import Combiner, built_in_combiner, combine_many
-from cq.config.queue import QueueConfig, read_config
+from cq.config.queue import QueueConfig
 from cq.config.rollup import RollUpLevel, encoded_level_keys
 from cq.config.window import WindowSpec, milliseconds
 from cq.keys.expiry import ExpiryKeys, pack_time
-from cq.passes.batch import Batch
+from cq.passes.effects import Effects
+from cq.passes.view import View
 from cq.queue.adds import PackedAdd
 from cq.queue.packing import Checked, check_updates
 from cq.queue.rows import Row, Updates, timed
-from cq.store.api import Transaction, error_code
+from cq.store.api import error_code
 
 Periods = RollUpLevel | WindowSpec
 
 
-def feed(tr: Transaction, combiner: Combiner, batch: Batch) -> None:
-    """Add the updates that a pass takes to the levels of its queue; periods that are over are dropped.
-
-    Args:
-        tr: the transaction of the pass.
-        combiner: the queue's combiner.
-        batch: the pass's batch, with the updates taken.
-    """
-    config = batch.bucket.config
-    levels = config.fed
-    rows = batch.rows_with_taken() if levels else []
+def feed(effects: Effects, view: View) -> None:
+    """Add the updates that a pass takes to the levels of its queue; periods that are over are dropped."""
+    rows = view.rows_with_taken()
     if not any(row.times for row in rows):
         return
-    feeder = _LevelAdder(tr, config, combiner, batch.bucket.plan.rejected)
-    for name, periods in levels.items():
-        feeder.add(name, periods, updates_by_period(periods, rows, batch.updates))
+    feeder = _LevelAdder(effects, view)
+    for level, periods in zip(view.levels, view.config.fed.values(), strict=True):
+        feeder.add(level, periods, updates_by_period(periods, rows, view.taken.updates))
 
 
 def updates_by_period(periods: Periods | None, rows: Iterable[Row], updates: Updates) -> dict[int, Updates]:
@@ -72,22 +65,19 @@ def grouped_by_period(
 
 
 class _LevelAdder:
-    """Adds updates to the levels of a queue, in the transaction of one pass."""
+    """Adds updates to the levels of a queue, in the effects of one pass."""
 
-    def __init__(
-        self, tr: Transaction, config: QueueConfig, combiner: Combiner, rejected: Collection[bytes]
-    ) -> None:
-        self._tr = tr
-        self._config = config
-        self._combiner = combiner
-        self._rejected = rejected
+    def __init__(self, effects: Effects, view: View) -> None:
+        self._effects = effects
+        self._config = view.config
+        self._combiner = view.code.combiner
+        self._rejected = view.plan.rejected
         self._now = milliseconds(None)
         # By the identity of the updates, with these: levels often share them.
         self._combined: dict[int, tuple[Updates, Checked]] = {}
 
-    def add(self, name: str, periods: Periods | None, by_period: dict[int, Updates]) -> None:
+    def add(self, level: QueueConfig, periods: Periods | None, by_period: dict[int, Updates]) -> None:
         """Add updates to a level, by their periods."""
-        level = self._level(name)
         encoded: list[bytes] = []
         values: list[Any] = []
         over: list[int] = []
@@ -100,16 +90,11 @@ class _LevelAdder:
             encoded += keys if periods is None else encoded_level_keys(self._config.key, keys, [period])
             values += combined.values
         if encoded:
-            PackedAdd.of(level, Checked(encoded, values)).write(self._tr)
+            shape = shape_for(level, self._config)
+            self._effects.levels.append(PackedAdd.of(shape, Checked(encoded, values)))
         if over:
             # As if a pass over the level had deleted them.
-            self._tr.byte_max(ExpiryKeys(name).latest_expired, pack_time(max(0, *over)))
-
-    def _level(self, name: str) -> QueueConfig:
-        """The configuration of a level: of its former shape, for updates of the former version of a combiner."""
-        level = read_config(self._tr, name)
-        is_current = level.combiner == self._config.combiner
-        return level if is_current else level.under_former_shape() or level
+            self._effects.byte_max(ExpiryKeys(level.name).latest_expired, pack_time(max(0, *over)))
 
     def _combine(self, updates: Updates) -> Checked:
         """The updates with those of each key combined, or as they are if that is not possible."""
@@ -117,6 +102,12 @@ class _LevelAdder:
             combined = combined_updates(self._config, self._combiner, updates, self._rejected)
             self._combined[id(updates)] = updates, combined
         return self._combined[id(updates)][1]
+
+
+def shape_for(level: QueueConfig, config: QueueConfig) -> QueueConfig:
+    """The configuration of a level of its former shape, for updates of the former version of a combiner."""
+    is_current = level.combiner == config.combiner
+    return level if is_current else level.under_former_shape() or level
 
 
 def combined_updates(

@@ -44,10 +44,6 @@ class Limits:
         """The maximum size of a pass's transaction, about, if no single key needs more."""
         return self.write_bytes + self.observer_bytes + 2 * self.load_bytes
 
-    def to_write(self, *, is_observed: bool) -> int:
-        """Return `write_bytes`, plus the share of the observers in a queue without observers."""
-        return self.write_bytes if is_observed else self.write_bytes + self.observer_bytes
-
 
 LOCAL_LIMITS: Final = Limits(
     read_bytes=8_000_000,
@@ -66,12 +62,13 @@ class PassPlan:
 
     Attributes:
         limits: bounds on reads and writes.
-        max_report: number of keys to report, at most.
-        max_backfill: number of values to backfill, at most. Report no other key then, so that a failure has one cause.
+        max_report: number of keys to report, at most; 0 if values are backfilled, so that a failure has one cause, and
+            while a key is to be set aside.
+        max_backfill: number of values to backfill, at most; 1 for a rejected one.
         max_take: number of different keys of the rows to touch, at most; None: no limit.
         suspects: encoded keys to report only when no other key has work, and then one alone.
         try_suspect: whether to report one of the suspects, alone, if any has work.
-        rejected: {encoded key: failure} of keys to set aside; the pass then reports no key and calls no observer.
+        rejected: {encoded key: failure} of keys to set aside; the pass then calls no observer.
         rejected_in_backfill: the same for keys whose values an observer cannot receive.
         rejected_in_expiry: the same for keys that are due, and whose deletion an observer cannot receive.
         checks_due: whether to look for due keys in a queue with an expiry, although rows are queued.
@@ -91,13 +88,3 @@ class PassPlan:
     checks_due: bool = True
     expires_first: bool = True
     may_sort: bool = False
-
-    @property
-    def most_reported(self) -> int:
-        """The maximum number of keys to report; none while a key is to be set aside."""
-        return 0 if self.rejected or self.rejected_in_backfill else self.max_report
-
-    @property
-    def most_backfilled(self) -> int:
-        """The maximum number of values to backfill; only the rejected one while there is one."""
-        return 1 if self.rejected_in_backfill else 0 if self.rejected else self.max_backfill

@@ -1,4 +1,4 @@
-"""Writes folded updates as rows again, under the keys of the rows that they came from, also sorted as a run.
+"""Writes folded updates as rows again, under the keys of the rows that they came from.
 
 Staging costs a write for each key, and a read and a clear when the key is reported. If few keys have many updates, it
 is far cheaper to write the folded updates as rows, so that passes can fold a deep backlog to its end before they report
@@ -9,21 +9,15 @@ that they still precede all remaining rows, and the age of the oldest queued upd
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import add
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from cq.combiners import Combiner
 from cq.encoding import codec
 from cq.encoding.cbor import array_head, encode_strings
-from cq.encoding.codec import ValueType
-from cq.keys import places
-from cq.passes.columns import fold
-from cq.passes.hash_order import order_from_cursor
 from cq.queue.packing import ROW_BYTES
-from cq.queue.rows import Row, Updates, group
+from cq.queue.rows import Row, Updates
 
 _LEAST_GAIN: Final = 2
 UPDATE_BYTES: Final = 12
@@ -34,12 +28,12 @@ _MORE: Final = 8  # try 1/8 more pairs than the previous row took, before doubli
 
 
 def shrinks_backlog(updates: Updates) -> bool:
-    """Return whether keys have enough updates each that folding makes room for more of the backlog."""
+    """Whether keys have enough updates each that folding makes room for more of the backlog."""
     return _LEAST_GAIN * len(updates) <= sum(map(len, updates.values()))
 
 
 def repack(folded: Mapping[bytes, bytes], rows: Sequence[Row]) -> dict[bytes, bytes]:
-    """Return folded updates, {encoded key: encoded update}, as {row's key: value}; empty if they do not fit."""
+    """Folded updates, {encoded key: encoded update}, as {row's key: value}; empty if they do not fit."""
     pairs = encode_pairs(list(folded), list(folded.values()))
     return pack_into_rows(Pairs(pairs, range(len(pairs))), rows)
 
@@ -52,12 +46,12 @@ class Pairs(NamedTuple):
 
 
 def encode_pairs(encoded_keys: Sequence[bytes], updates: Sequence[bytes]) -> list[bytes]:
-    """Return each key with its update, encoded as in a row."""
+    """Each key with its update, encoded as in a row."""
     return list(map(add, encode_strings(encoded_keys), updates))
 
 
 def pack_into_rows(pairs: Pairs, rows: Sequence[Row]) -> dict[bytes, bytes]:
-    """Return the pairs, in order, as {row's key: value} under the keys of `rows`; empty if they do not fit."""
+    """The pairs, in order, as {row's key: value} under the keys of `rows`; empty if they do not fit."""
     encoded, order = pairs
     found: dict[bytes, bytes] = {}
     first, window = 0, _FIRST_WINDOW
@@ -74,20 +68,3 @@ def pack_into_rows(pairs: Pairs, rows: Sequence[Row]) -> dict[bytes, bytes]:
             return found
         window = number + number // _MORE + 1
     return {}
-
-
-def sorted_pairs(
-    combiner: Combiner, kind: ValueType, contents: Sequence[list[Any]], cursor: bytes
-) -> Pairs | None:
-    """Return the keys and updates of rows in hash order from a cursor, the updates of each key combined.
-
-    `contents` has the rows in commit order, as `rows.decode_content` returns them; the combiner is one of cq's own.
-    Returns None if a combined value is not an update. Raises as `columns.fold` does.
-    """
-    updates: defaultdict[bytes, list[Any]] = defaultdict(list)
-    group(contents, updates)
-    keys = list(updates)
-    folded, are_updates = fold(combiner, kind, [None] * len(keys), list(updates.values()))
-    if not are_updates:
-        return None
-    return Pairs(encode_pairs(keys, folded), order_from_cursor(places(keys), cursor))

@@ -8,19 +8,19 @@ it receives is the new value that it received before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cq.app import QueueCode
-from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
 from cq.failure import KeyFailure
-from cq.keys import QueueKeys, place, places
+from cq.keys import place
 from cq.observer import Change
+from cq.passes.effects import Effects
+from cq.passes.view import View, ViewReader
 from cq.plain_text import describe
-from cq.queue.bounded_reads import prefix_read, read_at_hashes, read_values
 from cq.queue.bucket_state import BucketState
 from cq.queue.limits import admitted
 from cq.queue.missed_reports import NOTHING, MissedReports, as_received
@@ -39,151 +39,131 @@ class ReportFailed(CqError):
         self.failure = failure
 
 
-@dataclass(slots=True)
-class BackfillPiece:
-    """Unchanged values to report: for the first time to an observer, or again.
-
-    Attributes:
-        keys: encoded keys.
-        news: {generation of an observer: the changes that it receives}.
-        reached: {generation of an observer: its backfill position after this piece; None: complete}.
-    """
-
-    keys: list[bytes] = field(default_factory=list)
-    news: dict[int, list[Change]] = field(default_factory=dict)
-    reached: dict[int, bytes | None] = field(default_factory=dict)
-
-    def reject(self, rejected: Mapping[bytes, KeyFailure], missed: MissedReports) -> dict[bytes, KeyFailure]:
-        """Drop the report of the only key, which must be in `rejected`, and record it as missed; return its failure.
-
-        A new observer has received no value of it.
-        """
-        encoded = self.keys.pop()
-        self.news.clear()
-        missed.note(encoded, rejected[encoded], dict.fromkeys(self.reached, NOTHING))
-        return {encoded: rejected[encoded]}
+# Reports of values that no update has changed
 
 
-def backfill_positions(
-    tr: Transaction, code: QueueCode, bucket: int, state: BucketState
-) -> dict[int, bytes | None]:
-    """Return {generation of an observer: its backfill position in the bucket; None: complete}.
-
-    In a bucket without values the backfill of a new observer is complete.
-    """
-    config = code.config
-    positions = {each.generation: state.observers.get(each.generation, b"") for each in config.observers}
-    new = positions.keys() - state.observers.keys()
-    positions.update({each: None for each in new if each <= config.backfilled_until})
-    new = {each for each in new if each > config.backfilled_until}
-    if new:
-        bounds = QueueKeys(config.name).values_of_bucket(config.buckets, bucket)
-        if not tr.snapshot.get_range(*bounds, limit=1).to_list():
-            positions.update(dict.fromkeys(new))
-    return positions
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillReader:
-    """Reads values to report, including the transaction's own writes.
-
-    Attributes:
-        tr: the transaction of the pass.
-        config: the queue's configuration.
-        missed: the missed reports of the bucket.
-        limit: number of values, at most.
-        limit_bytes: bytes of values, about.
-        is_complete: returns whether no later update of an encoded key can be queued or staged.
-    """
-
-    tr: Transaction
-    config: QueueConfig
-    missed: MissedReports
-    limit: int
-    limit_bytes: int
-    is_complete: Callable[[bytes], bool]
-
-    def read_first(self, bucket: int, generation: int, before: bytes) -> BackfillPiece:
-        """Read the next values for a new observer of the queue, after a position in hash order."""
-        values, reached = read_values(self.tr, self.config, bucket, before, self.limit, self.limit_bytes)
-        news = [self._change(encoded, None, value) for encoded, value in values]
-        return BackfillPiece([encoded for encoded, _ in values], {generation: news}, {generation: reached})
-
-    def read_again(self, due: list[bytes]) -> BackfillPiece:
-        """Read the values of the first of these keys, for the observers that have missed reports of them."""
-        due = self.missed.read(due[: self.limit], self.limit_bytes, are_due=True)
-        at = QueueKeys(self.config.name).value_at
-        found = read_at_hashes(self.tr.snapshot, at, due, {}, self.limit_bytes)
-        due = prefix_read(due, found)
-        keys: list[bytes] = []
-        changes: dict[int, list[tuple[bytes, Change]]] = {}
-        for encoded, where in zip(due, places(due), strict=True):
-            stored = found[encoded]
-            try:
-                self.missed.check([encoded])
-                value = None if stored is None else codec.decode(stored)
-            except CorruptData as error:
-                # An unreadable value cannot be reported: it stays missed.
-                self.missed.note(encoded, KeyFailure.of(error, text=str(error)), {})
-                continue
-            keys.append(encoded)
-            change = self._change(encoded, value, value)
-            for generation in self.missed.generations_of(encoded):
-                changes.setdefault(generation, []).append((where, change))
-        received = self.missed.received
-        return BackfillPiece(
-            keys, {each: as_received(some, each, received) for each, some in changes.items()}
-        )
-
-    def _change(self, encoded: bytes, old: Any, new: Any) -> Change:
-        return Change(self.config.key.decode(encoded), old, new, self.is_complete(encoded))
+def backfill(effects: Effects, view: View) -> None:
+    """Report the values read for a new observer, or again; a rejected one is noted as missed instead."""
+    missed, generation, rejected = view.missed, view.backfilling, view.plan.rejected_in_backfill
+    if missed is None or not (view.due or generation is not None):
+        return
+    if generation is None or view.due:
+        effects.retried = len(view.again)
+        effects.backfilled, news = _repeated(effects, view, missed)
+        if not rejected:
+            missed.clear(effects, effects.backfilled, are_due=True)
+    else:
+        values, reached = view.first
+        effects.reached = {generation: reached}
+        effects.backfilled = [encoded for encoded, _ in values]
+        news = {generation: [_unchanged(effects, view, encoded, None, value) for encoded, value in values]}
+    if rejected:
+        _note_rejected(effects, missed, rejected)
+        return
+    effects.news = news
+    effects.result.backfilled = len(effects.backfilled)
 
 
-def receiving_generations(positions: Mapping[int, bytes | None], where: bytes) -> list[int]:
-    """Return the generations of the observers that receive changes of the key at a position in hash order."""
-    return [generation for generation, cursor in positions.items() if cursor is None or where <= cursor]
+def _repeated(
+    effects: Effects, view: View, missed: MissedReports
+) -> tuple[list[bytes], dict[int, list[Change]]]:
+    """The keys of missed reports to repeat, and their changes by the generation of the observer."""
+    keys: list[bytes] = []
+    changes: dict[int, list[tuple[bytes, Change]]] = {}
+    for encoded, stored in view.again.items():
+        try:
+            missed.check([encoded])
+            value = None if stored is None else codec.decode(stored)
+        except CorruptData as error:
+            # An unreadable value cannot be reported: it stays missed.
+            missed.note(effects, encoded, KeyFailure.of(error, text=str(error)), {})
+            continue
+        keys.append(encoded)
+        change = _unchanged(effects, view, encoded, value, value)
+        for generation in missed.generations_of(encoded):
+            changes.setdefault(generation, []).append((place(encoded), change))
+    return keys, {each: as_received(some, each, missed.received) for each, some in changes.items()}
 
 
-def note_unreported(
-    missed: MissedReports,
-    unreported: Mapping[bytes, tuple[bytes, KeyFailure]],
-    positions: Mapping[int, bytes | None],
-) -> dict[bytes, KeyFailure]:
-    """Write the missed reports of rejected keys, `{encoded key: (encoded former value, failure)}`.
+def _unchanged(effects: Effects, view: View, encoded: bytes, old: Any, new: Any) -> Change:
+    """The report of a value that no update has changed."""
+    result = effects.result
+    is_settled = encoded in result.values or encoded in result.aside or encoded not in view.taken.updates
+    is_complete = is_settled and view.is_complete and not view.state.staged
+    return Change(view.config.key.decode(encoded), old, new, is_complete)
 
-    Returns {rejected key: failure}.
-    """
-    for encoded, (value, failure) in unreported.items():
-        generations = receiving_generations(positions, place(encoded))
-        missed.note(encoded, failure, dict.fromkeys(generations, value))
-    return {encoded: failure for encoded, (_, failure) in unreported.items()}
+
+def _note_rejected(effects: Effects, missed: MissedReports, rejected: Mapping[bytes, KeyFailure]) -> None:
+    """Note the report of the rejected key as missed, if it is the one read; a new observer has received no value."""
+    keys, effects.backfilled = effects.backfilled, []
+    if not keys or keys[0] not in rejected:
+        effects.reached, effects.retried = {}, 0
+        return
+    missed.note(effects, keys[0], rejected[keys[0]], dict.fromkeys(effects.reached, NOTHING))
+    effects.result.aside[keys[0]] = rejected[keys[0]]
+
+
+# Reports of values that are deleted or converted
+
+Unreported = dict[bytes, tuple[bytes, KeyFailure]]
+"""{encoded key: (encoded former value, failure)} of keys that observers rejected."""
+
+
+def finish_changes(
+    effects: Effects, view: View, reader: ViewReader, state: BucketState, unreported: Unreported
+) -> None:
+    """Note which reports are missed, and write the state, in a pass that changes values without updates."""
+    missed, result = view.missed, effects.result
+    if missed is not None:
+        missed.read_all(reader.snapshot, [*effects.report, *unreported])
+        missed.check(effects.report)
+        missed.clear(effects, effects.report)
+        for encoded, (value, failure) in unreported.items():
+            where = place(encoded)
+            receiving = [each for each, cursor in view.positions.items() if cursor is None or where <= cursor]
+            missed.note(effects, encoded, failure, dict.fromkeys(receiving, value))
+            result.aside[encoded] = failure
+    result.values = {**dict.fromkeys([*effects.report, *unreported]), **result.values}
+    result.more = True
+    effects.rewrite_state(view, replace(state, observers=view.positions))
+
+
+# Calls of observers
+
+
+def report(tr: Transaction, view: View, effects: Effects) -> None:
+    """Call the observers with the changes of a pass, and measure the bytes that they write."""
+    received = view.missed.received if view.missed else {}
+    news = changes_by_observer(view.positions, effects.changes, received, effects.news)
+    before = tr.get_approximate_size().wait()
+    effects.result.observer_changes = call_observers(tr, view.code, news)
+    effects.result.observer_bytes = tr.get_approximate_size().wait() - before
 
 
 def changes_by_observer(
     positions: Mapping[int, bytes | None],
     changes: Sequence[tuple[bytes, Change]],
     received: Mapping[tuple[int, bytes], Any],
-    backfill: BackfillPiece | None,
+    unchanged: Mapping[int, list[Change]],
 ) -> dict[int, list[Change]]:
-    """Return {generation of an observer: the changes that it receives}.
+    """{generation of an observer: the changes that it receives}.
 
     Args:
         positions: the backfill position of each observer before this pass; None: complete. An observer receives no
             changes of keys after its position: it will receive their values.
         changes: changes with the position of each key in hash order.
         received: see `MissedReports`.
-        backfill: values to report in addition.
+        unchanged: {generation of an observer: changes that report values that no update has changed}.
     """
     news = {}
     for generation, cursor in positions.items():
         known = [(where, change) for where, change in changes if cursor is None or where <= cursor]
-        again = backfill.news.get(generation, []) if backfill else []
-        news[generation] = as_received(known, generation, received) + again
+        news[generation] = as_received(known, generation, received) + unchanged.get(generation, [])
     return news
 
 
 def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> int:
-    """Call every observer, in order, with its changes; return the number of changes.
+    """Call every observer, in order, with its changes; returns the number of changes.
 
     Raises `ReportFailed` if an observer raises, but passes the store's `FDBError` on.
     """
@@ -205,32 +185,3 @@ def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Cha
             text = f"observer {observer.name!r}: {describe(error)}"
             raise ReportFailed(KeyFailure.of(error, f"observer {observer.named}", text=text)) from error
     return reported
-
-
-def apply_or_isolate(
-    encoded_keys: list[bytes], act: Callable[[list[bytes]], None], failed: dict[bytes, KeyFailure], code: str
-) -> None:
-    """Call `act` with all keys; if it raises, call it with each key alone, and add those that fail to `failed`.
-
-    Errors of the store are raised, as no key causes them. `code` names the combiner for the failures.
-    """
-    try:
-        act(encoded_keys)
-    except Exception as error:
-        if error_code(error) is not None:
-            raise
-    else:
-        return
-    for encoded in encoded_keys:  # not in the handler above: its error is no cause of theirs
-        _isolate(encoded, act, failed, code)
-
-
-def _isolate(
-    encoded: bytes, act: Callable[[list[bytes]], None], failed: dict[bytes, KeyFailure], code: str
-) -> None:
-    try:
-        act([encoded])
-    except Exception as error:
-        if error_code(error) is not None:
-            raise
-        failed[encoded] = KeyFailure.of(error, code)

@@ -24,7 +24,7 @@ from cq.config.queue import Audit, Named, QueueConfig
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import InvalidConfiguration
 from cq.keys.audit import AuditKeys
-from cq.store.api import Transaction
+from cq.store.api import Transaction, Writer
 
 MODULUS: Final = 1 << 128
 _PLAIN_BITS: Final = 64
@@ -62,7 +62,7 @@ def from_bytes(stored: bytes | None) -> int:
 
 
 def count_added(
-    tr: Transaction, config: QueueConfig, pairs: Iterable[tuple[bytes, Any]], *, again: bool = False
+    tr: Writer, config: QueueConfig, pairs: Iterable[tuple[bytes, Any]], *, again: bool = False
 ) -> None:
     """Count updates as added, if the queue has an audit: one atomic addition for each bucket that they touch.
 
@@ -74,7 +74,7 @@ def count_added(
             tr.add(keys.added(config.audit.generation, bucket), to_bytes(-total if again else total))
 
 
-def count_dropped(tr: Transaction, config: QueueConfig, pairs: Iterable[tuple[bytes, Any]]) -> None:
+def count_dropped(tr: Writer, config: QueueConfig, pairs: Iterable[tuple[bytes, Any]]) -> None:
     """Count updates as dropped, if the queue has an audit, as `count_added` does."""
     if config.audit is not None:
         keys = AuditKeys(config.name)

@@ -27,7 +27,7 @@ from cq.keys.missed import MissedKeys
 from cq.observer import Change
 from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import BucketState, fresh_token
-from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Writer
 from cq.store.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 from cq.store.transact import transact
 
@@ -53,35 +53,53 @@ class MissedReports:
     """The missed reports of one bucket, as one pass reads and changes them.
 
     Args:
-        tr: the pass's transaction.
         config: the queue's configuration, with the bucket's shape.
         bucket: the bucket's number.
         state: the bucket's state, as read.
 
     Attributes:
-        may_exist: whether the bucket may have missed reports.
+        may_exist: whether the bucket may have missed reports before the pass.
+        remain: whether it may have some after the pass: after `look` has found any, or after `note`.
+        due: encoded keys of the next reports to retry.
         received: {(generation of an observer, place of a key): last received value}, of the checked keys.
     """
 
-    def __init__(self, tr: Transaction, config: QueueConfig, bucket: int, state: BucketState) -> None:
-        self._tr = tr
-        self._config = config
-        self._bucket = bucket
+    def __init__(self, config: QueueConfig, bucket: int, state: BucketState) -> None:
         self._keys = MissedKeys(config.name)
+        self._shape = config.buckets, bucket
         # Slices have no values before the observer of the window's totals, so that one misses no first report either.
         self._generations = [each.generation for each in config.observers if not each.keeps_totals]
         self.may_exist = bool(self._generations) and may_have_missed(config, state)
+        self.remain = False
+        self.due: list[bytes] = []
         self.received: dict[tuple[int, bytes], Any] = {}
         self._stored: dict[tuple[int, bytes], bytes] = {}
 
-    def read(self, encoded_keys: list[bytes], limit_bytes: int, *, are_due: bool = False) -> list[bytes]:
+    def look(self, snapshot: TransactionRead, limit: int) -> None:
+        """Read whether the bucket has notes or retries, and the next retries: at most `limit` + 1, and about 200 kB."""
+        if not self.may_exist:
+            return
+        bounds = [self._keys.of_bucket(each, *self._shape) for each in self._generations]
+        notes = [snapshot.get_range(*each, limit=1) for each in bounds]
+        retries = self._keys.retries_of_bucket(*self._shape)
+        size = 0
+        for row in snapshot.get_range(*retries, limit=limit + 1, streaming_mode=WANT_ALL):
+            self.due.append(self._keys.place_of_retry(row.key)[_HASH_BYTES:])
+            size += len(row.key)
+            if size > _DUE_BYTES:
+                break
+        self.remain = bool(self.due) or any(each.to_list() for each in notes)
+
+    def read(
+        self, snapshot: TransactionRead, encoded_keys: list[bytes], limit_bytes: int, *, are_due: bool = False
+    ) -> list[bytes]:
         """Read the values of these keys that the observers last received; returns the first keys, up to a limit.
 
         The limit applies to the bytes of each read, and to the writes of `clear`, with `are_due` for each key.
         """
         if not self.may_exist:
             return encoded_keys
-        encoded_keys = self._read(encoded_keys, limit_bytes)
+        encoded_keys = self._read(snapshot, encoded_keys, limit_bytes)
         if not (self._stored or are_due):
             return encoded_keys
         noted = {where for _, where in self._stored}
@@ -92,19 +110,19 @@ class MissedReports:
         )
         return encoded_keys[: fitting(costs, limit_bytes)]
 
-    def read_all(self, encoded_keys: list[bytes]) -> None:
+    def read_all(self, snapshot: TransactionRead, encoded_keys: list[bytes]) -> None:
         """Read the last received values of all of these keys; the caller keeps to `share` bytes."""
         if self.may_exist:
-            self._read(encoded_keys, sys.maxsize)
+            self._read(snapshot, encoded_keys, sys.maxsize)
 
     def share(self, limit_bytes: int) -> int:
         """The part of a limit for clears of values, so that with the clears of `clear` they keep to the limit."""
         return limit_bytes // (3 + len(self._generations)) if self.may_exist else limit_bytes
 
-    def _read(self, encoded_keys: list[bytes], limit_bytes: int) -> list[bytes]:
+    def _read(self, snapshot: TransactionRead, encoded_keys: list[bytes], limit_bytes: int) -> list[bytes]:
         for generation in self._generations:
             prefix = self._keys.received(generation, b"")
-            found = read_at_hashes(self._tr.snapshot, prefix.__add__, encoded_keys, {}, limit_bytes)
+            found = read_at_hashes(snapshot, prefix.__add__, encoded_keys, {}, limit_bytes)
             encoded_keys = prefix_read(encoded_keys, found)
             stored = zip(places(encoded_keys), map(found.get, encoded_keys), strict=True)
             self._stored |= {(generation, where): data for where, data in stored if data is not None}
@@ -120,19 +138,21 @@ class MissedReports:
         """The generations of the observers that missed a report of the key, as read."""
         return [generation for generation, _ in self._of([encoded_key])]
 
-    def clear(self, encoded_keys: Iterable[bytes], *, are_due: bool = False) -> None:
+    def clear(self, tr: Writer, encoded_keys: Iterable[bytes], *, are_due: bool = False) -> None:
         """Clear the notes of these keys, as this pass reports them; with `are_due` also their retries."""
         if not self._stored and not are_due:
             return
         for encoded in encoded_keys:
             where, generations = place(encoded), self.generations_of(encoded)
             if generations or are_due:
-                self._tr.clear(self._keys.note(where))
-                self._tr.clear(self._keys.retry(where))
+                tr.clear(self._keys.note(where))
+                tr.clear(self._keys.retry(where))
             for generation in generations:
-                self._tr.clear(self._keys.received(generation, where))
+                tr.clear(self._keys.received(generation, where))
 
-    def note(self, encoded_key: bytes, failure: KeyFailure, received: Mapping[int, bytes]) -> None:
+    def note(
+        self, tr: Writer, encoded_key: bytes, failure: KeyFailure, received: Mapping[int, bytes]
+    ) -> None:
         """Note that some observers miss a report of a key; `received` has the encoded value each received last.
 
         A note of an earlier missed report stays valid: the observer has received no later value. An observer that never
@@ -145,36 +165,12 @@ class MissedReports:
         for generation in missing:
             stored = self._stored.get((generation, where))
             if stored is None:
-                self._tr.set(self._keys.received(generation, where), received[generation])
+                tr.set(self._keys.received(generation, where), received[generation])
             elif stored == NOTHING:
-                self._tr.clear(self._keys.received(generation, where))
-        self._tr.clear(self._keys.retry(where))
-        self._tr.set(self._keys.note(where), codec.encode(failure.to_stored()))
-        self.may_exist = True
-
-    def next_retries(self, limit: int) -> list[bytes]:
-        """The encoded keys of the next reports to retry, at most `limit`, and about 200 kB."""
-        if not self.may_exist:
-            return []
-        bounds = self._keys.retries_of_bucket(self._config.buckets, self._bucket)
-        found: list[bytes] = []
-        size = 0
-        for row in self._tr.snapshot.get_range(*bounds, limit=limit, streaming_mode=WANT_ALL):
-            found.append(self._keys.place_of_retry(row.key)[_HASH_BYTES:])
-            size += len(row.key)
-            if size > _DUE_BYTES:
-                break
-        return found
-
-    def remain(self) -> bool:
-        """Whether the bucket still has notes or retries, including the transaction's writes so far."""
-        if not self.may_exist:
-            return False
-        shape = self._config.buckets, self._bucket
-        bounds = [self._keys.of_bucket(generation, *shape) for generation in self._generations]
-        bounds.append(self._keys.retries_of_bucket(*shape))
-        reads = [self._tr.snapshot.get_range(*each, limit=1) for each in bounds]
-        return any(each.to_list() for each in reads)
+                tr.clear(self._keys.received(generation, where))
+        tr.clear(self._keys.retry(where))
+        tr.set(self._keys.note(where), codec.encode(failure.to_stored()))
+        self.remain = True
 
     def _of(self, encoded_keys: Iterable[bytes]) -> list[tuple[int, bytes]]:
         """(generation, place) of each missed report of these keys, as read."""

@@ -9,7 +9,7 @@ from typing import Final
 from cq import runtime
 from cq.errors import BacklogTooDeep, PendingUnreadable
 from cq.keys import QueueKeys
-from cq.keys.foreign import bucket_in
+from cq.keys.queue import bucket_in
 from cq.queue.rows import Backlog, read_rows
 from cq.store.api import ACCESSED_UNREADABLE, TransactionRead, error_code
 from cq.store.own_writes import hides_writes, makes_unreadable, recorded

@@ -18,7 +18,7 @@ from cq.encoding import codec
 from cq.encoding.codec import MAX_KEY_BYTES, MAX_OPERATION_BYTES
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
-from cq.keys.foreign import bucket_in, is_row, later_than, versionstamp_in
+from cq.keys.queue import bucket_in, is_row, later_than, versionstamp_in
 from cq.store.api import WANT_ALL, KeyValue, TransactionRead
 
 _PIECE_BYTES: Final = 100_000
@@ -78,13 +78,16 @@ class UnreadableRow:
 
 @dataclass(slots=True)
 class Backlog:
-    """The first rows read of a bucket, their updates by key, their bytes, and whether these are all rows."""
+    """The first rows read of a bucket, their updates by key, their bytes, and whether these are all rows.
 
-    rows: list[Row]
-    broken: list[UnreadableRow]
-    at_end: bool
-    last_key: bytes | None
-    foreign: bool = False
+    `is_copied`: reading ended before a row that was copied from elsewhere.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    broken: list[UnreadableRow] = field(default_factory=list)
+    at_end: bool = True
+    last_key: bytes | None = None
+    is_copied: bool = False
     updates: Updates = field(default_factory=dict)
     size: int = 0
 
@@ -206,13 +209,13 @@ def timed(rows: Iterable[Row]) -> Iterator[tuple[bytes, Any, int]]:
 class FoundRows(NamedTuple):
     """Undecoded rows, their bytes, and whether these are all rows.
 
-    `is_foreign`: reading ended before a row that was copied from elsewhere.
+    `is_copied`: reading ended before a row that was copied from elsewhere.
     """
 
     rows: list[tuple[bytes, bytes]]
     size: int
     at_end: bool
-    is_foreign: bool
+    is_copied: bool
 
 
 def find_rows(
@@ -227,18 +230,18 @@ def find_rows(
     With a read version, reading ends before a row with a later stamp. Such a row was copied from elsewhere, and a range
     clear that includes it could also clear the row of a concurrent add.
     """
-    foreign = bounds[1] if read_version is None else later_than(bounds[0], read_version)
+    copied = bounds[1] if read_version is None else later_than(bounds[0], read_version)
     rows: list[tuple[bytes, bytes]] = []
     size = 0
     for row in snapshot.get_range(begin, bounds[1], streaming_mode=WANT_ALL):
         if size > limit_bytes:  # checked when another row is there: `at_end` is False only if more rows exist
-            return FoundRows(rows, size, at_end=False, is_foreign=False)
+            return FoundRows(rows, size, at_end=False, is_copied=False)
         key, value = row.key, row.value
-        if key >= foreign:
-            return FoundRows(rows, size, at_end=True, is_foreign=True)
+        if key >= copied:
+            return FoundRows(rows, size, at_end=True, is_copied=True)
         size += len(key) + len(value)
         rows.append((key, value))
-    return FoundRows(rows, size, at_end=True, is_foreign=False)
+    return FoundRows(rows, size, at_end=True, is_copied=False)
 
 
 def read_rows(
@@ -249,7 +252,7 @@ def read_rows(
 ) -> Backlog:
     """A bucket's first rows, decoded, and their updates by key; the limits are those of `find_rows`."""
     found = find_rows(snapshot, bounds[0], bounds, limit_bytes, read_version)
-    backlog = Backlog([], [], at_end=found.at_end, last_key=None, foreign=found.is_foreign)
+    backlog = Backlog(at_end=found.at_end, is_copied=found.is_copied)
     if found.rows:
         backlog.last_key, backlog.size = found.rows[-1][0], found.size
         _sort_broken(backlog, bounds[0], found.rows)

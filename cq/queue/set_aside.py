@@ -22,7 +22,7 @@ from cq.queue.adds import write_updates
 from cq.queue.ledger import count_added, count_dropped
 from cq.queue.missed_reports import drop_missed, read_missed, retry_missed
 from cq.queue.rows import UnreadableRow
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction, TransactionRead, Writer
 from cq.store.sizes import fitting
 from cq.store.transact import transact
 
@@ -52,7 +52,7 @@ class Aside(NamedTuple):
 
 
 def set_aside(
-    tr: Transaction,
+    tr: Writer,
     keys: QueueKeys,
     encoded_key: bytes,
     failure: KeyFailure,
@@ -70,7 +70,7 @@ def set_aside(
     return piece
 
 
-def set_broken_aside(tr: Transaction, keys: QueueKeys, rows: Iterable[UnreadableRow]) -> KeyFailure:
+def set_broken_aside(tr: Writer, keys: QueueKeys, rows: Iterable[UnreadableRow]) -> KeyFailure:
     """Write unreadable rows to the queue's set-aside range, unchanged; returns the last one's failure."""
     piece, failure = 0, KeyFailure("")
     for row in rows:

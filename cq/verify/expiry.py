@@ -88,7 +88,7 @@ def check_value_expires(piece: Piece, key: Any, encoded: bytes) -> None:
     spec = piece.config.expiry
     if spec is None or _is_pending(piece, encoded):
         return
-    index = ExpiryIndex(piece.tr, piece.config, spec)
+    index = ExpiryIndex(piece.tr.snapshot, piece.config, spec)
     if spec.by == UPDATE:
         time, needed = index.present_time, index.keys.time_of(encoded)
     else:
@@ -112,7 +112,7 @@ def _is_pending(piece: Piece, encoded: bytes) -> bool:
 
 
 def _add(piece: Piece, index: ExpiryIndex, move: IndexMove) -> None:
-    index.write([move])
+    index.write(piece.tr, [move])
     renew_states(piece, key_hash(move.where[_HASH_BYTES:]))
 
 

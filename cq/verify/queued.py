@@ -11,7 +11,7 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData
 from cq.failure import KeyFailure
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
-from cq.keys.foreign import later_than
+from cq.keys.queue import later_than
 from cq.queue.rows import Row, decode_row, encode_row
 from cq.verify import layout
 from cq.verify.layout import RowPlace, parse_bucket, parse_marker, parse_row

@@ -23,7 +23,7 @@ from cq.observers.scheduling.task import Task, WorkPart
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.passes.bucket_cache import BucketCache
-from cq.passes.pass_result import ManyFailed, PassResult
+from cq.passes.effects import ManyFailed, PassResult
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.store import is_local
 from cq.store.api import Database, Transaction, error_code
@@ -105,7 +105,9 @@ class CombineTask(Task):
             # This was the last part of the bucket's backfill or conversion; the other buckets may be done, too.
             publish_generations(self.bucket.db, self.bucket.code.config.name)
             finish_conversion(self.bucket.db, self.bucket.code.config.name)
-        if result.foreign:  # the bucket cannot advance past this row: report it instead of waiting silently
+        if (
+            result.found_copied
+        ):  # the bucket cannot advance past this row: report it instead of waiting silently
             raise CorruptData(
                 "a row is stamped later than the read version: was it copied here from elsewhere?"
             )
@@ -232,7 +234,7 @@ def _done(result: PassResult) -> int:
 
 def _is_one_by_one(db: Database, code: QueueCode) -> bool:
     """Whether `LOCAL_PASSES` applies to a queue."""
-    return is_local(db) and not code.is_foreign
+    return is_local(db) and not code.runs_application_code
 
 
 def passes_at_once(db: Database, concurrency: int) -> int:

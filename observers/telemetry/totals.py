@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from operator import add, sub
 from threading import Lock
 
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
     transact(
         db,
         lambda tr: Pass(
-            tr, code, 0, PassPlan(rejected={codec.encode("a"): KeyFailure("for this test")})
+            tr, code, 0, PassPlan(max_report=0, rejected={codec.encode("a"): KeyFailure("for this test")})
         ).run(),
     )
     assert total(db, name) == [621, 20, 0, 0, 301, 300]
@@ -69,7 +69,7 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
     transact(
         db,
         lambda tr: Pass(
-            tr, code, 0, PassPlan(rejected={codec.encode("a"): KeyFailure("for this test")})
+            tr, code, 0, PassPlan(max_report=0, rejected={codec.encode("a"): KeyFailure("for this test")})
         ).run(),
     )
     drop_aside(db, name)
@@ -78,7 +78,7 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
     transact(
         db,
         lambda tr: Pass(
-            tr, code, 0, PassPlan(rejected={codec.encode("a"): KeyFailure("for this test")})
+            tr, code, 0, PassPlan(max_report=0, rejected={codec.encode("a"): KeyFailure("for this test")})
         ).run(),
     )
     add(db, name, {"a": 5})
@@ -115,7 +115,10 @@ def busy(db: Any, name: str) -> QueueKeys:
     transact(
         db,
         lambda tr: Pass(
-            tr, code_of(db, name), 0, PassPlan(STAGING, rejected={bad: KeyFailure("for this test")})
+            tr,
+            code_of(db, name),
+            0,
+            PassPlan(STAGING, max_report=0, rejected={bad: KeyFailure("for this test")}),
         ).run(),
     )
     add(db, name, {"k1": 100, "k2": 100})

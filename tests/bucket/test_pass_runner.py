@@ -17,7 +17,7 @@ from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers import window_totals
 from cq.passes.combine_pass import Pass
-from cq.passes.pass_result import ManyFailed
+from cq.passes.effects import ManyFailed
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact

@@ -149,7 +149,7 @@ def test_a_row_behind_all_others_is_left_and_takes_no_other_along(db: Any, name:
     add(db, name, {"a": 2})
     combine_all(db, name)
 
-    assert results[-1].foreign
+    assert results[-1].found_copied
     assert get(db, name, "a") == 3
 
 

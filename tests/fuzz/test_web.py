@@ -32,7 +32,7 @@ from cq.observers.feeds.observer import feed_spec
 from cq.observers.telemetry.history import HistoryWriter
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.top import top
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.testing import drain
 from tests.cli.web.dashboards import serving
 from tests.fuzz import stores

@@ -20,7 +20,7 @@ from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observer import ObserverSpec
 from cq.observers.builtin import FACTORIES
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.passes.plan import Limits
 from cq.queue.set_aside import Aside, read_aside
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD, error_code

@@ -8,7 +8,7 @@ import cq
 from cq.app import QueueCode
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.passes.plan import PassPlan
 from cq.store.transact import transact
 from tests.kit.faults import Calls

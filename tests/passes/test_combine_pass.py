@@ -13,7 +13,7 @@ from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.passes.plan import Limits, PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.store.transact import transact
@@ -51,11 +51,11 @@ def test_a_pass_issues_just_the_calls_it_must(db: Any, name: str) -> None:
         "get_read_version",
         "get",  # the bucket's state, for real: the lock
         "add_read_conflict_key",  # the queue's configuration
+        "clear_range",  # the rows
         "set",  # value of a
         "set",  # value of b
-        "clear_range",  # the rows
-        "compare_and_clear",  # the notification
         "set",  # the state
+        "compare_and_clear",  # the notification
     ]
 
 
@@ -64,19 +64,19 @@ def test_a_pass_that_folds_reads_and_writes_each_key_once_and_remembers_it(db: A
     add(db, name, {"a": 1, "b": 1}, {"a": 1})
     code, cache = code_of(db, name), BucketCache()
 
-    # a and b staged, the rows cleared, the state.
+    # The rows cleared, a and b staged, the state.
     first = calls_of(db, code, cache, limits=STAGING, max_report=0)
-    assert first[:2] == (READ, [*BEGIN, "set", "set", "clear_range", "set"])
+    assert first[:2] == (READ, [*BEGIN, "clear_range", *["set"] * 3])
     add(db, name, {"a": 1, "c": 1})
 
     # Of what is staged only that of c is not known.
     second = calls_of(db, code, cache, limits=STAGING, max_report=0)
-    assert second[:2] == ([*READ, "get"], [*BEGIN, "set", "set", "clear_range", "set"])
+    assert second[:2] == ([*READ, "get"], [*BEGIN, "clear_range", *["set"] * 3])
 
     # All that is staged in one range, and the current values; each value set and what was staged cleared, no rows.
     third = calls_of(db, code, cache)
     reads = [*READ, *["get_range"] * 2, *["get"] * 3]
-    assert third[:2] == (reads, [*BEGIN, *["clear"] * 3, *["set"] * 3, "compare_and_clear", "set"])
+    assert third[:2] == (reads, [*BEGIN, *["clear"] * 3, *["set"] * 4, "compare_and_clear"])
     assert values(db, name) == {"a": 3, "b": 1, "c": 1}
 
 
@@ -395,7 +395,7 @@ def test_a_row_from_the_future_is_left_where_it_is(db: Any, name: str) -> None:
 
     result = one_pass(db, name)
 
-    assert result.foreign
+    assert result.found_copied
     assert not result.more
     assert values(db, name) == {"a": 1}
     assert [key for key, _ in stored(db, queue.all_rows())] == [future]
@@ -447,7 +447,7 @@ def test_a_row_from_the_future_keeps_its_notification_also_alone(db: Any, name: 
 
     transact(db, write)
 
-    assert one_pass(db, name).foreign
+    assert one_pass(db, name).found_copied
     assert stored(db, queue.notifications()) != []
 
 

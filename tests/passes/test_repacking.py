@@ -15,7 +15,7 @@ from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.combine_pass import Pass
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.repacking import repack
 from cq.queue.bucket_state import BucketState
@@ -78,9 +78,9 @@ def test_a_pass_that_leaves_rows_writes_what_it_reports_and_few_rows(db: Any, na
 
     reads, writes, _ = calls_of(db, code, cache, max_report=4)
 
-    # Rows as always, and four values; these written, the rows cleared, one of them written again, the state.
+    # Rows as always, and four values; the rows cleared, four values written, one of the rows again, the state.
     assert reads == [*READ, *["get"] * 4]
-    assert writes == [*BEGIN, *["set"] * 4, "clear_range", "set", "set"]
+    assert writes == [*BEGIN, "clear_range", *["set"] * 6]
     (row,) = waiting(db, name)
     assert [update for _, update in row.updates] == [3] * 5
     assert stored(db, QueueKeys(name).staged_of_bucket(1, 0)) == []

@@ -16,8 +16,8 @@ from cq.encoding.codec import ValueType
 from cq.encoding.hashing import key_hash
 from cq.errors import InvalidData
 from cq.keys import place
-from cq.passes.hash_order import sort_from_cursor
-from cq.passes.repacking import sorted_pairs
+from cq.passes.decision import sort_from_cursor
+from cq.passes.sorting import sorted_pairs
 from cq.queue.rows import decode_content
 
 ALIKE: Final = [codec.encode(word) for word in ("plumless", "buckeroo")]

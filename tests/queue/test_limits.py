@@ -15,7 +15,7 @@ from cq.bucket.pass_size import PassSize
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.passes.plan import Limits
 from cq.queue import limits as pressure
 from cq.queue.limits import compare, measure_backlog, read_full

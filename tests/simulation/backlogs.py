@@ -1,6 +1,6 @@
 """The system of deep backlogs: queues without observers, more updates than a pass can read, and drains beside workers.
 
-A worker sorts a deep backlog into runs and merges them (`cq.passes.merge_pass`). Here several processes do so over
+A worker sorts a deep backlog into runs and merges them (`cq.passes.sorting`). Here several processes do so over
 one bucket:
 workers, and drains that start and end. One queue counts, the other one keeps the latest update, so the model needs only
 the updates in commit order. At the end there is another deep backlog, and two drains without faults must empty it.

@@ -18,8 +18,8 @@ from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.takeover import StalledTasks
 from cq.observers.worker import worker
-from cq.passes import batch
 from cq.passes.bucket_cache import BucketCache
+from cq.passes.view import View
 from cq.queue import adds, packing
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
@@ -45,17 +45,15 @@ from tests.simulation.store import SimTransaction
 queues = Canaries("queues")
 
 
-@queues.replaces("cq.passes.combine_pass.clear_rows")
-def forgets_to_clear_rows(*_: Any) -> int:
+@queues.replaces("cq.passes.combining._clear_rows")
+def forgets_to_clear_rows(*_: Any) -> None:
     """A pass leaves the rows where they are."""
-    return 0
 
 
-@queues.replaces("cq.passes.combine_pass.clear_rows")
-def clears_too_many_rows(_: Any, tr: Any, keys: QueueKeys, begin: bytes, found: Any) -> int:
+@queues.replaces("cq.passes.combining._clear_rows")
+def clears_too_many_rows(_: Any, effects: Any, view: Any) -> None:
     """A pass clears the whole bucket, whatever it has read."""
-    tr.clear_range(begin, begin + b"\xff" * 12)
-    return len(found.backlog.rows)
+    effects.clear_range(*view.keys.rows(view.config.generation, view.number))
 
 
 @queues.patches()
@@ -77,18 +75,18 @@ def does_not_read_the_lock() -> Any:
     return reads_without_conflict(lambda key: key[:5] == b"cq/q/" and b"/b\0" in key)
 
 
-@queues.replaces("cq.passes.combine_pass.Pass._clear_notification", seed=3)
-def clears_notifications_blindly(_: Any, self: Any, found: Any) -> None:
+@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=3)
+def clears_notifications_blindly(_: Any, self: Any, view: Any) -> None:
     """A pass takes a notification away that has come since it has read."""
-    self.tr.clear(self.keys.notification(self.config.generation, self.bucket))
+    self.clear(view.keys.notification(view.config.generation, view.number))
 
 
-@queues.replaces("cq.passes.combine_pass.Pass._clear_notification", only=set(), end_seconds=30.0)
+@queues.replaces("cq.passes.effects.Effects.clear_notification", only=set(), end_seconds=30.0)
 def keeps_notifications(*_: Any) -> None:
     """A pass never takes a notification away."""
 
 
-@queues.replaces("cq.passes.batch.drop_repeated_operations", seed=2)
+@queues.replaces("cq.passes.view.drop_repeated_operations", seed=2)
 def counts_operations_twice(_: Any, snapshot: Any, keys: Any, rows: Any) -> Any:
     """A pass takes all tries of an operation."""
     return rows
@@ -109,7 +107,7 @@ def believes_its_memory() -> Iterator[None]:
         yield
 
 
-@queues.replaces("cq.passes.combine_pass.Pass._is_staged")
+@queues.replaces("cq.passes.combining._is_staged")
 def forgets_what_is_staged(*_: Any) -> bool:
     """A pass says that nothing is staged."""
     return False
@@ -118,7 +116,7 @@ def forgets_what_is_staged(*_: Any) -> bool:
 @queues.patches(seed=3)
 def reports_unfinished_buckets() -> Any:
     """A pass reports though it has not read to the end."""
-    return patch.object(batch.Batch, "at_end", True)
+    return patch.object(View, "at_end", True)
 
 
 @queues.replaces("cq.passes.combine_pass.is_blocked", seed=128)
@@ -141,7 +139,7 @@ def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any
     return get(self, tr, name)
 
 
-@queues.replaces("cq.passes.open_bucket.read_config", seed=7)
+@queues.replaces("cq.passes.view.read_config", seed=7)
 def runs_other_code(*_: Any) -> Any:
     """A pass does not look whether its configuration is the one stored."""
 
@@ -157,13 +155,13 @@ def runs_other_code(*_: Any) -> Any:
     return Anything()
 
 
-@queues.replaces("cq.passes.combine_pass.backfill_positions", seed=16)
-def forgets_to_tell_new_observers(_: Any, tr: Any, code: Any, bucket: int, state: Any) -> Any:
+@queues.replaces("cq.passes.view.backfill_positions", seed=16)
+def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, state: Any) -> Any:
     """An observer that is new is told of changes only."""
-    return {each.generation: None for each in code.config.observers}
+    return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.combine_pass.changes_by_observer", seed=23)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=23)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)
@@ -188,18 +186,20 @@ def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
     return state.missed
 
 
-@queues.replaces("cq.passes.deletions._drop_queued", seed=18)
-def purges_what_came_later(_: Any, tr: Any, given: Any, bucket: int) -> None:
+@queues.replaces("cq.passes.deletions.drop_queued", seed=18)
+def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge drops all that waits."""
-    tr.clear_range(*QueueKeys(given.name).rows(given.generation, bucket))
+    effects.clear_range(*view.keys.rows(view.config.generation, view.number))
+    return versionstamp
 
 
-@queues.replaces("cq.passes.deletions._drop_queued", seed=7)
-def purges_no_staged_updates(*_: Any) -> None:
+@queues.replaces("cq.passes.deletions.drop_queued", seed=7)
+def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge leaves what waits."""
+    return versionstamp
 
 
-@queues.replaces("cq.passes.combine_pass.set_aside")
+@queues.replaces("cq.passes.combining.set_aside")
 def sets_aside_and_forgets(
     _: Any, tr: Any, keys: Any, encoded: Any, error: Any, updates: Any, piece: int = 0
 ) -> int:

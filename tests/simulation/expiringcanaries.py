@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,27 +11,32 @@ from cq.keys import QueueKeys
 from tests.simulation.canary import Canaries
 
 expiries = Canaries("expiries")
-_DELETE = "cq.passes.deletions.BucketExpiry._delete"
+_DELETE = "cq.passes.deletions._delete_due"
 
 
 @expiries.replaces(_DELETE)
-def expires_keys_with_queued_updates(delete: Any, self: Any, batch: Any, *given: Any) -> Any:
+def expires_keys_with_queued_updates(delete: Any, view: Any, *given: Any) -> Any:
     """A due key is deleted although its updates are queued."""
-    return delete(self, replace(batch, queued={}), *given)
+    view.queued = {}
+    return delete(view, *given)
 
 
 @expiries.replaces(_DELETE)
 def reports_expiry_twice(delete: Any, *given: Any) -> Any:
     """An observer receives each deletion twice."""
     found = delete(*given)
-    return found and replace(found, changes=2 * found.changes)
+    if found:
+        found.changes *= 2
+    return found
 
 
 @expiries.replaces(_DELETE)
 def expires_without_a_word(delete: Any, *given: Any) -> Any:
     """No observer receives a deletion."""
     found = delete(*given)
-    return found and replace(found, changes=[])
+    if found:
+        found.changes = []
+    return found
 
 
 @expiries.replaces("cq.expiry.index.ExpiryIndex.moves", seed=5)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from copy import copy
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from cq.admin import levels
-from cq.config.queue import read_config
 from cq.config.rollup import RollUpLevel
 from cq.config.window import milliseconds
 from cq.encoding import codec
 from cq.keys.expiry import pack_time
-from cq.passes import batch as batches
-from cq.passes.batch import Batch
+from cq.passes import combining
+from cq.passes.effects import Effects
+from cq.passes.view import Taken, View
 from cq.queue.packing import Checked
 from cq.queue.rows import Row, Updates, by_key, encode_row
 from cq.store.transact import transact
 from tests.simulation.canary import Canaries
 
 rollups = Canaries("rollups")
-_FEED = "cq.passes.combine_pass.feed"
+_FEED = "cq.passes.combining.feed"
 _BY_PERIOD = "cq.passes.feeding.updates_by_period"
 
 
@@ -39,10 +39,12 @@ def purges_no_levels(_: Any, tr: Any, config: Any) -> list[Any]:
     return [config]
 
 
-@rollups.replaces(_FEED, seed=8)
-def feeds_beside_the_pass(feed: Any, tr: Any, combiner: Any, batch: Batch) -> None:
+@rollups.replaces("cq.passes.effects.Effects.write", seed=8)
+def feeds_beside_the_pass(write: Any, self: Effects, tr: Any) -> None:
     """Levels get updates in a transaction of their own, again if the pass is tried again."""
-    transact(tr.db, lambda own: feed(own, combiner, batch))
+    levels, self.levels = self.levels, []
+    transact(tr.db, lambda own: [level.write(own) for level in levels])
+    write(self, tr)
 
 
 @rollups.replaces("cq.passes.feeding.combined_updates", seed=4, only={"opposite", "other times"})
@@ -52,7 +54,7 @@ def loses_a_maximum_of_zero(combine: Any, *given: Any) -> Checked:
     return Checked([key for key, _ in pairs], [value for _, value in pairs])
 
 
-@rollups.replaces("cq.passes.combine_pass.repack", seed=8)
+@rollups.replaces("cq.passes.combining.repack", seed=8)
 def feeds_again_after_a_fold(
     repack: Any, folded: Mapping[bytes, bytes], rows: Sequence[Row]
 ) -> dict[bytes, bytes]:
@@ -67,14 +69,20 @@ def _with_time(data: bytes, times: list[int]) -> bytes:
 
 
 @rollups.replaces(_FEED, seed=3)
-def feeds_staged_updates_again(feed: Any, tr: Any, combiner: Any, batch: Batch) -> None:
+def feeds_staged_updates_again(feed: Any, effects: Effects, view: View) -> None:
     """What a former pass has staged is added to the levels when it is combined, too."""
-    if found := [(key, codec.decode(data)) for key, data in batch.staged.items() if data is not None]:
+    if found := [(key, codec.decode(data)) for key, data in view.staged.items() if data is not None]:
         now = milliseconds(None)
         staged = Row(b"", codec.encode([[None, now], *chain.from_iterable(found)]), None, [now])
-        rows = [staged, *batch.rows_with_taken()]
-        batch = replace(batch, rows=rows, updates=by_key(rows), rest=None)
-    feed(tr, combiner, batch)
+        view = _taking(view, [staged, *view.rows_with_taken()])
+    feed(effects, view)
+
+
+def _taking(view: View, rows: list[Row]) -> View:
+    """The view of a pass that takes these rows."""
+    found = copy(view)
+    found.rows, found.taken = rows, Taken(updates=by_key(rows))
+    return found
 
 
 def _rests(change: Callable[[Row, int], Sequence[int]]) -> Any:
@@ -84,7 +92,7 @@ def _rests(change: Callable[[Row, int], Sequence[int]]) -> Any:
         is_rest = positions[0] > 0
         return encode_row(row._replace(times=change(row, positions[0])) if is_rest else row, positions)
 
-    return patch.object(batches, "encode_row", encoded)
+    return patch.object(combining, "encode_row", encoded)
 
 
 @rollups.patches(seed=1, only={"other times"})
@@ -103,22 +111,23 @@ def shifts_the_times_of_a_rest() -> Any:
     )
 
 
-@rollups.replaces("cq.passes.batch.Batch.rows_with_taken", seed=1, only={"other times"})
-def feeds_whole_rows(_: Any, self: Batch) -> list[Row]:
+@rollups.replaces("cq.passes.view.View.rows_with_taken", seed=1, only={"other times"})
+def feeds_whole_rows(_: Any, self: View) -> list[Row]:
     """The levels get all updates of a row that is taken in parts, each time."""
-    return [*self.rows_taken, *([self.rest[0]] if self.rest and self.rest[1] else [])]
+    rest = self.taken.rest
+    return [*self.rows_taken, *([rest[0]] if rest and rest[1] else [])]
 
 
 @rollups.replaces(_FEED, seed=3)
-def feeds_nothing_set_aside(feed: Any, tr: Any, combiner: Any, batch: Batch) -> None:
+def feeds_nothing_set_aside(feed: Any, effects: Effects, view: View) -> None:
     """The levels do not get what a pass sets aside."""
     rows = []
-    for row in batch.rows_with_taken():
-        rejected = batch.bucket.plan.rejected
+    for row in view.rows_with_taken():
+        rejected = view.plan.rejected
         kept = [number for number, (key, _) in enumerate(row.updates) if key not in rejected]
         times = [row.times[number] for number in kept] if len(row.times) > 1 else row.times
         rows += [row._replace(value=encode_row(row, kept), times=times)] if kept else []
-    feed(tr, combiner, replace(batch, rows=rows, updates=by_key(rows), rest=None))
+    feed(effects, _taking(view, rows))
 
 
 @rollups.replaces("cq.queue.set_aside.write_updates", seed=3)
@@ -128,10 +137,11 @@ def feeds_again_at_a_retry(write: Any, tr: Any, config: Any, updates: Any) -> No
 
 
 @rollups.replaces(_FEED, seed=13)
-def feeds_repeated_operations(feed: Any, tr: Any, combiner: Any, batch: Batch) -> None:
+def feeds_repeated_operations(feed: Any, effects: Effects, view: View) -> None:
     """The levels get the updates of all tries of an operation."""
-    found = replace(batch, rows=batch.backlog.rows)
-    feed(tr, combiner, replace(found, updates=by_key(found.rows_with_taken())))
+    found = copy(view)
+    found.rows = view.backlog.rows
+    feed(effects, _taking(view, found.rows_with_taken()))
 
 
 @rollups.replaces(_BY_PERIOD)
@@ -164,10 +174,10 @@ def leaves_levels_that_are_removed(*_: Any) -> list[Any]:
     return []
 
 
-@rollups.replaces("cq.passes.feeding._LevelAdder._level", seed=1)
-def feeds_former_updates_to_the_present_shape(_: Any, self: Any, name: str) -> Any:
+@rollups.replaces("cq.passes.feeding.shape_for", seed=1)
+def feeds_former_updates_to_the_present_shape(_: Any, level: Any, config: Any) -> Any:
     """The new version of a combiner gets updates of the former one from the queue."""
-    return read_config(self._tr, name)
+    return level
 
 
 @rollups.replaces("cq.admin.rebucket.is_fed_by_former", seed=16, only={"version", "freezes"})

@@ -16,7 +16,7 @@ from cq.config.window import WindowSpec
 from cq.keys import QueueKeys
 from cq.observer import EXPIRY, UPDATES, Change
 from cq.observers import builtin, distinct
-from cq.passes.batch import Batch, Step
+from cq.passes.view import Step, View
 from cq.queue import rows
 from cq.store.transact import transact
 from tests.simulation.canary import Canaries, reads_without_conflict
@@ -84,11 +84,11 @@ def takes_out_side_by_side() -> Any:
     return reads_without_conflict(lambda key: key.startswith(QueueKeys(SLICES).prefix + b"b"))
 
 
-@windows.replaces("cq.passes.combine_pass.feed")
-def feeds_no_folded_updates(feed: Any, tr: Any, combiner: Any, taken: Batch) -> None:
+@windows.replaces("cq.passes.combining.feed")
+def feeds_no_folded_updates(feed: Any, effects: Any, view: View) -> None:
     """A pass that folds a backlog adds nothing to the slices, and the rows that it writes have no times."""
-    if taken.decision.step is not Step.FOLD:
-        feed(tr, combiner, taken)
+    if view.taken.step is not Step.FOLD:
+        feed(effects, view)
 
 
 @windows.replaces("cq.passes.feeding.updates_by_period")

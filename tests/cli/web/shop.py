@@ -21,7 +21,7 @@ from cq.observers.telemetry.history import HistoryWriter
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.top import top
 from cq.observers.worker.worker import Worker
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.testing import drain
 from tests.kit.workers import running
 from tests.links.sqlhelpers import configure as configure_table

@@ -21,7 +21,7 @@ from cq.observers.scheduling.task import Job, Task
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.worker import Worker
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.testing import drain
 from tests.kit.clocks import START, set_clock
 from tests.kit.queues import add

@@ -20,7 +20,7 @@ from cq.observers.telemetry.history import MINUTES_KEPT, HistoryMinute, HistoryW
 from cq.observers.telemetry.totals import Counts, WorkerCounts
 from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
-from cq.passes.pass_result import PassResult
+from cq.passes.effects import PassResult
 from cq.store.api import COMMIT_UNKNOWN_RESULT
 from cq.store.embedded import Database
 from cq.store.transact import transact

@@ -16,13 +16,12 @@ from cq.bucket.pass_runner import PassRunner
 from cq.encoding import codec
 from cq.keys import QueueKeys, after
 from cq.observers.top.index import top
-from cq.passes.bucket_cache import BucketCache
-from cq.passes.hash_order import sort_from_cursor
-from cq.passes.merge_pass import MergePass
-from cq.passes.open_bucket import OpenBucket
-from cq.passes.pass_result import PassResult
+from cq.passes.bucket_cache import FIRST_RUN, BucketCache, Run
+from cq.passes.decision import sort_from_cursor
+from cq.passes.effects import PassResult
 from cq.passes.plan import Limits, PassPlan
-from cq.passes.runs import FIRST_RUN, Run
+from cq.passes.sorting import sort
+from cq.passes.view import View, ViewReader
 from cq.queue.bucket_state import BucketState
 from cq.queue.rows import decode_row, read_rows
 from cq.store.transact import transact
@@ -209,7 +208,7 @@ def test_a_pass_that_merges_reads_and_clears_the_beginning_of_each_run(db: Any, 
 def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.passes.merge_pass.MAX_RUNS", 3)
+    monkeypatch.setattr("cq.passes.sorting.MAX_RUNS", 3)
     deep(db, name, rounds=4)
     (bucket,) = buckets_of(db, name, limits=SMALL)
     counts = []
@@ -227,8 +226,10 @@ def test_no_more_runs_are_merged_than_a_pass_can_read_the_beginnings_of(
 def refuse(db: Any, bucket: PassRunner) -> None:
     """The next pass over runs says that it is none, and has written nothing."""
     calls: Any = Calls(begun(db, bucket.code.config.name))
-    opened = OpenBucket(calls, bucket.code, 0, SORTING, bucket.cache)
-    assert MergePass(opened, bucket.cache.runs).run() is None
+    view = View(bucket.code, 0, SORTING, bucket.cache)
+    reader = ViewReader(calls, view)
+    reader.read_state()
+    assert sort(view, reader, bucket.cache.runs) is None
     assert calls.made == BEGIN
 
 

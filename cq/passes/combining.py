@@ -1,0 +1,218 @@
+"""Combines updates: the effects of an ordinary pass, from its view alone.
+
+The pass reports some keys: it combines their updates with the current values. It folds the updates of all other keys
+that it takes: it combines them with the staged ones, and stages the result or writes it as rows again. Keys that fail
+are set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from itertools import compress
+from operator import not_
+from typing import Final
+
+from cq.errors import CqError
+from cq.failure import KeyFailure
+from cq.keys import after, place, places, version_of
+from cq.observer import Change
+from cq.passes.columns import KeyColumn, fold, new_values, pending
+from cq.passes.effects import Effects, ManyFailed
+from cq.passes.feeding import feed
+from cq.passes.repacking import repack
+from cq.passes.reporting import backfill
+from cq.passes.view import Step, View
+from cq.queue.ledger import count_dropped
+from cq.queue.rows import encode_row, repeated_rows
+from cq.queue.set_aside import set_aside, set_broken_aside
+from cq.store.api import VERSIONS_PER_SECOND, error_code
+
+_MANY_FAILURES: Final = 10
+_LARGE_SHARE: Final = 0.2
+
+
+def combine(view: View) -> Effects:
+    """The effects of combining the updates taken. Raises `ManyFailed` if too many keys cannot be combined."""
+    effects = Effects(view)
+    effects.report = view.report
+    if view.levels:
+        feed(effects, view)
+    _Combination(view, effects).run()
+    if view.plan.max_backfill:
+        backfill(effects, view)
+    _clear_rows(effects, view)
+    _finish(effects, view)
+    return effects
+
+
+class _Combination:
+    """The reported, the folded and the failing keys of one pass."""
+
+    def __init__(self, view: View, effects: Effects) -> None:
+        self.view = view
+        self.effects = effects
+        self.result = effects.result
+        config, code = view.config, view.code
+        is_by_key = config.expiry is not None and config.expiry.is_by_key
+        are_seen = code.runs_application_code or bool(code.observers) or is_by_key
+        seen = view.touched if code.runs_application_code else view.report
+        self.decoded = KeyColumn(config.key, seen, view.cache, are_seen=are_seen)
+        self.can_repack = view.taken.step is Step.FOLD
+
+    def run(self) -> None:
+        """Report, fold, and set aside what fails."""
+        view, result = self.view, self.result
+        self._isolate(view.report, self._report)
+        result.reported = len(result.values)
+        seen = result.values.keys() | result.aside.keys() | view.plan.rejected.keys()
+        folded: dict[bytes, bytes] = {}
+        self._isolate([each for each in view.taken.updates if each not in seen], partial(self._fold, folded))
+        result.folded = len(folded)
+        failed, touched = len(result.aside), result.reported + result.folded
+        if failed >= _MANY_FAILURES and failed > _LARGE_SHARE * (failed + touched):
+            raise ManyFailed(result.aside)
+        repacked = repack(folded, view.rows_taken) if folded and self.can_repack else {}
+        if repacked:
+            self.effects.sets.update(repacked)
+        else:
+            at = view.keys.staged_at
+            self.effects.sets.update(zip(map(at, places(list(folded))), folded.values(), strict=True))
+            result.staged.update(folded)
+        self._set_aside()
+
+    def _isolate(self, encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> None:
+        """Call `act` with all keys; if it raises, call it with each key alone, and set aside those that fail."""
+        if _failure(encoded_keys, act) is None:
+            return
+        for encoded in encoded_keys:
+            error = _failure([encoded], act)
+            if error is not None:
+                self.result.aside[encoded] = KeyFailure.of(error, f"combiner {self.view.config.combiner}")
+
+    def _report(self, report: list[bytes]) -> None:
+        view, effects = self.view, self.effects
+        keys = self.decoded.all(report)
+        waiting = pending(view.taken.updates, view.staged, report)
+        before = [view.current[encoded] for encoded in report]
+        values = new_values(view.code.value_combiner, view.config.value, keys, before, waiting)
+        is_same = values.is_same()
+        where = places(report)
+        if view.missed is not None:
+            view.missed.check(report)
+        moves = view.expiry.index.moves(report, keys, where, before, values.data) if view.expiry else ()
+        # From here on no line may raise for a single key: the key would be set aside although it is combined.
+        self.result.values.update(zip(report, values.data, strict=True))
+        self._clear_staged(report)
+        effects.set_values(view.keys.values_at(where), values.data, is_same)
+        if view.expiry is not None:
+            view.expiry.index.write(effects, moves)
+        if view.missed is not None:
+            complete = view.is_complete
+            columns = zip(where, keys, values.old, values.new, is_same, strict=True)
+            effects.changes += [
+                (at, Change(key, old, new, complete)) for at, key, old, new, same in columns if not same
+            ]
+            view.missed.clear(effects, compress(report, map(not_, is_same)))
+
+    def _fold(self, folded: dict[bytes, bytes], encoded_keys: list[bytes]) -> None:
+        view = self.view
+        waiting = pending(view.taken.updates, view.staged, encoded_keys)
+        is_seen = view.code.runs_application_code
+        keys = self.decoded.all(encoded_keys) if is_seen else [None] * len(encoded_keys)
+        data, are_updates = fold(view.code.value_combiner, view.config.value, keys, waiting)
+        folded.update(zip(encoded_keys, data, strict=True))
+        self.can_repack &= are_updates
+
+    def _set_aside(self) -> None:
+        """Set aside the updates of keys that cannot be combined or reported; their current values stay unchanged."""
+        view, aside = self.view, self.result.aside
+        for encoded, failure in view.plan.rejected.items():
+            if view.has_work(encoded):
+                aside[encoded] = failure
+        for encoded, failure in aside.items():
+            try:
+                (waiting,) = pending(view.taken.updates, view.staged, [encoded])
+            except CqError:  # unreadable staged updates are kept as bytes
+                waiting = [view.staged.get(encoded), *view.taken.updates.get(encoded, [])]
+            set_aside(self.effects, view.keys, encoded, failure, waiting)
+        self._clear_staged(aside)
+        broken = [each for each in view.backlog.broken if view.is_taken(each.key)]
+        if broken:
+            aside[b""] = set_broken_aside(self.effects, view.keys, broken)
+
+    def _clear_staged(self, encoded_keys: Iterable[bytes]) -> None:
+        for encoded in encoded_keys if self.view.staged else ():
+            if self.view.staged.get(encoded) is not None:
+                self.effects.clear(self.view.keys.staged(encoded))
+                self.result.staged[encoded] = None
+
+
+def _failure(encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> Exception | None:
+    """The error of the code that `act` calls with these keys; errors of the store are raised, as no key causes them."""
+    try:
+        act(encoded_keys)
+    except Exception as error:
+        if error_code(error) is not None:
+            raise
+        return error
+    return None
+
+
+def _clear_rows(effects: Effects, view: View) -> None:
+    """Clear the taken rows as one range, from the bucket's first key on; set a row taken in part to its remainder."""
+    result, backlog, rest = effects.result, view.backlog, view.taken.rest
+    if backlog.last_key is not None:
+        begin = view.keys.rows(view.config.generation, view.number)[0]
+        # End at the last row read, not at the end of the bucket: a row committed later sorts after it and must stay.
+        effects.clear_range(begin, after(backlog.last_key) if rest is None else rest[0].key)
+    if rest is not None and rest[1]:
+        effects.set(rest[0].key, encode_row(rest[0], range(rest[1], len(rest[0].updates))))
+    result.updates = sum(map(len, view.taken.updates.values()))
+    if rest is None:
+        result.rows = len(backlog.rows)
+    else:
+        taken = [row for row in backlog.rows if view.is_taken(row.key)]
+        result.rows, result.cut_at = len(taken), sum(row.size for row in taken)
+    repeated = [row for row in repeated_rows(backlog.rows, view.rows) if view.is_taken(row.key)]
+    if repeated:
+        result.repeated = len(repeated)
+        count_dropped(effects, view.config, (pair for row in repeated for pair in row.updates))
+
+
+def _finish(effects: Effects, view: View) -> None:
+    """Write the bucket's state, and clear its notification if no work remains."""
+    result, state = effects.result, view.state
+    staged = _is_staged(effects, view)
+    observers = {**view.positions, **effects.reached}
+    result.completed = None in observers.values() and observers != state.observers
+    result.backfilling = len(view.due) > effects.retried or any(
+        cursor is not None for cursor in observers.values()
+    )
+    may_be_due = view.expiry is not None and view.expiry.may_be_due and not result.found_copied
+    is_repacked = result.folded > 0 and not staged and view.taken.step is Step.FOLD
+    result.more = not view.at_end or staged or is_repacked or result.backfilling or may_be_due
+    if not view.at_end and view.rows:
+        last = version_of(view.rows[-1].versionstamp)
+        result.age = (view.read_version - last) / VERSIONS_PER_SECOND
+    if not result.more and not result.found_copied:
+        effects.clear_notification(view)
+    effects.rewrite_state(
+        view,
+        replace(
+            state,
+            staged=staged,
+            cursor=place(view.report[-1]) if view.report else state.cursor,
+            unfinished_since=0 if view.at_end else state.unfinished_since or view.read_version,
+            observers=observers,
+        ),
+    )
+
+
+def _is_staged(effects: Effects, view: View) -> bool:
+    """Whether the bucket may have staged updates after this pass."""
+    result = effects.result
+    left = view.staged.keys() - result.values.keys() - result.aside.keys()
+    is_left = not view.all_staged_known or any(view.staged[encoded] is not None for encoded in left)
+    return is_left or any(data is not None for data in result.staged.values())
