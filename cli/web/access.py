@@ -13,10 +13,10 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cq.cli.web.sessions import SESSION_SECONDS, Session, Sessions
 from cq.observers.telemetry.hosts import is_host
@@ -37,7 +37,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""The headers of all answers."""
+"""The headers of all answers, also of those about errors of the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,25 +88,6 @@ async def form_of(request: Request) -> dict[str, str] | None:
     except ValueError:
         return None
     return {name: values[-1] for name, values in fields.items()}
-
-
-class WithHeaders:
-    """The outermost application: adds the headers to all answers, also to those about errors of the server."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers[name] = value
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 class Guard:

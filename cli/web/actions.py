@@ -5,9 +5,8 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -38,8 +37,7 @@ _ID_CHARACTERS: Final = 8
 Fields = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class FormField:
+class FormField(NamedTuple):
     """A field of a form.
 
     Attributes:
@@ -56,8 +54,7 @@ class FormField:
     required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """An action of an operator on a queue.
 
     Attributes:

@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from cq.cli.web.access import CHANGELOG, Guard, WebAccess, WithHeaders, form_of, signed_in, signed_out
+from cq.cli.web.access import CHANGELOG, Guard, WebAccess, form_of, signed_in, signed_out
 from cq.cli.web.actions import Actions
 from cq.cli.web.changelog.changelogs import Changelogs
 from cq.cli.web.command import WebOptions
@@ -189,7 +189,7 @@ async def _broken(request: Request, error: Exception) -> Response:
     return PlainTextResponse("the server could not make this page: its log says why", 500)
 
 
-def make_app(db: OpenDatabase, access: WebAccess, options: WebOptions) -> tuple[ASGIApp, Dashboard]:
+def make_app(db: OpenDatabase, access: WebAccess, options: WebOptions) -> tuple[Starlette, Dashboard]:
     """The application on a store, and its pages; their `stop()` ends the open streams."""
     dashboard = Dashboard(db, access, options)
 
@@ -222,4 +222,4 @@ def make_app(db: OpenDatabase, access: WebAccess, options: WebOptions) -> tuple[
     app = Starlette(
         routes=routes, middleware=[guard], lifespan=lifespan, exception_handlers={Exception: _broken}
     )
-    return WithHeaders(app), dashboard
+    return app, dashboard

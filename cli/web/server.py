@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from cq.cli.web.access import WebAccess
+from cq.cli.web.access import HEADERS, WebAccess
 from cq.cli.web.app import make_app
 from cq.cli.web.command import WebOptions
 from cq.cli.web.connections import LimitedProtocol
@@ -58,6 +58,7 @@ class Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            headers=list(HEADERS.items()),
             ws="none",
             timeout_graceful_shutdown=_END_SECONDS,
         )

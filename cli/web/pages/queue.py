@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import Any, Final
-
-from markupsafe import Markup
+from typing import Any, Final, NamedTuple
 
 from cq.cli.web.pages.queues import queue_row
 from cq.cli.web.pages.text import age, plural
@@ -24,19 +20,31 @@ _CELL: Final = 16
 _COLUMNS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class BucketMap:
+class BucketSquare(NamedTuple):
+    """A square of the map of buckets: its place, its side, its shade, and its text."""
+
+    x: float
+    y: float
+    side: int
+    shade: int
+    text: str
+
+
+class BucketMap(NamedTuple):
     """A map of the buckets: how long their oldest updates have waited.
 
     Attributes:
         text: the map in words.
-        drawing: the map as SVG.
+        width, height: its size.
+        squares: its squares, each for one or several buckets.
         legend: (shade, its meaning).
         oldest: (bucket, seconds) of the buckets whose updates are oldest.
     """
 
     text: str
-    drawing: Markup
+    width: int
+    height: int
+    squares: Sequence[BucketSquare]
     legend: Sequence[tuple[int, str]]
     oldest: Sequence[tuple[int, float]]
 
@@ -66,46 +74,32 @@ def _view(snapshot: StoreSnapshot, name: str) -> Mapping[str, Any]:
 
 
 def bucket_map(buckets: int, ages: Mapping[int, float]) -> BucketMap:
-    """The map of a queue's buckets; above 256 buckets, each cell stands for several and has the age of the oldest."""
+    """The map of a queue's buckets; above 256 buckets, each square stands for several and has the age of the oldest."""
     each = -(-buckets // _MOST_CELLS)
     groups: dict[int, float] = {}
     for bucket, seconds in ages.items():
         groups[bucket // each] = max(seconds, groups.get(bucket // each, 0.0))
-    cells = -(-buckets // each)
-    oldest = sorted(((seconds, bucket) for bucket, seconds in ages.items()), reverse=True)[:5]
-    text = (
-        f"{len(ages):,} of {plural(buckets, 'bucket')} {'has' if len(ages) == 1 else 'have'} queued updates"
-    )
-    if each > 1:
-        text += f"; each square stands for {each} buckets"
+    number = -(-buckets // each)
+    columns = min(number, _COLUMNS)
+    has = "has" if len(ages) == 1 else "have"
+    text = f"{len(ages):,} of {plural(buckets, 'bucket')} {has} queued updates"
     return BucketMap(
-        text,
-        _drawing(cells, each, groups),
+        text if each == 1 else f"{text}; each square stands for {each} buckets",
+        columns * _CELL,
+        -(-number // columns) * _CELL,
+        [_square(cell, columns, each, groups.get(cell)) for cell in range(number)],
         [(shade, _meaning(shade)) for shade in range(len(_STEPS) + 2)],
-        [(bucket, seconds) for seconds, bucket in oldest],
+        sorted(ages.items(), key=lambda item: item[::-1], reverse=True)[:5],
     )
 
 
-def _drawing(cells: int, each: int, ages: Mapping[int, float]) -> Markup:
-    columns = min(cells, _COLUMNS)
-    shapes = []
-    for cell in range(cells):
-        seconds = ages.get(cell)
-        shade = 0 if seconds is None else 1 + sum(seconds >= step for step in _STEPS)
-        # The size of a square grows with its shade: colour is not the only difference.
-        side = 4 + 2 * shade
-        x, y = cell % columns * _CELL + (_CELL - side) / 2, cell // columns * _CELL + (_CELL - side) / 2
-        name = f"bucket {cell}" if each == 1 else f"buckets {cell * each} to {(cell + 1) * each - 1}"
-        title = escape(f"{name}: {'nothing queued' if seconds is None else age(seconds)}")
-        shapes.append(
-            f'<rect class="heat{shade}" x="{x:g}" y="{y:g}" width="{side}" height="{side}" rx="2">'
-            f"<title>{title}</title></rect>"
-        )
-    width, height = columns * _CELL, -(-cells // columns) * _CELL
-    return Markup(  # noqa: S704 - all are numbers
-        f'<svg class="heat" viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-hidden="true">'
-        f"{''.join(shapes)}</svg>"
-    )
+def _square(cell: int, columns: int, each: int, seconds: float | None) -> BucketSquare:
+    shade = 0 if seconds is None else 1 + sum(seconds >= step for step in _STEPS)
+    # The size of a square grows with its shade: colour is not the only difference.
+    side = 4 + 2 * shade
+    x, y = (place * _CELL + (_CELL - side) / 2 for place in (cell % columns, cell // columns))
+    name = f"bucket {cell}" if each == 1 else f"buckets {cell * each} to {(cell + 1) * each - 1}"
+    return BucketSquare(x, y, side, shade, f"{name}: {'nothing queued' if seconds is None else age(seconds)}")
 
 
 def _meaning(shade: int) -> str:
