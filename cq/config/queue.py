@@ -39,6 +39,19 @@ MAX_GENERATIONS: Final = (1 << 32) - 2
 """The largest number of a generation: it and its successor fit into the four bytes of a key."""
 
 
+def _require(holds: bool) -> None:
+    """Raise `ValueError` unless a stored part is one that cq writes: it must fail here, not later in a pass."""
+    if not holds:
+        raise ValueError("a part of it has a wrong type or size")
+
+
+def _generation(stored: Any) -> int:
+    """A stored number of generations or purges."""
+    _require(type(stored) is int and 0 <= stored <= MAX_GENERATIONS)
+    number: int = stored
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     """Name and version of a combiner or observer, as stored in a configuration."""
@@ -48,6 +61,12 @@ class Named:
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @classmethod
+    def from_stored(cls, name: Any, version: Any) -> Named:
+        """The stored name and version."""
+        _require(type(name) is str and type(version) is int and abs(version) < 1 << 63)
+        return cls(name, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +108,16 @@ class ObserverConfig:
         """Its name and version."""
         return Named(self.name, self.version)
 
+    @classmethod
+    def from_stored(cls, stored: Any) -> ObserverConfig:
+        """The stored observer."""
+        found = cls(*stored)
+        Named.from_stored(found.name, found.version)
+        _generation(found.generation)
+        _require(type(found.settings) is dict and all(type(what) is str for what in found.settings))
+        _require(type(found.is_built_in) is bool)
+        return found
+
     def __str__(self) -> str:
         settings = ", ".join(f"{what}={codec.brief(value)}" for what, value in sorted(self.settings.items()))
         return str(self.named) + (f"({settings})" if settings else "")
@@ -99,6 +128,13 @@ class Shape(NamedTuple):
 
     generation: int
     buckets: int
+
+    @classmethod
+    def from_stored(cls, stored: Any) -> Shape:
+        """The stored shape."""
+        generation, buckets = stored
+        _require(type(buckets) is int and 0 < buckets <= MAX_BUCKETS)
+        return cls(_generation(generation), buckets)
 
 
 class Conversion(NamedTuple):
@@ -118,6 +154,16 @@ class Conversion(NamedTuple):
         """The former combiner."""
         return Named(self.name, self.version)
 
+    @classmethod
+    def from_stored(cls, stored: Any) -> Conversion | None:
+        """The stored conversion; None: there is none."""
+        if stored is None:
+            return None
+        found = cls(*stored)
+        Named.from_stored(found.name, found.version)
+        _require(type(found.converts) is bool)
+        return found
+
 
 class Audit(NamedTuple):
     """An audit of a queue, see `cq.queue.ledger`.
@@ -131,6 +177,15 @@ class Audit(NamedTuple):
     generation: int
     buckets: int
     whole: bool
+
+    @classmethod
+    def from_stored(cls, stored: Any) -> Audit | None:
+        """The stored audit; None: there is none."""
+        if stored is None:
+            return None
+        generation, buckets, whole = stored
+        _require(type(whole) is bool)
+        return cls(*Shape.from_stored((generation, buckets)), whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,57 +380,33 @@ class QueueConfig:
 
 def _from_stored(name: str, stored: Any) -> QueueConfig:
     """The configuration in a decoded value; raises `KeyError`, `TypeError` or `ValueError` if cq did not write it."""
-    purges, purge_generation = stored["purges"]
-    former, audit, window = stored["former"], stored["audit"], stored.get("window")
-    expiry = stored.get("expiry")
-    config = QueueConfig(
+    shape = Shape.from_stored((stored["generation"], stored["buckets"]))
+    purges, purge_generation = map(_generation, stored["purges"])
+    former, window, expiry = stored["former"], stored.get("window"), stored.get("expiry")
+    _require(type(stored["takes_delete"]) is type(stored["limited"]) is bool)
+    return QueueConfig(
         name,
-        KeyType.parse(stored["key"]),
-        ValueType.parse(stored["value"]),
-        Named(*stored["combiner"]),
-        tuple(ObserverConfig(*observer) for observer in stored["observers"]),
-        stored["buckets"],
-        stored["generation"],
-        stored["observer_generations"],
-        stored["takes_delete"],
-        None if former is None else Shape(*former),
-        stored["told_before"],
-        stored["limited"],
-        None if audit is None else Audit(*audit),
-        stored["audits"],
-        purges,
-        purge_generation,
-        None if window is None else WindowSpec(*window).checked(),
-        None if expiry is None else ExpirySpec(*expiry).checked(),
-        RollUp.from_stored(stored.get("rollup")),
-        LevelOf.from_stored(stored.get("level_of")),
-        None if stored.get("conversion") is None else Conversion(*stored["conversion"]),
+        key=KeyType.parse(stored["key"]),
+        value=ValueType.parse(stored["value"]),
+        combiner=Named.from_stored(*stored["combiner"]),
+        observers=tuple(ObserverConfig.from_stored(each) for each in stored["observers"]),
+        buckets=shape.buckets,
+        generation=shape.generation,
+        observer_generations=_generation(stored["observer_generations"]),
+        takes_delete=stored["takes_delete"],
+        former=None if former is None else Shape.from_stored(former),
+        backfilled_until=_generation(stored["told_before"]),
+        limited=stored["limited"],
+        audit=Audit.from_stored(stored["audit"]),
+        audits=_generation(stored["audits"]),
+        purges=purges,
+        purge_generation=purge_generation,
+        window=None if window is None else WindowSpec(*window).checked(),
+        expiry=None if expiry is None else ExpirySpec(*expiry).checked(),
+        rollup=RollUp.from_stored(stored.get("rollup")),
+        level_of=LevelOf.from_stored(stored.get("level_of")),
+        conversion=Conversion.from_stored(stored.get("conversion")),
     )
-    # Foreign bytes must fail here, with one error, not later in a pass with any error.
-    shapes = [(config.generation, config.buckets), *([config.former] if config.former else [])]
-    shapes += [(config.audit.generation, config.audit.buckets)] if config.audit else []
-    numbers = [config.observer_generations, config.backfilled_until, config.purges, config.purge_generation]
-    numbers.append(config.audits)
-    numbers += [observer.generation for observer in config.observers] + [
-        generation for generation, _ in shapes
-    ]
-    named: list[Named | ObserverConfig] = [config.combiner, *config.observers]
-    named += [config.conversion.former] if config.conversion else []
-    if not (
-        all(type(number) is int and 0 <= number <= MAX_GENERATIONS for number in numbers)
-        and all(type(buckets) is int and 0 < buckets <= MAX_BUCKETS for _, buckets in shapes)
-        and all(
-            type(each.name) is str and type(each.version) is int and abs(each.version) < 1 << 63
-            for each in named
-        )
-        and all(type(each.settings) is dict and type(each.is_built_in) is bool for each in config.observers)
-        and all(type(what) is str for each in config.observers for what in each.settings)
-        and type(config.takes_delete) is type(config.limited) is bool
-        and (config.audit is None or type(config.audit.whole) is bool)
-        and (config.conversion is None or type(config.conversion.converts) is bool)
-    ):
-        raise ValueError("a part of it has a wrong type or size")
-    return config
 
 
 def read_config(tr: TransactionRead, name: str) -> QueueConfig:
