@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import cq
+from cq.app import App
 from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combiner
 from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.queues.series_chart import series_chart
@@ -31,6 +33,30 @@ _TIME: Final = "%Y-%m-%d %H:%M:%S"
 commands = CommandSet()
 
 
+@dataclass(frozen=True)
+class SeriesOptions(AppRowsOptions):
+    """The options of `cq series`."""
+
+    last: Annotated[str, option("DURATION", "Length of the span of time: 90m, 24h, 7d ...")] = "24h"
+    by: Annotated[
+        str | None,
+        option(
+            "DURATION", "Length of a slot: 1m, 1h, 1d ... Default: the shortest that gives at most 100 slots."
+        ),
+    ] = None
+    fill: Annotated[
+        str | None,
+        option(
+            "VALUE",
+            "Value of slots without a value, such as 0. Default: no value; for distinct and theta a count of 0.",
+        ),
+    ] = None
+    merged: Annotated[bool, flag("--merged", "Print one value for each key: of all slots together.")] = False
+    chart: Annotated[
+        Path | None, option("FILE", "Also write a chart with a line for each key to this file, as SVG.")
+    ] = None
+
+
 @commands.command(
     "series",
     examples=[
@@ -41,27 +67,9 @@ commands = CommandSet()
     ],
 )
 def series(
-    options: AppRowsOptions,
+    options: SeriesOptions,
     queue: Queue,
     keys: Annotated[list[str], argument("KEY", "Keys to read. " + WORDS)],
-    last: Annotated[str, option("DURATION", "Length of the span of time: 90m, 24h, 7d ...")] = "24h",
-    by: Annotated[
-        str | None,
-        option(
-            "DURATION", "Length of a slot: 1m, 1h, 1d ... Default: the shortest that gives at most 100 slots."
-        ),
-    ] = None,
-    fill: Annotated[
-        str | None,
-        option(
-            "VALUE",
-            "Value of slots without a value, such as 0. Default: no value; for distinct and theta a count of 0.",
-        ),
-    ] = None,
-    merged: Annotated[bool, flag("--merged", "Print one value for each key: of all slots together.")] = False,
-    chart: Annotated[
-        Path | None, option("FILE", "Also write a chart with a line for each key to this file, as SVG.")
-    ] = None,
 ) -> None:
     """Print the values of keys by minutes, hours or days.
 
@@ -71,24 +79,13 @@ def series(
     slots of several periods, and for --merged. With --merged, the exit status is 3 if a key has no value. A slot with a
     damaged sketch is printed without a value; then a line names its key, and the exit status is 1.
     """
-    if merged and (fill is not None or options.format_name or options.output or chart):
+    of_slots = options.fill is not None or options.format_name or options.output or options.chart
+    if options.merged and of_slots:
         raise typer.BadParameter("give either --merged or --fill, --format, --output and --chart")
     target = options.target()
     app, db = options.load_app(), options.read_store()
-
-    def read(tr: Any) -> tuple[QueueConfig, str, dict[Any, Any]]:
-        config = read_config(tr.snapshot, queue)
-        handle = cq.CombineQueue(queue, combiner=reading_combiner(app, config))
-        wanted = list(dict.fromkeys(key_from_word(config.key, word) for word in keys))
-        level = plan_slots(config, last, by, None, len(wanted)).queue
-        if merged:
-            values = {key: handle.merged_series(tr.snapshot, key, last=last, by=by) for key in wanted}
-            return config, level, values
-        filled = _default_fill(config) if fill is None else value_from_word(config.value, fill)
-        return config, level, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=filled)
-
-    config, level, read_values = db.transact(read)
-    if merged:
+    config, level, read_values = db.transact(lambda tr: _read(tr, options, app, queue, keys))
+    if options.merged:
         print_values(read_values.items(), level, json=options.json)
         return
     damaged = DamagedSketches()
@@ -96,21 +93,36 @@ def series(
         key: [(start, damaged.sound(key, value)) for start, value in slots]
         for key, slots in read_values.items()
     }
-    if chart is not None:
-        drawn = series_chart(config, last, found)  # raises its errors before the first line of output
-        chart.write_text(drawn, encoding="utf-8")
-        note(f"wrote a chart to {chart}")
+    if options.chart is not None:
+        drawn = series_chart(config, options.last, found)  # raises its errors before the first line of output
+        options.chart.write_text(drawn, encoding="utf-8")
+        note(f"wrote a chart to {options.chart}")
     if target.format is None and make_console().is_terminal:
         _show(found)
     else:
-        fields = [
-            Field("key", config.key),
-            Field("start", ValueType("datetime")),
-            Field("value", config.value),
-        ]
-        rows = [(key, _moment(start), value) for key, slots in found.items() for start, value in slots]
+        start = Field("start", ValueType("datetime"))
+        fields = [Field("key", config.key), start, Field("value", config.value)]
+        rows = [(key, _moment(at), value) for key, slots in found.items() for at, value in slots]
         print_rows(TableRows(fields, [rows]), target)
     damaged.refuse(level)
+
+
+def _read(
+    tr: Any, options: SeriesOptions, app: App | None, queue: str, keys: Sequence[str]
+) -> tuple[QueueConfig, str, dict[Any, Any]]:
+    """The queue, the level with the slots, and {key: its slots, or with --merged its value}."""
+    config, last, by = read_config(tr.snapshot, queue), options.last, options.by
+    handle = cq.CombineQueue(queue, combiner=reading_combiner(app, config))
+    wanted = list(dict.fromkeys(key_from_word(config.key, word) for word in keys))
+    level = plan_slots(config, last, by, None, len(wanted)).queue
+    if options.merged:
+        return (
+            config,
+            level,
+            {key: handle.merged_series(tr.snapshot, key, last=last, by=by) for key in wanted},
+        )
+    fill = _default_fill(config) if options.fill is None else value_from_word(config.value, options.fill)
+    return config, level, handle.series_of_many(tr.snapshot, wanted, last=last, by=by, fill=fill)
 
 
 def _default_fill(config: QueueConfig) -> Any:
