@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from cq.observers.telemetry.events import EVENTS, EventKind
 from cq.plain_text import printable
@@ -46,28 +46,19 @@ class Event(NamedTuple):
         return printable(self.kind.text.format_map(self.fields))
 
 
-class _Registered(Generic[T]):
-    """Functions that other threads may call while one is added or removed."""
-
-    def __init__(self) -> None:
-        self._functions: tuple[T, ...] = ()
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._functions)
-
-    def add(self, function: T) -> Callable[[], None]:
-        """Add a function; returns a function that removes it."""
-        # A new tuple, because another thread may be iterating over the old one.
-        self._functions = (*self._functions, function)
-
-        def end() -> None:
-            self._functions = tuple(each for each in self._functions if each is not function)
-
-        return end
+_subscribers: Final[list[Callable[[Event], object]]] = []
+_surroundings: Final[list[Callable[[str, Mapping[str, Any]], AbstractContextManager[object]]]] = []
 
 
-_subscribers: Final = _Registered[Callable[[Event], object]]()
-_surroundings: Final = _Registered[Callable[[str, Mapping[str, Any]], AbstractContextManager[object]]]()
+def _registered(functions: list[T], function: T) -> Callable[[], None]:
+    """Add a function; returns a function that removes it. Other threads iterate over copies of the list."""
+    functions.append(function)
+
+    def end() -> None:
+        if function in functions:
+            functions.remove(function)
+
+    return end
 
 
 def subscribe(subscriber: Callable[[Event], object]) -> Callable[[], None]:
@@ -75,7 +66,7 @@ def subscribe(subscriber: Callable[[Event], object]) -> Callable[[], None]:
 
     The subscriber is called in the worker's threads, so it must be quick. Its errors are logged, not raised.
     """
-    return _subscribers.add(subscriber)
+    return _registered(_subscribers, subscriber)
 
 
 def surround(
@@ -85,14 +76,14 @@ def surround(
 
     `context` is called with the name of the event that ends the operation, and the fields known at its start.
     """
-    return _surroundings.add(context)
+    return _registered(_surroundings, context)
 
 
 @contextmanager
 def during(name: str, **fields: Any) -> Iterator[None]:
     """A context for an operation that ends with an event of this name, which is emitted in the context."""
     with ExitStack() as entered:
-        for context in _surroundings:
+        for context in tuple(_surroundings):
             try:
                 entered.enter_context(context(name, fields))
             except Exception:
@@ -106,7 +97,7 @@ def emit(name: str, **fields: Any) -> None:
     In this order, an event that a reader has seen in the log is already counted in the metrics.
     """
     event = Event(name, fields)
-    for subscriber in _subscribers:
+    for subscriber in tuple(_subscribers):
         try:
             subscriber(event)
         except Exception:
