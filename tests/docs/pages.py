@@ -25,7 +25,6 @@ FETCH = (
 )
 """`curl URL` and `curl -X METHOD URL`, in Python."""
 INSTALLED = {
-    "cq": f'exec "{sys.executable}" -m cq "$@"',
     "python": f'exec "{sys.executable}" "$@"',
     # All is installed already, so only folders to install must be what the page says that they are.
     "pip": 'for each; do case "$each" in .|.[\\[./]*|/*) [ -e "${each%%[[]*}/pyproject.toml" ] || exit 1; esac; done',
@@ -39,9 +38,14 @@ LESS_LOAD = {
 
 
 class Reader:
-    """Follows pages in a folder, which has a virtual environment in which cq is installed, and nothing else."""
+    """Follows pages in a folder, which has a virtual environment in which cq is installed, and nothing else.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: the empty folder.
+        command: the executable file that is `cq`.
+    """
+
+    def __init__(self, folder: Path, command: str) -> None:
         self.folder = folder
         self.port = free_ports()
         commands = folder / ".venv" / "bin"
@@ -49,7 +53,9 @@ class Reader:
         (commands / "activate").write_text("")
         for name, script in INSTALLED.items():
             (commands / name).write_text(f"#!/bin/sh\n{script}\n")
-            (commands / name).chmod(0o755)
+        (commands / "cq").write_text(command)
+        for each in commands.iterdir():
+            each.chmod(0o755)
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("CQ_")} | {
             "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
