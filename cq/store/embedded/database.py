@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cq.store.api import WANT_ALL
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.client.operations import Operations
 from cq.store.embedded.client.options import DatabaseOptions, Settings
-from cq.store.embedded.client.reading import WANT_ALL
 from cq.store.embedded.client.transaction import Transaction
 from cq.store.embedded.engine.engine import Engine, open_file
 from cq.store.embedded.file.file import PRIVATE

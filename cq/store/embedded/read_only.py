@@ -20,7 +20,8 @@ import apsw
 
 from cq import runtime
 from cq.errors import StoreError
-from cq.store.embedded.binding.error import TRANSACTION_TOO_OLD, FDBError
+from cq.store.api import TRANSACTION_TOO_OLD
+from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.database import Database
 from cq.store.embedded.engine.committer import CommitRequest, Committer
 from cq.store.embedded.engine.engine import Engine, OpenFile

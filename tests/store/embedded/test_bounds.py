@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded import Database, FDBError
-from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.engine import conflict_log, snapshots, wal
 from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
 from cq.store.embedded.writes.read_set import ReadSet

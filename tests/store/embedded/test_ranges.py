@@ -6,9 +6,9 @@ import tracemalloc
 
 import pytest
 
-from cq.store.api import METADATA_VERSION
+from cq.store.api import METADATA_VERSION, WANT_ALL
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
-from cq.store.embedded.client.reading import EXACT, ITERATOR, LARGE, MEDIUM, SERIAL, SMALL, WANT_ALL
+from cq.store.embedded.client.reading import EXACT, ITERATOR, LARGE, MEDIUM, SERIAL, SMALL
 
 MODES = [WANT_ALL, ITERATOR, SMALL, MEDIUM, LARGE, SERIAL]
 SYSTEM = b"\xff/some"

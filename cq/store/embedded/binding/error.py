@@ -1,7 +1,7 @@
 """Errors: FoundationDB's numbers and texts, so that a retry loop written for a cluster works unchanged.
 
-The constants below are the codes that this store raises itself; `DESCRIPTIONS` also knows the others that an
-application may receive or pass to `on_error`.
+The constants here and in `cq.store.api` are the codes that this store raises itself; `DESCRIPTIONS` also knows the
+others that an application may receive or pass to `on_error`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,11 @@ def _probe() -> int | None:
     return None
 
 
-TRANSACTION_TOO_OLD = 1007
 FUTURE_VERSION = 1009
-NOT_COMMITTED = 1020
-COMMIT_UNKNOWN_RESULT = 1021
 TRANSACTION_CANCELLED = 1025
 TRANSACTION_TIMED_OUT = 1031
 TOO_MANY_WATCHES = 1032
 WATCHES_DISABLED = 1034
-ACCESSED_UNREADABLE = 1036
 DATABASE_LOCKED = 1038
 OPERATION_CANCELLED = 1101
 PLATFORM_ERROR = 1500
@@ -64,7 +60,6 @@ RANGE_LIMITS_INVALID = 2012
 USED_DURING_COMMIT = 2017
 TRANSACTION_INVALID_VERSION = 2020
 NO_COMMIT_VERSION = 2021
-TRANSACTION_TOO_LARGE = 2101
 KEY_TOO_LARGE = 2102
 VALUE_TOO_LARGE = 2103
 EXACT_MODE_WITHOUT_LIMITS = 2210

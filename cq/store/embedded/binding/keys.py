@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-METADATA_VERSION = b"\xff/metadataVersion"
-"""The only system key that every transaction may read, and set to its own versionstamp."""
-
 USER_END = b"\xff"
 """User keys sort before it."""
 

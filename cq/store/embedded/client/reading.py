@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, cast
 
 from cq.store import api
+from cq.store.api import ACCESSED_UNREADABLE, METADATA_VERSION, WANT_ALL
 from cq.store.embedded.binding.error import (
-    ACCESSED_UNREADABLE,
     EXACT_MODE_WITHOUT_LIMITS,
     INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
@@ -28,7 +28,6 @@ from cq.store.embedded.binding.future import (
 )
 from cq.store.embedded.binding.keys import (
     MAX_KEY_BYTES,
-    METADATA_VERSION,
     USER_END,
     KeySelector,
     KeyValue,
@@ -165,7 +164,6 @@ class ReadYourWrites:
                 begin = after(rows[-1][0])
 
 
-WANT_ALL = -2
 ITERATOR = -1
 EXACT = 0
 SMALL = 1

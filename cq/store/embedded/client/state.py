@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cq import runtime
+from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_OLD
 from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
     FUTURE_VERSION,
@@ -23,13 +24,12 @@ from cq.store.embedded.binding.error import (
     TRANSACTION_CANCELLED,
     TRANSACTION_INVALID_VERSION,
     TRANSACTION_TIMED_OUT,
-    TRANSACTION_TOO_OLD,
     USED_DURING_COMMIT,
     VERSION_INVALID,
     FDBError,
 )
 from cq.store.embedded.binding.future import Cancellation, F, Key, delayed, failed
-from cq.store.embedded.binding.keys import METADATA_VERSION, SYSTEM_END, USER_END
+from cq.store.embedded.binding.keys import SYSTEM_END, USER_END
 from cq.store.embedded.client.options import Settings
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from cq.store import api
+from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD
 from cq.store.embedded.binding import atomic
 from cq.store.embedded.binding.error import (
     CLIENT_INVALID_OPERATION,
@@ -18,8 +19,6 @@ from cq.store.embedded.binding.error import (
     TOO_MANY_WATCHES,
     TRANSACTION_CANCELLED,
     TRANSACTION_INVALID_VERSION,
-    TRANSACTION_TOO_LARGE,
-    TRANSACTION_TOO_OLD,
     VALUE_TOO_LARGE,
     WATCHES_DISABLED,
     FDBError,
@@ -36,7 +35,6 @@ from cq.store.embedded.binding.future import (
 from cq.store.embedded.binding.keys import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
-    METADATA_VERSION,
     STAMP_BYTES,
     USER_END,
     KeySelector,

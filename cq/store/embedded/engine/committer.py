@@ -27,6 +27,7 @@ import apsw
 
 from cq import runtime
 from cq.errors import StoreError
+from cq.store.api import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED
 from cq.store.embedded.binding.atomic import (
     SET,
     SET_VERSIONSTAMPED_KEY,
@@ -36,9 +37,7 @@ from cq.store.embedded.binding.atomic import (
     stamp_at,
 )
 from cq.store.embedded.binding.error import (
-    COMMIT_UNKNOWN_RESULT,
     IO_ERROR,
-    NOT_COMMITTED,
     STORAGE_ERRORS,
     TRANSACTION_TIMED_OUT,
     FDBError,

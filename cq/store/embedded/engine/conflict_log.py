@@ -20,7 +20,7 @@ from typing import Any
 
 import apsw
 
-from cq.store.embedded.binding.error import NOT_COMMITTED, TRANSACTION_TOO_OLD
+from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.binding.keys import Range
 from cq.store.embedded.writes.read_set import ReadSet
 

@@ -23,15 +23,10 @@ import apsw
 
 from cq import runtime
 from cq.errors import StoreError
-from cq.store.embedded.binding.error import (
-    STORAGE_ERRORS,
-    TRANSACTION_TOO_OLD,
-    FDBError,
-    not_bytes,
-    storage_error,
-)
+from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_OLD
+from cq.store.embedded.binding.error import STORAGE_ERRORS, FDBError, not_bytes, storage_error
 from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.binding.keys import METADATA_VERSION, Row, after
+from cq.store.embedded.binding.keys import Row, after
 from cq.store.embedded.file.lock_file import LatestVersion
 
 LIFETIME_SECONDS = 5.0
