@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import re
 import signal
 import time
 from functools import partial
@@ -25,6 +24,7 @@ from cq.cli.demos.visits.recount import VisitorEstimate, VisitRecount
 from cq.cli.demos.visits.replay import ReplayClock
 from cq.cli.demos.visits.tables import (
     Look,
+    _lines,
     look_tables,
     response_table,
     to_svg,
@@ -290,28 +290,11 @@ def test_the_tables_of_a_look_fit_80_columns() -> None:
         assert any(expected in line for line in lines)
 
 
-def test_a_chart_draws_no_number_that_was_not_seen() -> None:
-    """A page that is not among the first ones of a look may have views all the same."""
-    looks = [
-        Look(0.0, 9, 3, (("/a", 5, 2),)),
-        Look(30_000.0, 9, 3, (("/a", 6, 2),)),
-        Look(60_000.0, 9, 3, (("/b", 7, 2),)),
-        Look(86_400.0, 9, 3, (("/a", 4, 2),)),
-    ]
+def test_a_page_has_gaps_where_it_is_not_among_the_first_ones() -> None:
+    """It may have views all the same."""
+    tops = [{"/a": 5}, {"/a": 6}, {"/b": 7}, {"/a": 4}]
 
-    drawn = to_svg(looks, 600.0, {})
-
-    lines = re.findall(r'<polyline stroke="var\(--(c.)\)" points="([^"]+)"', drawn)
-    assert [(colour, len(set(points.split()))) for colour, points in lines] == [
-        ("c0", 4),
-        ("c1", 4),
-        ("c2", 1),  # /b
-        ("c3", 2),  # /a
-        ("c3", 1),
-    ]
-    heights = [float(point.split(",")[1]) for _, points in lines for point in points.split()]
-    assert max(heights) < 420 - 46, "nothing at the height of 0"
-    assert "1970-01-01 00:00 to 1970-01-02 00:00 UTC" in drawn
+    assert _lines(tops, 3) == {"/b": [None, None, 7, None], "/a": [5, 6, None, 4]}
 
 
 def test_a_chart_of_no_looks_or_of_strange_pages_is_one() -> None:

@@ -62,8 +62,8 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
         raise InvalidConfiguration("expected the width and slice of a window, such as 600/10")
     for path in options.logs or ():
         path.open("rb").close()  # report a missing file before the first line of output
-    db, skipped = make_store(options.store), list[str]()
-    log = read_visits(options, demo, skipped)
+    db = make_store(options.store)
+    log, skipped = read_visits(options, demo)
     pace = ReplayClock.at_speed(window, options.speed, min(visit.time for visit in log))
     duration = pace.about_duration(max(visit.time for visit in log))
     if duration is not None:
@@ -98,24 +98,31 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
             )
             raise
     replay.drain()
-    figures |= {"skipped": skipped[:_SKIPPED_SHOWN], "lines_skipped": len(skipped)}
-    return figures | replay.compare_all(options, [steps.number for steps in servers])
+    return figures | skipped | replay.compare_all(options, [steps.number for steps in servers])
 
 
-def read_visits(options: VisitOptions, demo: DemoRun, skipped: list[str]) -> list[Visit]:
-    """All visits of the logs, or of a generated one; notes the first lines that are skipped.
+def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[Visit], Figures]:
+    """All visits of the logs, or of a generated one, and the figures of skipped lines; notes the first of these.
 
-    Appends each such line to `skipped`. Raises `InvalidData` if there are no visits.
+    Raises `InvalidData` if there are no visits.
     """
     logs = options.logs or [demo.folder / "access.log.gz"]
     if not options.logs:
         write_log(logs[0], demo.rng, visits=options.number)
-    log = [visit for path in logs for visit in read_log(path, skipped.append)]
+    skipped, number = list[str](), 0
+
+    def skip(line: str) -> None:
+        nonlocal number
+        number += 1
+        if number <= _SKIPPED_SHOWN:  # a log in another format may have millions
+            skipped.append(line)
+
+    log = [visit for path in logs for visit in read_log(path, skip)]
     if not log:
         raise InvalidData("the log has no visits: GET requests with an answer of status 2xx or 304")
-    for line in skipped[:_SKIPPED_SHOWN]:
+    for line in skipped:
         note(f"skipped, {line}")
-    return log
+    return log, {"skipped": skipped, "lines_skipped": number}
 
 
 class _LookData(NamedTuple):

@@ -156,7 +156,7 @@ def _state(seen: Overview, queue: QueueStatus) -> tuple[Level, str]:
 def trend_of(samples: Sequence[Sample], seconds: float = 20.0) -> float | None:
     """Queued rows per second more (or less) now than up to `seconds` ago; None with less than two samples.
 
-    >>> trend_of([Sample(0, 10, 0, 0), Sample(10, 30, 0, 0)])
+    >>> trend_of([Sample(0, 10), Sample(10, 30)])
     2.0
     """
     if len(samples) < 2:
@@ -183,7 +183,7 @@ def added_minutes(hour: Sequence[HistoryMinute], samples: Sequence[Sample]) -> l
     its end, if the size of the backlog was estimated, or if workers folded rows: then they wrote rows, too.
 
     >>> of_minute = [HistoryMinute(begins=60, rows=100)]
-    >>> added_minutes(of_minute, [Sample(61, 30, 0, 0), Sample(119, 50, 0, 0), Sample(140, 0, 0, 0)])
+    >>> added_minutes(of_minute, [Sample(61, 30), Sample(119, 50), Sample(140, 0)])
     [AddedMinute(begins=60, rows=120)]
     """
     found = []

@@ -17,15 +17,13 @@ _MOST_QUEUES: Final = 1_000
 
 
 class Sample(NamedTuple):
-    """A queue at one time: seconds since 1970, queued rows, age of the oldest, and updates combined per second.
+    """The queued rows of a queue at one time, in seconds since 1970.
 
     `exact` says whether the rows were counted; else their number is an estimate.
     """
 
     at: float
     rows: int
-    age: float
-    rate: float
     exact: bool = True
 
 
@@ -46,8 +44,7 @@ class Recent:
         self._samples = {name: kept for name, kept in self._samples.items() if name in names}
         for queue in seen.queues[:_MOST_QUEUES]:
             kept = self._samples.setdefault(queue.name, deque(maxlen=_MOST_SAMPLES))
-            rate = seen.activity[queue.name].updates_per_second
-            kept.append(Sample(at, queue.rows, queue.oldest_seconds or 0.0, rate, queue.exact))
+            kept.append(Sample(at, queue.rows, queue.exact))
             while kept[0].at < at - _SECONDS:
                 kept.popleft()
 

@@ -344,10 +344,10 @@ def test_added_rows_are_estimated_for_minutes_with_samples_only() -> None:
         HistoryMinute(begins=360, rows=7),
     ]
     at = [(59, 30), (122, 50), (181, 50), (239, 75), (301, 0)]
-    samples = [Sample(time, rows, 0, 0) for time, rows in at]
-    estimated = Sample(360, 10_000, 0, 0, exact=False)
+    samples = [Sample(time, rows) for time, rows in at]
+    estimated = Sample(360, 10_000, exact=False)
 
-    found = added_minutes(hour, [*samples, estimated, Sample(420, 10, 0, 0), Sample(430, 0, 0, 0)])
+    found = added_minutes(hour, [*samples, estimated, Sample(420, 10), Sample(430, 0)])
 
     # The second was folded, and the fourth shrank by more than workers took. The fifth ends with an estimate, and
     # the work of the last may not be stored yet.
