@@ -278,28 +278,12 @@ class _ProbedTarget(Target):
         self._contract, self._target, self._other = contract, target, other
         self.noun, self.repeats, self.keeps_positions = target.noun, target.repeats, target.keeps_positions
         self.batch_bytes, self.batch_entries = target.batch_bytes, min(target.batch_entries, 3)
+        for method in ("check_settings", "check", "create", "take_over", "newest", "sweep"):
+            setattr(self, method, getattr(target, method))
 
     @property
     def width(self) -> int | None:
         return self._target.width
-
-    def check_settings(self) -> str:
-        return self._target.check_settings()
-
-    def check(self) -> None:
-        self._target.check()
-
-    def create(self) -> list[str]:
-        return self._target.create()
-
-    def take_over(self) -> None:
-        self._target.take_over()
-
-    def newest(self) -> bytes:
-        return self._target.newest()
-
-    def sweep(self, epoch: int, below: bytes) -> int:
-        return self._target.sweep(epoch, below)
 
     def apply(self, changes: Changes) -> str | None:
         contract = self._contract

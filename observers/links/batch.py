@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from cq.observers.links.rows import LinkEntry
 from cq.observers.links.target import CannotSend, LinkFailed
@@ -12,22 +12,6 @@ from cq.observers.links.target import CannotSend, LinkFailed
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
 _WINDOW: Final = 10_000  # sent entries
-
-
-class StorePosition(NamedTuple):
-    """The position of a bucket in the store, at one version.
-
-    Attributes:
-        epoch: the link's epoch.
-        cleared: a sequence; entries up to and including it are sent and cleared.
-        holds: whether the bucket holds the entry with the sequence in question.
-        generation: the configured generation of the link's observer; 0 without one.
-    """
-
-    epoch: int
-    cleared: bytes
-    holds: bool
-    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,7 +26,6 @@ class LinkBatch:
         epoch: the link's epoch when the batch was read.
         cleared: the `cleared` of the bucket's position when the batch was read.
         known: the sequences read with the batch, from the bucket's first one onward.
-        read_position: reads the bucket's current position, and whether the bucket holds the entry with a sequence.
     """
 
     bucket: int
@@ -52,7 +35,6 @@ class LinkBatch:
     epoch: int
     cleared: bytes
     known: Collection[bytes]
-    read_position: Callable[[bytes], StorePosition]
 
     def __len__(self) -> int:
         return len(self.ordered)

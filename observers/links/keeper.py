@@ -17,11 +17,11 @@ from typing import Final
 from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig
 from cq.keys.link import LinkKeys, first_sequence
-from cq.observers.links.batch import LinkBatch, StorePosition
+from cq.observers.links.batch import LinkBatch
 from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.links.queue import BUCKETS, oldest_versions
 from cq.observers.links.sender import Sender
-from cq.observers.links.state import PAUSED, LinkView, is_outdated, read_control, read_position, read_view
+from cq.observers.links.state import PAUSED, LinkView, is_outdated, read_control, read_view
 from cq.observers.scheduling.runner import DONE
 from cq.observers.telemetry.bus import emit
 from cq.store.api import Database, Transaction
@@ -71,7 +71,7 @@ class Keeper(NotedTask):
         if found.stopped is not None and is_own_stop and not found.stop.resumes:
             self._wait(found.stopped)
             return STOPPED_SECONDS
-        batches = empty_batches(self.db, self.keys, found)
+        batches = empty_batches(found)
         self._sender.check(batches)
         self._begin(batches)
         if found.stopped is not None:  # and the checks above have passed now
@@ -152,16 +152,8 @@ class Keeper(NotedTask):
                 tr.clear_range(*self.keys.aside_before(bucket, first_sequence(self._generation)))
 
 
-def empty_batches(db: Database, keys: LinkKeys, found: LinkView) -> list[LinkBatch]:
-    """A batch without entries for each bucket, for comparing positions; `found` has the states of all buckets."""
-
-    def read(sequence: bytes, bucket: int) -> StorePosition:
-        return transact(db, lambda tr: read_position(tr.snapshot, keys, bucket, sequence))
-
-    return [
-        LinkBatch(
-            bucket, (), cleared, cleared, found.control.epoch, cleared, (), partial(read, bucket=bucket)
-        )
-        for bucket in range(BUCKETS)
-        for cleared in [found.cleared(bucket)]
-    ]
+def empty_batches(found: LinkView) -> list[LinkBatch]:
+    """A batch without entries for each bucket whose state was read, for comparing positions."""
+    epoch = found.control.epoch
+    cleared = {bucket: found.cleared(bucket) for bucket in found.states}
+    return [LinkBatch(bucket, (), at, at, epoch, at, ()) for bucket, at in cleared.items()]

@@ -104,8 +104,9 @@ class OpenLink(NamedTuple):
 
     def _batches(self) -> list[LinkBatch]:
         """Batches without entries, for comparing the positions of all buckets."""
-        found = transact(self.db, lambda tr: read_view(tr.snapshot, self.keys, range(BUCKETS))())
-        return empty_batches(self.db, self.keys, found)
+        return empty_batches(
+            transact(self.db, lambda tr: read_view(tr.snapshot, self.keys, range(BUCKETS))())
+        )
 
 
 def _store_epoch(tr: Transaction, link: LinkKeys, epoch: int) -> bool:

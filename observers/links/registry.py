@@ -63,7 +63,7 @@ def sender_of(db: Database, config: QueueConfig, observer: ObserverConfig, app: 
             f"links of the kind {kind} need a package that is not installed: run `{install_command(extra)}`"
         ) from error
     target: Target = module.make_target(source, config, settings, app or App())
-    return Sender(source, target)
+    return Sender(db, source, target)
 
 
 def tasks_of(db: Database, app: App | None, config: QueueConfig, observer: ObserverConfig) -> list[Task]:

@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from cq.keys.link import Position, first_sequence, generation_of
+from cq.keys.link import LinkKeys, Position, first_sequence, generation_of
 from cq.observers.links.batch import LinkBatch
 from cq.observers.links.rows import LinkEntry
+from cq.observers.links.state import StorePosition, read_position
 from cq.observers.links.target import Changes, LinkStopped, OutdatedBatch, Source, Target, TargetRefuses
+from cq.store.api import Database
+from cq.store.transact import transact
 
 R = TypeVar("R")
 
@@ -23,13 +26,16 @@ class Sender:
     """Sends batches of all buckets of a link; thread-safe.
 
     Args:
+        db: the store, of either kind.
         source: what the link sends, and its name.
         target: what the link sends to.
     """
 
-    def __init__(self, source: Source, target: Target) -> None:
+    def __init__(self, db: Database, source: Source, target: Target) -> None:
         self.source = source
         self.target = target
+        self._db = db
+        self._keys = LinkKeys(source.queue, source.link)
 
     def send(self, batch: LinkBatch) -> None:
         """Have the target apply a batch; raises `OutdatedBatch` if another worker was faster, or as `Target.apply`."""
@@ -108,7 +114,7 @@ class Sender:
         if sequence and (sequence == cleared or sequence in batch.known):
             # Also in an earlier epoch: a worker of that epoch can have sent entries that this one then found applied.
             return sequence
-        now = batch.read_position(sequence)
+        now = self._read_position(batch, sequence)
         if now.epoch != batch.epoch or now.cleared != batch.cleared:
             return None  # also if both are of an earlier generation, whose entries this worker sends, too
         if now.generation != self.source.generation:
@@ -124,6 +130,10 @@ class Sender:
             return b""  # the first entries of a generation or an epoch follow any earlier position
         is_ahead = stored > (batch.epoch, cleared)
         raise self._store_was_set_back() if is_ahead else self._target_was_set_back()
+
+    def _read_position(self, batch: LinkBatch, sequence: bytes) -> StorePosition:
+        """The position of the store now, and whether the bucket of a batch holds the entry with this sequence."""
+        return transact(self._db, lambda tr: read_position(tr.snapshot, self._keys, batch.bucket, sequence))
 
     def _target_was_set_back(self) -> LinkStopped:
         return LinkStopped(

@@ -20,7 +20,6 @@ from cq.encoding.stored import StoredRecord
 from cq.errors import CorruptData, InvalidConfiguration, QueueNotConfigured
 from cq.keys.link import APP, LinkKeys, links_of, name_of, queue_end, queue_names_below, split_link
 from cq.keys.notes import NoteKeys
-from cq.observers.links.batch import StorePosition
 from cq.observers.links.rows import holds
 from cq.observers.links.spec import links_in
 from cq.plain_text import printable
@@ -310,6 +309,22 @@ def _stored_links_of(tr: TransactionRead, queue: str) -> list[LinkName]:
         found.append(LinkName(queue, link))
         begin = keys.prefix_end(LinkKeys(queue, link).prefix)
     return found
+
+
+class StorePosition(NamedTuple):
+    """The position of a bucket in the store, at one version.
+
+    Attributes:
+        epoch: the link's epoch.
+        cleared: a sequence; entries up to and including it are sent and cleared.
+        holds: whether the bucket holds the entry with the sequence in question.
+        generation: the configured generation of the link's observer; 0 without one.
+    """
+
+    epoch: int
+    cleared: bytes
+    holds: bool
+    generation: int = 0
 
 
 def read_position(snapshot: TransactionRead, queue: LinkKeys, bucket: int, sequence: bytes) -> StorePosition:

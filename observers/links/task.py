@@ -22,7 +22,7 @@ from cq.encoding import codec
 from cq.keys import after
 from cq.keys.link import LinkKeys
 from cq.keys.notes import NoteKeys
-from cq.observers.links.batch import LinkBatch, PoisonEntryIsolator, StorePosition
+from cq.observers.links.batch import LinkBatch, PoisonEntryIsolator
 from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask, store_failure
 from cq.observers.links.keeper import Keeper
 from cq.observers.links.lease import HELD_SECONDS, Lease
@@ -34,7 +34,6 @@ from cq.observers.links.state import (
     AsideEntry,
     LinkView,
     is_outdated,
-    read_position,
     read_view,
     set_entry_aside,
     wake_keeper,
@@ -202,7 +201,6 @@ class LinkTask(NotedTask):
             epoch=read.link.control.epoch,
             cleared=cleared,
             known={entry.sequence for entry in queued.entries} | {queued.last},
-            read_position=self._read_position,
         )
         # First set the broken rows aside: the target advances its position past them.
         self._keep(
@@ -210,9 +208,6 @@ class LinkTask(NotedTask):
             [AsideEntry(self.bucket, each.sequence, each.error, None, each.data) for each in queued.broken],
         )
         self._isolator.send(batch)
-
-    def _read_position(self, sequence: bytes) -> StorePosition:
-        return transact(self.db, lambda tr: read_position(tr.snapshot, self.keys, self.bucket, sequence))
 
     def _set_aside(self, batch: LinkBatch, errors: Mapping[bytes, str]) -> None:
         """Set aside entries that cannot be sent; raises `OutdatedBatch` if another worker has passed them."""
@@ -336,5 +331,5 @@ def exporter_tasks(db: Database, name: str, exporter: Callable[[Changes], object
     """The tasks for an export queue with an exporter of the application: one for each bucket."""
     target = exporter if isinstance(exporter, Target) else FunctionTarget(exporter)
     keys = LinkKeys(name)
-    sender = Sender(Source(b"", name, keys.link, 0), target)
+    sender = Sender(db, Source(b"", name, keys.link, 0), target)
     return [LinkTask(db, keys, bucket, sender) for bucket in range(BUCKETS)]

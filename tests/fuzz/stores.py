@@ -289,7 +289,7 @@ def _documents(db: Database, handle: cq.CombineQueue) -> None:
 
 
 def _send(db: Database) -> None:
-    sender = Sender(Source(b"", "words", "export", 1), FunctionTarget(lambda changes: None))
+    sender = Sender(db, Source(b"", "words", "export", 1), FunctionTarget(lambda changes: None))
     for bucket in range(8):
         run_task(LinkTask(db, LinkKeys("words", "export"), bucket, sender))
 

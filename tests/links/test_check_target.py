@@ -16,11 +16,6 @@ from tests.kit.queues import add
 from tests.links.linkhelpers import status
 
 
-def test_the_target_in_memory_keeps_the_contract() -> None:
-    target = MemoryTarget()
-    assert check_target(lambda source: target, lambda: target.values)
-
-
 def test_a_target_without_positions_has_a_weaker_contract() -> None:
     """It gets some entries again: what it has in the end is right."""
     target = MemoryTarget(keeps_positions=False)

@@ -18,12 +18,11 @@ from cq.observers.links.spec import KAFKA_ENV
 from cq.observers.links.targets import brokers
 from cq.observers.links.targets.brokers import KafkaTopic, TopicMessage
 from cq.observers.links.targets.kafkasettings import FIXED, read_settings
-from cq.observers.monitoring.diagnosis import doctor
 from cq.testing import drain
 from tests.cli.conftest import Cli, Here, cli, here
 from tests.kit.queues import add
 from tests.links.kafkahelpers import Broker, history, once, stopped
-from tests.links.linkhelpers import combine, entries_aside, link_tasks, status, step
+from tests.links.linkhelpers import combine, link_tasks, status, step
 
 __all__ = ["cli", "here"]
 
@@ -91,19 +90,6 @@ class TestMessages:
         assert history(values) == {"a": [1, 1], "b": [2, 2]}
         assert sorted(each.key for each in values if each.position >= below) == ["a", "b"]
 
-    def test_keys_and_values_of_all_types_have_the_forms_of_json(
-        self, db: Any, broker: Broker, topic: str
-    ) -> None:
-        cq.configure(
-            db, QUEUE, key=(str, int, bytes), value=dict, combiner="last", links=[links.kafka(topic)]
-        )
-        add(db, QUEUE, {("é", 1, b"\xff"): {"a": [1.5, True, None], "n": float("nan")}})
-        drain(db, QUEUE)
-
-        (found,) = once(broker.received(topic))
-        assert found.key == ["é", 1, "/w=="]
-        assert found.value["value"] == {"a": [1.5, True, None], "n": "nan"}
-
     def test_large_values_and_many_keys_arrive_whole(self, db: Any, broker: Broker, topic: str) -> None:
         cq.configure(db, QUEUE, value=str, combiner="last", links=[links.kafka(topic)])
         values = {f"k{number}": str(number % 10) * 80_000 for number in range(30)}
@@ -114,19 +100,6 @@ class TestMessages:
         add(db, QUEUE, {key: value for key, value in values.items() if not value})
         drain(db, QUEUE)
         assert broker.values(topic) == values
-
-    def test_an_entry_that_is_too_large_is_set_aside_alone(
-        self, db: Any, broker: Broker, topic: str, settings_file: Path
-    ) -> None:
-        settings_file.write_text("# limits\n\nmessage.max.bytes = 1000\n")
-        cq.configure(db, QUEUE, value=str, combiner="last", links=[links.kafka(topic)])
-        add(db, QUEUE, {f"k{number}": "x" * (2_000 if number == 13 else 10) for number in range(40)})
-        drain(db, QUEUE)
-
-        assert broker.values(topic) == {f"k{number}": "x" * 10 for number in range(40) if number != 13}
-        (aside,) = entries_aside(db, QUEUE, LINK)
-        assert "is larger than message.max.bytes, 1,000" in aside.error
-        assert status(db, QUEUE) == "active: "
 
 
 class TestFailures:
@@ -161,25 +134,6 @@ class TestFailures:
         assert history(once(broker.received(topic))) == {
             f"k{key}": list(range(key, 300, 7)) for key in range(7)
         }
-
-    def test_a_broker_that_starts_later_gets_everything(
-        self, db: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        late = Broker()
-        monkeypatch.setenv(KAFKA_ENV, late.address)
-        cq.configure(db, QUEUE, links=[links.kafka("later")])
-        change(db)
-        with monkeypatch.context() as short:
-            short.setattr(brokers, "CONNECT_SECONDS", 0.2)
-            assert step(db, QUEUE).startswith("failing: LinkFailed: topic 'later' of Kafka in $CQ_KAFKA: ")
-        try:
-            late.start()
-            late.create("later", 1)
-            drain(db, QUEUE)
-            assert late.values("later") == {"a": 1}
-        finally:
-            late.end()
-        assert status(db, QUEUE) == "active: "
 
     def test_an_unknown_topic_stops_the_export_until_a_rebase(self, db: Any, broker: Broker) -> None:
         name = f"absent.{secrets.token_hex(8)}"
@@ -285,28 +239,6 @@ class TestSettings:
 
 class TestCommands:
     """What operators see."""
-
-    def test_the_commands_for_links_take_a_topic(
-        self, cli: Cli, db: Any, broker: Broker, topic: str, here: Here
-    ) -> None:
-        accepted = f"the brokers at {broker.address} have the topic '{topic}'"
-        assert here("configure", QUEUE, "--kafka", topic).status == 0
-        assert here("link", "init", QUEUE).out == f"{accepted}\n"
-        assert here("add", QUEUE, "hello=1").status == 0
-        assert here("worker", QUEUE, "--drain").status == 0
-        assert broker.values(topic) == {"hello": 1}
-        assert f"topic {topic} in ${KAFKA_ENV}" in here("link", "list").out
-        refused = here("link", "verify", QUEUE)
-        assert refused.status != 0
-        assert "cq cannot read what its target keeps" in refused.err
-        assert here("verify", QUEUE).status == 0
-        check = next(each for each in doctor(cli.url) if each.name == f"link {QUEUE} {LINK}")
-        assert (check.ok, check.message) == (True, accepted)
-        assert here("link", "rebase", QUEUE, "--json").rows()[0]["rebased"]
-        assert here("link", "rebuild", QUEUE, "--json").rows()[0]["generation"] > 1
-        assert here("worker", QUEUE, "--drain").status == 0
-        assert broker.values(topic) == {"hello": 1}
-        assert here("configure", QUEUE, "--no-kafka").status == 0
 
     def test_addresses_in_place_of_a_variable_are_refused_and_not_shown(self, db: Any, here: Here) -> None:
         refused = here("configure", QUEUE, "--kafka", "words", "--kafka-env", "me:hunter2@host:9092")

@@ -25,7 +25,7 @@ from cq.verify.queue import verify
 from tests.kit.faults import Died, FaultyDatabase
 from tests.kit.queues import add, configured, put_built_in
 from tests.kit.sized import MOST, Sized
-from tests.links.linkhelpers import combine, entries_aside, link_tasks, run_to_end, status, waits
+from tests.links.linkhelpers import combine, link_tasks, run_to_end, status, waits
 
 QUEUE, LINK = "visits", "forward"
 
@@ -278,17 +278,6 @@ def test_a_queue_is_not_forwarded_into_itself(stores: Stores) -> None:
     assert "would be forwarded into itself" in problem(db)
 
 
-def test_an_update_that_is_refused_is_set_aside(stores: Stores) -> None:
-    cq.configure(stores.central, QUEUE, rollup="1m:2d")  # whose keys are shorter
-    db = stores.cell("cell")
-    add(db, QUEUE, {"a": 1, "a" * 7_995: 1, "b": 1})
-    drain(db)
-
-    assert values(stores.central) == {"a": 1, "b": 1}
-    (found,) = entries_aside(db, QUEUE, LINK)
-    assert "exceeds the limit" in found.error
-
-
 def test_a_receiver_of_six_levels_gets_batches_of_at_most_a_megabyte(stores: Stores) -> None:
     settings: Any = {"combiner": "last", "value": str}  # without differences: adds write all levels
     cq.configure(stores.central, QUEUE, rollup="1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever", **settings)
@@ -334,33 +323,12 @@ def exported(stores: Stores, **settings: Any) -> Any:
     return db
 
 
-def test_another_receiving_store_stops_the_forward(stores: Stores) -> None:
-    db = exported(stores)
-    cq.configure(stores.open("other"), QUEUE)
-    stores.use("other")
-    add(db, QUEUE, {"home": 1})
-
-    assert "is not the one sent to before. `cq link rebase visits forward`" in problem(db)
-    stores.use("central")
-    drain(db)
-    assert values(stores.central) == {"home": 6}
-
-
 def test_a_sum_that_is_forwarded_from_the_beginning_would_count_twice(stores: Stores) -> None:
     db = exported(stores)
     cq.rebuild_observer(db, QUEUE, f"link:{LINK}")
 
     assert "was forwarded into 'visits' before" in problem(db)
     assert values(stores.central) == {"home": 5}
-
-
-def test_a_maximum_may_be_forwarded_from_the_beginning(stores: Stores) -> None:
-    db = exported(stores, combiner="maximum")
-    cq.rebuild_observer(db, QUEUE, f"link:{LINK}")
-    add(db, QUEUE, {"home": 7})
-
-    assert problem(db) == "active: "
-    assert values(stores.central) == {"home": 7}
 
 
 def test_a_receiving_queue_that_was_purged_counts_what_comes_behind(stores: Stores) -> None:

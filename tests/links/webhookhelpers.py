@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import StreamRequestHandler, ThreadingTCPServer
+from socketserver import StreamRequestHandler
 from typing import Any
 
 from standardwebhooks import Webhook
@@ -55,6 +55,7 @@ class Kept:
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self.path, timeout=60)) as db:
+            db.execute("PRAGMA synchronous = OFF")  # no test ends this machine
             yield db
 
     def check(self) -> str:
@@ -106,16 +107,6 @@ class Server(ThreadingHTTPServer):
         """Ignore the error."""
 
 
-class DripServer(ThreadingTCPServer):
-    """As `Server`, without HTTP."""
-
-    daemon_threads = True
-    block_on_close = False
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore the error."""
-
-
 @contextmanager
 def serving(
     answer: Callable[[BaseHTTPRequestHandler, bytes], tuple[int, bytes]],
@@ -129,6 +120,7 @@ def serving(
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else the content waits for an acknowledgement of the headers
 
         def do_POST(self) -> None:
             status, content = answer(self, self.rfile.read(int(self.headers["Content-Length"])))
@@ -146,13 +138,20 @@ def serving(
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in http.server
             pass
 
-    server = Server(("127.0.0.1", 0), Handler)
+    with _served(Handler, tls) as address:
+        yield f"{address}/words?token=hidden"
+
+
+@contextmanager
+def _served(handler: type[StreamRequestHandler], tls: ssl.SSLContext | None) -> Iterator[str]:
+    """A server with this handler until the block ends; yields its address."""
+    server = Server(("127.0.0.1", 0), handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}/words?token=hidden"
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()
@@ -181,18 +180,11 @@ def dripping(begin: bytes, tls: ssl.SSLContext | None = None) -> Iterator[tuple[
                     return
                 self.wfile.write(b"x")
 
-    server = DripServer(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}/words", begun
-    finally:
-        ended.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with _served(Handler, tls) as address:
+        try:
+            yield f"{address}/words", begun
+        finally:
+            ended.set()
 
 
 @contextmanager

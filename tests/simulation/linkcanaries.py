@@ -66,16 +66,10 @@ def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: An
             self._clear_notification(tr, read.notification)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=6, only={"freezes", "come and go"})
-def stops_for_batches_that_others_have_cleared(
-    progress: Any, self: Sender, batch: LinkBatch, stored: Position
-) -> Any:
+@links.replaces("cq.observers.links.sender.Sender._read_position", seed=11, only={"freezes", "come and go"})
+def stops_for_batches_that_others_have_cleared(read: Any, self: Sender, batch: LinkBatch, *given: Any) -> Any:
     """A late worker takes the position of a faster one for that of a store that this one was before a restore."""
-
-    def outdated(sequence: bytes) -> Any:
-        return batch.read_position(sequence)._replace(epoch=batch.epoch, cleared=batch.cleared)
-
-    return progress(self, replace(batch, read_position=outdated), stored)
+    return read(self, batch, *given)._replace(epoch=batch.epoch, cleared=batch.cleared)
 
 
 @links.replaces("cq.observers.links.sender.Sender._progress", seed=3, only={"table set back"})
@@ -115,7 +109,7 @@ def stores_positions_without_comparing(
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, not changes))
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget.compare", only={"table set back"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget.compare", seed=1, only={"table set back"})
 def compares_no_positions(_: Any, self: Any, changes: Any) -> list[None]:
     """A keeper does not find out that a table was set back, in a bucket without entries."""
     return [None] * len(changes)
@@ -199,19 +193,13 @@ def writes_for_removed_links() -> Iterator[None]:
 
 
 @links.replaces(
-    "cq.observers.links.sender.Sender._progress",
-    seed=73,
+    "cq.observers.links.sender.Sender._read_position",
+    seed=75,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
-def compares_positions_of_later_generations(
-    progress: Any, self: Sender, batch: LinkBatch, stored: Position
-) -> Any:
+def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
     """A worker that repeats a batch takes the position of a later generation for that of a store set back."""
-
-    def own(sequence: bytes) -> Any:
-        return batch.read_position(sequence)._replace(generation=self.source.generation)
-
-    return progress(self, replace(batch, read_position=own), stored)
+    return read(self, *given)._replace(generation=self.source.generation)
 
 
 @links.replaces("cq.observers.links.sender.Sender._own", only={"hook moves"})

@@ -107,9 +107,8 @@ class SqlTarget(Target):
 
     def check(self) -> None:
         self.reporting.check_connection()
-        with self.reporting.transaction() as (conn, dialect):
-            check(conn, dialect, self.definition, self.feeder)
-            self._claim(conn, ProgressTables.of(dialect, self.definition.schema))
+        self._is_prepared = False
+        self._prepare()
 
     def create(self) -> list[str]:
         return create(self.reporting, self.definition)
