@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cq.cli.operate.history_view import print_history
 from cq.cli.operate.status_view import (
     NO_QUEUE,
     WORKER_COLUMNS,
@@ -23,13 +22,19 @@ from cq.cli.operate.watch import watch
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag
 from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
+from cq.cli.shared.sparkline import sparkline
 from cq.cli.shared.table import FittedTable, table_of
 from cq.observers.monitoring.findings import find_remarks, remarks
 from cq.observers.monitoring.store_overview import Overview, overview
+from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.plain_text import printable
+from cq.store.api import Database
 
 WATCH_SECONDS: Final = 2.0
-
+_COLUMNS: Final = ("queue", "figure", "past hour", "its minutes")
+_COUNTS: Final = {"updates": "updates", "passes": "passes", "conflicts": "conflicts", "set aside": "aside"}
+_WIDE: Final = 110  # columns of a terminal with a block for each minute
+_TOGETHER: Final = 3  # minutes of a block on a narrower one
 
 commands = CommandSet()
 
@@ -112,3 +117,41 @@ def _shown(found: Overview, width: int | None, *, wide: bool = False) -> Iterabl
     lines = remarks(found)
     if lines:
         yield Text("\n".join(["", *map(printable, lines)]))
+
+
+def print_history(db: Database, queue: str | None, *, wide: bool, json: bool) -> None:
+    """Print the past hour of a queue with its levels, or of all queues; raises `QueueNotConfigured`.
+
+    A terminal shows the levels that `cq status` shows: all with `wide`.
+    """
+    console, found = make_console(), overview(db, queue)
+    shown = shown_queues(found, every=wide or json or not console.is_terminal)
+    history = read_history(db, [each.name for each in shown])
+    if json:
+        for each in shown:
+            minutes = [{"begins": minute.begins, **asdict(minute)} for minute in history[each.name]]
+            print_json({"name": each.name, "level_of": each.level_of, "minutes": minutes})
+        return
+    if not shown:
+        say(NO_QUEUE)
+        return
+    together = _TOGETHER if console.is_terminal and console.width < _WIDE else 1
+    table = FittedTable(_COLUMNS, _rows(history, together, console.options.ascii_only), right=["past hour"])
+    print_rich(table, *hidden_levels(found, shown))
+
+
+def _rows(
+    found: Mapping[str, Sequence[HistoryMinute]], together: int, is_ascii: bool
+) -> Iterator[tuple[str, str, str, str]]:
+    """The rows of the table, with a block for so many minutes together."""
+
+    def chart(numbers: Sequence[float], merged: Callable[[Sequence[float]], float]) -> str:
+        blocks = [merged(numbers[at : at + together]) for at in range(0, len(numbers), together)]
+        return sparkline(blocks, is_ascii=is_ascii)
+
+    for name, minutes in found.items():
+        for figure, field in _COUNTS.items():
+            counts = [getattr(minute, field) for minute in minutes]
+            yield name, figure, f"{sum(counts):,}", chart(counts, sum)
+        ages = [minute.oldest_seconds for minute in minutes]
+        yield name, "lag", f"{max(ages):,.1f} s", chart(ages, max)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -15,20 +15,52 @@ import cq
 from cq.app import App
 from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combiner
 from cq.cli.formats.rows import AppRowsOptions, print_rows
-from cq.cli.queues.series_chart import series_chart
+from cq.cli.shared.chart import MAX_LINES, drawable, line_chart, to_svg
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, Queue, argument, flag, option
 from cq.cli.shared.output import as_word, make_console, note, print_table, say
 from cq.cli.shared.sparkline import sparkline
 from cq.config.queue import QueueConfig, read_config
+from cq.durations import duration
 from cq.encoding.codec import ValueType
 from cq.encoding.columns import Field
 from cq.encoding.json_values import key_from_word, value_from_word
 from cq.encoding.sketches.item_count import ItemCount
+from cq.errors import InvalidData
 from cq.queue.slots import plan_slots
 from cq.tables.rows import TableRows
 
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
+
+_PARTS: Final[dict[str, Sequence[str]]] = {
+    "distinct": ["estimate"],
+    "theta": ["estimate"],
+    "frequent": ["total"],
+    "quantiles": ["p50", "p99"],
+}
+"""{type of sketches: the numbers to draw}."""
+
+
+def series_chart(config: QueueConfig, last: str, found: Mapping[Any, Sequence[tuple[int, Any]]]) -> str:
+    """The chart as SVG; a slot without a value is a gap.
+
+    Raises `typer.BadParameter` for more lines than a chart has, and `InvalidData` for values that are no numbers from 0
+    on, and for damaged sketches.
+    """
+    parts = _PARTS.get(config.value.name, [""])
+    if len(found) * len(parts) > MAX_LINES:
+        raise typer.BadParameter(
+            f"a chart has at most {MAX_LINES} lines: give at most {MAX_LINES // len(parts)} keys"
+        )
+    lines = {
+        f"{part} {as_word(key)}".strip(): [_number(config, value, part) for _, value in slots]
+        for key, slots in found.items()
+        for part in parts
+    }
+    starts = [start for start, _ in next(iter(found.values()))]
+    by = f" by {duration(starts[1] - starts[0])}" if len(starts) > 1 else ""
+    return to_svg(line_chart(f"{config.name}{by}", f"the last {last}", starts, lines))
+
 
 commands = CommandSet()
 
@@ -162,3 +194,15 @@ def _chart(values: Sequence[Any], *, is_ascii: bool) -> str:
 
 def _moment(start: int) -> datetime:
     return datetime.fromtimestamp(start, UTC)
+
+
+def _number(config: QueueConfig, value: Any, part: str) -> float | None:
+    number = value.figures()[part] if part and value is not None else value
+    if number is None:
+        return None
+    drawn = drawable(number)
+    if drawn is None:
+        raise InvalidData(
+            f"a chart needs numbers from 0 on: a value of queue {config.name!r} is {as_word(value)[:80]}"
+        )
+    return drawn
