@@ -1,4 +1,4 @@
-"""The code of an application's queues: combiners, observers and exporters.
+"""The queues of an application, with their code: combiners, observers and exporters.
 
 The configuration of a queue contains only names and versions of its combiner and observers, so a worker never imports
 code that the store names. It gets the code from an `App`, and skips the queues whose code it lacks.
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from cq import keys
-from cq.admin.configured_queue import configure
+from cq.admin.configured_queue import A, B, OtherSettings, configure
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.errors import CodeMismatch, InvalidConfiguration, MissingPackage
 from cq.observer import Observer, ObserverFunction, ObserverSpec, kind_of
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
+
+if TYPE_CHECKING:
+    from cq.type_variables import K, V
 
 Exporter = Callable[[Any], object]
 F = TypeVar("F", bound=Callable[..., object])
@@ -65,13 +68,14 @@ class QueueCode:
 
 
 class App:
-    """The application's own combiners, observers and exporters, by queue.
+    """The application's queues: their settings, and its own combiners, observers and exporters.
 
-    A worker loads it with `cq worker --app module:app`. Queues without such code need no entry.
+    A worker loads it with `cq worker --app module:app`. It needs the code only: a queue without any need not be here.
     """
 
     def __init__(self) -> None:
         self._queues: dict[str, tuple[Combiner | None, tuple[Observer | ObserverSpec, ...]]] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
         self._exporters: dict[str, Exporter] = {}
         self._targets: dict[str, Callable[[Any], object]] = {}
         self._columns: dict[str, object] = {}
@@ -81,28 +85,50 @@ class App:
         """{name of an export queue: its exporter}."""
         return self._exporters
 
+    @overload
+    def queue(
+        self, name: str, *, key: type[K], value: type[V], **settings: Unpack[OtherSettings]
+    ) -> CombineQueue[K, V]: ...
+    @overload
+    def queue(
+        self, name: str, *, key: tuple[type[A], type[B]], value: type[V], **settings: Unpack[OtherSettings]
+    ) -> CombineQueue[tuple[A, B], V]: ...
+    @overload
+    def queue(
+        self, name: str, *, key: object = None, value: object = None, **settings: Unpack[OtherSettings]
+    ) -> CombineQueue[Any, Any]: ...
     def queue(
         self,
         name: str,
         *,
         combiner: str | Combiner | None = None,
-        observers: Sequence[Observer | ObserverSpec | ObserverFunction] = (),
-    ) -> None:
-        """Declare the code of a queue, once for each queue.
+        observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = (),
+        **settings: Any,
+    ) -> CombineQueue[Any, Any]:
+        """Declare a queue, once for each, and return it; type checkers infer its types as for `cq.configure`.
+
+        Nothing is stored: `configure`, or `cq configure NAME --app MODULE:APP`, creates the queue with these settings.
 
         Args:
             name: the queue's name.
-            combiner: a combiner of the application; None: the built-in combiner that the configuration names.
+            combiner: a combiner of the application, or the name of a built-in one; None: the one that is configured.
             observers: the observers in the order of their calls; a plain function is an observer of version 1.
+            settings: the other settings of `cq.configure`, such as `key`, `value`, `links` and `window`.
 
         Raises:
             InvalidConfiguration: the queue's name or an observer is invalid, or the combiner is unknown.
+
+        >>> app = App()
+        >>> app.queue("words", key=str, value=int, rollup="1h:30d").name
+        'words'
         """
         code = None if combiner is None else resolve(combiner)
         self._queues[keys.check_name(name)] = (
             code,
-            tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers),
+            tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers or ()),
         )
+        self._settings[name] = settings
+        return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)
 
     def observer(
         self, name: str, *, version: int = 1, clear: Callable[[Any], object] | None = None
@@ -179,13 +205,18 @@ class App:
         return f"{name}@{version}"
 
     def configure(self, db: Database, name: str, **settings: Any) -> CombineQueue[Any, Any]:
-        """Call `cq.configure` with the declared combiner and observers; it documents the settings and errors."""
+        """Call `cq.configure` with the declared settings and the given ones; it documents the settings and errors."""
         return configure(db, name, **self.settings(name, settings))
 
+    def configure_all(self, db: Database) -> None:
+        """Create or change all queues that `queue` declares, one after the other; raises as `cq.configure` does."""
+        for name in self._settings:
+            self.configure(db, name)
+
     def settings(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The given settings of a queue with the declared combiner and observers, for `cq.configure`."""
+        """The declared settings of a queue, combiner and observers included, and the given ones, for `cq.configure`."""
         combiner, observers = self._queues.get(name, (None, None))
-        declared = {"observers": observers, **given}
+        declared = {**self._settings.get(name, {}), "observers": observers, **given}
         return declared if combiner is None else {**declared, "combiner": combiner}
 
     def code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None = None) -> QueueCode:

@@ -265,6 +265,8 @@ def configure(options: ConfigureOptions, queue: Queue, yes: Yes = False) -> None
     put, removed = options.put(), options.removed()
     app = options.load_app() or App()
     given = app.settings(queue, options.settings())
+    given_again = {each.name for each in put}.union(removed)
+    put += [each for each in given.pop("links", None) or () if each.name not in given_again]
     # A name without a setting may be a mistake: it is looked up, and creates nothing.
     is_set = bool(put) or options.priority is not None or any(map(_is_given, given.values()))
     creates = is_set and options.rebuild is None

@@ -14,8 +14,7 @@ def summarise(key, values):
 
 summary = cq.Combiner("summary", 1, summarise, value_types=("list",))
 app = cq.App()  # in production: `cq worker --app this_module:app`
-app.queue("readings", combiner=summary)
-readings = cq.CombineQueue("readings", combiner=summary)
+readings = app.queue("readings", key=str, value=list, combiner=summary)
 
 
 @cq.transactional
@@ -31,7 +30,7 @@ def mean_and_range(tr, sensor):
 
 def main():
     db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
-    app.configure(db, "readings", key=str, value=list)
+    app.configure_all(db)
 
     for number in [21, 19, 26]:
         measure(db, "attic", number)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cq
+import cq.links
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import DEFAULT_BUCKETS, LOCAL_BUCKETS, QueueConfig, queue_names, read_config
 from cq.encoding import codec
@@ -129,6 +130,22 @@ def test_code_is_resolved_by_name_and_version(db: Any, name: str) -> None:
     assert app.code(stored).combiner is own
     assert app.configure(db, name, value=str).combiner is own
     assert configured(db, name) == stored
+
+
+def test_an_application_declares_its_queues_once(db: Any, name: str) -> None:
+    app = cq.App()
+    words = app.queue(name, key=str, value=int, combiner="maximum", links=[cq.links.table("words")])
+    app.queue(f"{name}-2", key=(str, int), value=float, rollup="1h:30d")
+
+    app.configure_all(db)
+    transact(db, lambda tr: words.add(tr, {"a": 2}))
+
+    first, second = configured(db, name), configured(db, f"{name}-2")
+    assert (str(first.combiner), [each.name for each in first.observers]) == ("maximum@1", ["link:export"])
+    assert (str(second.key), str(second.value), str(second.rollup)) == ("(str, int)", "float", "1h:30d")
+    app.configure(db, name, expire=60)
+    assert configured(db, name).observers == first.observers
+    assert configured(db, name).expiry is not None
 
 
 @pytest.mark.parametrize("stored", [b"\xff", codec.encode(["paused"]), codec.encode({"pausing": True})])

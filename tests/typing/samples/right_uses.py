@@ -68,6 +68,9 @@ def configured(db: cq.Database, own: cq.Combiner, app: cq.App) -> None:
     assert_type(cq.configure(db, "a", key="(str, int)", value="any"), cq.CombineQueue[Any, Any])
     assert_type(cq.configure(db, "a", window=(600, 10), audit=True), cq.CombineQueue[Any, Any])
     assert_type(app.configure(db, "a", key=str), cq.CombineQueue[Any, Any])
+    assert_type(app.queue("a", key=str, value=int, window=(600, 10)), cq.CombineQueue[str, int])
+    assert_type(app.queue("a", key=(str, int), value=float), cq.CombineQueue[tuple[str, int], float])
+    assert_type(app.queue("a", combiner=own), cq.CombineQueue[Any, Any])
 
 
 def transactions(db: cq.Database, tr: cq.Transaction, library: Library) -> None:
