@@ -316,33 +316,6 @@ def test_a_move_that_dies_at_any_point_can_be_finished(site: Site, monkeypatch: 
     assert point > 20
 
 
-def test_of_movers_that_go_on_with_each_others_moves_none_does_harm(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(move, "PIECE_ROWS", 2)
-    site.own.place(USER)
-    content = load(site.own, 3)
-    for point in range(40):
-        overtake = Overtaking(site, point, content)
-        site.process(lambda db: Watched(db, overtake)).move(USER, f"cell{(point + 1) % 3}")  # noqa: B023
-        assert site.process().locate(USER).cell == f"cell{(point + 1) % 3}"
-        assert content_of(site.own) == content
-        site.check()
-
-
-class Overtaking:
-    """Called at each commit of a mover; at one of them it does all that is left, and takes the user elsewhere."""
-
-    def __init__(self, site: Site, point: int, content: dict[bytes, bytes]) -> None:
-        self.site, self.point, self.content, self.calls = site, point, content, 0
-
-    def __call__(self) -> None:
-        self.calls += 1
-        if self.calls == self.point:
-            self.site.own.move(USER, f"cell{self.point % 3}")
-            assert content_of(self.site.own) == self.content
-
-
 def test_a_copy_that_is_not_as_the_original_is_thrown_away(site: Site) -> None:
     """Somebody writes without `transact`, while the user is being moved."""
     site.own.place(USER)

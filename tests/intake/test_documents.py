@@ -18,7 +18,6 @@ from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
-from tests.kit.faults import FaultyDatabase
 from tests.kit.queues import combine_all, commits, stored
 from tests.kit.sized import MOST, Sized
 
@@ -239,26 +238,6 @@ def test_what_does_not_fit_into_one_transaction_is_refused(
         cq.transact(db, lambda tr: documents.clear(tr, b"large"))
 
     assert sums(db, documents) == large
-
-
-def test_faults_of_the_store_leave_the_sums_of_documents_in_parts_exact(
-    db: Any, documents: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_PART_ITEMS", 5)
-    faulty: Any = FaultyDatabase(db, 1, conflict=0.2, unknown=0.4)
-    kept: dict[bytes, dict[str, int]] = {}
-    for round_ in range(20):
-        document = b"document %d" % (round_ % 3)
-        if round_ % 7 == 6:
-            documents.remove(faulty, document)
-            kept.pop(document, None)
-        else:
-            kept[document] = {f"item {number}": number for number in range(1, 3 * (round_ % 5) + 2)}
-            documents.put(faulty, document, kept[document])
-
-    assert {"unknown, committed", "unknown, not committed"} <= faulty.injected.keys()
-    assert sums(db, documents) == sum(map(Counter, kept.values()), Counter[str]())
-    assert {document: counts_of(db, documents, document) for document in documents.ids(db)} == kept
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -110,11 +110,11 @@ def _answer(connection: socket.socket) -> None:
         os.close(stream)
     connection.sendall(b"%d\n" % pid)
     ended = os.pidfd_open(pid)
-    ready, _, _ = select.select([ended, connection], [], [])
+    ready, _, _ = select.select([ended, connection.fileno()], [], [])
     if ended not in ready:  # the client was killed
         os.kill(pid, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with connection:
+    with suppress(BrokenPipeError):
         connection.sendall(b"%d\n" % status)
     os._exit(0)
 

@@ -141,13 +141,6 @@ def test_an_extreme_of_what_has_no_order_is_refused(db: Any, name: str, combiner
     assert_drained(db, name)
 
 
-@pytest.mark.parametrize("combiner", ["minimum", "maximum"])
-def test_an_emitter_refuses_nan_for_an_extreme(db: Any, name: str, combiner: str) -> None:
-    cq.configure(db, name, value=float, combiner=combiner)
-    with cq.Emitter(cq.CombineQueue(name), db) as emitter, pytest.raises(InvalidData, match="has an order"):
-        emitter.emit("a", NAN)
-
-
 @pytest.mark.parametrize(("combiner", "rest"), [("minimum", [1.0, 0.0]), ("maximum", [0.0, 1.0])])
 def test_numbers_replace_a_stored_nan(db: Any, name: str, combiner: str, rest: list[float]) -> None:
     """An earlier version has stored it as a value and as an update."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import cq
 from cq.admin.configure import rebuild_observer
 from cq.admin.purge import purge
 from cq.bucket.pass_runner import PassRunner
-from cq.cli.main import command_line
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.keys import QueueKeys, prefix_end
@@ -342,30 +339,3 @@ def test_verification_repairs_what_it_cannot_read(backfilled: Backfilled, kind: 
     backfilled.second.prefix += b"rebuilt/" if kind == "missed-unreadable" else b""
     backfilled.drain()
     assert list(verify(db, name)) == []
-
-
-def test_the_command_line_retries_and_rebuilds(tmp_path: Path) -> None:
-    url = f"embedded:{tmp_path / 'test.db'}"
-    with cq.open(url) as db:  # type: ignore[attr-defined]
-        backfilled = Backfilled(db, "words")
-
-    def run(*arguments: str) -> str:
-        result = CliRunner().invoke(command_line(), [*arguments, "--store", url])
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    assert "second" in run("aside", "list", "words")
-    assert run("aside", "retry", "words") == "retried 1 update or missed report of queue 'words'\n"
-    with cq.open(url) as db:  # type: ignore[attr-defined]
-        backfilled.second.db = backfilled.first.db = backfilled.db = db
-        backfilled.drain()
-        assert backfilled.second.received("ann") == [(None, 20)]
-    run("configure", "words", "--rebuild", "second", "--yes")
-    with cq.open(url) as db:  # type: ignore[attr-defined]
-        backfilled.db = db
-        backfilled.second.prefix += b"rebuilt/"
-        backfilled.drain()
-        assert backfilled.second.received("ann") == [(None, 20), (None, 20)]
-    missing = CliRunner().invoke(command_line(), ["configure", "wrods", "--rebuild", "top", "--store", url])
-    assert missing.exit_code != 0
-    assert isinstance(missing.exception, cq.QueueNotConfigured)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import cq
-from cq.cli.main import command_line
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.queue.set_aside import drop_aside, retry_aside
@@ -66,24 +63,3 @@ def test_keys_of_another_type_and_unknown_queues_are_refused(db: Any, name: str)
     cq.configure(db, name)
     with pytest.raises(cq.InvalidData):
         drop_aside(db, name, 7)
-
-
-def test_the_command_line_shows_retries_and_drops(tmp_path: Any) -> None:
-    url = f"embedded:{tmp_path / 'test.db'}"
-    with cq.open(url) as db:  # type: ignore[attr-defined]
-        app = app_with(db, "words", Seen("ab").observer, buckets=1)
-        add(db, "words", {"a": 1, "b": 2})
-        combine_all(db, "words", app)
-
-    def run(*arguments: str) -> list[Any]:
-        result = CliRunner().invoke(command_line(), ["aside", *arguments, "--store", url, "--json"])
-        assert result.exit_code == 0, result.output
-        return [json.loads(line) for line in result.stdout.splitlines()]
-
-    listed = sorted(run("list", "words"), key=lambda each: each["key"])
-    assert [(each["key"], each["updates"]) for each in listed] == [("a", 1), ("b", 1)]
-    assert listed[0]["error"] == "observer 'seen': RuntimeError: not a"
-    assert [each["updates"] for each in run("show", "words", "b")] == [[2]]
-    assert run("retry", "words", "a") == [{"queue": "words", "added": 1}]
-    assert run("drop", "words", "--yes") == [{"queue": "words", "dropped": 1}]
-    assert run("list", "words") == []

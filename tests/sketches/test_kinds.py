@@ -317,7 +317,7 @@ def test_other_sizes_have_other_errors() -> None:
             cq.sketches.distinct(lg_k=wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("lg_max_k", "length"), [(10, 40), (11, 256), (11, 8), (5, 256)])
+@pytest.mark.parametrize(("lg_max_k", "length"), [(10, 40), (11, 256)])
 def test_frequent_items_of_other_sizes_are_within_their_bounds_and_the_limit_of_a_value(
     lg_max_k: int, length: int
 ) -> None:
@@ -340,12 +340,11 @@ def test_frequent_items_of_other_sizes_are_within_their_bounds_and_the_limit_of_
         assert found.error <= 2.7 / 2**lg_max_k * len(items)
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_damaged_sketches_are_refused_without_a_crash(seed: int, processes: StartedProcesses) -> None:
+def test_damaged_sketches_are_refused_without_a_crash(processes: StartedProcesses) -> None:
     """In a process of its own: the readers of DataSketches are in C++, and damaged bytes crash them."""
     program = Path(__file__).with_name("damage.py")
 
-    found = ended(processes.python(program, seed, 700))
+    found = ended(processes.python(program, 1, 700))
 
     assert (found.status, found.err) == (0, "")
     assert all(read > 0 for read in eval(found.out).values())  # noqa: S307 - of this program

@@ -276,16 +276,3 @@ def test_a_window_a_roll_up_and_an_expiry_each_keep_their_own_time(db: Any, name
     for part in ("", ".slices", ".window", ".1m", ".1h"):
         assert values(db, f"{name}{part}") == {}
         assert not notes(db, f"{name}{part}")
-
-
-def test_reads_of_both_agree(db: Any, name: str, clock: Clock) -> None:
-    """For a span that begins and ends with a period, the roll-up has what the window has."""
-    window = configure(db, name, window="300/60", rollup="1m:1h", combiner="maximum")
-    for number in range(40):
-        clock.now = MINUTE + 20 * number
-        add_at(db, window, {"a": number * 7 % 11}, clock.now - 17 * (number % 5))
-        if number % 3:
-            drain(db)
-        if number % 3 == 2:
-            got = transact(db, lambda tr: window.get(tr, "a"))
-            assert got == transact(db, lambda tr: window.queue.merged_series(tr, "a", last="5m", by="1m"))
