@@ -6,9 +6,7 @@ neither the history of the browser nor in links.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from urllib.parse import parse_qs
@@ -18,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cq.cli.web.sessions import SESSION_SECONDS, Session, Sessions
+from cq.cli.web.sessions import SESSION_SECONDS, Session, WebAccess
 from cq.observers.telemetry.hosts import is_host
 
 MOST_BODY_BYTES: Final = 64_000
@@ -38,29 +36,6 @@ HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
 }
 """The headers of all answers, also of those about errors of the server."""
-
-
-@dataclass(frozen=True, slots=True)
-class WebAccess:
-    """The token of a server, its sessions, and the host names under which browsers may open it.
-
-    Attributes:
-        token: the secret.
-        sessions: of the browsers that have sent it.
-        hosts: names in addition to localhost, this machine's name, and all IP addresses.
-    """
-
-    token: str
-    sessions: Sessions
-    hosts: frozenset[str] = frozenset()
-
-    def is_token(self, given: str) -> bool:
-        """Whether this is the token, compared in constant time."""
-        return hmac.compare_digest(given.encode(errors="replace"), self.token.encode())
-
-    def session_of(self, request: Request) -> Session | None:
-        """The session of a request's cookie; None without one that has not ended."""
-        return self.sessions.find(request.cookies.get(self.sessions.cookie, ""))
 
 
 def is_own(headers: Headers) -> bool | None:
@@ -125,10 +100,10 @@ class Guard:
         token = request.query_params.get("token")
         if token is not None and request.method == "GET":
             return signed_in(request, access, token) or self._sign_in
-        session = access.session_of(request)
+        session = access.find(request.cookies.get(access.cookie, ""))
         if session is None:
             return self._sign_in
-        _remember(request, access.sessions, session)
+        _remember(request, access, session)
         return None
 
     def _answer_to_program(self, request: Request) -> ASGIApp | None:
@@ -139,16 +114,16 @@ class Guard:
         if scheme.lower() == "bearer" and self._access.is_token(token.strip()):
             request.state.is_live = lambda: True
             return None
-        session = self._access.session_of(request)
+        session = self._access.find(request.cookies.get(self._access.cookie, ""))
         if session is not None:
-            _remember(request, self._access.sessions, session)
+            _remember(request, self._access, session)
             return None
         return _refusal("send the token of this server in the header `Authorization: Bearer TOKEN`", 401)
 
 
-def _remember(request: Request, sessions: Sessions, session: Session) -> None:
+def _remember(request: Request, access: WebAccess, session: Session) -> None:
     request.state.session = session
-    request.state.is_live = partial(sessions.is_live, session)
+    request.state.is_live = partial(access.is_live, session)
 
 
 def signed_in(request: Request, access: WebAccess, token: str) -> Response | None:
@@ -161,12 +136,12 @@ def signed_in(request: Request, access: WebAccess, token: str) -> Response | Non
     # with which browsers would read it as a host.
     answer = RedirectResponse("/" + path.lstrip("/") + (f"?{rest.query}" if rest.query else ""), 303)
     answer.set_cookie(
-        access.sessions.cookie,
-        access.sessions.begin(),
+        access.cookie,
+        access.begin(),
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure=access.sessions.is_secure,
+        secure=access.is_secure,
     )
     return answer
 
@@ -174,13 +149,11 @@ def signed_in(request: Request, access: WebAccess, token: str) -> Response | Non
 async def signed_out(request: Request, access: WebAccess) -> Response:
     """End the session of a form with its token: a redirection to the sign-in page, without the cookie."""
     fields = await form_of(request) or {}
-    if not access.sessions.is_form_token(request.state.session, fields.get("form_token", "")):
+    if not access.is_form_token(request.state.session, fields.get("form_token", "")):
         return _refusal("this form is outdated: open the page again", 403)
-    access.sessions.end(request.state.session)
+    access.end(request.state.session)
     answer = RedirectResponse("/login", 303)
-    answer.delete_cookie(
-        access.sessions.cookie, httponly=True, samesite="strict", secure=access.sessions.is_secure
-    )
+    answer.delete_cookie(access.cookie, httponly=True, samesite="strict", secure=access.is_secure)
     return answer
 
 

@@ -15,9 +15,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 import cq
 from cq.cli.shared.options import seconds_of
 from cq.cli.shared.output import with_levels
-from cq.cli.web.access import WebAccess, form_of
+from cq.cli.web.access import form_of
 from cq.cli.web.rendering import Renderer
 from cq.cli.web.sampling.problems import problem_of
+from cq.cli.web.sessions import WebAccess
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word
 from cq.errors import InvalidConfiguration
@@ -259,12 +260,12 @@ class Actions:
         operation = OPERATIONS.get(name)
         if operation is None or valid_name(queue.encode(errors="replace")) is None:
             text = "There is no such action."
-            form_token = self._access.sessions.form_token(request.state.session)
+            form_token = self._access.form_token(request.state.session)
             return HTMLResponse(self._renderer.render("missing.html", text=text, form_token=form_token), 404)
         if request.method != "POST":
             return self._form(request, operation, queue, dict(request.query_params))
         fields = await form_of(request) or {}
-        if not self._access.sessions.is_form_token(request.state.session, fields.pop("form_token", "")):
+        if not self._access.is_form_token(request.state.session, fields.pop("form_token", "")):
             return PlainTextResponse("this form is outdated: open it again", 403)
         text, is_done = await run_in_threadpool(partial(perform, self._db, operation, queue, fields))
         given = ", ".join(f"{field} {value!r}" for field, value in fields.items() if value)
@@ -298,7 +299,7 @@ class Actions:
             queue=queue,
             fields=fields,
             problem=problem,
-            form_token=self._access.sessions.form_token(request.state.session),
+            form_token=self._access.form_token(request.state.session),
         )
         return HTMLResponse(text, 400 if problem else 200)
 

@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from cq.cli.web.access import CHANGELOG, Guard, WebAccess, form_of, signed_in, signed_out
+from cq.cli.web.access import CHANGELOG, Guard, form_of, signed_in, signed_out
 from cq.cli.web.actions import Actions
 from cq.cli.web.changelog.changelogs import Changelogs
 from cq.cli.web.command import WebOptions
@@ -34,6 +34,7 @@ from cq.cli.web.sampling.lookup import Lookup, look_up
 from cq.cli.web.sampling.reads import READERS
 from cq.cli.web.sampling.sampler import Sampler
 from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
+from cq.cli.web.sessions import WebAccess
 from cq.keys.queue import valid_name
 from cq.observers.monitoring.store_overview import Overview
 from cq.observers.top.html import cloud_style
@@ -151,7 +152,7 @@ class Dashboard:
         return HTMLResponse(self.renderer.render("missing.html", text=text, form_token=form_token), 404)
 
     def _form_token(self, request: Request) -> str:
-        return self._access.sessions.form_token(request.state.session)
+        return self._access.form_token(request.state.session)
 
 
 def page_of(path: str) -> WebPage | None:

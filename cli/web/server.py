@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from cq.cli.web.access import HEADERS, WebAccess
+from cq.cli.web.access import HEADERS
 from cq.cli.web.app import make_app
 from cq.cli.web.command import WebOptions
 from cq.cli.web.connections import LimitedProtocol
-from cq.cli.web.sessions import Sessions
+from cq.cli.web.sessions import WebAccess
 from cq.errors import InvalidConfiguration
 from cq.observers.telemetry.hosts import hosts_of
 from cq.observers.telemetry.metrics import Address
@@ -41,8 +41,8 @@ class Server:
         port = self._socket.getsockname()[1]
         host = f"[{address.host}]" if ":" in address.host else address.host
         self.url = f"http://{host}:{port}"
-        sessions = Sessions(token, port, is_secure=options.secure_cookie)
-        access = WebAccess(token, sessions, hosts_of([*(options.host or ()), address.host]))
+        hosts = hosts_of([*(options.host or ()), address.host])
+        access = WebAccess(token, port, hosts, is_secure=options.secure_cookie)
         app, self.dashboard = make_app(db, access, options)
         # Without an access log: addresses have keys and, once, the token.
         config = uvicorn.Config(

@@ -1,8 +1,9 @@
-"""Sessions of the dashboard: signed cookies that one server accepts for 12 hours, or until their browser signs out."""
+"""The token of the dashboard and its sessions: signed cookies for 12 hours, or until their browser signs out."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 from typing import Final, NamedTuple, TypeVar
 
@@ -31,8 +32,8 @@ class Session(NamedTuple):
     ends: float
 
 
-class Sessions:
-    """The sessions of a server.
+class WebAccess:
+    """Who may use a server: its token, its sessions, and the host names under which browsers may open it.
 
     The cookie has a random id, its time and a signature; the server stores only the ids that were signed out. So a
     server with the same token and port accepts a session after a restart, and no other server accepts it.
@@ -41,15 +42,18 @@ class Sessions:
     one host do not replace each other's cookies.
 
     Args:
-        token: of the server.
+        token: the secret of the server.
         port: at which it listens.
+        hosts: names in addition to localhost, this machine's name, and all IP addresses.
         is_secure: whether browsers may send the cookie over https only.
 
     Attributes:
         cookie: the name of the cookie.
     """
 
-    def __init__(self, token: str, port: int, *, is_secure: bool = False) -> None:
+    def __init__(
+        self, token: str, port: int, hosts: frozenset[str] = frozenset(), *, is_secure: bool = False
+    ) -> None:
         def signer(kind: type[S], purpose: str) -> S:
             salt = f"cq web {port} {purpose}"
             return kind(token, salt=salt, key_derivation="hmac", digest_method=hashlib.sha256)
@@ -58,8 +62,13 @@ class Sessions:
         name = f"cq-web-{signer(Signer, 'cookie').get_signature('name').hex()[:12]}"
         # Browsers refuse a cookie with this prefix from another host, from a path, and without https.
         self.cookie = f"__Host-{name}" if is_secure else name
-        self.is_secure = is_secure
+        self.hosts, self.is_secure = hosts, is_secure
+        self._token = token.encode()
         self._ended: dict[str, float] = {}
+
+    def is_token(self, given: str) -> bool:
+        """Whether this is the token, compared in constant time."""
+        return hmac.compare_digest(given.encode(errors="replace"), self._token)
 
     def begin(self) -> str:
         """A new session, as the value of the cookie."""

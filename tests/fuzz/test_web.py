@@ -15,7 +15,6 @@ import pytest
 
 import cq
 from cq.admin.queue_status import status
-from cq.cli.web.access import WebAccess
 from cq.cli.web.actions import OPERATIONS, perform
 from cq.cli.web.app import Dashboard, page_of
 from cq.cli.web.command import WebOptions
@@ -23,7 +22,7 @@ from cq.cli.web.pages.sections import SECTIONS
 from cq.cli.web.sampling.lookup import look_up
 from cq.cli.web.sampling.reads import READERS
 from cq.cli.web.sampling.snapshot import Reading, StoreSnapshot, Topic
-from cq.cli.web.sessions import Sessions
+from cq.cli.web.sessions import WebAccess
 from cq.encoding import codec
 from cq.feeds.feed import Feed
 from cq.keys import QueueKeys
@@ -126,7 +125,7 @@ class Pages:
 
     def __init__(self, db: Any, names: list[str]) -> None:
         self._db, self._names, self._number = db, names, 0
-        self._dashboard = Dashboard(db, WebAccess("token", Sessions("token", 0)), WebOptions())
+        self._dashboard = Dashboard(db, WebAccess("token", 0), WebOptions())
 
     def draw(self, names: Collection[str]) -> None:
         """Draw all pages, those of queues for these names only."""

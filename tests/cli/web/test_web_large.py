@@ -11,7 +11,6 @@ import pytest
 
 import cq
 from cq.admin.queue_status import QueueStatus
-from cq.cli.web.access import WebAccess
 from cq.cli.web.app import Dashboard, page_of
 from cq.cli.web.command import WebOptions
 from cq.cli.web.pages.queues import ROWS
@@ -19,7 +18,7 @@ from cq.cli.web.pages.text import MOST_ROWS
 from cq.cli.web.rendering import Renderer
 from cq.cli.web.sampling.reads import MOST_ASIDE, read_aside_of
 from cq.cli.web.sampling.snapshot import OVERVIEW, Reading, StoreSnapshot
-from cq.cli.web.sessions import Sessions
+from cq.cli.web.sessions import WebAccess
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers.monitoring.link_status import LinkStatus
@@ -53,7 +52,7 @@ def large() -> Overview:
 
 @pytest.mark.parametrize("path", ["/", "/page/2", "/page/30", "/links", "/aside", "/workers", "/feeds"])
 def test_a_page_of_thousands_of_queues_has_a_limited_size(db: Any, path: str) -> None:
-    dashboard = Dashboard(db, WebAccess("token", Sessions("token", 0)), WebOptions(operate=True))
+    dashboard = Dashboard(db, WebAccess("token", 0), WebOptions(operate=True))
     page, snapshot = page_of(path), StoreSnapshot(1, {OVERVIEW: Reading(0.0, large())})
     assert page is not None
 

@@ -12,7 +12,7 @@ import pytest
 import cq
 from cq.cli.web.changelog import changelogs
 from cq.cli.web.command import WebOptions
-from cq.cli.web.sessions import SESSION_SECONDS, Sessions
+from cq.cli.web.sessions import SESSION_SECONDS, WebAccess
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from tests.cli.web.dashboards import SECONDS, TOKEN, Serving, serving, serving_with, stream, stream_of
@@ -29,12 +29,12 @@ def sign_out(found: Serving) -> httpx.Response:
 
 
 def test_a_session_and_its_form_token_belong_to_one_token_and_one_port() -> None:
-    mine = Sessions("a" * 20, 8080)
+    mine = WebAccess("a" * 20, 8080)
     cookie = mine.begin()
     session = mine.find(cookie)
 
     assert session is not None
-    assert Sessions("a" * 20, 8080).find(cookie) == session  # after a restart
+    assert WebAccess("a" * 20, 8080).find(cookie) == session  # after a restart
     assert mine.find(cookie[:-1]) is None
     assert mine.find("\udcff.\N{SNOWFLAKE}") is None
     assert mine.is_form_token(session, mine.form_token(session))
@@ -43,14 +43,14 @@ def test_a_session_and_its_form_token_belong_to_one_token_and_one_port() -> None
     assert not mine.is_form_token(another, mine.form_token(session))
     assert not mine.is_form_token(session, cookie.rpartition(".")[2])
     assert not mine.is_form_token(session, "\udcff\N{SNOWFLAKE}")
-    for other in (Sessions("b" * 20, 8080), Sessions("a" * 20, 8081)):
+    for other in (WebAccess("b" * 20, 8080), WebAccess("a" * 20, 8081)):
         assert other.find(cookie) is None
         assert not other.is_form_token(session, mine.form_token(session))
         assert other.cookie != mine.cookie
 
 
 def test_a_session_ends_after_twelve_hours() -> None:
-    sessions = Sessions("a" * 20, 8080)
+    sessions = WebAccess("a" * 20, 8080)
     with set_clock() as clock:
         cookie = sessions.begin()
         clock.now += SESSION_SECONDS - 1
