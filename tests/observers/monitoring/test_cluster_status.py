@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from cq.errors import StoreError
-from cq.observers.monitoring.cluster_status import server_versions, status_checks
+from cq.observers.monitoring.doctor_cluster import server_versions, status_checks
 from tests.observers.monitoring.clusters import IN_ORDER
+
+
+@pytest.fixture(autouse=True)
+def client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cq.observers.monitoring.doctor_cluster.client_version", lambda: "7.3.69")
 
 
 def found(changes: dict[str, Any]) -> dict[str, str | StoreError]:
@@ -18,7 +23,7 @@ def found(changes: dict[str, Any]) -> dict[str, str | StoreError]:
     for part, content in changes.items():
         cluster[part] = {**cluster[part], **content} if isinstance(content, dict) else content
     findings: dict[str, str | StoreError] = {}
-    for name, check in status_checks(lambda: "7.3.69").items():
+    for name, check in status_checks().items():
         try:
             findings[name] = check(cluster)
         except StoreError as error:
@@ -38,7 +43,7 @@ def test_a_cluster_in_order_is_described() -> None:
 
 
 def test_parts_may_be_absent() -> None:
-    for name, check in status_checks(lambda: "7.3.69").items():
+    for name, check in status_checks().items():
         assert check({}), name
     assert server_versions({}) == []
 
