@@ -13,12 +13,12 @@ from cq.admin.configure import change, repeated_reports, requested
 from cq.admin.levels import is_level
 from cq.app import App
 from cq.cli.queues.combiner_change import combiner_change, make_change
-from cq.cli.queues.manage import Yes, confirm
+from cq.cli.queues.manage import Yes, config_of, confirm
 from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet, HelpCommand
 from cq.cli.shared.options import AppOptions, Options, Queue, duration_option, flag, option
 from cq.cli.shared.output import note, say, with_levels
-from cq.config.queue import QueueConfig, read_config
+from cq.config.queue import QueueConfig
 from cq.keys.link import OBSERVER
 from cq.observer import ObserverSpec
 from cq.observers.feeds.observer import feed_spec
@@ -330,7 +330,7 @@ def resume(options: Options, queue: Queue) -> None:
 
 
 def _print_state(options: Options, db: OpenDatabase, queue: str, *, is_paused: bool) -> None:
-    levels = transact(db, lambda tr: read_config(tr.snapshot, queue)).level_names
+    levels = config_of(db, queue).level_names
     text = with_levels(f"queue {queue!r} is {'paused' if is_paused else 'active'}", levels)
     options.answer(text, queue=queue, paused=is_paused, levels=levels)
 
@@ -339,7 +339,7 @@ def _rebuilt(db: OpenDatabase, queue: str, name: str | None) -> str | None:
     """The name of the observer to rebuild, which may be given as the name of a link."""
     if name is None:
         return None
-    observers = {each.name for each in transact(db, lambda tr: read_config(tr.snapshot, queue)).observers}
+    observers = {each.name for each in config_of(db, queue).observers}
     linked = f"{OBSERVER}{name}"
     return linked if linked in observers and name not in observers else name
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 import cq
-from cq.cli.queues.manage import Yes, confirm
+from cq.cli.queues.manage import Yes, config_of, confirm
 from cq.cli.queues.verify import AppLinkOptions, Wait, report
 from cq.cli.queues.waiting import report_unsent, reported_interrupt
 from cq.cli.shared.exit_status import DIFFERENT, FAILED
@@ -17,7 +17,6 @@ from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument
 from cq.cli.shared.output import age, as_word, quantity, rough
 from cq.cli.shared.table import NO_VALUE, ShownColumn
-from cq.config.queue import QueueConfig, read_config
 from cq.encoding.json_values import to_json
 from cq.errors import NotInStore
 from cq.keys.link import APP, OUTBOX, LinkKeys
@@ -176,7 +175,7 @@ def remove(options: Options, queue: Queue, link: Link = None, yes: Yes = False) 
     What its target has stays. `cq outbox remove` removes an outbox.
     """
     db = options.open_store()
-    observer = find_link(_config(db, queue), link)
+    observer = find_link(config_of(db, queue), link)
     name = link_name(observer.name)
     rows = sum(each.rows for each in link_status(db, queue) if each.link == name)
     if rows:
@@ -195,7 +194,7 @@ def aside(options: Options, queue: Queue, link: Link = None) -> None:
     db = options.read_store()
     names = [each.link for each in transact(db, lambda tr: link_names(tr, queue))]
     if names != [APP] or link is not None:  # else an export queue of the application
-        link = link_name(find_link(_config(db, queue), link).name)
+        link = link_name(find_link(config_of(db, queue), link).name)
 
     def key_of(each: AsideEntry) -> Any:
         return None if each.encoded_key is None else decoded_keys([each.encoded_key])[0]
@@ -232,10 +231,6 @@ def _opened(
     if link == OUTBOX:
         return opened_outbox(opener(), queue, url_env=options.url_env)
     return _opened_link(queue, link, options, opener)
-
-
-def _config(db: OpenDatabase, queue: str) -> QueueConfig:
-    return transact(db, lambda tr: read_config(tr.snapshot, queue))
 
 
 def _set_paused(options: Options, queue: str, link: str | None, *, paused: bool) -> None:

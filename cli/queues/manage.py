@@ -64,7 +64,7 @@ def purge(options: Options, queue: Queue, yes: Yes = False, wait: Wait = True) -
     top and an exported table follow.
     """
     db = options.open_store()
-    config = _config(db, queue)
+    config = config_of(db, queue)
     confirm(f"delete all values of {_named(config)}?", yes)
     cq.purge(db, queue)
     if wait:
@@ -86,7 +86,7 @@ def delete(options: Options, queue: Queue, yes: Yes = False) -> None:
     it was exported to stays. Adds fail from now on.
     """
     db = options.open_store()
-    config = _config(db, queue)
+    config = config_of(db, queue)
     confirm(f"delete {_named(config)} with all data?", yes)
     cq.delete(db, queue)
     _print_done(options, config, "deleted")
@@ -134,7 +134,7 @@ def limit(
         return
     db = options.open_store()
     cq.limit(db, queue, seconds=max_age, size=max_bytes, mode=when_full or "raise")
-    _print_done(options, _config(db, queue), "without limits" if none else "limited")
+    _print_done(options, config_of(db, queue), "without limits" if none else "limited")
 
 
 @commands.command("drain", examples=["cq drain words --timeout 1m"])
@@ -150,7 +150,7 @@ def drain(
     It waits for a moment at which all of these are empty. `cq worker --drain` combines the updates itself.
     """
     db = options.read_store()
-    config = _config(db, queue)
+    config = config_of(db, queue)
     deadline = None if timeout is None else time.monotonic() + timeout
     after = f"the updates of queue {queue!r} stay queued until workers combine them"
     awaited = AwaitedWork(queue, "combine the queued updates of", queued, after)
@@ -160,7 +160,7 @@ def drain(
 
 def _print_limits(options: Options, queue: str) -> None:
     db = options.read_store()
-    levels = _config(db, queue).level_names
+    levels = config_of(db, queue).level_names
     flags, full = db.transact(lambda tr: (read_flags(tr.snapshot, queue), read_full(tr.snapshot, queue)))
     what = limits(flags.max_seconds, flags.max_bytes, flags.when_full)
     reason = full.reason if full else ""
@@ -177,7 +177,8 @@ def _print_limits(options: Options, queue: str) -> None:
     )
 
 
-def _config(db: Any, queue: str) -> QueueConfig:
+def config_of(db: Any, queue: str) -> QueueConfig:
+    """The configuration of a queue; raises `QueueNotConfigured`."""
     return transact(db, lambda tr: read_config(tr.snapshot, queue))
 
 

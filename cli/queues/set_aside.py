@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
-from cq.cli.queues.manage import Yes, confirm
+from cq.cli.queues.manage import Yes, config_of, confirm
 from cq.cli.shared.exit_status import refusable
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument
 from cq.cli.shared.output import as_word, print_json, quantity, say
 from cq.cli.shared.table import ShownColumn
-from cq.config.queue import read_config
 from cq.encoding.codec import KeyType
 from cq.encoding.json_values import key_from_word, to_json
 from cq.errors import NotInStore
 from cq.failure import KeyFailure
 from cq.plain_text import utc_time
 from cq.queue.set_aside import ANY, Aside, drop_aside, failures_by_key, read_aside, retry_aside
-from cq.store import OpenDatabase
 
 Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
 _COLUMNS: Final = (  # of rows of a key, the number of its updates, and its failure
@@ -41,7 +39,7 @@ def show_list(options: Options, queue: Queue) -> None:
     """
     db = options.read_store()
     found = failures_by_key(db.transact(partial(read_aside, name=queue)))
-    keys = _key_type(db, queue)
+    keys = config_of(db, queue).key
     rows = [(_key(keys, encoded), count, failure) for encoded, (failure, count) in found.items()]
     options.print_list(
         rows,
@@ -62,7 +60,7 @@ def show(options: Options, queue: Queue, key: Key = None) -> None:
     """
     db = options.read_store()
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
-    keys = _key_type(db, queue)
+    keys = config_of(db, queue).key
     for each in pieces:
         decoded, updates = _key(keys, each.encoded_key), [to_json(update) for update in each.updates]
         if options.json:
@@ -108,7 +106,7 @@ def drop(options: Options, queue: Queue, key: Key = None, yes: Yes = False) -> N
 
 def _wanted(db: Any, queue: str, word: str | None) -> Any:
     """The key that a word stands for, `ANY` without a word."""
-    return ANY if word is None else key_from_word(_key_type(db, queue), word)
+    return ANY if word is None else key_from_word(config_of(db, queue).key, word)
 
 
 def _found(db: Any, queue: str, word: str | None) -> Any:
@@ -119,10 +117,6 @@ def _found(db: Any, queue: str, word: str | None) -> Any:
             f"nothing was set aside of key {word!r} in queue {queue!r}: see `cq aside list {queue}`"
         )
     return wanted
-
-
-def _key_type(db: OpenDatabase, queue: str) -> KeyType:
-    return db.transact(lambda tr: read_config(tr.snapshot, queue)).key
 
 
 def _key(keys: KeyType, encoded: bytes) -> Any:
