@@ -143,6 +143,23 @@ def link_tasks(db: Any, name: str, link: str | None = None, app: cq.App | None =
             task.end()
 
 
+def bucket_task(
+    db: Any,
+    name: str,
+    key: Any,
+    signal: Callable[[str], object] = lambda point: None,
+    *,
+    link: str | None = None,
+    app: cq.App | None = None,
+) -> LinkTask:
+    """The task of a key's bucket; `signal` is called with points of the task and of its target."""
+    with link_tasks(db, name, link, app) as made:
+        task = made[1 + bucket(key)]
+    task.signal = task._target.signal = signal
+    assert isinstance(task, LinkTask)
+    return task
+
+
 def work(db: Any, name: str, link: str | None = None, app: cq.App | None = None) -> None:
     """Send until nothing is left to do; fails when a task fails."""
     with link_tasks(db, name, link, app) as made:

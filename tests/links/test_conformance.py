@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,22 @@ from tests.kit.queues import stored, values
 from tests.kit.workers import SECONDS, running
 from tests.links import linkhelpers
 from tests.links.drivers import FIRST, KINDS, LINK, SECOND, Case, Driver, MemoryDriver, made
-from tests.links.linkhelpers import ALL, bucket, combine, entries_aside, found, link_tasks, restore, waits
+from tests.links.linkhelpers import (
+    ALL,
+    bucket_task,
+    combine,
+    entries_aside,
+    found,
+    link_tasks,
+    restore,
+    waits,
+)
 
 EACH_KIND = pytest.mark.parametrize("driver", KINDS, indirect=True)
 MOST_KINDS = pytest.mark.parametrize(
     "driver", [kind for kind in KINDS if kind != "webhook-without-positions"], indirect=True
 )
 """Without a slow one: topics keep no positions either."""
-
-
-@pytest.fixture
-def driver(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Driver]:
-    """The driver of a kind of targets."""
-    driver = made(request.param, request, tmp_path, monkeypatch)
-    with driver.ending:
-        yield driver
 
 
 @pytest.fixture
@@ -153,13 +152,9 @@ def test_a_worker_that_dies_at_any_point_changes_nothing(case: Case) -> None:
     check(case)
 
 
-def task_of(case: Case, signal: Callable[[str], object], key: str = "a") -> LinkTask:
-    """The task of a key's bucket; `signal` is called with points of the task and of its target."""
-    with link_tasks(case.db, case.name, LINK, case.driver.app) as tasks:
-        task = tasks[1 + bucket(key)]
-    task.signal = task._target.signal = signal
-    assert isinstance(task, LinkTask)
-    return task
+def task_of(case: Case, signal: Callable[[str], object]) -> LinkTask:
+    """The task of the bucket of `a`."""
+    return bucket_task(case.db, case.name, "a", signal, link=LINK, app=case.driver.app)
 
 
 # A side is set back

@@ -24,7 +24,7 @@ from cq.observers.links.sender import Sender
 from cq.observers.links.task import LinkTask
 from cq.store.transact import transact
 from tests.kit.faults import Died, Passing
-from tests.links.drivers import FIRST, KINDS, LINK, Case, Driver, MemoryDriver, SqlDriver, made
+from tests.links.drivers import FIRST, KINDS, LINK, Case, Driver, MemoryDriver, SqlDriver
 from tests.links.linkhelpers import Workers, combine, found, link_tasks, run_killed, waits, work
 
 KEYS = ("a", "b", "c")
@@ -179,16 +179,6 @@ def db(tmp_path: Path) -> Iterator[Any]:
     database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
     yield database
     database.close()
-
-
-@pytest.fixture
-def driver(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Driver]:
-    """The driver of a kind of targets."""
-    driver = made(request.param, request, tmp_path, monkeypatch)
-    with driver.ending:
-        yield driver
 
 
 @pytest.mark.parametrize("driver", KINDS, indirect=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -49,9 +50,18 @@ from tests.links.linkhelpers import (
     waits,
 )
 
+_numbers = itertools.count()
 KEYS = st.one_of(
     st.text(max_size=9), st.integers(), st.binary(max_size=9), st.tuples(st.text(max_size=3), st.integers())
 )
+
+
+@pytest.fixture(scope="module")
+def shared_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A store for all examples of a property."""
+    db: Any = cq.open(f"embedded:{tmp_path_factory.mktemp('db') / 'test.db'}")
+    yield db
+    db.close()
 
 
 def test_what_is_added_is_exported_once_and_nothing_is_left(db: Any, name: str) -> None:
@@ -134,9 +144,9 @@ def test_a_batch_has_all_entries_of_a_key_together_and_ascending(db: Any, name: 
     entries=st.integers(1, 10),
 )
 def test_batches_of_any_size_give_each_key_its_entries_in_commit_order(
-    tmp_path_factory: pytest.TempPathFactory, updates: list[list[tuple[Any, Any]]], entries: int
+    shared_store: Any, updates: list[list[tuple[Any, Any]]], entries: int
 ) -> None:
-    db: Any = cq.open(f"embedded:{tmp_path_factory.mktemp('db') / 'test.db'}")
+    db, name = shared_store, f"test-{next(_numbers)}"
     told: dict[bytes, list[Any]] = {}
     sequences: list[bytes] = []
 
@@ -146,9 +156,8 @@ def test_batches_of_any_size_give_each_key_its_entries_in_commit_order(
             sequences.append(entry.sequence)
 
     for pairs in updates:
-        add(db, "test", *pairs)
-    export_all(db, "test", exporter, batch_entries=entries)
-    db.close()
+        add(db, name, *pairs)
+    export_all(db, name, exporter, batch_entries=entries)
 
     expected: dict[bytes, list[Any]] = {}
     for pairs in updates:

@@ -20,10 +20,9 @@ from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import DONE
 from tests.kit.mariadb import MariadbServer
 from tests.kit.queues import add
-from tests.links.linkhelpers import combine, entries_aside, waits, work
+from tests.links.linkhelpers import bucket_task, combine, entries_aside, waits, work
 from tests.links.sqlhelpers import Compared, configure, reporting_of, sql, table_of
 from tests.links.test_sql import test_sketches_have_columns_of_numbers
-from tests.links.test_sql_faults import sending
 from tests.observers.outbox import outboxhelpers as outbox
 from tests.observers.outbox.test_outbox import (
     test_a_database_that_is_set_back_stops_the_outbox_until_the_operator_decides,
@@ -144,7 +143,7 @@ def test_a_link_whose_server_is_killed_loses_nothing(
     export = configure(db, name)
     add(db, name, {"a": 1})
     combine(db, name)
-    task = sending(db, name, "a", killing_at(mariadb, point))
+    task = bucket_task(db, name, "a", killing_at(mariadb, point))
     pauses = [task.run()]
     while pauses[-1] != DONE and len(pauses) < 5:
         pauses.append(task.run())

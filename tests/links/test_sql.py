@@ -183,13 +183,13 @@ class TestTable:
 
     def test_a_batch_is_one_statement_to_write_and_one_to_delete(self, db: Any, name: str) -> None:
         export = configure(db, name)
-        add(db, name, {str(number): 1 for number in range(2000)})
+        add(db, name, {str(number): 1 for number in range(800)})
         combine(db, name)
         work(db, name)
         for _ in range(3):  # several entries of each key
-            add(db, name, {str(number): 1 for number in range(1, 2000, 2)})
+            add(db, name, {str(number): 1 for number in range(1, 800, 2)})
             combine(db, name)
-        add(db, name, {str(number): -1 for number in range(0, 2000, 2)})
+        add(db, name, {str(number): -1 for number in range(0, 800, 2)})
         combine(db, name)
         with link_tasks(db, name) as tasks, statements(tasks[1]) as seen:
             assert tasks[1].run() == DONE
@@ -198,7 +198,7 @@ class TestTable:
 
         assert len(inserts) == 1
         assert len(deletes) == 1
-        assert "VALUES (" in inserts[0][0] or 100 < inserts[0][1] < 150
+        assert "VALUES (" in inserts[0][0] or 30 < inserts[0][1] < 70
         assert Compared(export, wait_seconds=0).differences == []
 
     def test_what_cannot_be_stored_is_set_aside_and_the_rest_goes_on(self, db: Any, name: str) -> None:

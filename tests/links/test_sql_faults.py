@@ -22,7 +22,6 @@ from cq.keys.link import LinkKeys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
 from cq.observers.links.state import read_failures
-from cq.observers.links.task import LinkTask
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
 from tests.kit.postgres import PostgresServer
@@ -30,9 +29,9 @@ from tests.kit.queues import add
 from tests.links.linkhelpers import (
     Workers,
     bucket,
+    bucket_task,
     combine,
     entries_aside,
-    link_tasks,
     notified,
     waits,
     work,
@@ -183,7 +182,7 @@ def test_a_connection_that_is_cut_in_the_transaction_loses_nothing(
             cut.append(reached)
             cut_connections(link_of(db, name))
 
-    task = sending(db, name, "a", cut_once)
+    task = bucket_task(db, name, "a", cut_once)
     assert task.run() > 0
     assert "terminat" in task.problem or "closed" in task.problem
     assert failing(db, name)
@@ -206,7 +205,7 @@ def test_a_server_that_is_restarted_in_the_transaction_loses_nothing(
             restarted.append(reached)
             postgres.restart()
 
-    task = sending(db, name, "a", restart_once)
+    task = bucket_task(db, name, "a", restart_once)
     pauses = [task.run()]
     while pauses[-1] != DONE and len(pauses) < 5:
         pauses.append(task.run())
@@ -227,9 +226,9 @@ def test_a_worker_that_stands_still_in_its_transaction_holds_its_bucket_only(
 
     def others(reached: str) -> None:
         if reached == "applied":
-            assert sending(db, name, second).run() == DONE
+            assert bucket_task(db, name, second).run() == DONE
 
-    assert sending(db, name, first, others).run() == DONE
+    assert bucket_task(db, name, first, others).run() == DONE
     assert table_of(export) == sorted([(first, 1), (second, 2)])
 
 
@@ -248,15 +247,6 @@ def test_commits_are_durable_where_the_server_is_set_to_promise_less(
         outside = conn.execute(sa.text("SHOW synchronous_commit")).scalar_one()
 
     assert (inside, outside, timeout) == ("on", "off", "1min")
-
-
-def sending(db: Any, name: str, key: str, at: Any = lambda point: None) -> LinkTask:
-    """The task of a key's bucket; `at` is called with the points that it reaches."""
-    with link_tasks(db, name) as tasks:
-        task = tasks[1 + bucket(key)]
-    assert isinstance(task, LinkTask)
-    task._target.signal = at
-    return task
 
 
 def failing(db: Any, name: str) -> list[Any]:

@@ -20,7 +20,16 @@ from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import DONE
 from tests.kit.queues import add, copy_store, stored
-from tests.links.linkhelpers import bucket, combine, entries_aside, link_tasks, problems, waits, work
+from tests.links.linkhelpers import (
+    bucket,
+    bucket_task,
+    combine,
+    entries_aside,
+    link_tasks,
+    problems,
+    waits,
+    work,
+)
 from tests.links.linkhelpers import found as link_of
 from tests.links.sqlhelpers import configure, definition_of, reporting_of, sql, table_of, target_of
 
@@ -54,10 +63,8 @@ def change(db: Any, name: str, update: int, key: str = KEY) -> None:
 
 def task_of(db: Any, name: str, signal: Any, batch_entries: int = 50) -> LinkTask:
     """The task of the key's bucket; `signal` is called with its points."""
-    with link_tasks(db, name) as tasks:
-        task = tasks[1 + BUCKET]
-    assert isinstance(task, LinkTask)
-    task.signal, task._target.batch_entries = signal, batch_entries
+    task = bucket_task(db, name, KEY, signal)
+    task._target.batch_entries = batch_entries
     return task
 
 
