@@ -4,15 +4,16 @@ The delay doubles with each failure, from `first` seconds to at most `longest`. 
 left out, so that processes that failed together do not retry together. Within transactions, the store's own retry
 delays apply.
 
-The random part comes from Python's module `random`, which a simulation seeds.
+The random part comes from Python's module `random`, which a simulation seeds. Only the wait strategies of tenacity are
+used: what cq tries again are tasks of a scheduler, loops of asyncio and waits for watches, which need the number of
+seconds. A retrying object of tenacity would call a function and sleep in its thread.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
-from tenacity.wait import wait_exponential, wait_random_exponential
+from tenacity import RetryCallState, Retrying, wait_exponential, wait_random_exponential
 
 FIRST_SECONDS: Final = 0.1
 LONGEST_SECONDS: Final = 10.0
@@ -26,7 +27,8 @@ def delay_after(failures: int, *, first: float = FIRST_SECONDS, longest: float =
         first: the longest delay after the first failure; another one only if retries usually succeed sooner.
         longest: the longest delay of all; a shorter one if a caller waits, a longer one if each failure is expensive.
     """
-    # All that tenacity's wait strategies read of a retry.
-    state: Any = SimpleNamespace(attempt_number=failures)
     fixed = wait_exponential(multiplier=first / 2, max=longest / 2)
-    return float(fixed(state) + wait_random_exponential(multiplier=first / 2, max=longest / 2)(state))
+    wait = fixed + wait_random_exponential(multiplier=first / 2, max=longest / 2)
+    state = RetryCallState(Retrying(), None, (), {})
+    state.attempt_number = failures
+    return float(wait(state))
