@@ -38,7 +38,7 @@ class PassRunner:
     Args:
         db: a database of either store.
         code: the queue's configuration and code.
-        bucket: number of the bucket.
+        number: number of the bucket.
         limits: limits of each pass.
         cache: the cache of the bucket from an earlier runner.
     """
@@ -47,20 +47,20 @@ class PassRunner:
         self,
         db: Database,
         code: QueueCode,
-        bucket: int,
+        number: int,
         *,
         limits: Limits | None = None,
         cache: BucketCache | None = None,
     ) -> None:
         self.db = db
         self.code = code
-        self.bucket = bucket
+        self.number = number
         self.cache = cache or BucketCache()
         self.limits = limits or Limits()
         self.size = PassSize(self.limits, observer_rate=_first_rate(code))
         self.quarantine = Quarantine()
         self.expiry = ExpiryTurns()
-        self.attempts = Attempts(db, code.config, bucket)
+        self.attempts = Attempts(db, code.config, number)
         self._backfilling = False
         # False after runs failed or another worker touched them, until the bucket is empty.
         self._may_sort = True
@@ -143,7 +143,7 @@ class PassRunner:
             expires_first=config.expiry is None or self.expiry.expires_first,
             may_sort=self._may_sort and not (is_unusual or quarantine.suspects or is_rejecting or max_take),
         )
-        return Pass(tr, self.code, self.bucket, plan, self.cache, self._before_code)
+        return Pass(tr, self.code, self.number, plan, self.cache, self._before_code)
 
     def _before_code(self, encoded_keys: list[bytes]) -> None:
         if not self.quarantine.rejects:

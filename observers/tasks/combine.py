@@ -61,23 +61,23 @@ class CombineTask(Task):
     """The task that runs passes over one bucket."""
 
     def __init__(
-        self, bucket: PassRunner, failures: FailureShare, totals: WorkerCounts, caches: BucketCaches
+        self, passes: PassRunner, failures: FailureShare, totals: WorkerCounts, caches: BucketCaches
     ) -> None:
-        config = bucket.code.config
-        self.bucket = bucket
-        self.notification = QueueKeys(config.name).notification(config.generation, bucket.bucket)
+        config = passes.code.config
+        self.passes = passes
+        self.notification = QueueKeys(config.name).notification(config.generation, passes.number)
         self.notification_prefix = self.notification[:-4]  # without the bucket's number
-        self.progress_key = QueueKeys(config.name).state(config.generation, bucket.bucket)
-        if _is_one_by_one(bucket.db, bucket.code):
+        self.progress_key = QueueKeys(config.name).state(config.generation, passes.number)
+        if _is_one_by_one(passes.db, passes.code):
             self.max_parallel = LOCAL_PASSES
         self._failures = failures
         self._totals = totals
         self._caches = caches
         self._is_left = False
-        self._place = (config.name, config.generation, bucket.bucket)
+        self._place = (config.name, config.generation, passes.number)
 
     def __str__(self) -> str:
-        return f"bucket {self.bucket.bucket} of queue {self.bucket.code.config.name!r}"
+        return f"bucket {self.passes.number} of queue {self.passes.code.config.name!r}"
 
     def run(self) -> float:
         """Run one pass; returns the seconds to wait before the next one, or `DONE`.
@@ -90,21 +90,21 @@ class CombineTask(Task):
         begun = runtime.monotonic()
         try:
             # Stops retrying when the worker releases the task.
-            result = self.bucket.combine(lambda: self._is_left)
+            result = self.passes.combine(lambda: self._is_left)
         except ManyFailed as error:
             self._pause(str(error), error.first)
         self.waited_seconds = result.age
         self.found_work = result.has_worked
         if result.has_worked:
-            self._totals.count(self.bucket.code.config.name, result)
+            self._totals.count(self.passes.code.config.name, result)
             self._emit(result, runtime.monotonic() - begun)
         self._failures.report(_done(result), result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe(), self._failures.latest)
         if result.completed:
             # This was the last part of the bucket's backfill or conversion; the other buckets may be done, too.
-            publish_generations(self.bucket.db, self.bucket.code.config.name)
-            finish_conversion(self.bucket.db, self.bucket.code.config.name)
+            publish_generations(self.passes.db, self.passes.code.config.name)
+            finish_conversion(self.passes.db, self.passes.code.config.name)
         if (
             result.found_copied
         ):  # the bucket cannot advance past this row: report it instead of waiting silently
@@ -124,11 +124,11 @@ class CombineTask(Task):
 
     def end(self) -> None:
         """Return the cache to the worker. `end_attempts` clears the notes of attempts of all buckets at once."""
-        self.bucket.reset_pass_count()
-        self._caches[self._place] = self.bucket.cache
+        self.passes.reset_pass_count()
+        self._caches[self._place] = self.passes.cache
 
     def _emit(self, result: PassResult, seconds: float) -> None:
-        queue, bucket = self.bucket.code.config.name, self.bucket.bucket
+        queue, bucket = self.passes.code.config.name, self.passes.number
         emit(
             "pass_done",
             queue=queue,
@@ -162,15 +162,15 @@ class CombineTask(Task):
         if not encoded:
             return "a row"
         try:
-            return ascii(self.bucket.code.config.key.decode(encoded))
+            return ascii(self.passes.code.config.key.decode(encoded))
         except (CorruptData, ValueError):
             return ascii(encoded)
 
     def _pause(self, reason: str, latest: KeyFailure) -> NoReturn:
         """Pause the queue: so many keys fail that the deployment is broken, not the data."""
-        name = self.bucket.code.config.name
+        name = self.passes.code.config.name
         self._failures.is_paused = True  # stops the other buckets at once, before they read the configuration
-        pause_failing(self.bucket.db, name, reason)
+        pause_failing(self.passes.db, name, reason)
         emit("queue_broken", queue=name, reason=reason, code=latest.code, trace=list(latest.trace))
         raise Paused
 
@@ -222,8 +222,8 @@ class QueuePasses:
             place = (shape.config.name, shape.config.generation, number)
             cache = self._caches.pop(place, None) or BucketCache()
             cache.max_bytes = memory
-            bucket = PassRunner(self._db, shape, number, limits=limits, cache=cache)
-            tasks.append(CombineTask(bucket, failures, self._totals, self._caches))
+            passes = PassRunner(self._db, shape, number, limits=limits, cache=cache)
+            tasks.append(CombineTask(passes, failures, self._totals, self._caches))
         return tasks
 
 
@@ -244,7 +244,7 @@ def passes_at_once(db: Database, concurrency: int) -> int:
 
 def end_attempts(db: Database, tasks: Sequence[CombineTask], seconds: float) -> None:
     """Clear the notes of attempts of buckets that the worker has released; tries for up to `seconds`."""
-    begun = [task.bucket.attempts for task in tasks if task.bucket.attempts.begun]
+    begun = [task.passes.attempts for task in tasks if task.passes.attempts.begun]
     if not begun:
         return
 

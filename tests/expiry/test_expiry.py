@@ -346,7 +346,7 @@ def test_a_bucket_finds_its_due_keys_among_those_of_others(db: Any, name: str, c
         combine_all(db, name)
     clock.now += LONG
     for bucket in buckets_of(db, name):
-        bounds = QueueKeys(name).values_of_bucket(8, bucket.bucket)
+        bounds = QueueKeys(name).values_of_bucket(8, bucket.number)
         others = len(values(db, name)) - len(stored(db, bounds))
         while bucket.combine().more:
             pass

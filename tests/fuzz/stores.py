@@ -91,7 +91,7 @@ def combine(db: Any, name: str) -> None:
             if not bucket.combine().more:
                 break
         else:
-            raise AssertionError(f"bucket {bucket.bucket} is not drained after 100 passes")
+            raise AssertionError(f"bucket {bucket.number} is not drained after 100 passes")
 
 
 def make(db: Database) -> None:

@@ -132,7 +132,7 @@ def combine_all(
             results.append(bucket.combine())
             if not results[-1].more:
                 break
-            assert len(results) < most, f"bucket {bucket.bucket} is not drained after {most} passes"
+            assert len(results) < most, f"bucket {bucket.number} is not drained after {most} passes"
     return results
 
 

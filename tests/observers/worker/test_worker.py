@@ -76,7 +76,7 @@ def test_one_pass_of_cqs_own_code_runs_at_a_time_where_the_store_is_local(
             is_alone = is_local(db) and job.task_id.queue == name
             assert job.task.max_parallel == (1 if is_alone else None)
             is_large = is_alone or (is_local(db) and buckets == 1)
-            assert job.task.bucket.limits == (LOCAL_LIMITS if is_large else Limits())
+            assert job.task.passes.limits == (LOCAL_LIMITS if is_large else Limits())
 
 
 def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any, name: str) -> None:
@@ -92,20 +92,20 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
 
     first = load()
     first.run()
-    remembered = first.bucket.cache
+    remembered = first.passes.cache
     assert remembered.values
 
     cq.pause(db, name)
     work.load()[1].cancel()
     cq.resume(db, name)
-    assert load().bucket.cache is not remembered, "the first task may still be running"
+    assert load().passes.cache is not remembered, "the first task may still be running"
     first.end()
 
     cq.pause(db, name)
     work.load()[1].cancel()
     cq.resume(db, name)
     second = load()
-    assert second.bucket.cache is remembered
+    assert second.passes.cache is remembered
     add(db, name, {"a": 1})
     second.run()
     assert dict(cq.CombineQueue(name).scan(db)) == {"a": 2}
@@ -113,7 +113,7 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
     second.enter(b"")
     add(db, name, {"a": 1})
     second.run()
-    assert second.bucket.cache.is_valid(transact(db, lambda tr: read_token(tr, name)))
+    assert second.passes.cache.is_valid(transact(db, lambda tr: read_token(tr, name)))
     assert not [each for each in work._passes._caches if each[0] == name]
 
 
