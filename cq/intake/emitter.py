@@ -34,8 +34,7 @@ from cq.errors import (
     InvalidData,
     TooLarge,
 )
-from cq.intake.emitter_buffer import EmitterBuffer, EmitterStatistics
-from cq.intake.flush import Also, Flush, Increment, Intake
+from cq.intake.flush import Also, EmitterBuffer, EmitterStatistics, Flush, Increment, Intake
 from cq.queue.adds import refuse_adds_to_level
 from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue, combiner_of_updates

@@ -279,13 +279,13 @@ def tells_callers_too_early() -> Any:
     return patch.object(Emitter, "_is_durable", durable, create=True)
 
 
-@queues.replaces("cq.intake.emitter_buffer.EmitterBuffer.fail_try", seed=12)
+@queues.replaces("cq.intake.flush.EmitterBuffer.fail_try", seed=12)
 def drops_what_fails(_: Any, self: Any, flush: Flush, error: object) -> Any:
     """A flush that fails is taken for committed."""
     return self.commit(flush, 0, 0.0)
 
 
-@queues.replaces("cq.intake.emitter_buffer.EmitterBuffer.take", seed=9, only={"emitters", "deaths"})
+@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=9, only={"emitters", "deaths"})
 def holds_more_than_was_said(take: Any, self: Any, *increments: Any) -> Any:
     """An emitter takes what it has no room for."""
     self._at_most = 1_000_000
