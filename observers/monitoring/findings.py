@@ -245,9 +245,7 @@ def _in_progress(queue: QueueStatus) -> list[str]:
             f"workers with {queue.former_combiner} must combine its former updates, before later ones begin"
         )
     elif queue.former_buckets is not None:
-        number = queue.former_buckets
-        buckets = "former bucket is" if number == 1 else f"{number:,} former buckets are"
-        found.append(f"its {buckets} being drained")
+        found.append(f"former buckets are being drained: {queue.former_buckets:,}")
     if queue.converting is not None:
         found.append(
             f"the values of {queue.converting:,} buckets are converted to its new combiner, the others wait for it"
