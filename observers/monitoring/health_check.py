@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
-from cq.admin.queue_status import QueueStatus, read_at_present
+from cq import runtime
+from cq.admin.queue_status import read_at_present
+from cq.config.flags import read_flags
+from cq.config.queue import queue_names, read_config
+from cq.errors import CqError
+from cq.keys import QueueKeys
 from cq.observers.monitoring.findings import Finding, Level, find_remarks
-from cq.observers.monitoring.store_overview import WorkerStatus, overview
-from cq.store.api import Database, error_code
+from cq.observers.monitoring.store_overview import overview
+from cq.observers.scheduling.members import Member, read_members
+from cq.queue.rows import oldest_by_bucket
+from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
+from cq.windows.window import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
 """Time limit of the first transaction, which tells whether the store answers."""
@@ -32,39 +41,78 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
     advances versions by a minute or two, so all workers seem dead until their next beats.
     """
     try:
-        read_at_present(db, lambda tr: tr.options.set_timeout(int(ANSWER_SECONDS * 1000)))
-        seen = overview(db)
+        (members, queues), now = read_at_present(db, _read)
+        findings = [] if here else find_remarks(overview(db))
     except Exception as error:
         if error_code(error) is None:
             raise
         return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
-    active = [queue for queue in seen.queues if not queue.paused]
-    problems = [*_workers(seen.workers, here=here), *_old_updates(active, max_age)]
-    for queue in active:
-        late = 0.0 if queue.window is None else queue.window.overdue_seconds
-        problems += _too_old(queue.name, "updates due to expire from its window have", late, max_age)
-    found = [] if here else find_remarks(seen)
-    urgent = [each for each in found if each.level is Level.PROBLEM and each.finding is not Finding.NO_WORKER]
-    return [*problems, *map(str, urgent)]
+    problems = _workers(members, now, here=here)
+    problems += _old_updates(queues, now, max_age)
+    for queue in queues:
+        what = "updates due to expire from its window have"
+        problems += _too_old(queue.name, what, queue.overdue_seconds, max_age)
+    problems += [
+        str(each)
+        for each in findings
+        if each.level is Level.PROBLEM and each.finding is not Finding.NO_WORKER
+    ]
+    return problems
 
 
-def _workers(workers: Sequence[WorkerStatus], *, here: bool) -> list[str]:
+class _QueueReading(NamedTuple):
+    """The ages in a queue.
+
+    Attributes:
+        name: the queue.
+        source: the queue that it is a level of; for other queues their own name.
+        oldest: version of its oldest update; None if it is empty.
+        overdue_seconds: how long due updates have waited to expire from its window.
+    """
+
+    name: str
+    source: str
+    oldest: int | None
+    overdue_seconds: float
+
+
+def _read(tr: Transaction) -> tuple[list[Member], list[_QueueReading]]:
+    """The workers, and the active queues."""
+    tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
+    found = [_read_queue(tr.snapshot, name) for name in queue_names(tr.snapshot)]
+    return read_members(tr.snapshot), [each for each in found if each is not None]
+
+
+def _read_queue(tr: TransactionRead, name: str) -> _QueueReading | None:
+    """The ages in a queue; None if it is paused, or cannot be read: that is a finding of its own."""
+    with suppress(CqError):
+        if not read_flags(tr, name).is_paused(runtime.time()):
+            config = read_config(tr, name)
+            source = name if config.level_of is None else config.level_of.queue
+            versions = [each for each in oldest_by_bucket(tr, QueueKeys(name)).values() if each is not None]
+            overdue = read_statistics(tr, config).overdue_seconds
+            return _QueueReading(name, source, min(versions, default=None), overdue)
+    return None
+
+
+def _workers(members: list[Member], now: int, *, here: bool) -> list[str]:
     host = socket.gethostname()
-    asked = [worker for worker in workers if not here or worker.host == host]
-    if any(worker.alive for worker in asked):
+    asked = [member for member in members if not here or member.host == host]
+    if any(member.is_alive(now) for member in asked):
         return []
     where = f" on {host}" if here else ""
-    latest = min((worker.beat_seconds for worker in asked), default=None)
+    latest = min((member.age(now) for member in asked), default=None)
     beat = "none has registered" if latest is None else f"the latest beat is {latest:,.0f} s old"
     return [f"no worker is alive{where}: {beat}"]
 
 
-def _old_updates(queues: Sequence[QueueStatus], max_age: float) -> list[str]:
+def _old_updates(queues: Sequence[_QueueReading], now: int, max_age: float) -> list[str]:
     """The problems of queues with too old updates: one for a queue and its levels."""
     old: dict[str, dict[str, float]] = {}
     for each in queues:
-        if (age := each.oldest_seconds or 0.0) > max_age:
-            old.setdefault(each.level_of or each.name, {})[each.name] = age
+        age = 0.0 if each.oldest is None else (now - each.oldest) / VERSIONS_PER_SECOND
+        if age > max_age:
+            old.setdefault(each.source, {})[each.name] = age
     problems = []
     for queue, ages in old.items():
         (problem,) = _too_old(queue, "an update has", max(ages.values()), max_age)

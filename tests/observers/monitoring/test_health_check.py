@@ -82,7 +82,7 @@ def test_a_queue_and_its_levels_are_one_problem(db: Any, alive: Membership) -> N
     time.sleep(0.01)
     (problem,) = health(db, max_age=0.001)
     assert problem.startswith("queue 'hits': an update has waited for ")
-    assert problem.endswith(", longer than 0.001 s, in hits.1m, hits.1h")
+    assert problem.endswith(", longer than 0.001 s, in hits.1h, hits.1m")
 
 
 def test_a_window_that_nobody_takes_out_of_is_named(db: Any, alive: Membership) -> None:
