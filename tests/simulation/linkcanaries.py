@@ -42,7 +42,7 @@ def _goes_on_after(stop: str) -> Iterator[None]:
         yield
 
 
-@links.patches(seed=4, only={"store set back"})
+@links.patches(seed=6, only={"store set back"})
 def misses_a_store_set_back() -> Any:
     """A sender goes on when the target is at an entry that the store does not know."""
     return _goes_on_after("_store_was_set_back")
@@ -54,7 +54,7 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=4, only={"targets are slow", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=9, only={"targets are slow", "come and go"})
 def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
     """A worker clears its batch though another worker has cleared it, and later ones."""
     queued, epoch = read.queued, read.link.control.epoch
@@ -80,7 +80,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=90, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=94, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -91,7 +91,7 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=46, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=49, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
@@ -99,7 +99,7 @@ def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, cha
 
 @links.replaces(
     "cq.observers.links.sql.target.SqlTarget._apply",
-    seed=7,
+    seed=86,
     only={"send again", "targets are slow", "come and go"},
 )
 def stores_positions_without_comparing(
@@ -156,33 +156,23 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
 
 
 @links.replaces(
-    "cq.observers.links.operate.OpenLink._begin_epoch", seed=101, only={"send again", "table set back"}
+    "cq.observers.links.operate.OpenLink._begin_epoch", seed=105, only={"send again", "table set back"}
 )
 def begins_no_epoch(_: Any, self: Any, positions: Any) -> int:
     """A rebase continues in the epoch that there is."""
     return transact(self.db, lambda tr: read_control(tr.snapshot, self.keys)).epoch
 
 
-@links.replaces(
-    "cq.observers.links.operate.OpenLink.rebuild", seed=119, only={"send again", "table set back"}
-)
-def rebuilds_without_an_epoch(rebuild: Any, self: Any) -> int:
-    """A rebuild makes a new generation, and continues in the epoch that there is."""
-    with patch("cq.observers.links.operate._store_epoch", lambda tr, keys, epoch: True):
-        found: int = rebuild(self)
-    return found
-
-
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=2, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=4, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(seed=10, only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=13, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -194,7 +184,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=75,
+    seed=103,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -211,7 +201,7 @@ def goes_on_from_a_former_target(_: Any, self: Sender, cleared: bytes) -> bytes:
 # The other target
 
 
-@links.replaces("tests.simulation.hooks.Hook._refuses", seed=5, only={"hook", "the receiver fails"})
+@links.replaces("tests.simulation.hooks.Hook._refuses", seed=6, only={"hook", "the receiver fails"})
 def receives_whatever_it_gets(refuses: Any, self: Any, stored: str, data: Any) -> bool:
     """A receiver applies entries whatever position it has."""
     return not data["entries"] and bool(refuses(self, stored, data))
@@ -232,7 +222,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=89, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=93, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
