@@ -69,13 +69,13 @@ def overwrites_rows() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=18)
+@queues.patches(seed=24)
 def does_not_read_the_lock() -> Any:
     """Two passes over one bucket do not conflict."""
     return reads_without_conflict(lambda key: key[:5] == b"cq/q/" and b"/b\0" in key)
 
 
-@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=3)
+@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=62)
 def clears_notifications_blindly(_: Any, self: Any, view: Any) -> None:
     """A pass takes a notification away that has come since it has read."""
     self.clear(view.keys.notification(view.config.generation, view.number))
@@ -131,7 +131,7 @@ def adds_under_old_shapes(_: Any, tr: Any, name: str) -> Any:
     return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
 
 
-@queues.replaces("cq.config.cache.ConfigCache.get", seed=23)
+@queues.replaces("cq.config.cache.ConfigCache.get", seed=24)
 def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""
     if isinstance(tr, SimTransaction):
@@ -139,7 +139,7 @@ def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any
     return get(self, tr, name)
 
 
-@queues.replaces("cq.passes.view.read_config", seed=7)
+@queues.replaces("cq.passes.view.read_config", seed=11)
 def runs_other_code(*_: Any) -> Any:
     """A pass does not look whether its configuration is the one stored."""
 
@@ -155,13 +155,13 @@ def runs_other_code(*_: Any) -> Any:
     return Anything()
 
 
-@queues.replaces("cq.passes.view.backfill_positions", seed=16)
+@queues.replaces("cq.passes.view.backfill_positions", seed=20)
 def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, state: Any) -> Any:
     """An observer that is new is told of changes only."""
     return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.reporting.changes_by_observer", seed=23)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=58)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)
@@ -169,7 +169,7 @@ def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) ->
 
 @queues.replaces(
     "cq.queue.missed_reports.MissedReports.note",
-    seed=29,
+    seed=36,
     also={"observers", "observers refuse keys", "purge"},
 )
 def forgets_what_observers_missed(*_: Any) -> None:
@@ -178,15 +178,15 @@ def forgets_what_observers_missed(*_: Any) -> None:
 
 @queues.replaces(
     "cq.queue.missed_reports.may_have_missed",
-    seed=405,
-    also={"observers", "observers refuse keys", "purge", "rebucket"},
+    seed=14,
+    only={"observers", "observers refuse keys", "purge", "rebucket"},
 )
 def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
     """A pass reads nothing of missed reports in a bucket that is new since a rebucketing."""
     return state.missed
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=18)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=37)
 def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge drops all that waits."""
     effects.clear_range(*view.keys.rows(view.config.generation, view.number))
@@ -199,7 +199,7 @@ def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: byte
     return versionstamp
 
 
-@queues.replaces("cq.passes.combining.set_aside")
+@queues.replaces("cq.passes.combining.set_aside", seed=1)
 def sets_aside_and_forgets(
     _: Any, tr: Any, keys: Any, encoded: Any, error: Any, updates: Any, piece: int = 0
 ) -> int:
@@ -227,7 +227,7 @@ def leaves_old_scores(move: Any, self: Any, change: Any) -> Any:
     return found and (found[0], None, *found[2:])
 
 
-@queues.patches(seed=1)
+@queues.patches(seed=4)
 @contextmanager
 def never_misses_the_dead() -> Iterator[None]:
     """A worker that is gone keeps its tasks."""
@@ -239,7 +239,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=1)
+@queues.patches(seed=7)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""
@@ -254,7 +254,7 @@ def sleeps_for_ever() -> Iterator[None]:
         yield
 
 
-@queues.replaces("cq.intake.emitter.Emitter._add", seed=20)
+@queues.replaces("cq.intake.emitter.Emitter._add", seed=26)
 def flushes_without_looking(add: Any, self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
     """A flush whose answer gets lost is committed again."""
     flush.in_doubt = False
@@ -285,7 +285,7 @@ def drops_what_fails(_: Any, self: Any, flush: Flush, error: object) -> Any:
     return self.commit(flush, 0, 0.0)
 
 
-@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=9, only={"emitters", "deaths"})
+@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=10, only={"emitters", "deaths"})
 def holds_more_than_was_said(take: Any, self: Any, *increments: Any) -> Any:
     """An emitter takes what it has no room for."""
     self._at_most = 1_000_000
@@ -300,7 +300,9 @@ def says_that_nothing_counts() -> Any:
 
 
 @queues.replaces(
-    "cq.intake.emitter.Emitter._add", also={"emitters", "unknown commits", "commits land late", "limit"}
+    "cq.intake.emitter.Emitter._add",
+    seed=7,
+    also={"emitters", "unknown commits", "commits land late", "limit"},
 )
 def ends_doubt_by_looking(add: Any, self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
     """An emitter takes a try for failed that is not committed yet."""

@@ -51,7 +51,7 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     transact(self.db, change)
 
 
-@cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=18)
+@cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=40)
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes
 ) -> tuple[bool, str | None]:

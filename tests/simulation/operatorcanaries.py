@@ -34,7 +34,7 @@ def takes_leases_of_live_workers(*_: Any) -> bool:
     return False
 
 
-@queues.replaces("cq.passes.combine_pass.is_blocked", seed=120, also={"rebucket"})
+@queues.replaces("cq.passes.combine_pass.is_blocked", seed=138, also={"rebucket"})
 def ignores_staged_updates_of_the_former_shape(
     _: Any, snapshot: Any, config: QueueConfig, bucket: int
 ) -> bool:
@@ -49,7 +49,7 @@ def ignores_staged_updates_of_the_former_shape(
 
 @queues.replaces(
     "cq.observers.telemetry.history.transact_noting",
-    seed=25,
+    seed=49,
     only={"unknown commits", "come and go", "drains"},
 )
 def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
@@ -59,7 +59,7 @@ def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
 
 @queues.replaces(
     "cq.observers.top.publisher.Publisher._is_current",
-    seed=73,
+    seed=148,
     only={"top", "freezes", "calls are late", "observers raise", "opposite", "watches are late"},
 )
 def publishes_clouds_of_old_generations(*_: Any) -> bool:
@@ -83,7 +83,7 @@ def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
     return int(tr.get_read_version().wait()) - int(self._remember_seconds * VERSIONS_PER_SECOND)
 
 
-@queues.replaces("cq.intake.documents.Documents._read_part", seed=46, also={"documents"})
+@queues.replaces("cq.intake.documents.Documents._read_part", seed=49, also={"documents"})
 def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) -> Any:
     """Two processes that store one document do not conflict."""
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
@@ -134,14 +134,14 @@ class _Uncleared(Passing):
 
 
 @queues.replaces(
-    "cq.queue.set_aside.transact", seed=20, only={"retry aside", "too large", "observers raise", "purge"}
+    "cq.queue.set_aside.transact", seed=23, only={"retry aside", "too large", "observers raise", "purge"}
 )
 def retries_without_clearing(_: Any, db: Any, step: Callable[[Any], Any]) -> Any:
     """Updates that were set aside are added again, and stay set aside."""
     return transact(db, lambda tr: step(_Uncleared(tr)))
 
 
-@queues.replaces("cq.admin.audit._include", seed=65, only={"audit", "unknown commits", "deaths"})
+@queues.replaces("cq.admin.audit._include", seed=69, only={"audit", "unknown commits", "deaths"})
 def includes_updates_twice(_: Any, tr: Any, name: str, audit: Any, bucket: int, excess: int) -> None:
     """An audit includes a bucket though another process has included it."""
     keys = AuditKeys(name)
@@ -160,7 +160,7 @@ class _Unstaged(Passing):
         return self.inner.get(key + b"none" if key == self._staged else key)
 
 
-@queues.replaces("cq.queue.combine_queue.CombineQueue._with_pending", seed=38, only={"pending reads"})
+@queues.replaces("cq.queue.combine_queue.CombineQueue._with_pending", seed=41, only={"pending reads"})
 def reads_without_staged_updates(
     read: Any, self: Any, tr: Any, shape: Any, encoded: bytes, *given: Any
 ) -> Any:
@@ -180,8 +180,8 @@ def reads_updates_of_the_shape_now(read: Any, self: Any, snapshot: Any, shape: A
     "cq.queue.limits.read_config",
     "cq.admin.purge.read_config",
     "cq.admin.rebucket.read_config",
-    seed=57,
-    only={"two operators", "rebucket", "purge", "observers", "calls are late"},
+    seed=12,
+    only={"two operators", "rebucket", "purge", "calls are late"},
 )
 def changes_configurations_by_snapshot(_: Any, tr: Any, name: str) -> Any:
     """Of two changes of one configuration, the later one undoes the other."""
@@ -203,7 +203,7 @@ class _Unconflicted(Passing):
 
 @queues.replaces(
     "cq.queue.operation_ids.Trim._forget",
-    seed=73,
+    seed=84,
     only={"once", "short-lived ids", "late tries", "come and go", "watches are late"},
 )
 def forgets_ids_without_a_conflict(
@@ -235,6 +235,6 @@ def keeps_queues_full(reason: Any, flags: Any, waiting: Any, *, is_full: bool) -
     return "full" if is_full else reason(flags, waiting, is_full=False)
 
 
-@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"})
+@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=2)
 def keeps_what_the_former_version_wrote(*_: Any) -> None:
     """A new version of an observer receives all values again, and nothing is cleared."""

@@ -39,7 +39,7 @@ def purges_no_levels(_: Any, tr: Any, config: Any) -> list[Any]:
     return [config]
 
 
-@rollups.replaces("cq.passes.effects.Effects.write", seed=8)
+@rollups.replaces("cq.passes.effects.Effects.write", seed=13)
 def feeds_beside_the_pass(write: Any, self: Effects, tr: Any) -> None:
     """Levels get updates in a transaction of their own, again if the pass is tried again."""
     levels, self.levels = self.levels, []
@@ -68,7 +68,7 @@ def _with_time(data: bytes, times: list[int]) -> bytes:
     return codec.encode([[operation, *times] if times else operation, *pairs])
 
 
-@rollups.replaces(_FEED, seed=3)
+@rollups.replaces(_FEED, seed=4)
 def feeds_staged_updates_again(feed: Any, effects: Effects, view: View) -> None:
     """What a former pass has staged is added to the levels when it is combined, too."""
     if found := [(key, codec.decode(data)) for key, data in view.staged.items() if data is not None]:
@@ -101,7 +101,7 @@ def loses_the_times_of_a_rest() -> Any:
     return _rests(lambda row, position: ())
 
 
-@rollups.patches(seed=53, only={"other times"})
+@rollups.patches(seed=57, only={"other times"})
 def shifts_the_times_of_a_rest() -> Any:
     """What remains of a row that is taken in parts has the times of the first updates."""
     return _rests(
@@ -111,7 +111,7 @@ def shifts_the_times_of_a_rest() -> Any:
     )
 
 
-@rollups.replaces("cq.passes.view.View.rows_with_taken", seed=1, only={"other times"})
+@rollups.replaces("cq.passes.view.View.rows_with_taken", seed=8, only={"other times"})
 def feeds_whole_rows(_: Any, self: View) -> list[Row]:
     """The levels get all updates of a row that is taken in parts, each time."""
     rest = self.taken.rest
@@ -162,7 +162,7 @@ def drops_periods_without_a_word(*_: Any) -> bytes:
     return pack_time(0)
 
 
-@rollups.patches(seed=1, only={"levels", "other times"})
+@rollups.patches(seed=4, only={"levels", "other times"})
 def compares_levels_from_their_first_period_on() -> Any:
     """No one knows since when there is a level."""
     return patch.object(levels, "runtime", SimpleNamespace(time=lambda: 0.0))
@@ -174,7 +174,7 @@ def leaves_levels_that_are_removed(*_: Any) -> list[Any]:
     return []
 
 
-@rollups.replaces("cq.passes.feeding.shape_for", seed=1)
+@rollups.replaces("cq.passes.feeding.shape_for", seed=22)
 def feeds_former_updates_to_the_present_shape(_: Any, level: Any, config: Any) -> Any:
     """The new version of a combiner gets updates of the former one from the queue."""
     return level

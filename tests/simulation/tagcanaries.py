@@ -28,7 +28,7 @@ def moves_on_whatever_the_position(_: Any, self: tagcloud.Advance, tr: Any) -> N
     tr.notes.append(self.note)
 
 
-@tags.replaces("cq.observers.top.follower.CloudFollower._newer", seed=39)
+@tags.replaces("cq.observers.top.follower.CloudFollower._newer", seed=53)
 def shows_the_cloud_it_knows(newer: Any, self: Any, version: int, looks: int) -> Any:
     """A follower gives an older cloud to a page without looking for a newer one."""
     return newer(self, version, 0)

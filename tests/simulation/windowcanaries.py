@@ -45,7 +45,7 @@ def adds_without_leaving() -> Any:
     )
 
 
-@windows.patches(also={"purge"})
+@windows.patches(also={"purge"}, seed=3)
 def subtracts_what_is_purged() -> Any:
     """A purge of the slices is subtracted from totals that are purged, too."""
     return _observes(
@@ -78,7 +78,7 @@ def counts_visits_for_visitors() -> Any:
     )
 
 
-@windows.patches(seed=31)
+@windows.patches(seed=35)
 def takes_out_side_by_side() -> Any:
     """Two passes over the slices do not conflict."""
     return reads_without_conflict(lambda key: key.startswith(QueueKeys(SLICES).prefix + b"b"))
