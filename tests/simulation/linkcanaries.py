@@ -166,13 +166,13 @@ def begins_no_epoch(_: Any, self: Any, positions: Any) -> int:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=4, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=9, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(seed=13, only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=15, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -184,7 +184,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=103,
+    seed=106,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:

@@ -163,7 +163,7 @@ class Links(Scenario):
         begun: dict[NotedTask, float] = {}
 
         def loading(worker: Worker) -> None:
-            if self.happens("workers hear late", 0.5):
+            if worker._work.found and self.happens("workers hear late", 0.5):  # not at its start
                 self.hub.wait(self.hub.rng.expovariate(1 / LATE_SECONDS))
             load(worker)
 
