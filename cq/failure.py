@@ -21,10 +21,10 @@ _OWN: Final = tuple(
 """The folders of cq's own code, whose frames say nothing about the application."""
 _FIRST_FRAMES: Final = 4
 _LAST_FRAMES: Final = 8
-_MOST_CAUSES: Final = 2
+_MAX_CAUSES: Final = 2
 _LINE_CHARACTERS: Final = 240
 _FILE_CHARACTERS: Final = 100
-MOST_TRACE_BYTES: Final = 2_000
+MAX_TRACE_BYTES: Final = 2_000
 """Limit of a stored trace: many keys may fail in one pass."""
 _CUT: Final = "..."
 _TYPES: Final = (str, str, list, str, float, float, int)
@@ -98,7 +98,7 @@ def trace_of(error: BaseException) -> tuple[str, ...]:
     """The frames of the application's code in the traceback of an error and of its causes, as bounded lines."""
     lines: list[str] = []
     cause: BaseException | None = error
-    for number in range(1 + _MOST_CAUSES):
+    for number in range(1 + _MAX_CAUSES):
         if cause is None:
             break
         frames = list(_frames(cause))
@@ -143,7 +143,7 @@ def _line(text: str) -> str:
 def _bounded(lines: list[str]) -> tuple[str, ...]:
     """The lines without some in the middle, so that they fit into the limit."""
     kept = list(lines)
-    while sum(len(line.encode("utf-8", "replace")) for line in kept) > MOST_TRACE_BYTES - len(_CUT):
+    while sum(len(line.encode("utf-8", "replace")) for line in kept) > MAX_TRACE_BYTES - len(_CUT):
         del kept[len(kept) // 3]
     if len(kept) < len(lines):
         kept.insert(len(kept) // 3, _CUT)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cq.encoding import codec
 from cq.encoding.codec import KeyType
 from cq.errors import CorruptData
-from cq.failure import MOST_TRACE_BYTES, KeyFailure, trace_of
+from cq.failure import MAX_TRACE_BYTES, KeyFailure, trace_of
 from cq.plain_text import escaped
 
 
@@ -69,7 +69,7 @@ def test_a_deep_traceback_is_bounded() -> None:
     trace = trace_of(_raised(_recurse, 0))
 
     assert len(trace) < 20
-    assert sum(len(line.encode()) for line in trace) <= MOST_TRACE_BYTES
+    assert sum(len(line.encode()) for line in trace) <= MAX_TRACE_BYTES
     assert any("more frames" in line or line == "..." for line in trace)
 
 
@@ -88,7 +88,7 @@ def test_lines_are_printable_and_bounded_whatever_the_source_is(letter: str) -> 
     trace = trace_of(_raised(deep, 9))
 
     assert all(line.isprintable() for line in trace)
-    assert sum(len(line.encode()) for line in trace) <= MOST_TRACE_BYTES
+    assert sum(len(line.encode()) for line in trace) <= MAX_TRACE_BYTES
 
 
 @pytest.mark.parametrize("file", ["rules\ud800.py", "rules\0.py", "<rules>", "/none/\u202erules.py"])

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cq.cli.web.sessions import SESSION_SECONDS, Session, WebAccess
 from cq.observers.telemetry.hosts import is_host
 
-MOST_BODY_BYTES: Final = 64_000
-_MOST_FIELDS: Final = 100
+MAX_BODY_BYTES: Final = 64_000
+_MAX_FIELDS: Final = 100
 CHANGELOG: Final = "/changelog/"
 """The path of changelogs, before the name of a queue."""
 HEADERS: Final[Mapping[str, str]] = {
@@ -56,10 +56,10 @@ async def form_of(request: Request) -> dict[str, str] | None:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > MOST_BODY_BYTES:
+        if len(body) > MAX_BODY_BYTES:
             return None
     try:
-        fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+        fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
         return None
     return {name: values[-1] for name, values in fields.items()}

@@ -31,7 +31,7 @@ from cq.queue.set_aside import ANY, drop_aside, retry_aside
 from cq.store import OpenDatabase
 from cq.store.transact import transact
 
-_MOST_RESULTS: Final = 100
+_MAX_RESULTS: Final = 100
 _ID_CHARACTERS: Final = 8
 """Characters of a session's id in the log: they tell sessions apart, and are no cookie."""
 
@@ -307,6 +307,6 @@ class Actions:
         """Keep a result for the next page; returns its id."""
         name = secrets.token_hex(8)
         self._results[name] = text
-        while len(self._results) > _MOST_RESULTS:
+        while len(self._results) > _MAX_RESULTS:
             self._results.popitem(last=False)
         return name

@@ -41,9 +41,9 @@ from cq.observers.top.html import cloud_style
 from cq.store import OpenDatabase
 
 STATIC: Final = Path(__file__).parent / "static"
-MOST_LOOKUPS: Final = 4
+MAX_LOOKUPS: Final = 4
 """Lookups of keys that run at once; others wait."""
-MOST_STREAMS: Final = 500
+MAX_STREAMS: Final = 500
 """Streams of pages that a server has open at once."""
 _SILENCE_SECONDS: Final = 15.0
 """After this time without a change a stream gets a comment, which detects closed connections."""
@@ -63,7 +63,7 @@ class Dashboard:
 
     def __init__(self, db: OpenDatabase, access: WebAccess, options: WebOptions) -> None:
         self._db, self._access = db, access
-        self._lookups = asyncio.Semaphore(MOST_LOOKUPS)
+        self._lookups = asyncio.Semaphore(MAX_LOOKUPS)
         self._open_streams = 0
         self.renderer = Renderer(environment(), options.operate)
         self.sampler = Sampler(db, {**READERS, "checks": Checks(options.store).reader()})
@@ -98,7 +98,7 @@ class Dashboard:
         page = page_of(request.query_params.get("path", ""))
         if page is None:
             return PlainTextResponse("no such page", 404)
-        if self._open_streams >= MOST_STREAMS:
+        if self._open_streams >= MAX_STREAMS:
             return PlainTextResponse("too many open pages: close some, or try again later", 503)
         return StreamingResponse(self._events(page, request.state.is_live), media_type="text/event-stream")
 

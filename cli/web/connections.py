@@ -13,17 +13,17 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST_CONNECTIONS: Final = 1_000
+MAX_CONNECTIONS: Final = 1_000
 REQUEST_SECONDS = 10.0
 """How long a connection may take for a whole request, with its body."""
 STALL_SECONDS = 30.0
 """How long a client may leave an answer unread."""
 
 
-def most_connections() -> int:
+def max_connections() -> int:
     """The number of connections a server has at once: half of the descriptors of its process, at most 1,000."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if descriptors < 0 else min(MOST_CONNECTIONS, max(1, descriptors // 2))
+    return MAX_CONNECTIONS if descriptors < 0 else min(MAX_CONNECTIONS, max(1, descriptors // 2))
 
 
 class LimitedProtocol(H11Protocol):
@@ -43,7 +43,7 @@ class LimitedProtocol(H11Protocol):
         """Begin to wait for a request."""
         super().connection_made(transport)
         self._await_request()
-        if len(self.connections) > most_connections():
+        if len(self.connections) > max_connections():
             waiting = [
                 each
                 for each in self.connections

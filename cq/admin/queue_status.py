@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 _OUTSTANDING_SECONDS: Final = 10.0
 _OUTSTANDING_TIMES: Final = 5.0  # times the median age of all buckets
-_MOST_OUTSTANDING: Final = 5
+_MAX_OUTSTANDING: Final = 5
 _CLOCK: Final = keys.ROOT + b"clock"
 
 
@@ -223,6 +223,6 @@ def _with_ages(found: QueueStatus, oldest: Mapping[int, int], now: int) -> Queue
     ages = {number: seconds_since(version, now) for number, version in oldest.items()}
     others = [*ages.values(), *[0.0] * max(0, found.settings["buckets"] - len(ages))]
     horizon = max(_OUTSTANDING_SECONDS, _OUTSTANDING_TIMES * median(others))
-    far = sorted((age, number) for number, age in ages.items() if age > horizon)[-_MOST_OUTSTANDING:]
+    far = sorted((age, number) for number, age in ages.items() if age > horizon)[-_MAX_OUTSTANDING:]
     outstanding = {number: age for age, number in reversed(far)}
     return replace(found, oldest_seconds=max(ages.values()), outstanding=outstanding)

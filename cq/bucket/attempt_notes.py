@@ -22,8 +22,8 @@ from cq.store.version_clock import clock_of
 
 _DEATHS_ALONE: Final = 3
 _DEATHS_AMONG: Final = 6
-_MOST_NOTED: Final = 1_000
-_MOST_NOTED_BYTES: Final = 50_000
+_MAX_NOTED: Final = 1_000
+_MAX_NOTED_BYTES: Final = 50_000
 _OFFSET: Final = INCOMPLETE_VERSIONSTAMP[VERSIONSTAMP_BYTES:]
 
 
@@ -75,7 +75,7 @@ class Attempts:
         if not self.cautious:
             return
         self._check_deaths(encoded_keys)
-        few = len(encoded_keys) <= _MOST_NOTED and sum(map(len, encoded_keys)) <= _MOST_NOTED_BYTES
+        few = len(encoded_keys) <= _MAX_NOTED and sum(map(len, encoded_keys)) <= _MAX_NOTED_BYTES
         noted = encoded_keys if few else []
         transact(self._db, lambda tr: self._write(tr, noted))
 

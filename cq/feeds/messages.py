@@ -128,15 +128,15 @@ def next_counter() -> int:
     return next(_counter)
 
 
-def take(rows: Iterable[KeyValue], limit: int, most_bytes: int = PAGE_BYTES) -> tuple[list[KeyValue], bool]:
-    """Return the first rows, at most `limit` and about `most_bytes`, at least one, and whether there are more.
+def take(rows: Iterable[KeyValue], limit: int, max_bytes: int = PAGE_BYTES) -> tuple[list[KeyValue], bool]:
+    """Return the first rows, at most `limit` and about `max_bytes`, at least one, and whether there are more.
 
     A range read fetches rows lazily: give it a limit of one row more.
     """
     taken: list[KeyValue] = []
     size = 0
     for row in islice(rows, limit + 1):
-        if len(taken) == limit or (taken and size + len(row.value) > most_bytes):
+        if len(taken) == limit or (taken and size + len(row.value) > max_bytes):
             return taken, True
         taken.append(row)
         size += len(row.value)

@@ -31,7 +31,7 @@ _PART_ITEMS: Final = 20_000
 _PIECE_ITEMS: Final = 2_000
 _PIECE_BYTES: Final = 80_000
 _UNUSED_BYTES: Final = 16
-_MOST_PARTS: Final = 1_000_000  # of 20,000 items each
+_MAX_PARTS: Final = 1_000_000  # of 20,000 items each
 
 
 class Documents:
@@ -155,7 +155,7 @@ class Documents:
         if header is None:
             return None
         parts = codec.decode(header)
-        if type(parts) is not int or not 0 < parts <= _MOST_PARTS:
+        if type(parts) is not int or not 0 < parts <= _MAX_PARTS:
             raise CorruptData(
                 f"the number of parts of document {document!r} was not written by cq: {header[:40]!r}"
             )

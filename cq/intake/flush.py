@@ -5,7 +5,7 @@ the combiner does not merge some increments (it raises, or the queue does not ta
 one by one, and workers process them like all others.
 
 The first flush of the buffer is being committed, or is the next one; the last may be open and take increments. All
-sizes are bounded: by `at_most` increments over all flushes, and by `MOST_FLUSHES` flushes, each of a transaction's
+sizes are bounded: by `at_most` increments over all flushes, and by `MAX_FLUSHES` flushes, each of a transaction's
 size. No function here waits or uses a store.
 """
 
@@ -220,7 +220,7 @@ def _set_all(futures: Iterable[Future[None]]) -> None:
             future.set_result(None)
 
 
-MOST_FLUSHES: Final = 16
+MAX_FLUSHES: Final = 16
 """Maximum number of flushes: it bounds the memory of large updates, which `at_most` does not."""
 
 
@@ -334,7 +334,7 @@ class EmitterBuffer:
         if self.open is not None and self.open.has_room(size):
             return self.open
         self._seal()
-        if len(self._flushes) >= MOST_FLUSHES:
+        if len(self._flushes) >= MAX_FLUSHES:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
         enough = self._latest.callers if self._is_durable else most

@@ -133,7 +133,7 @@ def _cut_by_periods(view: View, decision: Decision) -> tuple[Row, int] | None:
     periods = _finest_periods(view.config)
     if periods is None:
         return None
-    most = _most_periods(view, decision)
+    most = _max_periods(view, decision)
     if sum(map(len, view.queued.values())) <= most:
         return None
     times = [time for row in view.rows for time in row.times]
@@ -155,7 +155,7 @@ def _finest_periods(config: QueueConfig) -> RollUpLevel | WindowSpec | None:
     return min(periods, key=attrgetter("step"), default=None)
 
 
-def _most_periods(view: View, decision: Decision) -> int:
+def _max_periods(view: View, decision: Decision) -> int:
     """The maximum number of keys and periods of a level that a pass may add to the levels.
 
     The decision counts one period of each key.
@@ -216,10 +216,10 @@ def choose(view: View, reader: ViewReader) -> list[bytes]:
         suspected = [encoded for encoded in waiting if encoded in plan.suspects]
     if suspected and (plan.try_suspect or not others):
         return suspected[:1]
-    return affordable(others[: plan.max_report], value_cost(view.config), _most_reported(view))
+    return affordable(others[: plan.max_report], value_cost(view.config), _max_reported(view))
 
 
-def _most_reported(view: View) -> int:
+def _max_reported(view: View) -> int:
     """The bytes for writing reported values, in addition to those for staged updates and rows.
 
     In a bucket without staged updates only keys of the taken updates are reported, which then need not be staged. In

@@ -94,7 +94,7 @@ def expire(view: View, reader: ViewReader, expiry: BucketExpiry) -> Effects | No
         return None
     limits, is_observed = plan.limits, bool(view.code.observers)
     most = _share(view, limits.load_bytes if is_observed else write_limit(limits, is_observed=False))
-    due = expiry.read(_most_due(view, expiry, most))
+    due = expiry.read(_max_due(view, expiry, most))
     if plan.rejected_in_expiry:
         due = [each for each in due if each.where[_HASH_BYTES:] in plan.rejected_in_expiry]
     effects = _delete_due(view, reader, expiry, due, most)
@@ -102,7 +102,7 @@ def expire(view: View, reader: ViewReader, expiry: BucketExpiry) -> Effects | No
     return effects
 
 
-def _most_due(view: View, expiry: BucketExpiry, limit_bytes: int) -> int:
+def _max_due(view: View, expiry: BucketExpiry, limit_bytes: int) -> int:
     """The number of entries to read: more than these keys cannot be deleted with this limit, however short."""
     most = max(1, view.plan.max_report)
     shortest = _deletion_bytes(view, expiry, b"")

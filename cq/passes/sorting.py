@@ -113,12 +113,12 @@ def _new_run(view: View, snapshot: TransactionRead, runs: Runs) -> Effects | Non
     """Sort the rows after the last run into a new one; merge if they are few."""
     prefix, end = view.keys.rows(view.config.generation, view.number)
     limits, cursor = view.plan.limits, view.state.cursor
-    most_bytes = min(limits.read_bytes, limits.repack_bytes)  # sorting more would take a pass too long
+    max_bytes = min(limits.read_bytes, limits.repack_bytes)  # sorting more would take a pass too long
     begin = after(runs.remaining[-1].last) if runs.remaining else prefix
-    found = find_rows(snapshot, begin, (prefix, end), most_bytes, view.read_version)
+    found = find_rows(snapshot, begin, (prefix, end), max_bytes, view.read_version)
     if found.is_copied:
         return None
-    if found.at_end and found.size < most_bytes // _LEAST_SHARE:
+    if found.at_end and found.size < max_bytes // _LEAST_SHARE:
         return _merge(view, snapshot, runs)
     contents = {key: decode_found(prefix, key, value) for key, value in found.rows}
     rows = [Row.of(key, value, contents[key][0]) for key, value in found.rows]
@@ -129,7 +129,7 @@ def _new_run(view: View, snapshot: TransactionRead, runs: Runs) -> Effects | Non
     if not pairs or not written:
         return None  # they would have to be staged, and staged updates count as older than all rows
     left = (*runs.remaining, Run.of(written, len(pairs.order)))
-    is_open = not found.at_end and len(left) < _most_runs(view)
+    is_open = not found.at_end and len(left) < _max_runs(view)
     updates = sum(len(content) // 2 for content in counted)
     effects = _effects(view, updates, rows[-1].key, Runs(left, is_open=is_open))
     effects.clear_range(rows[0].key, after(rows[-1].key))
@@ -158,14 +158,14 @@ def sorted_pairs(
     return Pairs(encode_pairs(keys, folded), order_from_cursor(places(keys), cursor))
 
 
-def _most_written(view: View) -> int:
+def _max_written(view: View) -> int:
     """The maximum bytes that a merging pass writes, remainders of rows included."""
     return write_limit(view.plan.limits, is_observed=False)
 
 
-def _most_runs(view: View) -> int:
+def _max_runs(view: View) -> int:
     """The maximum number of runs to merge at once: rewriting a row of each takes at most half of the writes."""
-    return min(MAX_RUNS, max(2, _most_written(view) // (2 * ROW_BYTES)))
+    return min(MAX_RUNS, max(2, _max_written(view) // (2 * ROW_BYTES)))
 
 
 # Merging
@@ -176,7 +176,7 @@ def _merge(view: View, snapshot: TransactionRead, runs: Runs) -> Effects | None:
     heads = _read_heads(view, snapshot, runs) if runs.remaining else None
     if heads is None:
         return None
-    cursor, limits, most = view.state.cursor, view.plan.limits, _most_written(view)
+    cursor, limits, most = view.state.cursor, view.plan.limits, _max_written(view)
     updates = _next_updates(heads)
     keys = list(updates)
     where = places(keys)
@@ -278,8 +278,8 @@ def _read_heads(view: View, snapshot: TransactionRead, runs: Runs) -> list[RunHe
     """
     remaining, limits = runs.remaining, view.plan.limits
     updates, size = sum(run.updates for run in remaining), sum(run.size for run in remaining)
-    most_bytes = _most_written(view) // 2 if view.config.value.grows else limits.read_bytes
-    share = min(1.0, limits.max_report * runs.per_key / updates, limits.read_bytes / size, most_bytes / size)
+    max_bytes = _max_written(view) // 2 if view.config.value.grows else limits.read_bytes
+    share = min(1.0, limits.max_report * runs.per_key / updates, limits.read_bytes / size, max_bytes / size)
     ranges = [
         snapshot.get_range(
             run.first, after(run.last), limit=1 + ceil(share * run.rows), streaming_mode=WANT_ALL

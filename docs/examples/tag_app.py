@@ -64,8 +64,8 @@ new EventSource("/events").onmessage = (event) => {{
 </html>
 """
 NOTES = b"note/", b"note0"  # the range of their keys
-MOST_NOTES, MOST_TAGS, LONGEST = 50, 20, 50
-MOST_BYTES, MOST_STREAMS = 64_000, 1_000  # of a form; open at once
+MAX_NOTES, MAX_TAGS, LONGEST = 50, 20, 50
+MAX_BYTES, MAX_STREAMS = 64_000, 1_000  # of a form; open at once
 HOSTS = ["127.0.0.1", "localhost"]  # the host names of the server in browsers
 
 documents = Documents(cq.CombineQueue("tags"))
@@ -81,7 +81,7 @@ def save(tr, name, text, tags):
 @cq.transactional
 def read_notes(tr):
     """Return the first notes, in the order of their names, as [(name, text, tags)]."""
-    rows = tr.snapshot.get_range(*NOTES, limit=MOST_NOTES)
+    rows = tr.snapshot.get_range(*NOTES, limit=MAX_NOTES)
     return [(row.key.removeprefix(NOTES[0]).decode(), *json.loads(row.value)) for row in rows]
 
 
@@ -108,7 +108,7 @@ async def body_of(request):
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > MOST_BYTES:
+        if len(body) > MAX_BYTES:
             return None
     return body
 
@@ -120,7 +120,7 @@ async def save_note(request):
     form = parse_qs(body.decode(errors="replace"))
     name, text, typed = (form.get(field, [""])[0].strip() for field in ("name", "text", "tags"))
     tags = {tag.strip() for tag in typed.split(",")} - {""}
-    if not 0 < len(name) <= LONGEST or len(tags) > MOST_TAGS or any(len(tag) > LONGEST for tag in tags):
+    if not 0 < len(name) <= LONGEST or len(tags) > MAX_TAGS or any(len(tag) > LONGEST for tag in tags):
         return PlainTextResponse("a note needs a name, and has at most 20 tags, all of 50 letters", 400)
     await run_in_threadpool(save, request.state.db, name, text, tags)
     return RedirectResponse("/", 303)
@@ -145,7 +145,7 @@ class EventStream(StreamingResponse):
 async def events(request):
     """Send the newest cloud and all later ones; a page that reconnects sends its version, and gets the newer one."""
     follower, last = request.state.follower, request.headers.get("last-event-id", "")
-    if len(request.state.streams) >= MOST_STREAMS:
+    if len(request.state.streams) >= MAX_STREAMS:
         return PlainTextResponse("too many open pages: try again later", 503)
 
     async def stream():

@@ -61,8 +61,8 @@ class Changelog:
         """The keys of the feed."""
         return FeedKeys(self.feed)
 
-    def read(self, tr: TransactionRead, after: bytes, limit: int, most_bytes: int) -> ChangelogPage:
-        """Return the changes after a position: at most `limit`, and about `most_bytes` in the store.
+    def read(self, tr: TransactionRead, after: bytes, limit: int, max_bytes: int) -> ChangelogPage:
+        """Return the changes after a position: at most `limit`, and about `max_bytes` in the store.
 
         If the position does not count any more, the page begins with the oldest stored change.
 
@@ -70,7 +70,7 @@ class Changelog:
             tr: a transaction's snapshot reads.
             after: a position, as `check_position` returns it.
             limit: of changes.
-            most_bytes: limit of stored bytes; exceeded only by a single change.
+            max_bytes: limit of stored bytes; exceeded only by a single change.
 
         Raises:
             FeedNotConfigured: the feed was deleted.
@@ -81,14 +81,14 @@ class Changelog:
         counts = after == removed or (after > removed and stored.present())
         begin = after if counts else removed
         found = tr.get_range(*self.keys.messages(self.receiver, begin), limit=limit + 1)
-        rows, more = take(found, limit, most_bytes)
+        rows, more = take(found, limit, max_bytes)
         return ChangelogPage(begin, tuple(map(decode_message, rows)), more)
 
-    def read_last(self, tr: TransactionRead, limit: int, most_bytes: int) -> ChangelogPage:
+    def read_last(self, tr: TransactionRead, limit: int, max_bytes: int) -> ChangelogPage:
         """Return the last stored changes, within the limits of `read`; raises `FeedNotConfigured`."""
         read_feed_config(tr, self.feed)
         begin, end = self.keys.messages(self.receiver)
-        rows, more = take(tr.get_range(begin, end, limit=limit + 1, reverse=True), limit + 1, most_bytes)
+        rows, more = take(tr.get_range(begin, end, limit=limit + 1, reverse=True), limit + 1, max_bytes)
         # The oldest row is the position before the others, unless the page has all rows.
         before = id_of(rows.pop().key) if more or len(rows) > limit else self._removed(tr)
         return ChangelogPage(before, tuple(map(decode_message, reversed(rows))))

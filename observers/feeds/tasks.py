@@ -16,7 +16,7 @@ from cq.observers.scheduling.members import DELIVER, TaskId
 from cq.observers.scheduling.task import Task, WorkPart
 from cq.store.api import Database, TransactionRead
 
-MOST_COUNTED: Final = 1_000
+MAX_COUNTED: Final = 1_000
 """Limit of receivers or groups with work that the status counts in each bucket."""
 
 
@@ -57,7 +57,7 @@ def readable_feeds(tr: TransactionRead) -> list[FeedConfig]:
 def _status(tr: TransactionRead, config: FeedConfig) -> FeedStatus:
     keys = FeedKeys(config.name)
     counted = [
-        [tr.get_range(*bounds(bucket), limit=MOST_COUNTED) for bucket in range(BUCKETS)]
+        [tr.get_range(*bounds(bucket), limit=MAX_COUNTED) for bucket in range(BUCKETS)]
         for bounds in (keys.all_unnumbered, keys.all_undelivered)
     ]
     to_number, to_deliver = (sum(len(rows.to_list()) for rows in ranges) for ranges in counted)

@@ -25,7 +25,7 @@ from cq.store.api import Database, Transaction, TransactionRead, seconds_since
 from cq.store.sizes import count_rows
 from cq.store.transact import transact
 
-_MOST_ASIDE: Final = 1_000
+_MAX_ASIDE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def read_link_status(tr: Transaction, name: LinkName, now: int) -> LinkStatus:
     failures = read_failures(snapshot, keys).values()
     view = read_view(snapshot, keys, ())()
     worst = max(failures, key=lambda failure: failure.tries, default=None)
-    aside = sum(1 for _, _ in zip(range(_MOST_ASIDE), read_entries_aside(snapshot, keys), strict=False))
+    aside = sum(1 for _, _ in zip(range(_MAX_ASIDE), read_entries_aside(snapshot, keys), strict=False))
     observer = _observer(snapshot, name)
     states = {
         "stopped": view.stopped is not None,

@@ -30,9 +30,9 @@ from cq.store.transact import transact
 
 _NUMBERS: Final = 5  # figures per queue in a worker's row
 _MOST: Final = 1 << 63
-_MOST_KINDS: Final = 50
-_MOST_ERROR: Final = 1_000
-_MOST_APP: Final = 200
+_MAX_KINDS: Final = 50
+_MAX_ERROR: Final = 1_000
+_MAX_APP: Final = 200
 _APP: Final = re.compile(r"[\w.]+:[\w.]+", re.ASCII)
 
 
@@ -185,14 +185,14 @@ def _worker(member: Member, now: int, shown: Mapping[str, str]) -> WorkerStatus:
         passes_per_second=round(sum(numbers[3] for numbers in queues), 2) if alive else 0.0,
         left_alone=sorted(shown.get(part, part) for part in member.report.lacking),
         stuck=sorted(member.report.stuck),
-        error=str(facts.get("error", ""))[:_MOST_ERROR],
+        error=str(facts.get("error", ""))[:_MAX_ERROR],
         error_at=int(_number(facts.get("error_at"))) or None,
         tasks=_tasks(facts.get("tasks")),
         updates=int(_number(totals.get("updates"))),
         updates_per_second=round(sum(numbers[4] for numbers in queues), 2) if alive else 0.0,
         conflicts=int(_number(totals.get("conflicts"))),
         conflicts_per_second=float(_number(facts.get("conflicts_per_second"))) if alive else 0.0,
-        app=str(facts.get("app", ""))[:_MOST_APP],
+        app=str(facts.get("app", ""))[:_MAX_APP],
     )
 
 
@@ -276,7 +276,7 @@ def _queues(facts: Mapping[str, Any]) -> Mapping[str, Sequence[float]]:
 
 def _tasks(found: object) -> dict[str, int]:
     """{kind: number} of the owned tasks; a version of cq that does not know a kind shows it, too."""
-    numbers = list(_table(found).items())[:_MOST_KINDS]
+    numbers = list(_table(found).items())[:_MAX_KINDS]
     return {printable(str(kind)): int(_number(number)) for kind, number in numbers}
 
 

@@ -88,11 +88,11 @@ class FairQueue(Generic[T]):
         threads: how many tasks run at once.
 
     Attributes:
-        most_outside: how many tasks that wait for other systems run at once.
+        max_outside: how many tasks that wait for other systems run at once.
     """
 
     def __init__(self, threads: int) -> None:
-        self.most_outside = max(1, threads // 2)
+        self.max_outside = max(1, threads // 2)
         self._most = max(1, threads - 1)  # of one queue
         self._lanes: dict[str, _QueueTasks[T]] = {}
         self._numbers = count()
@@ -126,8 +126,8 @@ class FairQueue(Generic[T]):
         """The kind of a queue with the longest waiting task that may run."""
         if queue.running >= self._most:
             return None
-        own = max(1, self.most_outside - 1)
-        may_wait_outside = queue.outside < own and self._outside < self.most_outside
+        own = max(1, self.max_outside - 1)
+        may_wait_outside = queue.outside < own and self._outside < self.max_outside
         ready = [
             kind
             for kind in queue.kinds.values()

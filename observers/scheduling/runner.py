@@ -101,7 +101,7 @@ class Runner(Generic[T]):
             horizon = runtime.monotonic() - seconds
             found = [task for task, since in self._running.items() if since < horizon]
             blocks_all = len(found) == self._threads
-            blocks_outside = sum(self._lane(task).is_outside for task in found) == self._ready.most_outside
+            blocks_outside = sum(self._lane(task).is_outside for task in found) == self._ready.max_outside
             return found + [
                 task
                 for task, since in self._waiting.items()

@@ -15,7 +15,7 @@ from cq.plain_text import printable
 
 REPEAT_SECONDS: Final = 60.0
 """How long equal warnings are counted after the first one."""
-MOST_LINES: Final = 1_000
+MAX_LINES: Final = 1_000
 """Different warnings that are counted at once; others are all logged."""
 
 
@@ -113,7 +113,7 @@ class RepeatHandler(logging.StreamHandler[Any]):
             counted.repeat(record)
             self._start_thread()
             return
-        if len(self._counted) < MOST_LINES:
+        if len(self._counted) < MAX_LINES:
             self._counted[key] = _Counted()
         super().emit(record)
 

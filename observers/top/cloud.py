@@ -35,8 +35,8 @@ CLOUD_BYTES: Final = 500_000
 """About the maximum size of a cloud: with long keys it has fewer than the configured n entries."""
 
 _FORMAT: Final = 1
-_MOST_VERSIONS: Final = (1 << 63) - 1
-_MOST_PIECES: Final = 10
+_MAX_VERSIONS: Final = (1 << 63) - 1
+_MAX_PIECES: Final = 10
 """More than a cloud of `CLOUD_BYTES` needs; a limit, as a reader fetches all pieces into memory."""
 _KEY_PARTS: Final = frozenset((str, int, bytes))
 _LAST_MILLISECOND: Final = 253_402_300_799_999  # the end of the year 9999, the latest that datetime supports
@@ -178,9 +178,9 @@ class CloudHead:
         format_, *fields = codec.decode_list(stored, (int, int, int, bytes, int, bytes), "a cloud")
         head = cls(*fields)
         numbers = (
-            (head.version, _MOST_VERSIONS),
+            (head.version, _MAX_VERSIONS),
             (head.created, _LAST_MILLISECOND),
-            (head.pieces, _MOST_PIECES),
+            (head.pieces, _MAX_PIECES),
         )
         if format_ != _FORMAT or not all(0 <= number <= most for number, most in numbers):
             raise CorruptData("this version of cq has not written this cloud: upgrade cq, or rebuild the top")

@@ -22,7 +22,7 @@ from cq.store.transact import transact
 
 PATIENCE_SECONDS: Final = 10.0
 """How long tasks may fail repeatedly, or ask for pauses, while none of the others ends."""
-MOST_SECONDS: Final = 600.0
+MAX_SECONDS: Final = 600.0
 """How long a task may run that never runs out of work."""
 
 _NAMES: Final = {"publish": "cloud"}
@@ -35,7 +35,7 @@ def add_updates(work: Workload, stopping: threading.Event) -> None:
     A queue whose expiry cannot be read is noted in `work.left`. A failing outbox is left to `finish`, which runs it
     again. Raises the store's `FDBError`.
     """
-    deadline = runtime.monotonic() + MOST_SECONDS
+    deadline = runtime.monotonic() + MAX_SECONDS
     for job in work.others:
         if job.task_id.kind in (OUTBOX, EXPIRY):
             if stopping.is_set():
@@ -59,7 +59,7 @@ def finish(
     left = [job for job in jobs if job.task.notification]
     deadline = runtime.monotonic() + PATIENCE_SECONDS
     while left:
-        again = {job: _tried(job, deadline + MOST_SECONDS, stopping, failed) for job in left}
+        again = {job: _tried(job, deadline + MAX_SECONDS, stopping, failed) for job in left}
         before, left = left, [job for job, seconds in again.items() if seconds != DONE]
         if len(left) < len(before):  # a keeper, for example, waits for its buckets, which may take long
             deadline = runtime.monotonic() + PATIENCE_SECONDS

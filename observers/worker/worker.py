@@ -52,7 +52,7 @@ GRACE_SECONDS: Final = 30.0
 """Default time that a stopped worker waits for the steps under way."""
 CONCURRENCY: Final = 8
 """Default number of tasks that run at once."""
-MOST_WATCHES: Final = 5_000
+MAX_WATCHES: Final = 5_000
 """Watches that a worker uses, of the 10,000 of a connection; the notifications of other tasks are read each second."""
 _SCAN_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 0.5  # how often a waiting drain checks whether it was stopped
@@ -326,7 +326,7 @@ class Worker:
             job.acquire(self._membership.id)
         self._reports.shared([job for job in jobs if job.owned], taken, self._membership.others)
         self._is_shared = True
-        self._is_scanning = len(mine) > MOST_WATCHES
+        self._is_scanning = len(mine) > MAX_WATCHES
 
     def _release(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -351,7 +351,7 @@ class Worker:
                 self._runner.submit(job, job.task.delay)
         room = len(waiting)
         if self._is_scanning:
-            room = MOST_WATCHES - sum(not job.watch.is_free for job in self._work.jobs)
+            room = MAX_WATCHES - sum(not job.watch.is_free for job in self._work.jobs)
         notified, watches = find_or_watch(self.db, waiting, room)
         for job in notified:
             self._runner.submit(job)

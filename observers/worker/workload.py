@@ -36,7 +36,7 @@ from cq.store import store_of
 from cq.store.api import Database, Void
 from cq.store.transact import transact
 
-_MOST_NAMES: Final = 10
+_MAX_NAMES: Final = 10
 
 
 class _OpenPart(NamedTuple):
@@ -252,7 +252,7 @@ def describe_work(tasks: Collection[TaskId]) -> str:
 
 
 def _listed(names: Collection[str]) -> str:
-    shown = sorted(names)[:_MOST_NAMES]
+    shown = sorted(names)[:_MAX_NAMES]
     more = len(names) - len(shown)
     last = f"{more:,} more" if more else shown.pop()
     return f"{', '.join(shown)} and {last}" if shown else last

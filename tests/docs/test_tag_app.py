@@ -175,7 +175,7 @@ def test_an_event_id_of_any_length_is_no_error(site: Site, last: str) -> None:
 
 def test_no_more_streams_are_open_than_allowed_and_an_end_makes_room(tmp_path: Path) -> None:
     names = runpy.run_path(str(EXAMPLE))
-    names["events"].__globals__["MOST_STREAMS"] = 2
+    names["events"].__globals__["MAX_STREAMS"] = 2
     app = names["make_app"](f"embedded:{tmp_path / 'notes.db'}")
     with names["serving"](app) as address:
         site = Site(address)

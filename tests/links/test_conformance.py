@@ -36,7 +36,7 @@ from tests.links.linkhelpers import (
 )
 
 EACH_KIND = pytest.mark.parametrize("driver", KINDS, indirect=True)
-MOST_KINDS = pytest.mark.parametrize(
+MAX_KINDS = pytest.mark.parametrize(
     "driver", [kind for kind in KINDS if kind != "webhook-without-positions"], indirect=True
 )
 """Without a slow one: topics keep no positions either."""
@@ -101,7 +101,7 @@ def test_values_changes_and_deletions_arrive(db: Any, name: str, driver: Driver)
         assert {task.run() for task in tasks} == {DONE}
 
 
-@MOST_KINDS
+@MAX_KINDS
 def test_the_target_keeps_the_contract(driver: Driver) -> None:
     if not driver.repeats:
         pytest.skip("differences are not the values that the check sends")
@@ -249,7 +249,7 @@ def move(case: Case) -> None:
 
 @pytest.mark.parametrize("others", [go_on, rebase, rebuild, move])
 @pytest.mark.parametrize("point", ["read", "sent"])
-@MOST_KINDS
+@MAX_KINDS
 def test_a_late_batch_changes_nothing(case: Case, others: Callable[[Case], object], point: str) -> None:
     """A worker stands still with its batch, while others go on: also in a later epoch or generation."""
     if others in (rebuild, move) and not case.driver.repeats:

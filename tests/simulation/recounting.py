@@ -131,7 +131,7 @@ class Recount(Scenario):
     @property
     def skew(self) -> float:
         """Seconds by which the clock of a process may be wrong."""
-        return self.most_skew if "clocks differ" in self.plan else 0.0
+        return self.max_skew if "clocks differ" in self.plan else 0.0
 
     # Adders
 

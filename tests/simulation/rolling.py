@@ -113,7 +113,7 @@ class Hits(Recount):
         self.combiner = _LARGEST if _VERSION in plan else self.rng.choice(list(_COMBINED))
         self.is_forgetting = self.rng.random() < 0.25
         # With 100 s, hardly a period is sure to be kept.
-        self.most_skew = self.rng.choice((2.0, 100.0))  # type: ignore[misc]
+        self.max_skew = self.rng.choice((2.0, 100.0))  # type: ignore[misc]
         # Without them, periods that passes have dropped are the latest ones that are over.
         self.last_hits = self.rng.choice((0, _LAST_HITS))
         self.hits: list[Hit] = []

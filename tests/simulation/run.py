@@ -51,7 +51,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
-_MOST_SECONDS: Final = 120.0
+_MAX_SECONDS: Final = 120.0
 _TRACE_LINES: Final = 300
 
 
@@ -99,7 +99,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
         with runtime.using(world.machine), world.around():
             world.start()
             hub = world.hub
-            hub.run(lambda: hub.turns >= plan.steps or hub.clock >= _MOST_SECONDS or bool(world.violations))
+            hub.run(lambda: hub.turns >= plan.steps or hub.clock >= _MAX_SECONDS or bool(world.violations))
             world.end()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what came of it
         violation = (

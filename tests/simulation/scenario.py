@@ -41,8 +41,8 @@ STORE: Final = "store"
 """The store's name in a scenario that has but one."""
 LANDING: Final = "landing"
 """The name of tasks that commit after the process was given an error."""
-MOST_SKEW: Final = 100.0
-"""The `most_skew` of a system without another one."""
+MAX_SKEW: Final = 100.0
+"""The `max_skew` of a system without another one."""
 CONVERGE_SECONDS: Final = 60.0
 LONG_SECONDS: Final = 600.0
 BEGINNERS: Final = frozenset(
@@ -50,7 +50,7 @@ BEGINNERS: Final = frozenset(
 )
 """The names of tasks that begin something new, or commit it late."""
 _LOOK_SECONDS: Final = 1.0
-_MOST_BYTES: Final = 2_000_000
+_MAX_BYTES: Final = 2_000_000
 
 
 class Scenario(ABC):
@@ -62,13 +62,13 @@ class Scenario(ABC):
         trace: called with each thing worth telling.
 
     Attributes:
-        most_skew: seconds by which the clock of a process is wrong at most, in plans with "clocks differ".
+        max_skew: seconds by which the clock of a process is wrong at most, in plans with "clocks differ".
         inner: the store itself, without faults; of the first one, where there are several.
         is_calm: whether nothing goes wrong any more, and nothing new is begun.
         violations: the promises that were seen broken.
     """
 
-    most_skew: ClassVar[float] = MOST_SKEW
+    max_skew: ClassVar[float] = MAX_SKEW
     stores: ClassVar[tuple[str, ...]] = (STORE,)
     """The names of its stores."""
 
@@ -222,7 +222,7 @@ class Scenario(ABC):
         process = Process(f"{name}-{self._numbers}")
         rng = self.hub.rng
         if "clocks differ" in self.plan:
-            process.skew = rng.uniform(-self.most_skew, self.most_skew)
+            process.skew = rng.uniform(-self.max_skew, self.max_skew)
         if "deaths" in self.plan and not self.is_calm and rng.random() < 0.8:
             process.dies_in = 1 + int(rng.expovariate(1 / 300))
         if "freezes" in self.plan and not self.is_calm and rng.random() < 0.5:
@@ -311,7 +311,7 @@ class Scenario(ABC):
         where = f"in {store}, " if len(self.stores) > 1 else ""
         self.trace("commits", version, f"({where}read {tr.read_version})", *tr.notes)
         try:
-            if tr.size > _MOST_BYTES:
+            if tr.size > _MAX_BYTES:
                 raise Violation(f"a transaction of {tr.size:,} bytes has been committed")
             self.log(store, tr, version)
         except Violation as violation:

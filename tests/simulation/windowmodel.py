@@ -143,7 +143,7 @@ class WindowModel:
 class Windowed(Recount):
     """A run of a system with windows, and with a reader in the middle of everything, by another clock."""
 
-    most_skew: ClassVar[float] = 2.0
+    max_skew: ClassVar[float] = 2.0
     """With 100 s, no window would have an update that must be in it."""
 
     def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:

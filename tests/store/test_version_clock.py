@@ -279,7 +279,7 @@ class Set(runtime.Machine):
 def test_ages_are_those_of_a_clock_that_never_jumps(steps: list[tuple[float, float, bool, bool]]) -> None:
     """No age is too low; for each jump it is too high by the time between two commits at most."""
     clock, world = VersionClock(), Set()
-    ahead = gap = most_gap = 0.0
+    ahead = gap = max_gap = 0.0
 
     def version() -> int:
         return round((world.now + ahead) * VERSIONS_PER_SECOND)
@@ -295,12 +295,12 @@ def test_ages_are_those_of_a_clock_that_never_jumps(steps: list[tuple[float, flo
             clock.observe(version(), world.now if is_commit else None)
             made.append((world.now, version()))
             gap += seconds
-            most_gap = max(most_gap, gap)
+            max_gap = max(max_gap, gap)
             gap = 0.0 if is_commit else gap
         now, jumps = version(), sum(jump > 0 for _, jump, _, _ in steps)
         ages = [(world.now - at, clock.age(each, now)) for at, each in made]
         for true, age in ages:
-            assert true - 0.001 <= age <= true + jumps * most_gap + 0.001
+            assert true - 0.001 <= age <= true + jumps * max_gap + 0.001
             assert clock.age(clock.before(now, true), now) >= true - 0.001
         assert all(before >= after for (_, before), (_, after) in pairwise(ages))
         assert [clock.sure_age(each, now) for _, each in made] == [age for _, age in ages]

@@ -16,7 +16,7 @@ POOL_UPDATES: Final = 100_000
 """Approximate number of updates in the pool that a process adds repeatedly."""
 POOL_LEAST: Final = 50
 """Minimum number of transactions in that pool."""
-_MOST_DRAWS: Final = 100
+_MAX_DRAWS: Final = 100
 KINDS: Final = {"int": int, "decimal": Decimal}
 """{value kind: the type of an update}."""
 
@@ -60,7 +60,7 @@ class BenchWorkload:
         """The ranks of one transaction: `per_transaction` different ones."""
         ranks: set[int] = set()
         wanted = self.per_transaction
-        for _ in range(_MOST_DRAWS):  # a skewed draw repeats frequent words, and the next draw fills up
+        for _ in range(_MAX_DRAWS):  # a skewed draw repeats frequent words, and the next draw fills up
             ranks.update(source.choices(range(self.keys), cum_weights=weights, k=wanted - len(ranks)))
             if len(ranks) == wanted:
                 return ranks

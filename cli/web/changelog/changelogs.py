@@ -22,9 +22,9 @@ from cq.store import OpenDatabase
 from cq.store.api import TransactionRead
 from cq.store.transact import transact
 
-MOST_STREAMS: Final = 500
+MAX_STREAMS: Final = 500
 """Streams of changelogs that a server has open at once."""
-MOST_QUEUES: Final = 16
+MAX_QUEUES: Final = 16
 """Queues that a server follows at once."""
 LATEST: Final = "latest"
 """The position after the last stored change, in addresses."""
@@ -69,7 +69,7 @@ class Changelogs:
         queue = request.path_params["queue"]
         if valid_name(queue.encode(errors="replace")) is None:
             return PlainTextResponse("there is no such queue", 404)
-        if self.open >= MOST_STREAMS or (queue not in self._followed and len(self._followed) >= MOST_QUEUES):
+        if self.open >= MAX_STREAMS or (queue not in self._followed and len(self._followed) >= MAX_QUEUES):
             return PlainTextResponse("too many open changelogs: close some, or try again later", 503)
         # A browser that connects again sends the address of its first request, so the header counts.
         given = request.headers.get("last-event-id") or request.query_params.get("after", "")

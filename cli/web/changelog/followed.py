@@ -86,7 +86,7 @@ def _event(position: bytes, data: Mapping[str, Any], name: str = "") -> str:
     return f"{kind}id: {position.hex()}\ndata: {json.dumps(data)}\n\n"
 
 
-MOST_PAGES: Final = 20
+MAX_PAGES: Final = 20
 """Pages of a queue in memory, for streams that are slower than others."""
 REST_SECONDS: Final = 0.05
 """Least time between two reads without a backlog."""
@@ -132,7 +132,7 @@ class Followed:
             # Also if the streams that wait for it have ended: asyncio logs errors that nobody takes.
             found.add_done_callback(lambda done: done.cancelled() or done.exception())
             done = [each for each, page in self._pages.items() if page.done()]
-            for each in done[: max(0, len(done) - MOST_PAGES)]:
+            for each in done[: max(0, len(done) - MAX_PAGES)]:
                 del self._pages[each]
         return found
 

@@ -13,7 +13,7 @@ from cq.cli.web.sampling.snapshot import HISTORY, OVERVIEW, StoreSnapshot, Topic
 from cq.observers.feeds.changelog import change_of
 from cq.observers.monitoring.store_overview import Overview
 
-_MOST_CELLS: Final = 256
+_MAX_CELLS: Final = 256
 _STEPS: Final = (0.5, 2.0, 10.0, 60.0)
 """Ages in seconds between the five shades of a bucket with queued updates."""
 _CELL: Final = 16
@@ -75,7 +75,7 @@ def _view(snapshot: StoreSnapshot, name: str) -> Mapping[str, Any]:
 
 def bucket_map(buckets: int, ages: Mapping[int, float]) -> BucketMap:
     """The map of a queue's buckets; above 256 buckets, each square stands for several and has the age of the oldest."""
-    each = -(-buckets // _MOST_CELLS)
+    each = -(-buckets // _MAX_CELLS)
     groups: dict[int, float] = {}
     for bucket, seconds in ages.items():
         groups[bucket // each] = max(seconds, groups.get(bucket // each, 0.0))

@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 _SIZES: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _TICKS: Final = re.compile(r"`([^`]+)`")
-_MOST_CHARACTERS: Final = 2_000
-_MOST_NAMES: Final = 20
+_MAX_CHARACTERS: Final = 2_000
+_MAX_NAMES: Final = 20
 _MOST: Final = 10**21
 UNUSUAL: Final = "out of range"
 """Stands for a number that no part of cq stores."""
 NOTHING: Final = "\N{EN DASH}"
 """Stands for an unknown number."""
-MOST_ROWS: Final = 200
+MAX_ROWS: Final = 200
 """The rows of a table; a page of queues has half of them."""
 
 
@@ -37,7 +37,7 @@ class First(NamedTuple, Generic[T]):
     more: int
 
 
-def first_of(rows: Iterable[T], most: int = MOST_ROWS) -> First[T]:
+def first_of(rows: Iterable[T], most: int = MAX_ROWS) -> First[T]:
     """The first rows: a page has a limited size, whatever the store has.
 
     >>> first_of("abc", 2)
@@ -108,8 +108,8 @@ def shown(value: Any) -> str:
     except CqError as error:  # a sketch, without the package that reads it
         plain = str(error)
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
-    text = escaped(text[: _MOST_CHARACTERS + 1]) or '""'
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
+    text = escaped(text[: _MAX_CHARACTERS + 1]) or '""'
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
 
 
 def names(found: Sequence[str]) -> str:
@@ -118,8 +118,8 @@ def names(found: Sequence[str]) -> str:
     >>> names(["a", "b"]), names(["a"] * 22)[-21:]
     ('a, b', 'a, a, a, a and 2 more')
     """
-    text = escaped(", ".join(found[:_MOST_NAMES]))
-    return text if len(found) <= _MOST_NAMES else f"{text} and {len(found) - _MOST_NAMES:,} more"
+    text = escaped(", ".join(found[:_MAX_NAMES]))
+    return text if len(found) <= _MAX_NAMES else f"{text} and {len(found) - _MAX_NAMES:,} more"
 
 
 def ticks(text: str) -> Markup:

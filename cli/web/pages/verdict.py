@@ -50,7 +50,7 @@ _SECTIONS: Final = {
     **dict.fromkeys((Finding.NO_WORKER, *OF_WORKERS), "/workers"),
     **dict.fromkeys(OF_SYSTEMS, "/links"),
 }
-_MOST_ADVICE: Final = 20
+_MAX_ADVICE: Final = 20
 _ORDER: Final = list(reversed(Level))
 
 
@@ -69,9 +69,9 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
     number = sum(each.level_of is None for each in queues)
     facts = f"{plural(number, 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
     if not urgent:
-        return Verdict(Level.GOOD, f"All is well. {facts}", *first_of(found, _MOST_ADVICE))
+        return Verdict(Level.GOOD, f"All is well. {facts}", *first_of(found, _MAX_ADVICE))
     things = plural(len(urgent), "thing needs", "things need")
-    return Verdict(urgent[0].level, f"{things} your attention. {facts}", *first_of(found, _MOST_ADVICE))
+    return Verdict(urgent[0].level, f"{things} your attention. {facts}", *first_of(found, _MAX_ADVICE))
 
 
 def _unreadable() -> Advice:

@@ -37,8 +37,8 @@ from cq.windows.window import reader_of
 TOP_ENTRIES: Final = 10
 CHANGES: Final = 20
 """The number of recent changes of a queue that a page shows."""
-MOST_HISTORIES: Final = 1_000
-MOST_ASIDE: Final = 200
+MAX_HISTORIES: Final = 1_000
+MAX_ASIDE: Final = 200
 """The number of pieces set aside of a queue that a page shows."""
 
 
@@ -181,7 +181,7 @@ def read_aside_of(db: OpenDatabase, name: str) -> AsideOfQueue:
 
         def counted() -> Iterator[Aside]:
             nonlocal number
-            for number, piece in enumerate(each_aside(tr.snapshot, name, MOST_ASIDE), 1):  # noqa: B007 - counts them
+            for number, piece in enumerate(each_aside(tr.snapshot, name, MAX_ASIDE), 1):  # noqa: B007 - counts them
                 yield piece
 
         failures = failures_by_key(counted())
@@ -189,7 +189,7 @@ def read_aside_of(db: OpenDatabase, name: str) -> AsideOfQueue:
             AsideKey(_key_or_none(key_type, encoded), failure, updates)
             for encoded, (failure, updates) in failures.items()
         ]
-        return AsideOfQueue(keys, number == MOST_ASIDE)
+        return AsideOfQueue(keys, number == MAX_ASIDE)
 
     return transact(db, read)
 
@@ -214,7 +214,7 @@ def read_cells(db: OpenDatabase, name: str) -> CellsReading:
 
 def read_hour(db: OpenDatabase, name: str) -> dict[str, list[HistoryMinute]]:
     """The past hour of the first 1,000 queues, without the running minute."""
-    names = transact(db, lambda tr: queue_names(tr.snapshot, MOST_HISTORIES))
+    names = transact(db, lambda tr: queue_names(tr.snapshot, MAX_HISTORIES))
     return {queue: minutes[:-1] for queue, minutes in read_history(db, names).items()}
 
 

@@ -1,7 +1,7 @@
 """The sampler: it reads the store for all pages, so that the cost does not depend on the number of open pages.
 
 A topic is read while a page that needs it is open, and once for a request of such a page, but never more often than its
-reader's interval. A round reads at most `MOST_TOPICS` topics, those with the oldest answers first, and rounds are
+reader's interval. A round reads at most `MAX_TOPICS` topics, those with the oldest answers first, and rounds are
 `ROUND_SECONDS` apart. So the store gets a limited number of reads per second; with many different pages open, each is
 updated less often.
 """
@@ -26,7 +26,7 @@ from cq.store import OpenDatabase
 
 _log = logging.getLogger(__name__)
 
-MOST_TOPICS: Final = 8
+MAX_TOPICS: Final = 8
 """Topics that one round reads."""
 ROUND_SECONDS: Final = 0.5
 """Least time between two rounds."""
@@ -110,7 +110,7 @@ class Sampler:
     def _due(self) -> list[Topic]:
         """The topics to read now, those with the oldest answers first."""
         due = [topic for topic in {*self._open, *self._asked} if self._is_due(topic)]
-        return sorted(due, key=lambda topic: self._read_at.get(topic, 0.0))[:MOST_TOPICS]
+        return sorted(due, key=lambda topic: self._read_at.get(topic, 0.0))[:MAX_TOPICS]
 
     def _is_due(self, topic: Topic) -> bool:
         return self._due_at(topic) <= runtime.monotonic()

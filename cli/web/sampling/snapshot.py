@@ -12,8 +12,8 @@ from cq.observers.monitoring.store_overview import Overview
 from cq.store import OpenDatabase
 
 _SECONDS: Final = 3_600.0
-_MOST_SAMPLES: Final = 1_800
-_MOST_QUEUES: Final = 1_000
+_MAX_SAMPLES: Final = 1_800
+_MAX_QUEUES: Final = 1_000
 
 
 class Sample(NamedTuple):
@@ -40,10 +40,10 @@ class Recent:
             self._add(at, seen)
 
     def _add(self, at: float, seen: Overview) -> None:
-        names = {queue.name for queue in seen.queues[:_MOST_QUEUES]}
+        names = {queue.name for queue in seen.queues[:_MAX_QUEUES]}
         self._samples = {name: kept for name, kept in self._samples.items() if name in names}
-        for queue in seen.queues[:_MOST_QUEUES]:
-            kept = self._samples.setdefault(queue.name, deque(maxlen=_MOST_SAMPLES))
+        for queue in seen.queues[:_MAX_QUEUES]:
+            kept = self._samples.setdefault(queue.name, deque(maxlen=_MAX_SAMPLES))
             kept.append(Sample(at, queue.rows, queue.exact))
             while kept[0].at < at - _SECONDS:
                 kept.popleft()

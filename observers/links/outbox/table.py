@@ -29,7 +29,7 @@ _BATCH_CHARACTERS: Final = 1_000_000
 LONGEST_ROW: Final = 700_000
 """Largest size of a row that is read: JSON escapes take up to six times the bytes of CBOR."""
 _NAME_LENGTH: Final = 130
-_MOST_STRAYS: Final = 100
+_MAX_STRAYS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class OutboxTables:
         query = sa.select(table.queue, sa.func.count(), sa.func.min(table.added_at)).select_from(joined)
         is_ours = sa.or_(fence.queue.is_(None), fence.store == store)
         of_none = query.where(table.queue.not_in(queues), is_ours).group_by(table.queue)
-        found = conn.execute(of_none.order_by(table.queue).limit(_MOST_STRAYS))
+        found = conn.execute(of_none.order_by(table.queue).limit(_MAX_STRAYS))
         return [StrayRows(queue, number, seconds_since(_moment(oldest))) for queue, number, oldest in found]
 
     def _to_move(self, queue: str) -> Any:

@@ -37,7 +37,7 @@ ANSWER_BYTES: Final = 4_096
 """The part of an answer that cq reads: it has a position, or the reason of a refusal."""
 _ERRORS: Final = (HTTPError, HTTPException, OSError)
 """The errors of a request whose receiver does not answer."""
-_MOST_IDLE: Final = 8  # open connections that no thread uses
+_MAX_IDLE: Final = 8  # open connections that no thread uses
 
 
 class Answer(NamedTuple):
@@ -190,7 +190,7 @@ class HttpReceiver:
 
     def _give_back(self, url: str, connection: HTTPConnection) -> None:
         with self._taking:
-            if len(self._idle[url]) < _MOST_IDLE:
+            if len(self._idle[url]) < _MAX_IDLE:
                 self._idle[url].append(connection)
                 return
         connection.close()

@@ -239,7 +239,7 @@ def test_a_feed_that_is_made_again_resets_open_and_new_streams(db: Any, feed: Fe
 def test_slow_clients_are_bounded_and_receive_everything(
     db: Any, feed: Feed[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed, "MOST_PAGES", 3)
+    monkeypatch.setattr(followed, "MAX_PAGES", 3)
     count, text = 160, "x" * 80_000  # more than the buffers of sockets
     with serving(db) as found, ExitStack() as stack:
         url = httpx.URL(found.server.url)
@@ -312,10 +312,10 @@ def test_requests_that_cannot_be_served_say_why(
             assert answer.status_code == status, answer.text
             assert text in answer.text
         assert found.client.post("/changelog/words").status_code in (403, 405)
-        monkeypatch.setattr(changelogs, "MOST_STREAMS", 1)
+        monkeypatch.setattr(changelogs, "MAX_STREAMS", 1)
         with following(found.server.url, "words"):
             assert found.client.get("/changelog/words").status_code == 503
-        monkeypatch.setattr(changelogs, "MOST_QUEUES", 0)
+        monkeypatch.setattr(changelogs, "MAX_QUEUES", 0)
         assert found.client.get("/changelog/words").status_code == 503
 
 

@@ -83,7 +83,7 @@ def test_an_answer_that_is_never_read_is_closed(db: Any, monkeypatch: pytest.Mon
 def test_new_connections_replace_those_that_wait_longest_but_no_request_under_way(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "most_connections", lambda: 3)
+    monkeypatch.setattr(connections, "max_connections", lambda: 3)
     with serving(db) as found, ExitStack() as stack:
         found.client.close()
         lines = stack.enter_context(streaming(found))

@@ -14,9 +14,9 @@ from cq.admin.queue_status import QueueStatus
 from cq.cli.web.app import Dashboard, page_of
 from cq.cli.web.command import WebOptions
 from cq.cli.web.pages.queues import ROWS
-from cq.cli.web.pages.text import MOST_ROWS
+from cq.cli.web.pages.text import MAX_ROWS
 from cq.cli.web.rendering import Renderer
-from cq.cli.web.sampling.reads import MOST_ASIDE, read_aside_of
+from cq.cli.web.sampling.reads import MAX_ASIDE, read_aside_of
 from cq.cli.web.sampling.snapshot import OVERVIEW, Reading, StoreSnapshot
 from cq.cli.web.sessions import WebAccess
 from cq.failure import KeyFailure
@@ -27,7 +27,7 @@ from cq.queue.set_aside import set_aside
 from tests.cli.web.dashboards import SECONDS, Outline, serving
 
 QUEUES = 3_000
-MOST_BYTES = 300_000
+MAX_BYTES = 300_000
 
 
 def large() -> Overview:
@@ -58,10 +58,10 @@ def test_a_page_of_thousands_of_queues_has_a_limited_size(db: Any, path: str) ->
 
     html = dashboard.draw(page, snapshot, None, notice=None, form_token="")
 
-    assert len(html) < MOST_BYTES
+    assert len(html) < MAX_BYTES
     assert "more: <code>cq status</code> lists all." in html
     if path == "/aside":
-        assert len(re.findall('<a href="/aside/queue-[0-9]+">queue', html)) == MOST_ROWS
+        assert len(re.findall('<a href="/aside/queue-[0-9]+">queue', html)) == MAX_ROWS
 
 
 def test_all_queues_are_on_the_pages_of_queues(db: Any) -> None:
@@ -111,13 +111,13 @@ def set_one_aside(db: Any, encoded_key: bytes) -> None:
 
 def test_updates_set_aside_are_counted_a_few_at_a_time(db: Any) -> None:
     cq.configure(db, "photos", value=bytes, combiner="last", buckets=1)
-    for number in range(MOST_ASIDE + 1):
+    for number in range(MAX_ASIDE + 1):
         set_one_aside(db, b"a%03d" % number)
     tracemalloc.start()
     found = read_aside_of(db, "photos")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert (len(found.keys), found.is_cut) == (MOST_ASIDE, True)
+    assert (len(found.keys), found.is_cut) == (MAX_ASIDE, True)
     assert {each.updates for each in found.keys} == {1}
     assert peak < 4_000_000

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import cq
-from cq.cli.web.sampling.sampler import MOST_TOPICS, Sampler
+from cq.cli.web.sampling.sampler import MAX_TOPICS, Sampler
 from cq.cli.web.sampling.snapshot import Reader, Topic
 from cq.observers.monitoring.store_overview import overview
 from tests.cli.web.dashboards import SECONDS, CountedReads, events, serving, stream
@@ -59,7 +59,7 @@ def test_many_topics_share_a_limited_number_of_reads(db: Any) -> None:
     read: list[str] = []
     rounds: list[int] = []
     readers = {"each": Reader(lambda db, name: read.append(name), 0.0)}
-    topics = [Topic("each", str(number)) for number in range(3 * MOST_TOPICS)]
+    topics = [Topic("each", str(number)) for number in range(3 * MAX_TOPICS)]
 
     async def sample() -> None:
         sampler = Sampler(db, readers)
@@ -74,7 +74,7 @@ def test_many_topics_share_a_limited_number_of_reads(db: Any) -> None:
 
     asyncio.run(sample())
     assert set(read) == {topic.name for topic in topics}
-    assert len(read) <= MOST_TOPICS * (len(rounds) + 1)
+    assert len(read) <= MAX_TOPICS * (len(rounds) + 1)
 
 
 def test_a_store_that_fails_is_reported_with_the_last_known_numbers(db: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from cq import runtime
 from cq.observers.telemetry.bus import Event, emit, subscribe
-from cq.observers.telemetry.logs import MOST_LINES, JsonFormatter, RepeatHandler, TextFormatter
+from cq.observers.telemetry.logs import MAX_LINES, JsonFormatter, RepeatHandler, TextFormatter
 
 
 class Clock(runtime.Machine):
@@ -155,10 +155,10 @@ def test_a_closed_log_has_written_all_counts_and_counts_no_more(clock: Clock, lo
 
 
 def test_its_memory_is_limited_and_no_warning_is_lost(logged: Log) -> None:
-    for number in range(MOST_LINES + 10):
+    for number in range(MAX_LINES + 10):
         fail(f"queue {number}")
-    fail(f"queue {MOST_LINES}")
+    fail(f"queue {MAX_LINES}")
     fail("queue 0")
-    assert len(logged.lines()) == MOST_LINES + 11
+    assert len(logged.lines()) == MAX_LINES + 11
     logged.handler.close()
-    assert len(logged.lines()) == MOST_LINES + 12
+    assert len(logged.lines()) == MAX_LINES + 12

@@ -643,7 +643,7 @@ class TestChanges:
 def test_with_more_tasks_than_watches_the_others_are_looked_at(
     db: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "MOST_WATCHES", 3)
+    monkeypatch.setattr(worker_module, "MAX_WATCHES", 3)
     monkeypatch.setattr(worker_module, "_SCAN_SECONDS", 0.02)
     told, app = told_app(name)
     app.configure(db, name, buckets=16)
