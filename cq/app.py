@@ -70,7 +70,8 @@ class QueueCode:
 class App:
     """The application's queues: their settings, and its own combiners, observers and exporters.
 
-    A worker loads it with `cq worker --app module:app`. It needs the code only: a queue without any need not be here.
+    A worker loads it with `cq worker --app module:app`. It needs the code only, so queues without code of
+    the application may be left out.
     """
 
     def __init__(self) -> None:

@@ -164,7 +164,7 @@ def idle(view: View) -> Effects:
     """The effects of a pass without work: clear the notification."""
     effects = Effects(view)
     result = effects.result
-    result.more = view.expiry is not None and view.expiry.may_be_due and not result.found_copied
+    result.more = view.may_be_due
     if not result.found_copied and not result.more:
         effects.clear_notification(view)
     return effects

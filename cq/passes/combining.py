@@ -190,9 +190,8 @@ def _finish(effects: Effects, view: View) -> None:
     result.backfilling = len(view.due) > effects.retried or any(
         cursor is not None for cursor in observers.values()
     )
-    may_be_due = view.expiry is not None and view.expiry.may_be_due and not result.found_copied
     is_repacked = result.folded > 0 and not staged and view.taken.step is Step.FOLD
-    result.more = not view.at_end or staged or is_repacked or result.backfilling or may_be_due
+    result.more = not view.at_end or staged or is_repacked or result.backfilling or view.may_be_due
     if not view.at_end and view.rows:
         last = version_of(view.rows[-1].versionstamp)
         result.age = (view.read_version - last) / VERSIONS_PER_SECOND

@@ -27,8 +27,7 @@ class ConversionFailed(CqError):
 
 def convert(view: View, reader: ViewReader) -> Effects:
     """The effects of converting and reporting the next values of a bucket; raises `ConversionFailed`."""
-    rejected, load = view.plan.rejected, view.plan.limits.load_bytes
-    share = view.missed.share(load) if view.missed else load
+    rejected, share = view.plan.rejected, view.share(view.plan.limits.load_bytes)
     values, reached = reader.read_values(view.state.converting or b"", max(1, view.plan.max_report), share)
     effects = Effects(view)
     unreported: Unreported = {}

@@ -21,7 +21,7 @@ from cq.config.queue import QueueConfig
 from cq.config.rollup import LEVEL_KEY_BYTES, RollUpLevel
 from cq.config.window import WindowSpec
 from cq.expiry.index import index_cost
-from cq.keys import QueueKeys, place, places
+from cq.keys import place, places
 from cq.passes.plan import Limits
 from cq.passes.repacking import UPDATE_BYTES, shrinks_backlog
 from cq.passes.view import Step, Taken, View, ViewReader
@@ -33,10 +33,10 @@ LEVEL_UPDATE_BYTES: Final = LEVEL_KEY_BYTES + UPDATE_BYTES
 """Bytes of an update of a level in addition to the encoded key of its queue, about, if it is a number."""
 
 
-def value_cost(config: QueueConfig) -> tuple[int, int]:
+def value_cost(view: View) -> tuple[int, int]:
     """Bytes of writing a value: times the length of the encoded key, and in addition; without the value's own."""
-    copies, each = index_cost(config) if config.expiry else (0, 0)
-    return SET_COPIES + copies, SET_COPIES * len(QueueKeys(config.name).value(b"")) + WRITE_BYTES + each
+    copies, each = index_cost(view.config) if view.config.expiry else (0, 0)
+    return SET_COPIES + copies, SET_COPIES * len(view.keys.value(b"")) + WRITE_BYTES + each
 
 
 def write_limit(limits: Limits, *, is_observed: bool) -> int:
@@ -216,7 +216,7 @@ def choose(view: View, reader: ViewReader) -> list[bytes]:
         suspected = [encoded for encoded in waiting if encoded in plan.suspects]
     if suspected and (plan.try_suspect or not others):
         return suspected[:1]
-    return affordable(others[: plan.max_report], value_cost(view.config), _max_reported(view))
+    return affordable(others[: plan.max_report], value_cost(view), _max_reported(view))
 
 
 def _max_reported(view: View) -> int:
@@ -282,7 +282,7 @@ def _write_budget(view: View) -> _WriteBudget:
         each = SET_COPIES * len(view.keys.staged(b"")) + WRITE_BYTES
         each += levels * LEVEL_UPDATE_BYTES
         return _WriteBudget(each, grown, most // 2, plan.max_take, copies=SET_COPIES + levels)
-    copies, each = value_cost(view.config)
+    copies, each = value_cost(view)
     if is_observed:  # take no more keys than can be reported: others would have to be staged
         most = min(most, plan.limits.reported_bytes)
     max_take = plan.max_report if plan.max_take is None else min(plan.max_take, plan.max_report)

@@ -29,10 +29,6 @@ from cq.store.sizes import clear_bytes, fitting
 _HASH_BYTES: Final = 4
 
 
-def _share(view: View, limit_bytes: int) -> int:
-    return view.missed.share(limit_bytes) if view.missed else limit_bytes
-
-
 # Purge
 
 
@@ -48,7 +44,7 @@ def purge(view: View, reader: ViewReader) -> Effects:
     # A new purge begins from the first value, even if an earlier one is not complete.
     if cursor is None or has_new_purge(config, state):
         cursor, since = b"", drop_queued(effects, view, reader.read_purge())
-    share = _share(view, plan.limits.load_bytes)
+    share = view.share(plan.limits.load_bytes)
     values, reached = reader.read_values(cursor, max(1, plan.max_report), share)
     later = {encoded for row in view.rows if row.versionstamp > since for encoded, _ in row.updates}
     unreported: Unreported = {}
@@ -85,15 +81,14 @@ def drop_queued(effects: Effects, view: View, versionstamp: bytes | None) -> byt
 def expire(view: View, reader: ViewReader, expiry: BucketExpiry) -> Effects | None:
     """Delete the next due keys that have no queued updates; None if there is none, or if rows come first."""
     plan = view.plan
-    is_empty = view.backlog.last_key is None and not view.state.staged and not view.state.unfinished_since
-    if is_empty and not view.is_former:
+    if view.is_empty and not view.is_former:
         expiry.look()
     is_turn = plan.expires_first or view.backlog.last_key is None
     is_other = plan.rejected or plan.rejected_in_backfill or plan.max_backfill
     if not expiry.is_looking or not is_turn or is_other or not view.backlog.at_end or view.state.staged:
         return None
     limits, is_observed = plan.limits, bool(view.code.observers)
-    most = _share(view, limits.load_bytes if is_observed else write_limit(limits, is_observed=False))
+    most = view.share(limits.load_bytes if is_observed else write_limit(limits, is_observed=False))
     due = expiry.read(_max_due(view, expiry, most))
     if plan.rejected_in_expiry:
         due = [each for each in due if each.where[_HASH_BYTES:] in plan.rejected_in_expiry]

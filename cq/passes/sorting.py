@@ -182,7 +182,7 @@ def _merge(view: View, snapshot: TransactionRead, runs: Runs) -> Effects | None:
     where = places(keys)
     order = order_from_cursor(where, cursor)[: limits.max_report]
     most -= min(ROW_BYTES * len(heads), most // 2)  # room for the remainder of one row of each run
-    report = affordable([keys[position] for position in order], value_cost(view.config), most)
+    report = affordable([keys[position] for position in order], value_cost(view), most)
     at = view.keys.values_at([where[position] for position in order[: len(report)]])
     current = read_stored(snapshot, at, limits.load_bytes)
     at = prefix_read(at, current)

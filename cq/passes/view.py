@@ -125,11 +125,24 @@ class View:
         return self.missed.due if self.missed else []
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the bucket has neither rows nor staged updates, and passes have reached its end."""
+        return self.backlog.last_key is None and not self.state.staged and not self.state.unfinished_since
+
+    @property
     def is_idle(self) -> bool:
         """Whether the bucket has no work: the pass only clears the notification."""
-        state = self.state
-        is_empty = self.backlog.last_key is None and not state.staged and not state.unfinished_since
-        return is_empty and self.backfilling is None and not self.due and self.positions == state.observers
+        is_reported = self.backfilling is None and not self.due and self.positions == self.state.observers
+        return self.is_empty and is_reported
+
+    @property
+    def may_be_due(self) -> bool:
+        """Whether a further pass must look for due keys; not after a row that no pass can go beyond."""
+        return self.expiry is not None and self.expiry.may_be_due and not self.backlog.is_copied
+
+    def share(self, limit_bytes: int) -> int:
+        """The part of a limit for clears of values, beside those of missed reports."""
+        return self.missed.share(limit_bytes) if self.missed else limit_bytes
 
     @property
     def at_end(self) -> bool:
