@@ -26,7 +26,8 @@ from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
 from cq.errors import InvalidConfiguration
 from cq.observers.distinct import count_now, distinct
-from cq.store.api import Database, Transaction, TransactionRead, snapshot_of
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.reads import snapshot_of
 from cq.windows.window import TAKEN
 
 _PAIR: Final = (str, str)

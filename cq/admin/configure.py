@@ -54,8 +54,7 @@ from cq.nearest import nearest
 from cq.observer import Observer, ObserverSpec, check_named, check_spec
 from cq.queue.ledger import with_audit, without_audit
 from cq.queue.missed_reports import forget_missed
-from cq.store import is_local
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction, TransactionRead, is_local
 from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")

@@ -20,8 +20,7 @@ from cq.keys import QueueKeys
 from cq.keys.missed import MissedKeys
 from cq.queue.limits import read_full
 from cq.queue.rows import oldest_by_bucket
-from cq.store import is_local
-from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, seconds_since
+from cq.store.api import WANT_ALL, Database, Range, Transaction, Void, is_local, seconds_since
 from cq.store.sizes import COUNTED_BYTES, count_rows
 from cq.store.transact import transact, transact_versioned
 from cq.store.watch import wait_until

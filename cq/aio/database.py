@@ -10,6 +10,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
 from cq import store
 from cq.aio.calls import Call, result_of, run
+from cq.store.api import is_local
 from cq.store.foundationdb import replace_wait
 from cq.store.transact import transact
 
@@ -51,7 +52,7 @@ class AsyncDatabase:
 
     def __init__(self, db: Any) -> None:
         self.sync = db
-        if "fdb" in sys.modules and not store.is_local(db):
+        if "fdb" in sys.modules and not is_local(db):
             replace_wait()
 
     async def __aenter__(self) -> AsyncDatabase:

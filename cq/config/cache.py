@@ -16,16 +16,10 @@ from weakref import WeakKeyDictionary
 from cq.errors import WritesUnreadable
 from cq.keys import CHANGED, INCOMPLETE_VERSIONSTAMP
 from cq.nearest import nearest
-from cq.store.api import (
-    ACCESSED_UNREADABLE,
-    METADATA_VERSION,
-    Transaction,
-    TransactionRead,
-    error_code,
-    snapshot_of,
-)
+from cq.store.api import ACCESSED_UNREADABLE, METADATA_VERSION, Transaction, TransactionRead, error_code
 from cq.store.mistakes import refuse_unless_transaction
 from cq.store.own_writes import note_writes, recorded
+from cq.store.reads import snapshot_of
 
 T = TypeVar("T")
 

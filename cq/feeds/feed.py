@@ -39,16 +39,9 @@ from cq.keys.feed import (
     split_mark,
     versionstamp_of_id,
 )
-from cq.store.api import (
-    ACCESSED_UNREADABLE,
-    Database,
-    Transaction,
-    TransactionRead,
-    Void,
-    error_code,
-    snapshot_of,
-)
+from cq.store.api import ACCESSED_UNREADABLE, Database, Transaction, TransactionRead, Void, error_code
 from cq.store.own_writes import hides_writes, makes_unreadable, recorded
+from cq.store.reads import snapshot_of
 from cq.store.transact import transact
 from cq.store.watch import wait_until
 from cq.type_variables import M

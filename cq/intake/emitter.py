@@ -40,7 +40,7 @@ from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue, combiner_of_updates
 from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
-from cq.store.transact import transact, transact_noting
+from cq.store.transact import transact, transact_chained
 from cq.type_variables import K, V
 from cq.windows.window import Window
 
@@ -308,7 +308,7 @@ class Emitter(Generic[K, V]):
         while self._buffer.begin_try(flush):
             try:
                 updates = flush.updates() if updates is None else updates
-                transact_noting(self._db, lambda tr: self._add(tr, flush, updates), flush.doubt)  # noqa: B023 - runs at once
+                transact_chained(self._db, lambda tr: self._add(tr, flush, updates), flush.doubt)  # noqa: B023 - runs at once
             except Exception as error:  # noqa: BLE001 - callers get any error, or the flush is retried
                 self._buffer.fail_try(flush, error)
                 if isinstance(error, InvalidData) and not self._is_durable:

@@ -17,16 +17,10 @@ from cq.queue.adds import refuse_adds_to_level, write_updates
 from cq.queue.pending import before_adds, read_pending
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.slots import Span, combined, plan_slots, read_slots
-from cq.store.api import (
-    WANT_ALL,
-    Database,
-    Transaction,
-    TransactionRead,
-    Value,
-    snapshot_of,
-)
+from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Value
+from cq.store.reads import snapshot_of
 from cq.store.row_pages import pages
-from cq.store.transact import transact
+from cq.store.transact import transact_chained
 from cq.type_variables import K, V
 
 PAGE_BYTES: Final = 1_000_000
@@ -138,7 +132,7 @@ class CombineQueue(Generic[K, V]):
                 `once` can then be repeated safely.
         """
         operation = runtime.token_bytes(_RANDOM_ID_BYTES) if once is None else once
-        transact(db, lambda tr: self.add(tr, updates, operation))
+        transact_chained(db, lambda tr: self.add(tr, updates, operation))
 
     def get(self, tr: TransactionRead, key: K, *, pending: bool = False) -> V | None:
         """The value of a key, None if it has no value.

@@ -140,13 +140,6 @@ def close(db: Database) -> None:
         closing()
 
 
-def is_local(db: object) -> bool:
-    """Whether a database is a local file, for which concurrent requests bring no gain."""
-    from cq.store.embedded import Database as Embedded
-
-    return isinstance(Space().database(db), Embedded)
-
-
 def store_of(db: object) -> str:
     """The store of a database for messages: `embedded:` with the path of the file, or `fdb:`."""
     path = getattr(db, "path", None)

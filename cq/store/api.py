@@ -8,6 +8,7 @@ semantics are FoundationDB's: futures raise when they are waited for, not when t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 METADATA_VERSION = b"\xff/metadataVersion"
@@ -144,10 +145,9 @@ class Database(Protocol):
     def create_transaction(self) -> Any: ...
 
 
-def snapshot_of(tr: TransactionRead) -> TransactionRead:
-    """The snapshot reads of a transaction, or `tr` itself if it is a `.snapshot`."""
-    snapshot: TransactionRead = getattr(tr, "snapshot", tr)
-    return snapshot
+def is_local(db: object) -> bool:
+    """Whether a database is a local file: then reads and read versions are no requests."""
+    return isinstance(getattr(db, "path", None), Path)
 
 
 def may_have_committed(code: int | None) -> bool:

@@ -21,19 +21,18 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
-from cq.store.api import ACCESSED_UNREADABLE, Transaction, TransactionRead, error_code, snapshot_of
+from cq.store.api import ACCESSED_UNREADABLE, Transaction, TransactionRead, error_code
 from cq.store.mistakes import refuse_snapshot
+from cq.store.reads import snapshot_of
 
 _Noted = tuple[ref[Transaction], set[str | bytes]]
 
 
 def note_writes(tr: Transaction, written: str | bytes, parts: Iterable[bytes] = ()) -> None:
     """Record a write of the transaction: a key, or the name of a queue and keys of its changed parts."""
-    try:
-        snapshot: Any = tr.snapshot
-    except AttributeError:
+    snapshot: Any = snapshot_of(tr)
+    if snapshot is tr:
         refuse_snapshot(tr)
-        raise
     found: _Noted | None = getattr(snapshot, "cq_noted", None)
     if found is None:
         snapshot.cq_noted = ref(tr), {written, *parts}  # weak: the transaction refers to its snapshot reads

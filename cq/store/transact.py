@@ -16,6 +16,8 @@ from cq.encoding.codec import shown
 from cq.store.api import Database, Transaction, error_code, may_have_committed
 from cq.store.mistakes import refuse_unless_database, refuse_unless_function
 from cq.store.own_writes import forget_writes
+from cq.store.reads import WriteOnly
+from cq.store.version_chain import VersionChain, chain_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +27,7 @@ X2 = TypeVar("X2")
 P2 = ParamSpec("P2")
 
 
-def transact(db: Database, fn: Callable[[Transaction], T]) -> T:
+def transact(db: Database, fn: Callable[[Transaction], T], *, write_only: bool = False) -> T:
     """Run `fn(tr)` in a transaction of `db`, commit it, and return what `fn` returned.
 
     `fn` may run several times, so it must have no effects outside its transaction that must not be repeated. After
@@ -35,12 +37,18 @@ def transact(db: Database, fn: Callable[[Transaction], T]) -> T:
     Args:
         db: a database of either store.
         fn: a function of the transaction.
+        write_only: whether `fn` only writes, as adds do; then each read in it raises `TypeError`. On a cluster, a
+            process that writes often saves one of two requests for each such transaction: see
+            `cq.store.version_chain`.
 
     Raises:
         FDBError: the store's error, if it is not retryable, or after a timeout or the retry limit.
         Exception: any exception of `fn`, without a commit.
     """
-    return _run(db, fn)[0]
+    if not write_only:
+        return _run(db, fn)[0]
+    writing: Callable[[Any], T] = fn  # a write-only transaction has all methods by `__getattr__`
+    return _run(db, lambda tr: writing(WriteOnly(tr)), is_chained=True)[0]
 
 
 def transact_versioned(db: Database, fn: Callable[[Transaction], T]) -> tuple[T, int]:
@@ -49,17 +57,23 @@ def transact_versioned(db: Database, fn: Callable[[Transaction], T]) -> tuple[T,
     return result, int(tr.get_committed_version())
 
 
-def transact_noting(db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[], object]) -> T:
-    """Same as `transact`; calls `in_doubt` if a try fails that may have committed, or may commit later.
+def transact_chained(
+    db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[], object] = lambda: None
+) -> T:
+    """Same as `transact`, at a read version of the process's chain; `fn` must not return what it has read.
 
-    The final result does not show this: a retry at an earlier read version does not see that commit, and may fail for
-    another reason.
+    Calls `in_doubt` if a try fails that may have committed, or may commit later. The final result does not show this: a
+    retry at an earlier read version does not see that commit, and may fail for another reason.
     """
-    return _run(db, fn, in_doubt)[0]
+    return _run(db, fn, in_doubt, is_chained=True)[0]
 
 
 def _run(
-    db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[], object] = lambda: None
+    db: Database,
+    fn: Callable[[Transaction], T],
+    in_doubt: Callable[[], object] = lambda: None,
+    *,
+    is_chained: bool = False,
 ) -> tuple[T, Transaction]:
     """The result of `fn`, and the committed transaction."""
     try:
@@ -68,7 +82,7 @@ def _run(
         refuse_unless_database(db)
         raise
     try:
-        return _tried(tr, fn, in_doubt), tr
+        return _tried(tr, fn, in_doubt, chain_of(db) if is_chained else None), tr
     except Exception:
         raise
     except BaseException:  # ^C or a cancelled task: its traceback may keep the transaction open for long
@@ -76,8 +90,9 @@ def _run(
         raise
 
 
-def _tried(tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object]) -> T:
+def _tried(tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object], chain: VersionChain | None) -> T:
     """The result of `fn` once the transaction is committed."""
+    until = chain.begin(tr) if chain else 0.0
     while True:
         is_committing = False
         try:
@@ -94,7 +109,10 @@ def _tried(tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object]) -> T
                 raise
             tr.on_error(code).wait()
             forget_writes(tr)
+            until = chain.end() if chain else 0.0
         else:
+            if chain:
+                chain.extend(tr.get_committed_version(), until)
             return result
 
 
@@ -127,8 +145,10 @@ class TransactionalFunction(Protocol[X, P, T]):
 @overload
 def transactional(func: Callable[Concatenate[X, P], T], /) -> TransactionalFunction[X, P, T]: ...
 @overload
-def transactional(*, parameter: str = "tr") -> _Decorator: ...
-def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str = "tr") -> Any:
+def transactional(*, parameter: str = "tr", write_only: bool = False) -> _Decorator: ...
+def transactional(
+    func: Callable[..., Any] | None = None, /, *, parameter: str = "tr", write_only: bool = False
+) -> Any:
     """Make a function run in a transaction: `@cq.transactional`, or `@cq.transactional(parameter="tx")`.
 
     The decorated function takes a database or a transaction as its parameter `tr`, by position or by keyword. With a
@@ -141,6 +161,7 @@ def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str =
     Args:
         func: the function.
         parameter: the name of its parameter for the transaction.
+        write_only: as for `transact`; a transaction that the function is given may read, as before.
 
     Raises:
         TypeError: the function has no such parameter, or is a generator or a coroutine function, which would run after
@@ -150,11 +171,11 @@ def transactional(func: Callable[..., Any] | None = None, /, *, parameter: str =
     exceptions of `transact`.
     """
     if func is None:
-        return functools.partial(_decorate, parameter=parameter)
-    return _decorate(func, parameter)
+        return functools.partial(_decorate, parameter=parameter, write_only=write_only)
+    return _decorate(func, parameter, write_only)
 
 
-def _decorate(func: Callable[..., T], parameter: str) -> Callable[..., T]:
+def _decorate(func: Callable[..., T], parameter: str, write_only: bool) -> Callable[..., T]:
     if not callable(func):
         raise TypeError(
             f"expected a function to decorate, got: {shown(func)}; write `@cq.transactional` without a database, or "
@@ -186,7 +207,7 @@ def _decorate(func: Callable[..., T], parameter: str) -> Callable[..., T]:
                 return call(*args[:index], tr, *args[index + 1 :], **kwargs)
             return call(*args, **(kwargs | {parameter: tr}))
 
-        return transact(given, run)
+        return transact(given, run, write_only=write_only)
 
     return wrapper
 

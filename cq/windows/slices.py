@@ -25,7 +25,8 @@ from cq.keys.expiry import ExpiryKeys
 from cq.queue.combine_queue import CombineQueue, Page
 from cq.queue.rows import Updates, timed
 from cq.queue.slots import combined
-from cq.store.api import WANT_ALL, TransactionRead, snapshot_of
+from cq.store.api import WANT_ALL, TransactionRead
+from cq.store.reads import snapshot_of
 from cq.windows.pending import read_pending_rows, read_pending_updates
 
 MAX_OVERDUE: Final = 20_000

@@ -21,7 +21,8 @@ from cq.queue.adds import write_updates
 from cq.queue.combine_queue import CombineQueue, Page, own_combiner
 from cq.queue.packing import split_pairs
 from cq.queue.slots import Span
-from cq.store.api import Transaction, TransactionRead, snapshot_of
+from cq.store.api import Transaction, TransactionRead
+from cq.store.reads import snapshot_of
 from cq.type_variables import K, W
 from cq.windows.slices import WindowRead
 

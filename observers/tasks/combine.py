@@ -25,8 +25,7 @@ from cq.observers.telemetry.totals import WorkerCounts
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.effects import ManyFailed, PassResult
 from cq.passes.plan import LOCAL_LIMITS, Limits
-from cq.store import is_local
-from cq.store.api import Database, Transaction, error_code
+from cq.store.api import Database, Transaction, error_code, is_local
 from cq.store.transact import transact
 
 log = logging.getLogger("cq.worker")

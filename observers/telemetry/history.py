@@ -35,7 +35,7 @@ from cq.keys import QueueKeys
 from cq.keys.history import COUNTS, HistoryKeys, letter_of
 from cq.observers.telemetry.totals import Counts, WorkerCounts
 from cq.store.api import WANT_ALL, Database, Transaction, error_code
-from cq.store.transact import transact, transact_noting
+from cq.store.transact import transact, transact_chained
 
 log = logging.getLogger("cq.worker")
 
@@ -116,7 +116,7 @@ def _is_stored(db: Database, minute: int, work: Mapping[str, HistoryMinute]) -> 
             _add(tr, minute, work)
 
     try:
-        transact_noting(db, add, lambda: in_doubt.append(True))
+        transact_chained(db, add, lambda: in_doubt.append(True))
     except Exception as error:
         if error_code(error) is None:
             raise

@@ -26,7 +26,8 @@ from cq.observers.top.index import MAX_N, NAME
 from cq.observers.top.ranking import check_group, entry_of, missing, settings_of
 from cq.observers.top.scores import exact
 from cq.observers.top.weights import LEAST, MOST, weights
-from cq.store.api import Database, KeyValue, Transaction, TransactionRead, Void, snapshot_of
+from cq.store.api import Database, KeyValue, Transaction, TransactionRead, Void
+from cq.store.reads import snapshot_of
 from cq.store.watch import wait_until
 
 PIECE_BYTES: Final = 90_000

@@ -14,7 +14,8 @@ from cq.errors import InvalidConfiguration, NotInStore
 from cq.observers.top.former import read_former
 from cq.observers.top.ranking import Ranking
 from cq.queue.slots import Span
-from cq.store.api import TransactionRead, snapshot_of
+from cq.store.api import TransactionRead
+from cq.store.reads import snapshot_of
 from cq.type_variables import K
 
 

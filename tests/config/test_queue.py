@@ -19,7 +19,7 @@ from cq.errors import (
     QueueNotConfigured,
 )
 from cq.keys import QueueKeys
-from cq.store import is_local
+from cq.store.api import is_local
 from cq.store.transact import transact
 from tests.kit.queues import commits, configured
 

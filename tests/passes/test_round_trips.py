@@ -13,7 +13,7 @@ from typing import Any
 
 import cq
 from cq.bucket.pass_runner import PassRunner
-from cq.store import is_local
+from cq.store.api import is_local
 from cq.store.transact import transact
 from tests.kit.queues import add, code_of
 from tests.kit.trips import COMMIT, VERSION, TripsDatabase

@@ -18,8 +18,7 @@ from cq.feeds.feed import Feed
 from cq.intake.documents import Documents
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.observers.distinct import count_now
-from cq.store import is_local
-from cq.store.api import METADATA_VERSION
+from cq.store.api import METADATA_VERSION, is_local
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.testing import assert_values, drain

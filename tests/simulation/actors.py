@@ -76,7 +76,9 @@ class Adders:
                 self.world.hub.wait(self.rng.expovariate(1.0))
 
         error = self.world.attempt(
-            lambda: transact(self.world.db(process), run), cq.QueueFull, cq.QueueNotConfigured
+            lambda: transact(self.world.db(process), run, write_only="write only" in self.world.plan),
+            cq.QueueFull,
+            cq.QueueNotConfigured,
         )
         if isinstance(error, cq.CqError):
             self.world.hub.wait(0.5)

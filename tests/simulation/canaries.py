@@ -22,6 +22,7 @@ from cq.passes.bucket_cache import BucketCache
 from cq.passes.view import View
 from cq.queue import adds, packing
 from cq.store.api import METADATA_VERSION
+from cq.store.reads import WriteOnly
 from cq.store.transact import transact
 from tests.simulation import (
     backlogcanaries,
@@ -129,6 +130,23 @@ def does_not_wait_for_the_former_shape(*_: Any) -> bool:
 def adds_under_old_shapes(_: Any, tr: Any, name: str) -> Any:
     """An add reads the metadata version by a snapshot read, and adds no conflict on the configuration."""
     return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
+
+
+@queues.patches(seed=1, only={"rebucket", "calls are late", "write only"})
+def chains_without_a_conflict() -> Any:
+    """A write-only transaction adds no conflict on the configuration."""
+    return patch.object(WriteOnly, "add_read_conflict_key", lambda self, key: None, create=True)
+
+
+@queues.replaces("cq.config.cache.ConfigCache.get", only={"rebucket", "calls are late", "write only"})
+def chains_over_a_changed_configuration(get: Any, self: Any, tr: Any, name: str) -> Any:
+    """A write-only transaction uses the cached configuration, whatever its metadata version is."""
+    known = self._known.get(tr.db)
+    if type(tr) is not WriteOnly or known is None or name not in known[1]:
+        return get(self, tr, name)
+    key, config = known[1][name]
+    tr.add_read_conflict_key(key)
+    return config
 
 
 @queues.replaces("cq.config.cache.ConfigCache.get", seed=24)

@@ -48,7 +48,7 @@ def ignores_staged_updates_of_the_former_shape(
 
 
 @queues.replaces(
-    "cq.observers.telemetry.history.transact_noting",
+    "cq.observers.telemetry.history.transact_chained",
     seed=49,
     only={"unknown commits", "come and go", "drains"},
 )

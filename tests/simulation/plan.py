@@ -74,6 +74,7 @@ NEWEST: Final = (
     "late tries",  # operation ids that are used again after their commit was known
     "damage",  # a notification is lost, and the repair of a queue in use replaces it
     "drill",  # at the end, without faults: a pause, a full queue, and a lost notification
+    "write only",  # adds at the version of the latest commit of their process
 )
 """Operations of the queues that are drawn after all others, and very seldom."""
 QUEUES: Final = "queues"

@@ -221,6 +221,10 @@ class SimTransaction(Reads):
             self._begun = True
             self.database.call()
 
+    def set_read_version(self, version: int) -> None:
+        self._begun = True  # it needs no request for one
+        self.inner.set_read_version(version)
+
     def read(self) -> None:
         """A read is waited for."""
         database, rng = self.database, self.database.around.rng

@@ -36,7 +36,7 @@ from cq.observers.worker.worker import Worker
 from cq.observers.worker.workload import Workload
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.bucket_state import BucketState
-from cq.store import is_local
+from cq.store.api import is_local
 from cq.store.transact import transact
 from tests.kit.faults import TIMED_OUT, FailedCalls, error_class
 from tests.kit.queues import add, aside, code_of, event_of, nothing_queued

@@ -219,3 +219,43 @@ def test_what_nobody_can_have_announced_is_passed_over(path: Path) -> None:
         tr[b"a"] = b"1"
         assert code_of(tr.commit().wait) == 1020
         assert read_version(one) < 1 << 60
+
+
+def test_it_knows_the_metadata_version_of_an_earlier_version(db: Database) -> None:
+    change(db)
+    before = db.get(METADATA_VERSION)
+    first = committed(db, b"a")
+    committed(db, b"b")  # the version set below is no longer the latest
+    tr = db.create_transaction()
+    tr.set_read_version(first)
+    assert tr.get(METADATA_VERSION).value == before
+    assert tr.get_read_version().wait() == first
+    tr[b"c"] = b"1"
+    tr.commit().wait()
+
+
+def test_conflicts_are_looked_for_from_an_earlier_version_that_was_set(db: Database) -> None:
+    first = committed(db, b"a")
+    committed(db, b"b")
+    tr = db.create_transaction()
+    tr.set_read_version(first)
+    tr.get(METADATA_VERSION).wait()
+    tr.add_read_conflict_key(b"b")
+    tr[b"c"] = b"1"
+    assert code_of(tr.commit().wait) == 1020
+
+
+def test_it_does_not_know_one_that_has_changed_since(db: Database) -> None:
+    first = committed(db, b"a")
+    change(db)
+    tr = db.create_transaction()
+    tr.set_read_version(first)
+    assert code_of(tr.get(METADATA_VERSION).wait) == 1007
+
+
+def committed(db: Database, key: bytes) -> int:
+    """The version of a commit that writes a key."""
+    tr = db.create_transaction()
+    tr[key] = b"1"
+    tr.commit().wait()
+    return tr.get_committed_version()

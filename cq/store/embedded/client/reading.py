@@ -275,10 +275,9 @@ class TransactionRead(ReadOperations):
 
     def _value(self, key: bytes) -> Value:
         state, writes = self._state, None
-        if key == METADATA_VERSION and self._may_glance():
-            if state.glance is None:
-                state.glance = state.engine.glance()
-            value = ready(Value, state.glance.metadata, state.cancellation)
+        glance = state.take_glance() if key == METADATA_VERSION and self._may_glance() else None
+        if glance is not None:
+            value = ready(Value, glance.metadata, state.cancellation)
         else:
             view = self._view()
             value, writes = view.get(key, state.cancellation, state.settings.bypass_unreadable), view.writes
@@ -296,7 +295,6 @@ class TransactionRead(ReadOperations):
         return (
             state.snapshot is None
             and not state.retries
-            and state.version is None
             and not state.changes_metadata
             and not state.settings.read_system
         )

@@ -246,6 +246,12 @@ class TransactionState:
             raise FDBError(VERSION_INVALID)
         self.version = version
 
+    def take_glance(self) -> VersionGlance | None:
+        """The glance of this try; None if its caller has set a version whose metadata version is not known."""
+        if self.glance is None:
+            self.glance = self.engine.glance(self.version)
+        return self.glance
+
     def take_snapshot(self) -> Snapshot:
         """The snapshot of this try, taken at the first call."""
         if self.snapshot is None:

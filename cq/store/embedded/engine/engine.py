@@ -76,10 +76,18 @@ class Engine:
         self.check_usable()
         return self._pool.snapshot()
 
-    def glance(self) -> VersionGlance:
-        """The latest version and the metadata version, for a transaction that may need no other read."""
+    def glance(self, version: int | None = None) -> VersionGlance | None:
+        """The latest version, or this earlier one, and its metadata version, for a transaction with no other read.
+
+        As the client of a cluster, it knows the metadata version of an earlier version. Returns None if that has
+        changed since.
+        """
         self.check_usable()
-        return self._pool.glance()
+        glance = self._pool.glance()
+        if version is None:
+            return glance
+        is_known = version <= glance.version and not self._pool.may_have_changed_metadata(version)
+        return glance._replace(version=version) if is_known else None
 
     def check_usable(self) -> None:
         """Raise `StoreError` if the store is closed, or was opened by the parent process."""

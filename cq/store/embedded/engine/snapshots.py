@@ -222,6 +222,10 @@ class SnapshotPool:
             self._latest.update(version, metadata)
         return VersionGlance(version, metadata, started)
 
+    def may_have_changed_metadata(self, version: int) -> bool:
+        """Whether a commit after this version has changed the metadata version, or may do so."""
+        return self._latest is None or self._latest.metadata_changed() > version
+
     def _connected(self, read: Callable[[apsw.Connection], T]) -> tuple[apsw.Connection, T]:
         """A connection, and what `read` reads on it; after an error or ^C, the connection counts no longer."""
         connection = self._acquire()

@@ -408,6 +408,10 @@ class LatestVersion:
             return None
         return max(version, announced), metadata
 
+    def metadata_changed(self) -> int:
+        """The latest version that has changed the metadata version, or may do so; 0 for none."""
+        return self._lock.metadata_changed()
+
     def update(self, version: int, metadata: bytes | None) -> None:
         """Store a version and its metadata version, as read from SQLite."""
         self._cached = version, metadata

@@ -1,0 +1,73 @@
+"""The reads of a transaction: those of its snapshot, and those that a write-only transaction refuses."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+from cq.store.api import Transaction, TransactionRead
+
+_READS: Final = frozenset(
+    (
+        *("get", "get_key", "get_range", "get_range_startswith", "get_range_split_points"),
+        *("get_estimated_range_size_bytes", "get_read_version", "watch", "__getitem__"),
+    )
+)
+
+
+def snapshot_of(tr: TransactionRead) -> TransactionRead:
+    """The snapshot reads of a transaction, or `tr` itself if it is a `.snapshot`.
+
+    Those of a write-only transaction are not refused here: an add reads the configuration of its queue.
+    """
+    snapshot: Any = getattr(tr, "snapshot", tr)
+    return snapshot.inner if type(snapshot) is _RefusedReads else snapshot
+
+
+class _RefusedReads:
+    """The snapshot of a write-only transaction, as its function sees it."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: TransactionRead) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return _refuse if name in _READS else getattr(self.inner, name)
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        _refuse()
+
+
+class WriteOnly:
+    """A transaction with all its methods, except that each read and watch raises `TypeError`.
+
+    Args:
+        tr: a transaction of either store.
+    """
+
+    def __init__(self, tr: Transaction) -> None:
+        self.inner = tr
+        self.db = tr.db
+        self.snapshot = _RefusedReads(tr.snapshot)
+        # An add calls these for each of its rows.
+        self.set_versionstamped_key = tr.set_versionstamped_key
+        self.set_versionstamped_value = tr.set_versionstamped_value
+
+    def __getattr__(self, name: str) -> Any:
+        return _refuse if name in _READS else getattr(self.inner, name)
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        _refuse()
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        self.inner[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self.inner[key]
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise TypeError(
+        "a write-only transaction cannot read: it may begin at a version up to a second old; "
+        "use `transact` without `write_only` for a function that reads"
+    )
