@@ -101,8 +101,10 @@ class QueueSystem(System):
         # The database stays open: the adders of a process share it.
         db, queue = self.open(), cq.CombineQueue(self.queue)
         if self.distinct:
-            return lambda updates: transact(db, partial(queue.add, updates=with_visitors(updates)))
-        return lambda updates: transact(db, partial(queue.add, updates=updates))
+            return lambda updates: transact(
+                db, partial(queue.add, updates=with_visitors(updates)), write_only=True
+            )
+        return lambda updates: transact(db, partial(queue.add, updates=updates), write_only=True)
 
     def drainer(self, stack: ExitStack, place: int, of: int) -> Drain:
         """A worker that runs all the time; the queue is paused except during a call.
