@@ -8,7 +8,6 @@ semantics are FoundationDB's: futures raise when they are waited for, not when t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 METADATA_VERSION = b"\xff/metadataVersion"
@@ -147,7 +146,7 @@ class Database(Protocol):
 
 def is_local(db: object) -> bool:
     """Whether a database is a local file: then reads and read versions are no requests."""
-    return isinstance(getattr(db, "path", None), Path)
+    return bool(getattr(db, "is_local", False))
 
 
 def may_have_committed(code: int | None) -> bool:

@@ -513,6 +513,7 @@ def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) 
         emitter.emit_many({"a": 1, "b": 2})
 
     assert calling.latest.made == [
+        "set_read_version",  # of the flush before it
         "add_read_conflict_key",  # the emitter's
         "set_versionstamped_value",
         "add_read_conflict_key",  # the queue's configuration, twice: for the emitter and for the add
@@ -520,6 +521,7 @@ def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) 
         "set_versionstamped_key",  # one row
         "set_versionstamped_value",  # the notification
         "commit",
+        "get_committed_version",
     ]
 
 

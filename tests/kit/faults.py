@@ -45,7 +45,9 @@ class Passing:
 
 
 class WrappedDatabase(Passing):
-    """A database that sees each call of its transactions."""
+    """A database that sees each call of its transactions, as one of a cluster."""
+
+    is_local = False
 
     def create_transaction(self) -> Any:
         return WrappedTransaction(self, self.inner.create_transaction())

@@ -157,7 +157,17 @@ def test_a_view_places_the_keys_of_every_method_that_takes_keys(
     tmp_path: Path, kind: type, view: type
 ) -> None:
     without_keys = {
-        *("options", "snapshot", "db", "path", "close", "transact", "create_transaction", "cq_noted"),
+        *(
+            "options",
+            "snapshot",
+            "db",
+            "path",
+            "is_local",
+            "close",
+            "transact",
+            "create_transaction",
+            "cq_noted",
+        ),
         *("get_read_version", "set_read_version", "commit", "on_error", "reset", "cancel"),
         *("get_committed_version", "get_versionstamp", "get_approximate_size"),
     }

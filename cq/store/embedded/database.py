@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cq.store.api import WANT_ALL
 from cq.store.embedded.binding.future import FutureVoid, Value
@@ -38,6 +38,8 @@ class Database(Operations):
         NotAStore: the file is not a store, damaged, or of a newer format; it is not modified.
         StoreError: it cannot be read or written: its disk is full or fails, or another process locks it.
     """
+
+    is_local: Final = True  # see `cq.store.api.is_local`
 
     def __init__(
         self,
