@@ -26,13 +26,13 @@ from cq.admin.repeated_reports import (
     repeated,
 )
 from cq.combiners import Combiner, built_in_combiner, resolve
-from cq.config.cache import MAX_SUGGESTED
 from cq.config.expiry import ExpirySpec
 from cq.config.flags import change_flags
 from cq.config.queue import (
     DEFAULT_BUCKETS,
     LOCAL_BUCKETS,
     MAX_BUCKETS,
+    MAX_SUGGESTED,
     Named,
     ObserverConfig,
     QueueConfig,

@@ -19,8 +19,8 @@ from cq import runtime
 from cq.config.expiry import UPDATE, ExpirySpec
 from cq.config.queue import QueueConfig
 from cq.keys.expiry import TIME_BYTES, ExpiryKeys, pack_time
-from cq.queue.bounded_reads import read_at_hashes
 from cq.store.api import TransactionRead, Value, Writer
+from cq.store.bounded_reads import read_at_hashes
 from cq.store.sizes import CLEAR_COPIES, SET_COPIES, WRITE_BYTES, clear_bytes
 
 _FEW: Final = 256  # keys that are read singly, started together with the reads of their values

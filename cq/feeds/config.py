@@ -1,7 +1,7 @@
 """The configuration of a feed: its settings, its stored form, and the cache of each process.
 
-As with queues, every process caches it under the store's metadata version, see `cq.config.cache`. So an append needs no
-other read, and conflicts with a change of its feed.
+As with queues, every process caches it under the store's metadata version, see `cq.config.queue.ConfigCache`. So an
+append needs no other read, and conflicts with a change of its feed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq import keys
-from cq.config.cache import MAX_SUGGESTED, ConfigCache, invalidate_configs
+from cq.config.queue import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.encoding import codec
 from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
 from cq.keys.feed import FeedKeys, feed_entries, feed_entry, feed_of_entry

@@ -21,9 +21,9 @@ from cq.passes.decision import write_limit
 from cq.passes.effects import Effects
 from cq.passes.reporting import Unreported, finish_changes
 from cq.passes.view import View, ViewReader
-from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import has_new_purge
 from cq.queue.ledger import count_dropped
+from cq.store.bounded_reads import prefix_read, read_at_hashes
 from cq.store.sizes import clear_bytes, fitting
 
 _HASH_BYTES: Final = 4

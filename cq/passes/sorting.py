@@ -30,7 +30,7 @@ from cq.encoding import codec
 from cq.encoding.codec import ValueType
 from cq.keys import after, place, places, version_of
 from cq.passes.bucket_cache import Run, Runs
-from cq.passes.columns import fold, new_values
+from cq.passes.combining import fold, new_values
 from cq.passes.decision import (
     HashRank,
     affordable,
@@ -43,7 +43,6 @@ from cq.passes.decision import (
 from cq.passes.effects import Effects
 from cq.passes.repacking import Pairs, encode_pairs, pack_into_rows
 from cq.passes.view import View, ViewReader
-from cq.queue.bounded_reads import prefix_read, read_stored
 from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import count_dropped
 from cq.queue.packing import ROW_BYTES
@@ -57,6 +56,7 @@ from cq.queue.rows import (
     repeated_rows,
 )
 from cq.store.api import VERSIONS_PER_SECOND, WANT_ALL, KeyValue, TransactionRead, error_code
+from cq.store.bounded_reads import prefix_read, read_stored
 
 MAX_RUNS: Final = 128
 _LEAST_SHARE: Final = 8  # a last run is written if it has at least 1/8 of the bytes that a pass reads

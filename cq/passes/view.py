@@ -13,16 +13,18 @@ from typing import Any
 
 from cq.app import QueueCode
 from cq.config.queue import QueueConfig, read_config
+from cq.encoding import codec
 from cq.errors import CodeMismatch
 from cq.expiry.due import BucketExpiry
 from cq.keys import QueueKeys, after, place
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.plan import PassPlan
-from cq.queue.bounded_reads import prefix_read, read_at_hashes, read_values
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import MissedReports
 from cq.queue.rows import Backlog, Row, Updates, drop_repeated_operations, encode_row, read_rows, updates_of
 from cq.store.api import WANT_ALL, Transaction
+from cq.store.bounded_reads import prefix_read, read_at_hashes
+from cq.store.sizes import clear_bytes
 from cq.store.version_clock import clock_of
 
 
@@ -243,8 +245,23 @@ class ViewReader:
         return self.snapshot.get(self._view.keys.purge).value
 
     def read_values(self, before: bytes, limit: int, limit_bytes: int) -> Values:
-        """The next values of the bucket after a place in hash order."""
-        return read_values(self._tr, self._view.config, self._view.number, before, limit, limit_bytes)
+        """The next values of the bucket after a place in hash order, and the place reached; None at the end.
+
+        At least one is read. `limit_bytes` is about the bytes of a transaction that clears these keys and writes their
+        values elsewhere.
+        """
+        queue = self._view.keys
+        begin, end = queue.values_of_bucket(self._view.config.buckets, self._view.number)
+        begin = max(begin, after(queue.value_at(before)))
+        values: list[tuple[bytes, Any]] = []
+        size = 0
+        for row in self.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
+            encoded = queue.encoded_key(row.key)
+            values.append((encoded, codec.decode(row.value)))
+            size += clear_bytes(row.key) + len(row.value)
+            if len(values) == limit or size > limit_bytes:
+                return values, place(encoded)
+        return values, None
 
     def read_staged(self, encoded_keys: list[bytes]) -> None:
         """Read the staged updates of these keys, up to a limit."""

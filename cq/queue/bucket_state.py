@@ -8,6 +8,7 @@ from typing import Final
 from cq import runtime
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
+from cq.encoding.cbor import dumps
 from cq.errors import CorruptData
 
 _TYPES: Final = (bytes, bool, bytes, int, dict, int, bytes | None, bool, bytes | None)
@@ -48,7 +49,7 @@ class BucketState:
         """The stored bytes."""
         parts = [getattr(self, each.name) for each in fields(self)]
         stored = len(parts) if self.converting != b"" else len(parts) - (1 if self.missed else 2)
-        return codec.encode(parts[:stored])
+        return dumps(parts[:stored])
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> BucketState:

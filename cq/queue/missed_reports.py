@@ -25,9 +25,9 @@ from cq.failure import KeyFailure
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, place, places
 from cq.keys.missed import MissedKeys
 from cq.observer import Change
-from cq.queue.bounded_reads import prefix_read, read_at_hashes
 from cq.queue.bucket_state import BucketState, fresh_token
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Writer
+from cq.store.bounded_reads import prefix_read, read_at_hashes
 from cq.store.sizes import PREDICTED_BYTES, clear_bytes, conflict_bytes, fitting, set_bytes
 from cq.store.transact import transact
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 METADATA_VERSION = b"\xff/metadataVersion"
-"""The key whose value a client receives with its read version; see `cq.config.cache`."""
+"""The key whose value a client receives with its read version; see `cq.config.queue`."""
 
 WANT_ALL = -2
 """The binding's `StreamingMode.want_all`: transfer the whole range as early as possible."""

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq.bucket.pass_runner import PassRunner
-from cq.bucket.pass_size import PassSize
+from cq.bucket.pass_runner import PassRunner, PassSize
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker

@@ -138,7 +138,7 @@ def chains_without_a_conflict() -> Any:
     return patch.object(WriteOnly, "add_read_conflict_key", lambda self, key: None, create=True)
 
 
-@queues.replaces("cq.config.cache.ConfigCache.get", only={"rebucket", "calls are late", "write only"})
+@queues.replaces("cq.config.queue.ConfigCache.get", only={"rebucket", "calls are late", "write only"})
 def chains_over_a_changed_configuration(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A write-only transaction uses the cached configuration, whatever its metadata version is."""
     known = self._known.get(tr.db)
@@ -149,7 +149,7 @@ def chains_over_a_changed_configuration(get: Any, self: Any, tr: Any, name: str)
     return config
 
 
-@queues.replaces("cq.config.cache.ConfigCache.get", seed=24)
+@queues.replaces("cq.config.queue.ConfigCache.get", seed=24)
 def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""
     if isinstance(tr, SimTransaction):

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cq.keys import ROOT, prefix_end
-from cq.queue.bounded_reads import prefix_read, read_stored
+from cq.store.bounded_reads import prefix_read, read_stored
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from tests.kit.queues import put

@@ -5,13 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-from cq.config.queue import QueueConfig
-from cq.encoding import codec
-from cq.keys import QueueKeys, after, place, places
-from cq.store.api import WANT_ALL, Transaction, TransactionRead, Value
-from cq.store.sizes import clear_bytes
+from cq.keys import after, places
+from cq.store.api import WANT_ALL, TransactionRead, Value
 
 _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024
@@ -113,25 +110,3 @@ def read_bounded(
         start += window
         window = min(2 * window, _LAST_WINDOW)
     return found
-
-
-def read_values(
-    tr: Transaction, config: QueueConfig, bucket: int, before: bytes, limit: int, limit_bytes: int
-) -> tuple[list[tuple[bytes, Any]], bytes | None]:
-    """The next values of a bucket after a place, as [(encoded key, value)], and the place reached; None at the end.
-
-    At least one is read. `limit_bytes` is about the bytes of a transaction that clears these keys and writes their
-    values elsewhere.
-    """
-    queue = QueueKeys(config.name)
-    begin, end = queue.values_of_bucket(config.buckets, bucket)
-    begin = max(begin, after(queue.value_at(before)))
-    values: list[tuple[bytes, Any]] = []
-    size = 0
-    for row in tr.snapshot.get_range(begin, end, limit=limit, streaming_mode=WANT_ALL):
-        encoded = queue.encoded_key(row.key)
-        values.append((encoded, codec.decode(row.value)))
-        size += clear_bytes(row.key) + len(row.value)
-        if len(values) == limit or size > limit_bytes:
-            return values, place(encoded)
-    return values, None
