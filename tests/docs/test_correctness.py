@@ -78,3 +78,24 @@ def test_every_room_is_in_the_picture() -> None:
     }
 
     assert {room for room in rooms if not re.search(rf"\b{room}\b", picture)} == set()
+
+
+def test_promises_have_one_numbering() -> None:
+    """The pages have the same promises under the same numbers; README lists the first ones."""
+
+    def numbers(text: str) -> list[int]:
+        return [int(number) for number in re.findall(r"^(?:## )?(\d+)\. ", text, re.MULTILINE)]
+
+    correctness = (ROOT / "docs/correctness.md").read_text().partition("## Invariants that")[2]
+    guarantees = [
+        line for line in (ROOT / "docs/guarantees.md").read_text().splitlines() if line[:3] == "## "
+    ]
+    readme = (ROOT / "README.md").read_text().partition("## What it promises")[2].partition("\n## ")[0]
+    headings = [line for line in correctness.splitlines() if line[:3] == "## "]
+    everywhere = numbers("\n".join(headings))
+
+    assert everywhere == list(range(1, len(everywhere) + 1))
+    assert numbers("\n".join(guarantees)) == everywhere
+    assert numbers(readme) == everywhere[: len(numbers(readme))]
+    targets = re.findall(r"guarantees\.md#(\d+)-", correctness)
+    assert [int(each) for each in targets] == everywhere[: len(targets)]
