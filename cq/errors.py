@@ -1,4 +1,4 @@
-"""Exceptions of cq. Their messages say what to do.
+"""Exceptions of cq. Their messages say what to do. The root `cq` has only those that programs often catch.
 
     CqError
     ├── StoreError                  a store cannot be used

@@ -86,7 +86,7 @@ def test_a_transaction_instead_of_a_database(db: Any, queue: cq.CombineQueue, ca
 def test_updates_and_keys_in_another_form(db: Any, queue: cq.CombineQueue, call: Call, message: str) -> None:
     with pytest.raises(TypeError, match=re.escape(message)) as refused:
         cq.transact(db, lambda tr: call(db, tr, queue))
-    assert isinstance(refused.value, cq.WrongType)
+    assert isinstance(refused.value, cq.errors.WrongType)
     assert isinstance(refused.value, cq.InvalidData)
     assert_drained(db, "words")
 
@@ -130,7 +130,7 @@ def test_a_path_is_a_local_store_whatever_its_characters(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("url", ["fdb:/etc/foundationdb/fdb.cluster", "embedded:cq.db"])
 def test_a_url_as_a_path_is_refused(url: str) -> None:
-    with pytest.raises(cq.InvalidUrl, match="give a URL as a str"):
+    with pytest.raises(cq.errors.InvalidUrl, match="give a URL as a str"):
         cq.open(Path(url))
 
 
@@ -141,23 +141,23 @@ def test_an_unknown_queue_or_feed_suggests_the_nearest_name(db: Any, queue: cq.C
         lambda: cq.put_observer(db, "wrods", cq.ObserverSpec("seen", 1)),
     ):
         with pytest.raises(
-            cq.QueueNotConfigured, match=r"did you mean 'words'.* `cq configure wrods --key"
+            cq.errors.QueueNotConfigured, match=r"did you mean 'words'.* `cq configure wrods --key"
         ) as refused:
             call()
         assert (refused.value.name, refused.value.nearest) == ("wrods", "words")
-    with pytest.raises(cq.FeedNotConfigured, match=r"did you mean 'chat'.* `cq feed configure caht`"):
+    with pytest.raises(cq.errors.FeedNotConfigured, match=r"did you mean 'chat'.* `cq feed configure caht`"):
         cq.transact(db, lambda tr: Feed("caht").read(tr, "ann"))
 
 
 def test_an_unknown_queue_without_a_similar_name_is_to_be_configured(db: Any, queue: cq.CombineQueue) -> None:
     with pytest.raises(
-        cq.QueueNotConfigured, match="is not configured in this store: run `cq configure visits --key"
+        cq.errors.QueueNotConfigured, match="is not configured in this store: run `cq configure visits --key"
     ):
         cq.transact(db, lambda tr: cq.CombineQueue("visits").get(tr, "a"))
 
 
 def test_an_unknown_combiner_or_role_suggests_the_nearest_name(db: Any) -> None:
-    with pytest.raises(cq.InvalidConfiguration, match=r"did you mean 'union'"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match=r"did you mean 'union'"):
         cq.configure(db, "words", combiner="unoin")
-    with pytest.raises(cq.InvalidConfiguration, match=r"did you mean 'link'"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match=r"did you mean 'link'"):
         Worker(db, roles=["lnik"])

@@ -186,9 +186,9 @@ def _try(cells: cq.Cells, user: str, text: str) -> bool:
     """Do one write; returns False if it must be retried."""
     try:
         cells.transact(user, lambda data: write_once(data, text), timeout=_PATIENCE)
-    except cq.UserNotPlaced:
+    except cq.errors.UserNotPlaced:
         cells.place(user)
-    except cq.UserMoving:
+    except cq.errors.UserMoving:
         cells.resume_moves()  # the process that moves the user may have been killed
     else:
         return True
@@ -211,6 +211,6 @@ def move_users(stop: Event, *, url: str, users: list[str]) -> None:
         names = [each.name for each in cells.cells()]
         while not stop.is_set():
             cells.resume_moves()
-            with suppress(cq.UserNotPlaced):
+            with suppress(cq.errors.UserNotPlaced):
                 cells.move(rng.choice(users), rng.choice(names))
             stop.wait(_PAUSE)

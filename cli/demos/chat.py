@@ -87,7 +87,7 @@ class Action(NamedTuple):
 def run(options: ChatOptions, demo: DemoRun) -> Figures:
     """Run the demo; returns its figures."""
     db, url, feed = make_store(options.store), options.store, Feed(FEED)
-    with suppress(cq.FeedNotConfigured):
+    with suppress(cq.errors.FeedNotConfigured):
         feed.delete(db)
     delete_earlier(db, KEYS)
     feed.configure(db, numbers=True)

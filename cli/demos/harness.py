@@ -393,7 +393,7 @@ def published(db: Database, queue: str) -> Cloud | None:
 def delete_earlier(db: Database, prefix: bytes, queues: Iterable[str] = ()) -> None:
     """Delete the queues of earlier demos, and their own keys, which begin with a prefix."""
     for queue in queues:
-        with suppress(cq.QueueNotConfigured):
+        with suppress(cq.errors.QueueNotConfigured):
             cq.delete(db, queue)
     transact(db, lambda tr: tr.clear_range(prefix, prefix_end(prefix)))
 

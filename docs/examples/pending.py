@@ -37,7 +37,7 @@ def read_after_adding(tr):
 
 try:
     read_after_adding(db)
-except cq.PendingUnreadable as error:
+except cq.errors.PendingUnreadable as error:
     print(type(error).__name__)
 
 # Prints:

@@ -283,7 +283,7 @@ def test_an_audit_that_is_turned_off_leaves_nothing(db: Any, name: str) -> None:
     assert configured(db, name, audit=False).audit is None
     assert stored(db, bounds) == []
     with pytest.raises(
-        cq.InvalidConfiguration, match=f"no audit: turn it on with `cq configure {name} --audit`"
+        cq.errors.InvalidConfiguration, match=f"no audit: turn it on with `cq configure {name} --audit`"
     ):
         check_audit(db, name)
 
@@ -294,15 +294,15 @@ def test_an_audit_that_is_turned_off_leaves_nothing(db: Any, name: str) -> None:
 )
 def test_only_sums_of_int_have_an_audit(db: Any, name: str, settings: dict[str, Any]) -> None:
     with pytest.raises(
-        cq.InvalidConfiguration, match="expected values of int and the combiner sum for an audit"
+        cq.errors.InvalidConfiguration, match="expected values of int and the combiner sum for an audit"
     ):
         cq.configure(db, name, **settings, audit=True)
     cq.configure(db, name, **settings)
     with pytest.raises(
-        cq.InvalidConfiguration, match="expected values of int and the combiner sum for an audit"
+        cq.errors.InvalidConfiguration, match="expected values of int and the combiner sum for an audit"
     ):
         cq.configure(db, name, audit=True)
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         check_audit(db, f"{name}-none")
 
 
@@ -311,7 +311,7 @@ def test_an_audit_cannot_begin_in_the_middle_of_a_purge(db: Any, name: str) -> N
     add(db, name, {"a": 1})
     cq.purge(db, name)
 
-    with pytest.raises(cq.NotNow, match="is still being purged"):
+    with pytest.raises(cq.errors.NotNow, match="is still being purged"):
         cq.configure(db, name, audit=True)
 
 
@@ -456,7 +456,9 @@ def test_a_large_bucket_that_passes_write_to_is_said_to_be_unknown(db: Any, larg
     assert not found.is_balanced
     assert "more than can be read at one version while passes write to it: pause" in found.unknown
     cq.configure(db, large, audit=False)
-    with pytest.raises(cq.NotNow, match=f"pause the queue .* run `cq configure {large} --audit` again"):
+    with pytest.raises(
+        cq.errors.NotNow, match=f"pause the queue .* run `cq configure {large} --audit` again"
+    ):
         cq.configure(Slow(db, 60, write), large, audit=True)
 
 

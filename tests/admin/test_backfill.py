@@ -103,7 +103,7 @@ def test_an_observer_can_be_rebuilt_and_removed(db: Any, name: str) -> None:
 
     assert seen.values == {"a": 1}
     assert current(db, name, "seen") == 2
-    with pytest.raises(cq.InvalidConfiguration, match="no observer 'other'"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="no observer 'other'"):
         rebuild_observer(db, name, "other")
     cq.configure(db, name, buckets=2, observers=[])
     assert current(db, name, "seen") is None

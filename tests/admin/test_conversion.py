@@ -79,7 +79,7 @@ class Converted:
         combine_all(self.db, self.name, self.app(version))
 
     def drain(self, version: int) -> None:
-        with suppress(cq.ConfigurationError):  # of the former version: later updates are not for it
+        with suppress(cq.errors.ConfigurationError):  # of the former version: later updates are not for it
             Worker(self.db, self.app(version), [self.name]).drain()
 
 
@@ -144,7 +144,7 @@ def test_the_versions_of_levels_change_with_their_queue(db: Any, name: str) -> N
     queue.add("a", number=2)
 
     later.configure(db, name)
-    with pytest.raises(cq.ConfigurationError, match=r"with that version|has numbers@1"):
+    with pytest.raises(cq.errors.ConfigurationError, match=r"with that version|has numbers@1"):
         Worker(db, app, names).drain()
     queue.add("a", number=3)
     Worker(db, later, names).drain()
@@ -240,7 +240,7 @@ def test_emitters_with_the_new_version_add_during_the_change_and_others_no_longe
 
     with emitter(1) as former:
         queue.configure(2)
-        with pytest.raises(cq.FlushFailed, match="has another combiner"):
+        with pytest.raises(cq.errors.FlushFailed, match="has another combiner"):
             former.emit("a", [UPDATE, 7])
     with pytest.raises(CodeMismatch, match="asks for the combiner numbers@2"):
         emitter(1)

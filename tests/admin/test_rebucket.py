@@ -89,26 +89,28 @@ class TestRebucket:
         cq.configure(db, name, buckets=8)
         add(db, name, {"a": 1})
         cq.rebucket(db, name, 3)
-        with pytest.raises(cq.NotNow, match="is still being rebucketed from 8 to 3 buckets"):
+        with pytest.raises(cq.errors.NotNow, match="is still being rebucketed from 8 to 3 buckets"):
             cq.rebucket(db, name, 5)
-        with pytest.raises(cq.NotNow, match="is still being rebucketed"):
+        with pytest.raises(cq.errors.NotNow, match="is still being rebucketed"):
             cq.purge(db, name)
-        with pytest.raises(cq.NotNow, match="is still being rebucketed"):
+        with pytest.raises(cq.errors.NotNow, match="is still being rebucketed"):
             cq.put_observer(db, name, top(1))
         drain(db, name)
         cq.purge(db, name)
-        with pytest.raises(cq.NotNow, match="is still being purged"):
+        with pytest.raises(cq.errors.NotNow, match="is still being purged"):
             cq.rebucket(db, name, 5)
         drain(db, name)
         add(db, name, {"a": 1})
         drain(db, name)
         cq.put_observer(db, name, top(1))
-        with pytest.raises(cq.NotNow, match=r"a backfill of the observers top of queue .* is in progress"):
+        with pytest.raises(
+            cq.errors.NotNow, match=r"a backfill of the observers top of queue .* is in progress"
+        ):
             cq.rebucket(db, name, 5)
         for wrong in (0, 4097, True, "8"):
-            with pytest.raises(cq.InvalidConfiguration, match="buckets to be 1 to 4,096"):
+            with pytest.raises(cq.errors.InvalidConfiguration, match="buckets to be 1 to 4,096"):
                 cq.rebucket(db, name, wrong)  # type: ignore[arg-type]
-        with pytest.raises(cq.QueueNotConfigured):
+        with pytest.raises(cq.errors.QueueNotConfigured):
             cq.rebucket(db, f"{name}-none", 5)
 
 
@@ -214,9 +216,9 @@ class TestDelete:
         assert not commits(begun)
         prefix = QueueKeys(name).prefix
         assert stored(db, (prefix, prefix + b"\xff")) == []
-        with pytest.raises(cq.QueueNotConfigured):
+        with pytest.raises(cq.errors.QueueNotConfigured):
             add(db, name, {"a": 1})
-        with pytest.raises(cq.QueueNotConfigured):
+        with pytest.raises(cq.errors.QueueNotConfigured):
             cq.delete(db, name)
         cq.configure(db, name, value=str, combiner="last")
         add(db, name, {"a": "new"})

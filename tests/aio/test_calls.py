@@ -144,7 +144,7 @@ def test_the_loop_turns_while_a_store_is_opened_and_closed(tmp_path: Path, run: 
             return await db.transact(lambda tr: tr.get(b"cq/t/key"))
 
     assert run(main()) is None
-    with pytest.raises(cq.InvalidUrl):
+    with pytest.raises(cq.errors.InvalidUrl):
         run(cq.aio.open("nowhere"))
 
 

@@ -76,9 +76,9 @@ def test_errors_are_those_of_the_synchronous_method(
     none: cq.aio.CombineQueue[str, int] = cq.aio.CombineQueue("none")
     with pytest.raises(cq.InvalidData):
         run(adb.transact(lambda tr: words.add(tr, wrong)))
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         run(adb.transact(lambda tr: none.get(tr, "a")))
-    with pytest.raises(cq.InvalidConfiguration):
+    with pytest.raises(cq.errors.InvalidConfiguration):
         cq.aio.CombineQueue("no name")
 
 

@@ -68,7 +68,7 @@ def test_a_queue_that_does_not_exist_is_an_error_at_the_start(adb: AsyncDatabase
         async with cq.aio.Worker(adb, queues=["none"]):
             raise AssertionError("it began")
 
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         run(main())
 
 

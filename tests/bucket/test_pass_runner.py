@@ -200,7 +200,7 @@ def test_errors_that_are_not_the_keys_fault_are_raised(db: Any, name: str) -> No
     add(db, name, {"a": 1})
     transact(db, lambda tr: tr.set(QueueKeys(name).state(1, 0), b"foreign"))
 
-    with pytest.raises(cq.CorruptData):
+    with pytest.raises(cq.errors.CorruptData):
         buckets_of(db, name)[0].combine()
     assert not nothing_queued(db, name)
     assert aside(db, name) == []

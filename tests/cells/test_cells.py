@@ -381,7 +381,7 @@ def test_a_store_is_one_cell_of_one_directory(site: Site, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("url", ["postgresql://ada:secret@host/db", "embedded:", "nothing"])
 def test_a_url_that_names_no_store_is_not_repeated(site: Site, url: str) -> None:
-    with pytest.raises(cq.InvalidUrl, match="cell 'new' names no store") as error:
+    with pytest.raises(cq.errors.InvalidUrl, match="cell 'new' names no store") as error:
         site.own.add_cell("new", url)
     assert "secret" not in str(error.value)
 

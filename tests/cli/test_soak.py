@@ -76,7 +76,7 @@ class Minute:
         for buckets in (24, 5):
             self.over.wait(TIME / 3)
             while True:
-                with suppress(cq.NotNow):  # the change before is not done yet
+                with suppress(cq.errors.NotNow):  # the change before is not done yet
                     cq.rebucket(self.db, "words", buckets)
                     break
                 time.sleep(0.2)

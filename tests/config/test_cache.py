@@ -69,7 +69,7 @@ def test_no_add_commits_under_an_outdated_configuration(db: Any, name: str, what
 
 def test_two_who_make_a_queue_conflict(db: Any, name: str) -> None:
     tr = db.create_transaction()
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         read_config(tr, name)
     tr.set(b"test/" + name.encode(), b"")
 

@@ -124,8 +124,8 @@ def test_keys_of_one_name_are_never_among_those_of_another(names: list[Any]) -> 
         (None, "x", cq.InvalidData),
         (True, "x", cq.InvalidData),
         ((), "x", cq.InvalidData),
-        ("x" * 1_001, "x", cq.TooLarge),
-        ("ann", "x" * MAX_MESSAGE_BYTES, cq.TooLarge),
+        ("x" * 1_001, "x", cq.errors.TooLarge),
+        ("ann", "x" * MAX_MESSAGE_BYTES, cq.errors.TooLarge),
         ("ann", object(), cq.InvalidData),
     ],
 )
@@ -211,7 +211,7 @@ def test_waiting_sees_the_rest_of_a_transaction(db: Any, feed: Feed) -> None:
 def test_reading_what_the_transaction_has_appended_says_what_to_do(db: Any, feed: Feed) -> None:
     tr = db.create_transaction()
     feed.append(tr, "ann", "x")
-    with pytest.raises(cq.PendingUnreadable, match="read first"):
+    with pytest.raises(cq.errors.PendingUnreadable, match="read first"):
         feed.read(tr, "ann")
 
 
@@ -224,9 +224,9 @@ def test_a_feed_must_be_configured(db: Any, name: str) -> None:
         lambda tr: feed.append_to_group(tr, "g", 1),
         lambda tr: feed.position(tr, "ann", 1),
     ):
-        with pytest.raises(cq.FeedNotConfigured, match="cq feed configure"):
+        with pytest.raises(cq.errors.FeedNotConfigured, match="cq feed configure"):
             transact(db, use)
-    with pytest.raises(cq.FeedNotConfigured):
+    with pytest.raises(cq.errors.FeedNotConfigured):
         feed.delete(db)
 
 
@@ -235,14 +235,14 @@ def test_settings_stay_unless_they_are_given(db: Any, feed: Feed) -> None:
     assert feed.configure(db) == feed.configure(db, numbers=False)
     assert feed.configure(db).keep_seconds == 60
     assert feed.configure(db, keep_seconds=0).keep_seconds is None
-    with pytest.raises(cq.InvalidConfiguration, match="cannot change"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="cannot change"):
         feed.configure(db, numbers=True)
-    with pytest.raises(cq.InvalidConfiguration, match="gives no numbers"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="gives no numbers"):
         feed.configure(db, keep_last=5)
-    with pytest.raises(cq.InvalidConfiguration, match="gives no numbers"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="gives no numbers"):
         transact(db, lambda tr: feed.read_numbered(tr, "ann"))
     for seconds in (-1, float("nan"), float("inf")):
-        with pytest.raises(cq.InvalidConfiguration, match="for some time"):
+        with pytest.raises(cq.errors.InvalidConfiguration, match="for some time"):
             feed.configure(db, keep_seconds=seconds)
 
 

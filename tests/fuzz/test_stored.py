@@ -164,13 +164,13 @@ def test_documents_of_endless_parts_are_refused(db: Any, header: bytes) -> None:
     documents = Documents(cq.CombineQueue("words"))
     transact(db, lambda tr: tr.set(QueueKeys("words").document(b"doc"), header))
 
-    with pytest.raises(cq.CorruptData, match="parts of document"):
+    with pytest.raises(cq.errors.CorruptData, match="parts of document"):
         documents.put(db, b"doc", {"a": 1})
-    with pytest.raises(cq.CorruptData, match="parts of document"):
+    with pytest.raises(cq.errors.CorruptData, match="parts of document"):
         documents.remove(db, b"doc")
 
 
 def test_a_store_id_of_another_kind_is_refused(db: Any) -> None:
     transact(db, lambda tr: tr.set(STORE_ID, b"x"))
-    with pytest.raises(cq.CorruptData, match="id of the store"):
+    with pytest.raises(cq.errors.CorruptData, match="id of the store"):
         ensure_store_id(db)

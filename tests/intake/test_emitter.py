@@ -211,7 +211,7 @@ def test_a_log_that_another_process_reads_now_is_refused(db: Any, name: str) -> 
     with cq.Emitter(cq.CombineQueue(name), db) as old, cq.Emitter(cq.CombineQueue(name), db) as new:
         step(old, 0)
         step(new, 1)
-        with pytest.raises(cq.FlushFailed, match="none of them counts: somebody else") as told:
+        with pytest.raises(cq.errors.FlushFailed, match="none of them counts: somebody else") as told:
             step(old, 1)
         old.emit("other")
 
@@ -270,7 +270,7 @@ def test_a_key_that_only_the_levels_refuse_harms_its_own_caller_only(db: Any, na
 
     with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
         emitter.emit("k")
-        with pytest.raises(cq.TooLarge, match="a queue with a window or a roll-up"):
+        with pytest.raises(cq.errors.TooLarge, match="a queue with a window or a roll-up"):
             emitter.emit("k" * 7_995)
         emitter.emit("k")
 
@@ -287,7 +287,7 @@ def test_fast_gives_up_what_the_queue_refuses_since_its_configuration_changed(
         emitter.emit_many({"k": 1, "k" * 7_995: 1, "l": 1})
         cq.configure(db, name, rollup="1m:2d")
         emitter.flush()
-        with pytest.raises(cq.TooLarge):
+        with pytest.raises(cq.errors.TooLarge):
             emitter.emit("k" * 7_995)
         emitter.emit("k")
 
@@ -306,7 +306,7 @@ def test_fast_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str)
         queue.failure = lambda: cq.InvalidData("it is refused")
         emitter.emit_many({"k": 1, "l": 1})
         while not emitter.statistics().lost:
-            with suppress(cq.FlushFailed):
+            with suppress(cq.errors.FlushFailed):
                 emitter.flush()
         queue.failure = None
         emitter.emit("k")
@@ -324,7 +324,7 @@ def test_what_close_gives_up_while_it_is_refused_is_lost_once(db: Any, name: str
     queue.close()
     emitter.emit_many({"k": 1, "l": 1})
     assert queue.reached.wait(60)
-    with pytest.raises(cq.FlushFailed):
+    with pytest.raises(cq.errors.FlushFailed):
         emitter.close()  # while the add is under way
     queue.open()
     thread.join()
@@ -338,9 +338,9 @@ def test_durable_follows_a_new_configuration_after_one_flush(db: Any, name: str)
 
     with cq.Emitter(cq.CombineQueue(name), db) as emitter:
         cq.configure(db, name, rollup="1m:2d")
-        with pytest.raises(cq.FlushFailed, match="none of them counts: a key of 7,998 bytes"):
+        with pytest.raises(cq.errors.FlushFailed, match="none of them counts: a key of 7,998 bytes"):
             emitter.emit("k" * 7_995)
-        with pytest.raises(cq.TooLarge):
+        with pytest.raises(cq.errors.TooLarge):
             emitter.emit("k" * 7_995)
         emitter.emit("k")
 
@@ -349,7 +349,7 @@ def test_durable_follows_a_new_configuration_after_one_flush(db: Any, name: str)
 
 def test_a_level_has_no_emitter(db: Any, name: str) -> None:
     cq.configure(db, name, rollup="1m:2d")
-    with pytest.raises(cq.InvalidConfiguration, match="belongs to the roll-up"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="belongs to the roll-up"):
         cq.Emitter(cq.CombineQueue(f"{name}.1m"), db)
 
 
@@ -357,9 +357,9 @@ def test_more_at_once_than_fits_is_refused(db: Any, name: str) -> None:
     cq.configure(db, name, value="any", combiner="last")
 
     with cq.Emitter(cq.CombineQueue(name), db, at_most=10) as emitter:
-        with pytest.raises(cq.TooLarge, match="11 updates at once are more than the 10"):
+        with pytest.raises(cq.errors.TooLarge, match="11 updates at once are more than the 10"):
             emitter.emit_many(dict.fromkeys("abcdefghijk", 1))
-        with pytest.raises(cq.TooLarge, match="an emitter takes"):
+        with pytest.raises(cq.errors.TooLarge, match="an emitter takes"):
             emitter.emit_many(dict.fromkeys("abcdefgh", "x" * 80_000))
         emitter.emit_many({})
 
@@ -374,7 +374,7 @@ def test_durable_callers_are_told_of_their_flush(db: Any, name: str) -> None:
     with cq.Emitter(queue, db) as emitter:
         queue.failure = full
         with pytest.raises(
-            cq.FlushFailed, match=r"1 increments are given up, none of them counts: .* full"
+            cq.errors.FlushFailed, match=r"1 increments are given up, none of them counts: .* full"
         ) as told:
             emitter.emit("k")
         assert isinstance(told.value.__cause__, cq.QueueFull)
@@ -395,7 +395,7 @@ def test_a_durable_caller_is_told_when_nobody_knows(db: Any, name: str) -> None:
 
     with cq.Emitter(cq.CombineQueue(name), losing) as emitter:
         losing.left = 1
-        with pytest.raises(cq.FlushFailed, match="may count all the same") as told:
+        with pytest.raises(cq.errors.FlushFailed, match="may count all the same") as told:
             emitter.emit("k")
 
     assert told.value.is_unknown
@@ -462,7 +462,7 @@ def test_a_full_queue_does_not_end_the_doubt_about_an_earlier_try(db: Any, name:
             time.sleep(0.001)
         emitter.close()
 
-    with pytest.raises(cq.FlushFailed, match="they may count all the same") as raised:
+    with pytest.raises(cq.errors.FlushFailed, match="they may count all the same") as raised:
         emit()
 
     assert raised.value.is_unknown
@@ -483,7 +483,7 @@ def test_a_refused_commit_leaves_no_doubt(db: Any, name: str) -> None:
     refusing.on_failure = fail_from_now_on
     with cq.Emitter(queue, refusing) as emitter:
         refusing.left = 1
-        with pytest.raises(cq.FlushFailed, match="none of them counts") as raised:
+        with pytest.raises(cq.errors.FlushFailed, match="none of them counts") as raised:
             emitter.emit("k")
 
     assert not raised.value.is_unknown
@@ -553,7 +553,7 @@ def test_fast_callers_wait_for_room_and_are_told_when_there_is_none(db: Any, nam
     with pytest.raises(cq.EmitterFull, match=r"no room for more within 0.05 s, nothing was taken"):
         emitter.emit("k")
     assert emitter.statistics().buffered == 4
-    with pytest.raises(cq.FlushFailed, match="not committed yet"):
+    with pytest.raises(cq.errors.FlushFailed, match="not committed yet"):
         emitter.flush()
     emitter.timeout = 60.0
     waiting = in_background(lambda: emitter.emit("l"))
@@ -577,7 +577,7 @@ def test_why_there_is_no_room_is_said(db: Any, name: str) -> None:
         queue.reached.wait()
     with pytest.raises(cq.EmitterFull, match="the queue is full"):
         emitter.emit("k")
-    with pytest.raises(cq.FlushFailed, match="the queue is full") as told:
+    with pytest.raises(cq.errors.FlushFailed, match="the queue is full") as told:
         emitter.close()
 
     assert not told.value.is_unknown
@@ -593,7 +593,7 @@ def test_what_is_under_way_when_it_is_given_up_may_count(db: Any, name: str) -> 
     emitter.emit("k")
     queue.reached.wait()
 
-    with pytest.raises(cq.FlushFailed, match="may count all the same") as told:
+    with pytest.raises(cq.errors.FlushFailed, match="may count all the same") as told:
         emitter.close()
 
     queue.open()
@@ -609,13 +609,13 @@ def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name
     cq.delete(db, name)
     cq.configure(db, name, combiner="maximum")
     while mode == "fast" and not emitter.statistics().failures:
-        with suppress(cq.FlushFailed):
+        with suppress(cq.errors.FlushFailed):
             emitter.flush()
 
-    with pytest.raises(cq.FlushFailed, match="has another combiner or other types") as told:
+    with pytest.raises(cq.errors.FlushFailed, match="has another combiner or other types") as told:
         emitter.emit("k") if mode == "durable" else emitter.close()
 
-    assert isinstance(told.value.__cause__, cq.CodeMismatch | TimeoutError)
+    assert isinstance(told.value.__cause__, cq.errors.CodeMismatch | TimeoutError)
     assert not told.value.is_unknown
     assert get(db, name, "k", pending=True) is None
 
@@ -643,15 +643,15 @@ def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: st
 def test_settings_are_checked(db: Any, name: str, settings: dict[str, Any]) -> None:
     cq.configure(db, name)
 
-    with pytest.raises(cq.InvalidConfiguration, match=r"expected (the )?\w+ to be"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match=r"expected (the )?\w+ to be"):
         cq.Emitter(cq.CombineQueue(name), db, **settings)
 
 
 def test_it_needs_a_queue_and_its_combiner(db: Any, name: str) -> None:
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         cq.Emitter(cq.CombineQueue(name), db)
     app_with(db, name, combiner=CONCATENATE, value=str)
-    with pytest.raises(cq.CodeMismatch, match="combiner="):
+    with pytest.raises(cq.errors.CodeMismatch, match="combiner="):
         cq.Emitter(cq.CombineQueue(name), db)
     cq.Emitter(cq.CombineQueue(name, combiner=CONCATENATE), db).close()
 
@@ -664,9 +664,9 @@ def test_closed_it_takes_nothing(db: Any, name: str, mode: str) -> None:
     emitter.close()
     emitter.close()
 
-    with pytest.raises(cq.EmitterClosed, match="is closed: make another one"):
+    with pytest.raises(cq.errors.EmitterClosed, match="is closed: make another one"):
         emitter.emit("k")
-    with pytest.raises(cq.EmitterClosed):
+    with pytest.raises(cq.errors.EmitterClosed):
         emitter.emit_many({"k": 1})
     emitter.flush()
 
@@ -718,7 +718,7 @@ ENDINGS = {
 child = os.fork()
 try:
     emitter.emit("k")
-except cq.EmitterClosed as error:
+except cq.errors.EmitterClosed as error:
     print(error)
     sys.exit(7)
 finally:
@@ -852,7 +852,7 @@ def test_tasks_are_told_of_failures(db: Any, name: str) -> None:
     queue.failure = full
 
     async def main() -> None:
-        with pytest.raises(cq.FlushFailed):
+        with pytest.raises(cq.errors.FlushFailed):
             await emitter.emit_async("k")
         with pytest.raises(cq.InvalidData):
             await emitter.emit_async(1)

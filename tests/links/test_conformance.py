@@ -186,7 +186,7 @@ def expect_stop(case: Case, words: str) -> None:
 def expect_decided(case: Case, decide: Callable[[Case], object], lost: dict[str, int]) -> None:
     """After a decision of the operator the link continues; after a rebase the target is as it was, and more."""
     if decide is rebuild and not case.driver.repeats:
-        with pytest.raises(cq.NotNow, match="count them twice"):
+        with pytest.raises(cq.errors.NotNow, match="count them twice"):
             decide(case)
         return
     decide(case)

@@ -233,7 +233,7 @@ class TestSettings:
 
     @pytest.mark.parametrize("name", ["", "..", "a b", "é", "x" * 250, None])
     def test_other_names_of_topics_are_refused(self, name: Any) -> None:
-        with pytest.raises(cq.InvalidConfiguration, match="expected the name of a topic"):
+        with pytest.raises(cq.errors.InvalidConfiguration, match="expected the name of a topic"):
             links.kafka(name)
 
 

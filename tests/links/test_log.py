@@ -331,7 +331,7 @@ class TestFailures:
         add(db, name, ("a", 1))
 
         def exporter(batch: Changes) -> None:
-            raise cq.InvalidConfiguration("no URL")
+            raise cq.errors.InvalidConfiguration("no URL")
 
         assert task_of(db, name, "a", exporter).run() > 0
         assert entries_aside(db, name) == []

@@ -82,7 +82,7 @@ def test_settings_that_no_link_has_make_it_unreadable(
     (found,) = link_status(db, name)
     assert found.state == "unreadable"
     assert error in found.error
-    with pytest.raises(cq.InvalidConfiguration, match=error), opened_link(db, name):
+    with pytest.raises(cq.errors.InvalidConfiguration, match=error), opened_link(db, name):
         pass
 
 
@@ -100,6 +100,6 @@ def test_settings_that_no_link_has_make_it_unreadable(
     ],
 )
 def test_messages_show_no_secrets(text: str) -> None:
-    with pytest.raises(cq.InvalidConfiguration) as raised:
+    with pytest.raises(cq.errors.InvalidConfiguration) as raised:
         links.parse_link(text)
     assert "SECRET" not in str(raised.value)

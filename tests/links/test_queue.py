@@ -230,7 +230,7 @@ def test_a_combiner_whose_changes_do_not_add_up_is_refused(stores: Stores, combi
     config = configured(db, QUEUE, combiner=combiner)
 
     expected = "expected one of sum, minimum, maximum, last, union, counter, distinct, theta$"
-    with pytest.raises(cq.InvalidConfiguration, match=f"cannot be forwarded: {expected}"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match=f"cannot be forwarded: {expected}"):
         put_built_in(db, config, links.queue())
 
 
@@ -254,7 +254,7 @@ def test_a_receiving_store_is_not_made_where_there_is_none(stores: Stores) -> No
 
 
 def test_a_variable_is_named_and_no_url(stores: Stores) -> None:
-    with pytest.raises(cq.InvalidConfiguration, match="such as CQ_FORWARD_URL"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="such as CQ_FORWARD_URL"):
         links.queue(url_env="embedded:central.db")
 
 

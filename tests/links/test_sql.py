@@ -452,7 +452,7 @@ class TestColumns:
 
     @pytest.mark.parametrize("key", [{}, {"sequence": sa.Text()}, {"a": sa.Text()}])
     def test_columns_that_are_taken_are_refused(self, key: dict[str, Any]) -> None:
-        with pytest.raises(cq.InvalidConfiguration, match="names that are not taken"):
+        with pytest.raises(cq.errors.InvalidConfiguration, match="names that are not taken"):
             Columns(key=key, value={"a": sa.Text()}, key_row=lambda key: {}, value_row=lambda key, value: {})
 
 
@@ -543,7 +543,9 @@ class TestSecrets:
         reporting = ReportingDatabase(env="CQ_REPORTS")
         for use in (reporting.transaction, reporting.reading):
             with (
-                pytest.raises(cq.InvalidConfiguration, match=r"in \$CQ_REPORTS refuses the URL") as told,
+                pytest.raises(
+                    cq.errors.InvalidConfiguration, match=r"in \$CQ_REPORTS refuses the URL"
+                ) as told,
                 use(),
             ):
                 pass
@@ -555,24 +557,24 @@ class TestSecrets:
     )
     def test_a_url_that_is_none_is_not_shown(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CQ_REPORTS", url)
-        with pytest.raises(cq.InvalidConfiguration, match=r"REPORTS|oracle") as told:
+        with pytest.raises(cq.errors.InvalidConfiguration, match=r"REPORTS|oracle") as told:
             _ = ReportingDatabase(env="CQ_REPORTS").engine
         assert "hunter2" not in str(told.value)
 
     def test_a_url_that_is_missing_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("CQ_REPORTING_URL", raising=False)
-        with pytest.raises(cq.InvalidConfiguration, match=r"\$CQ_REPORTING_URL is not set"):
+        with pytest.raises(cq.errors.InvalidConfiguration, match=r"\$CQ_REPORTING_URL is not set"):
             _ = ReportingDatabase().engine
 
     def test_a_url_in_place_of_a_variables_name_is_not_shown(self) -> None:
-        with pytest.raises(cq.InvalidConfiguration) as told:
+        with pytest.raises(cq.errors.InvalidConfiguration) as told:
             links.table("report", url_env=self.URL)
         assert "s3cr3t" not in str(told.value)
 
 
 @pytest.mark.parametrize("table", ["", "x" * 64, "a\nb", " a", 5])
 def test_names_that_not_every_database_takes_are_refused(table: Any) -> None:
-    with pytest.raises(cq.InvalidConfiguration, match="expected a name"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="expected a name"):
         links.table(table)
 
 

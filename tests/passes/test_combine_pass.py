@@ -407,7 +407,7 @@ def test_a_pass_of_other_code_than_configured_is_refused(db: Any, name: str) -> 
     code = code_of(db, name)
     other = configured(db, f"{name}-2", buckets=2)
 
-    with pytest.raises(cq.CodeMismatch):
+    with pytest.raises(cq.errors.CodeMismatch):
         transact(db, lambda tr: Pass(tr, cq.App().code(_renamed(other, name)), 0).run())
     transact(db, lambda tr: Pass(tr, code, 0).run())
 
@@ -420,7 +420,7 @@ def _renamed(config: cq.QueueConfig, name: str) -> cq.QueueConfig:
     "data", [b"", b"\x80", codec.encode([b"", 1, b"", 0, {}]), codec.encode([b"", True, b""])]
 )
 def test_a_foreign_state_is_called_corrupt(data: bytes) -> None:
-    with pytest.raises(cq.CorruptData):
+    with pytest.raises(cq.errors.CorruptData):
         BucketState.from_bytes(data)
 
 

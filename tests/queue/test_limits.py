@@ -170,7 +170,7 @@ class TestLimits:
         self, db: Any, name: str, settings: dict[str, Any], said: str
     ) -> None:
         cq.configure(db, name)
-        with pytest.raises(cq.InvalidConfiguration, match=said):
+        with pytest.raises(cq.errors.InvalidConfiguration, match=said):
             cq.limit(db, name, **settings)
 
     def test_workers_set_and_clear_the_mark(

@@ -58,7 +58,7 @@ def test_a_row_that_cannot_be_read_can_only_be_dropped(db: Any, name: str) -> No
 
 
 def test_keys_of_another_type_and_unknown_queues_are_refused(db: Any, name: str) -> None:
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         drop_aside(db, name)
     cq.configure(db, name)
     with pytest.raises(cq.InvalidData):

@@ -78,7 +78,7 @@ class Adders:
         error = self.world.attempt(
             lambda: transact(self.world.db(process), run, write_only="write only" in self.world.plan),
             cq.QueueFull,
-            cq.QueueNotConfigured,
+            cq.errors.QueueNotConfigured,
         )
         if isinstance(error, cq.CqError):
             self.world.hub.wait(0.5)

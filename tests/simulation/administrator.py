@@ -197,7 +197,7 @@ class Trimmer:
         while not world.is_calm:
             world.hub.wait(rng.expovariate(1 / pause))
             trim = Trim(db, rng.choice(list(world.models)), REMEMBER_SECONDS)
-            world.attempt(partial(_trim_all, trim), cq.QueueNotConfigured)
+            world.attempt(partial(_trim_all, trim), cq.errors.QueueNotConfigured)
             if trim.removed:
                 world.trace("forgets", trim.removed, "operation ids")
 

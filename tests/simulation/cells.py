@@ -104,7 +104,7 @@ class CellsWorld(Scenario):
         cells = self.cells(process)
         while not self.is_calm:
             self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
-            self.attempt(partial(act, cells), cq.UserMoving, cq.NoRoom)
+            self.attempt(partial(act, cells), cq.errors.UserMoving, cq.errors.NoRoom)
 
     # Users
 
@@ -116,9 +116,9 @@ class CellsWorld(Scenario):
         for _ in range(self.hub.rng.randint(1, 4)):
             try:
                 cells.transact(user, lambda data: self._write_once(data, what), timeout=1.0)
-            except cq.UserNotPlaced:
+            except cq.errors.UserNotPlaced:
                 cells.place(user)
-            except cq.UserMoving:
+            except cq.errors.UserMoving:
                 continue
             else:
                 return
@@ -145,7 +145,7 @@ class CellsWorld(Scenario):
         self.trace(what)
         try:
             self._doing[what](self, cells)
-        except cq.UserNotPlaced:
+        except cq.errors.UserNotPlaced:
             self.trace("nobody is there yet")
 
     def _move(self, cells: cq.Cells) -> None:

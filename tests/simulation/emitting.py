@@ -158,7 +158,7 @@ class Emitters:
                     timeout=rng.choice((0.5, 20.0)),
                 )
                 break
-            except cq.QueueNotConfigured:
+            except cq.errors.QueueNotConfigured:
                 self.world.hub.wait(0.5)
             except Exception as error:
                 if error_code(error) is None:
@@ -187,9 +187,9 @@ class Emitters:
                 emitter.emit(*updates[0])
             else:
                 emitter.emit_many(updates)
-        except (cq.EmitterFull, cq.EmitterClosed):
+        except (cq.EmitterFull, cq.errors.EmitterClosed):
             account.refused.update(given)
-        except cq.FlushFailed as error:
+        except cq.errors.FlushFailed as error:
             if not error.is_unknown:
                 account.refused.update(given)
         else:
@@ -209,7 +209,7 @@ class Emitters:
         was_calm = self.world.is_calm
         try:
             emitter.close()
-        except cq.FlushFailed as error:
+        except cq.errors.FlushFailed as error:
             self.world.trace("gives up:", error)
             if was_calm:
                 raise

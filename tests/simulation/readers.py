@@ -40,7 +40,7 @@ class Readers:
             model = self.world.models[self.rng.choice(list(self.world.models))]
             key = self.rng.choice(self.world.adders.keys)
             look = partial(self._look, self.world.db(process), model, key)
-            self.world.attempt(look, cq.QueueNotConfigured, cq.BacklogTooDeep)
+            self.world.attempt(look, cq.errors.QueueNotConfigured, cq.errors.BacklogTooDeep)
 
     def _look(self, db: Any, model: QueueModel, key: str) -> None:
         deletions = model.deletions

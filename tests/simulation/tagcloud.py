@@ -144,7 +144,7 @@ class TagCloud(Scenario):
                 changes = tuple(event(log, number) for number in range(place, place + size))
                 try:
                     emitter.emit_many(changes, also=Advance(Counted(log, place, changes)))
-                except (cq.FlushFailed, cq.EmitterFull):
+                except (cq.errors.FlushFailed, cq.EmitterFull):
                     break  # whether they count, the position says
                 place += size
 

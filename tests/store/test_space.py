@@ -78,7 +78,7 @@ def test_a_view_reads_its_own_adds_as_the_store_does(whole: Any, spaces: Any) ->
     tr = whole.create_transaction()
     WORDS.add(one.transaction(tr), {"a": 1})
 
-    with pytest.raises(cq.PendingUnreadable):
+    with pytest.raises(cq.errors.PendingUnreadable):
         WORDS.get(one.transaction(tr), "a", pending=True)
     assert WORDS.get(other.transaction(tr), "a", pending=True) is None
 
@@ -90,7 +90,7 @@ def test_own_adds_are_noticed_if_the_transaction_hides_them(whole: Any, spaces: 
     tr.options.set_read_your_writes_disable()
     WORDS.add(one.transaction(tr), {"a": 1})
 
-    with pytest.raises(cq.PendingUnreadable):
+    with pytest.raises(cq.errors.PendingUnreadable):
         WORDS.get(one.transaction(tr), "a", pending=True)
 
 

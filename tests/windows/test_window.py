@@ -153,7 +153,7 @@ def test_a_present_that_is_no_time_is_refused(db: Any, name: str, now: Any) -> N
 @pytest.mark.parametrize("updates", [[("a", 1)], {"a": 1}, [5]])
 def test_updates_without_times_are_refused(db: Any, name: str, updates: Any) -> None:
     window = window_of(db, name)
-    with pytest.raises(cq.WrongType, match=r"as in `add_each\(tr, \[\(key, update, at\)\]\)`"):
+    with pytest.raises(cq.errors.WrongType, match=r"as in `add_each\(tr, \[\(key, update, at\)\]\)`"):
         transact(db, lambda tr: window.add_each(tr, updates))
 
 

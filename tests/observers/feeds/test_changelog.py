@@ -114,7 +114,7 @@ def test_a_position_of_another_life_of_the_feed_does_not_count(db: Any, name: st
     append(db, feed, ["a", None, 1])
     position = page_after(db, name, BEGIN).end
     feed.delete(db)
-    with pytest.raises(cq.FeedNotConfigured):
+    with pytest.raises(cq.errors.FeedNotConfigured):
         page_after(db, name, position)
     feed.configure(db)
     append(db, feed, ["a", 1, 2])
@@ -138,12 +138,14 @@ def test_messages_that_are_no_changes_are_told_apart(db: Any, name: str, feed: F
 def test_a_queue_without_a_changelog_of_its_own_says_what_to_do(db: Any, name: str, feed: Feed[Any]) -> None:
     plain, shared = f"{name}-plain", f"{name}-shared"
     cq.configure(db, plain)
-    with pytest.raises(cq.ConfigurationError, match=f"run `cq feed configure .* and `cq configure {plain}"):
+    with pytest.raises(
+        cq.errors.ConfigurationError, match=f"run `cq feed configure .* and `cq configure {plain}"
+    ):
         page_after(db, plain, BEGIN)
     cq.configure(db, shared, observers=[feed_spec(name, receiver="all")])
-    with pytest.raises(cq.InvalidConfiguration, match="omit `receiver`"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="omit `receiver`"):
         page_after(db, shared, BEGIN)
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         page_after(db, f"{name}-none", BEGIN)
 
 

@@ -67,15 +67,15 @@ def test_a_change_that_is_too_large_is_told_by_its_key(db: Any, name: str) -> No
 def test_a_queue_whose_feed_is_not_there_waits_for_it(db: Any, name: str) -> None:
     feed = Feed(f"{name}-changes")
     config = configured(db, name)
-    with pytest.raises(cq.FeedNotConfigured):
+    with pytest.raises(cq.errors.FeedNotConfigured):
         put_built_in(db, config, feed_spec(feed.name))
-    with pytest.raises(cq.FeedNotConfigured):
+    with pytest.raises(cq.errors.FeedNotConfigured):
         cq.configure(db, name, observers=[feed_spec(feed.name)])
     feed.configure(db)
     cq.configure(db, name, observers=[feed_spec(feed.name)])
     feed.delete(db)
     add(db, name, a=1)
-    with pytest.raises(cq.ConfigurationError, match="cq feed configure"):
+    with pytest.raises(cq.errors.ConfigurationError, match="cq feed configure"):
         Worker(db, queues=[name]).drain()
     assert told_nothing(db, name)
 

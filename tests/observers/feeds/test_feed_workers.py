@@ -384,5 +384,5 @@ def test_a_drain_of_a_feed_by_its_name_delivers_and_numbers_all(db: Any, name: s
 
     assert len(numbered(db, feed, "ann")) == 2 * BUCKETS
     assert left(db, feed) == (0, 0)
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         Worker(db, queues=[f"{name}-other"]).drain()

@@ -241,7 +241,7 @@ def test_a_row_that_only_the_add_refuses_is_found_and_set_aside_alone(
 
 def test_a_level_gets_no_outbox(db: Any, name: str, sqlite_url: str) -> None:
     cq.configure(db, name, rollup="1m:2d")
-    with pytest.raises(cq.InvalidConfiguration, match="give an outbox to queue"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="give an outbox to queue"):
         init(db, f"{name}.1m", SETTINGS)
     with pytest.raises(LinkFailed, match="no such table"):
         table()
@@ -423,9 +423,9 @@ def test_init_again_and_with_other_settings(db: Any, name: str, reporting_url: s
     cq.configure(db, name)
     created = init(db, name, SETTINGS)
     again = init(db, name, SETTINGS)
-    with pytest.raises(cq.ConfigurationConflict, match="schema"):
+    with pytest.raises(cq.errors.ConfigurationConflict, match="schema"):
         init(db, name, OutboxSettings(URL_ENV, "public"))
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         init(db, f"{name}-no", SETTINGS)
 
     assert created == ["cq_outbox", "cq_outbox_progress"]
@@ -440,7 +440,7 @@ def test_remove_and_begin_again(db: Any, name: str, reporting_url: str) -> None:
     dying.end()
     opened(db, name).remove()
     insert(name, {"a": 10})
-    with pytest.raises(cq.InvalidConfiguration, match="has no outbox"):
+    with pytest.raises(cq.errors.InvalidConfiguration, match="has no outbox"):
         source(db, name)
     init(db, name, SETTINGS)
     move(db, name)

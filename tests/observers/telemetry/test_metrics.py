@@ -225,7 +225,7 @@ class TestAddress:
 
     @pytest.mark.parametrize("text", ["", "here", "1.2.3.4:", "::1:9100", "x:99999", "a b:1", "http://x:1"])
     def test_what_is_none_is_refused(self, text: str) -> None:
-        with pytest.raises(cq.InvalidConfiguration, match="expected an address such as"):
+        with pytest.raises(cq.errors.InvalidConfiguration, match="expected an address such as"):
             Address.parse(text)
 
     def test_each_process_has_its_own(self) -> None:

@@ -137,7 +137,7 @@ class TestWorker:
         app.queue(name, observers=[broken])
         app.configure(db, name, buckets=1)
         add(db, name, {f"k{number}": 1 for number in range(100)})
-        with pytest.raises(cq.ConfigurationError):
+        with pytest.raises(cq.errors.ConfigurationError):
             Worker(db, app, [name]).drain()
         assert "no such table" in events.wait_for("queue_broken", queue=name)["reason"]
 

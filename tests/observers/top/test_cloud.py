@@ -314,7 +314,7 @@ def test_readers_are_told_what_is_missing(db: Any, name: str) -> None:
         cloud(told)
     with pytest.raises(InvalidConfiguration, match="keeps no top"):
         transact(db, CloudReader(name).read)
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         CloudReader("nobody").wait(db)
 
 

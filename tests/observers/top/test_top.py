@@ -269,7 +269,7 @@ def test_a_top_that_is_missing_or_not_built_yet_is_said_to_be_so(db: Any, name: 
         transact(db, Ranking(name).page)
     with pytest.raises(NotReady, match="is being built"):
         transact(db, Ranking(told.name).page)
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         transact(db, Ranking("nobody").count)
 
 

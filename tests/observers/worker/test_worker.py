@@ -194,7 +194,7 @@ def test_a_paused_queue_is_left_alone_until_it_is_resumed(db: Any, name: str) ->
         while not worker._work.problem(name):
             time.sleep(0.001)  # until the worker has heard of it: a pass may come before
         add(db, name, {"a": 1})
-        with pytest.raises(cq.ConfigurationError, match="paused"):
+        with pytest.raises(cq.errors.ConfigurationError, match="paused"):
             Worker(db, app, [name]).drain()
         cq.resume(db, name)
         told.wait_for(a=2)
@@ -214,14 +214,14 @@ def test_a_queue_whose_code_is_missing_is_left_alone_and_named(
 
     assert any(f"queue {other!r} asks for the observer missing@1" in line for line in caplog.messages)
     assert not nothing_queued(db, other)
-    with pytest.raises(cq.ConfigurationError, match="missing@1"):
+    with pytest.raises(cq.errors.ConfigurationError, match="missing@1"):
         Worker(db, app, [other]).drain()
 
 
 def test_a_worker_of_an_unknown_queue_is_refused(db: Any, name: str) -> None:
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         Worker(db, queues=[name]).run()
-    with pytest.raises(cq.QueueNotConfigured):
+    with pytest.raises(cq.errors.QueueNotConfigured):
         Worker(db, queues=[name]).drain()
 
 
@@ -270,7 +270,7 @@ def test_a_deployment_that_fails_for_every_key_pauses_the_queue(db: Any, name: s
     app.configure(db, name, buckets=2)
     add(db, name, {f"k{number}": 1 for number in range(500)})
 
-    with pytest.raises(cq.ConfigurationError, match=r"paused .*no such table"):
+    with pytest.raises(cq.errors.ConfigurationError, match=r"paused .*no such table"):
         Worker(db, app, [name]).drain()
 
     assert 10 <= len(aside(db, name)) <= 20
@@ -343,7 +343,7 @@ def test_a_drain_combines_other_queues_though_one_is_damaged(
     assert dict(cq.CombineQueue("sound").scan(db)) == {"a": 1}
     (left,) = [event for event in events if event.name == "work_left"]
     assert str(left).startswith("queue 'damaged': left with work to do: a row is stamped later")
-    with pytest.raises(cq.CorruptData, match="stamped later"):
+    with pytest.raises(cq.errors.CorruptData, match="stamped later"):
         Worker(db, queues=["damaged"]).drain()
     db.close()
 
@@ -672,7 +672,7 @@ class TestFlags:
     @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
     def test_a_time_that_is_none_is_refused(self, db: Any, name: str, seconds: float) -> None:
         cq.configure(db, name)
-        with pytest.raises(cq.InvalidConfiguration, match="a positive number of seconds"):
+        with pytest.raises(cq.errors.InvalidConfiguration, match="a positive number of seconds"):
             cq.pause(db, name, seconds=seconds)
 
     def test_a_pause_keeps_the_priority(self, db: Any, name: str) -> None:
@@ -682,7 +682,7 @@ class TestFlags:
         cq.resume(db, name)
         assert transact(db, lambda tr: read_flags(tr, name)) == Flags(priority=40)
         for wrong in (0, 101, True, 1.5):
-            with pytest.raises(cq.InvalidConfiguration, match="a priority of 1 to 100"):
+            with pytest.raises(cq.errors.InvalidConfiguration, match="a priority of 1 to 100"):
                 cq.prioritize(db, name, wrong)  # type: ignore[arg-type]
 
 
