@@ -14,7 +14,14 @@ from dataclasses import replace
 from cq import keys
 from cq.admin.backfill import read_states
 from cq.admin.levels import refuse_level, with_levels
-from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
+from cq.config.queue import (
+    Purges,
+    QueueConfig,
+    notify_all,
+    read_config,
+    refuse_while_rebucketing,
+    write_config,
+)
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.top import FormerTopKeys
@@ -46,7 +53,7 @@ def _purge(tr: Transaction, name: str) -> QueueConfig:
 def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
     """Mark one queue; returns its new configuration."""
     refuse_while_rebucketing(current)
-    changed = replace(current, purges=current.purges + 1, purge_generation=current.generation)
+    changed = replace(current, purges=Purges(current.purges.latest + 1, current.generation))
     if current.audit is not None:
         # A new audit is whole: all that remains after the purge was added under it.
         changed = with_audit(without_audit(tr, changed), whole=True)
@@ -83,7 +90,7 @@ def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
 
 
 def _count_purging(tr: TransactionRead, config: QueueConfig) -> int:
-    if config.purge_generation != config.generation:
+    if config.purges.generation != config.generation:
         return 0
     return sum(needs_purge(config, state) for state in read_states(tr, config))
 

@@ -145,6 +145,27 @@ class Shape(NamedTuple):
         return cls(_generation(generation), buckets)
 
 
+class Purges(NamedTuple):
+    """The purges of a queue.
+
+    Attributes:
+        latest: the number of the latest purge, from 1; 0: there was none.
+        generation: the generation of the shape at the latest purge.
+    """
+
+    latest: int = 0
+    generation: int = 0
+
+    @classmethod
+    def from_stored(cls, stored: Any) -> Purges:
+        """The stored purges."""
+        latest, generation = map(_generation, stored)
+        return cls(latest, generation)
+
+
+_NO_PURGES: Final = Purges()
+
+
 class Conversion(NamedTuple):
     """A change of the version of a queue's combiner that is in progress.
 
@@ -214,7 +235,7 @@ class QueueConfig:
         limited: whether the queue has limits, so that adds must check whether it is full.
         audit: None if the queue has no audit.
         audits: the number of generations of the audit so far.
-        purges, purge_generation: the number of purges so far, and the generation of the shape at the latest one.
+        purges: the number of its latest purge, and the shape at that purge.
         window: None if the queue has no window.
         expiry: None if its keys do not expire.
         rollup: None if the queue has no roll-up.
@@ -236,8 +257,7 @@ class QueueConfig:
     limited: bool = False
     audit: Audit | None = None
     audits: int = 0
-    purges: int = 0
-    purge_generation: int = 0
+    purges: Purges = _NO_PURGES
     window: WindowSpec | None = None
     expiry: ExpirySpec | None = None
     rollup: RollUp | None = None
@@ -342,7 +362,7 @@ class QueueConfig:
                 "takes_delete": self.takes_delete,
                 "former": self.former,
                 "told_before": self.backfilled_until,
-                "purges": [self.purges, self.purge_generation],
+                "purges": self.purges,
                 "limited": self.limited,
                 "audit": self.audit,
                 "audits": self.audits,
@@ -389,7 +409,6 @@ class QueueConfig:
 def _from_stored(name: str, stored: Any) -> QueueConfig:
     """The configuration in a decoded value; raises `KeyError`, `TypeError` or `ValueError` if cq did not write it."""
     shape = Shape.from_stored((stored["generation"], stored["buckets"]))
-    purges, purge_generation = map(_generation, stored["purges"])
     former, window, expiry = stored["former"], stored.get("window"), stored.get("expiry")
     _require(type(stored["takes_delete"]) is type(stored["limited"]) is bool)
     return QueueConfig(
@@ -407,8 +426,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         limited=stored["limited"],
         audit=Audit.from_stored(stored["audit"]),
         audits=_generation(stored["audits"]),
-        purges=purges,
-        purge_generation=purge_generation,
+        purges=Purges.from_stored(stored["purges"]),
         window=None if window is None else WindowSpec(*window).checked(),
         expiry=None if expiry is None else ExpirySpec(*expiry).checked(),
         rollup=RollUp.from_stored(stored.get("rollup")),

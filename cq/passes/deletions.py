@@ -58,7 +58,7 @@ def purge(view: View, reader: ViewReader) -> Effects:
             effects.report_change(encoded, place(encoded), change)
     effects.result.purged = len(values)
     effects.result.invalidates_cache = True  # the purge has cleared the staged updates
-    purged = max(state.purged, config.purges)
+    purged = max(state.purged, config.purges.latest)
     cleared = replace(state, staged=False, cursor=b"", unfinished_since=0, purged=purged, purging=reached)
     finish_changes(effects, view, reader, cleared, unreported)
     return effects

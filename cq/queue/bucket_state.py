@@ -85,4 +85,4 @@ def needs_conversion(config: QueueConfig, state: BucketState) -> bool:
 
 def has_new_purge(config: QueueConfig, state: BucketState) -> bool:
     """Whether no pass over a bucket has started the latest purge."""
-    return config.purge_generation == config.generation and state.purged < config.purges
+    return config.purges.generation == config.generation and state.purged < config.purges.latest

@@ -54,12 +54,12 @@ def _derive_state(piece: Piece, shape: QueueConfig, bucket: int) -> None:
         elif each in piece.config.observers:
             # In this transaction: the observer may have received values of the bucket, and must not get them again.
             start_rebuild(piece.tr, stored_config(piece.tr, piece.keys, piece.name), each.name)
-    is_purged = shape.purge_generation == shape.generation
+    is_purged = shape.purges.generation == shape.generation
     state = BucketState(
         token=fresh_token(),
         staged=bool(staged),
         observers=positions,
-        purged=shape.purges if is_purged else 0,
+        purged=shape.purges.latest if is_purged else 0,
         missed=True,  # not known: the next pass reads the missed reports
     )
     piece.tr.set(piece.keys.state(shape.generation, bucket), state.to_bytes())

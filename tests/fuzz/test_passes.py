@@ -313,4 +313,4 @@ def test_a_purge_whose_mark_cannot_be_read_is_an_error_that_says_so(db: Any, nam
 
     with pytest.raises(CorruptData, match="purge"):
         combine_all(db, name)
-    assert transact(db, lambda tr: read_config(tr, name)).purges == 1
+    assert transact(db, lambda tr: read_config(tr, name)).purges.latest == 1
