@@ -20,6 +20,7 @@ from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
+from cq.store.api import is_local
 from cq.store.transact import transact
 from tests.kit.faults import WrappedDatabase, WrappedTransaction
 
@@ -125,10 +126,14 @@ def add_during_passes(db: Any, queue: cq.CombineQueue, worker: Worker, number: i
 
 
 class Counting(WrappedDatabase):
-    """A database that counts commits and retries."""
+    """A database that counts commits and retries.
+
+    It is as local as the database that it wraps: an embedded store refuses reads at the versions of a chain.
+    """
 
     def __init__(self, db: Any) -> None:
         super().__init__(db)
+        self.is_local = is_local(db)
         self.commits = self.errors = 0
         self._lock = threading.Lock()
 
