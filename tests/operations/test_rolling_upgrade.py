@@ -2,7 +2,7 @@
 
 `OLD` is the first one whose passes add updates to windows and roll-ups. Its tree is unpacked from this repository, so
 these tests are skipped in a shallow clone and in a source distribution. It runs with the dependencies that are
-installed for today's code, not with those of its time, in processes of its own.
+installed for today's tests, among them one that only it needs, not with those of its time, in processes of its own.
 """
 
 from __future__ import annotations
