@@ -19,7 +19,7 @@ from cq.observers.telemetry.metrics import Address
 from cq.store import OpenDatabase
 
 _END_SECONDS = 3
-_BACKLOG = 64
+_BACKLOG = 16
 
 
 class Server:
@@ -50,7 +50,8 @@ class Server:
             # One loop on all machines, also with uvloop installed.
             loop="asyncio",
             http=LimitedProtocol,
-            # The loop accepts so many connections at once before it can close any.
+            # Maximum number of connections that one step of the loop accepts. A connection beyond the limit is closed
+            # four steps later, so four times this number of descriptors are in use besides those of the limit.
             backlog=_BACKLOG,
             # Without warnings: anybody who reaches the server could fill the log with invalid requests.
             log_level="error",
