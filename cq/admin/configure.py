@@ -252,7 +252,12 @@ _PARSERS: Final[dict[str, Callable[[Any], object]]] = {
     "priority": checked_priority,
 }
 _NEW: Final = QueueConfig(
-    "", KeyType.parse("str"), ValueType.parse("int"), Named("sum", 1), (), DEFAULT_BUCKETS
+    "",
+    key=KeyType.parse("str"),
+    value=ValueType.parse("int"),
+    combiner=Named("sum", 1),
+    observers=(),
+    buckets=DEFAULT_BUCKETS,
 )
 """Defaults of a new queue on a cluster."""
 

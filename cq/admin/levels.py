@@ -179,11 +179,11 @@ def _level(config: QueueConfig, name: str, part: LevelOf, **given: Any) -> Queue
     observers = tuple(given.get("observers", ()))
     return QueueConfig(
         name,
-        config.key if part.part is LevelPart.WINDOW else level_key_type(config.key),
-        config.value,
-        config.combiner,
-        observers,
-        config.buckets,
+        key=config.key if part.part is LevelPart.WINDOW else level_key_type(config.key),
+        value=config.value,
+        combiner=config.combiner,
+        observers=observers,
+        buckets=config.buckets,
         observer_generations=len(observers),
         takes_delete=config.takes_delete,
         expiry=given["expiry"],

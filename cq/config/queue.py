@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -244,6 +244,7 @@ class QueueConfig:
     """
 
     name: str
+    _: KW_ONLY
     key: KeyType
     value: ValueType
     combiner: Named

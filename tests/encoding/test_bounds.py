@@ -81,7 +81,14 @@ def test_a_set_in_json_of_members_with_one_hash_ends_soon(kind: str) -> None:
         value_from_json(ValueType("set"), json.loads(text))
     with pytest.raises(InvalidData, match="have the same hash"):
         value_from_word(ValueType("set"), text)
-    config = QueueConfig("tags", KeyType.parse(str), ValueType("set"), Named("union", 1), (), 1)
+    config = QueueConfig(
+        "tags",
+        key=KeyType.parse(str),
+        value=ValueType("set"),
+        combiner=Named("union", 1),
+        observers=(),
+        buckets=1,
+    )
     batch = batch_of(config, [row])
     assert "have the same hash" in batch.errors[1]
     assert time.thread_time() - begun < 5.0  # to make one such set takes minutes

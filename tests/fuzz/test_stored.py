@@ -75,7 +75,14 @@ BROKEN: dict[str, Callable[[QueueKeys], tuple[bytes, bytes]]] = {
 
 def with_buckets(number: int) -> bytes:
     """A configuration of so many buckets."""
-    config = QueueConfig("", KeyType.parse(str), ValueType.parse(int), Named("sum", 1), (), 16)
+    config = QueueConfig(
+        "",
+        key=KeyType.parse(str),
+        value=ValueType.parse(int),
+        combiner=Named("sum", 1),
+        observers=(),
+        buckets=16,
+    )
     return codec.encode({**codec.decode(config.to_bytes()), "buckets": number})
 
 

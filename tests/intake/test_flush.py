@@ -49,7 +49,9 @@ KINDS: dict[str, tuple[cq.Combiner, str, st.SearchStrategy[Any]]] = {
 
 def intake(combiner: cq.Combiner, value: str, key: object = str) -> Intake:
     named = Named(combiner.name, combiner.version)
-    config = QueueConfig("q", KeyType.parse(key), ValueType.parse(value), named, (), 4)
+    config = QueueConfig(
+        "q", key=KeyType.parse(key), value=ValueType.parse(value), combiner=named, observers=(), buckets=4
+    )
     return Intake(QueueConfig(**{**_fields(config), "takes_delete": combiner.takes_delete}), combiner)
 
 

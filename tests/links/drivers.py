@@ -77,7 +77,12 @@ class Driver(ABC):
         settings = dict(self.spec(place).settings)
         module = import_module(f"cq.observers.links.{registry._MODULES[settings.pop(TO)]}")
         config = QueueConfig(
-            source.queue, KeyType.parse(str), ValueType("int"), Named(self.combiner, 1), (), 1
+            source.queue,
+            key=KeyType.parse(str),
+            value=ValueType("int"),
+            combiner=Named(self.combiner, 1),
+            observers=(),
+            buckets=1,
         )
         made: Target = module.make_target(source, config, settings, self.app)
         return made

@@ -30,7 +30,9 @@ __all__ = ["cli", "here", "impatient"]
 
 FOREIGN = "SHOP_DATABASE_URL"
 SECRET = "whsec_" + "QUJD" * 8
-CONFIG = QueueConfig("words", KeyType.parse(str), ValueType("int"), Named("sum", 1), (), 1)
+CONFIG = QueueConfig(
+    "words", key=KeyType.parse(str), value=ValueType("int"), combiner=Named("sum", 1), observers=(), buckets=1
+)
 READERS: dict[str, tuple[str, Callable[[str], object]]] = {
     "a SQL table": ("sqlite:///x.db", lambda name: ReportingDatabase(env=name).check_url()),
     "a webhook": ("https://example.org/", lambda name: HttpReceiver(name, "CQ_WEBHOOK_SECRET").check()),

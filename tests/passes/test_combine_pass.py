@@ -413,7 +413,14 @@ def test_a_pass_of_other_code_than_configured_is_refused(db: Any, name: str) -> 
 
 
 def _renamed(config: cq.QueueConfig, name: str) -> cq.QueueConfig:
-    return cq.QueueConfig(name, config.key, config.value, config.combiner, config.observers, config.buckets)
+    return cq.QueueConfig(
+        name,
+        key=config.key,
+        value=config.value,
+        combiner=config.combiner,
+        observers=config.observers,
+        buckets=config.buckets,
+    )
 
 
 @pytest.mark.parametrize(

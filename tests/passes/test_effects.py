@@ -41,11 +41,11 @@ def view(*rows: Row, is_observed: bool = False, combiner: Any = sum_, **details:
     observers = (OBSERVER,) if is_observed else ()
     config = QueueConfig(
         "q",
-        codec.KeyType.parse(str),
-        codec.ValueType.parse(int),
-        Named(combiner.name, combiner.version),
-        observers,
-        1,
+        key=codec.KeyType.parse(str),
+        value=codec.ValueType.parse(int),
+        combiner=Named(combiner.name, combiner.version),
+        observers=observers,
+        buckets=1,
         observer_generations=1,
     )
     code = QueueCode(config, combiner, tuple((lambda tr, changes: None) for _ in observers))
