@@ -9,7 +9,7 @@ from typing import Final
 
 from cq import runtime
 from cq.admin.backfill import publish_generations
-from cq.admin.rebucket import finish_rebucket
+from cq.admin.rebucketing import finish_rebucket
 from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
 from cq.config.flags import read_flags

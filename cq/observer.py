@@ -53,9 +53,9 @@ class Observer(Generic[K, V]):
         function: called as `function(tr, changes)` with a list of `Change`. Its writes through `tr` commit together
             with the reported values, or not at all. It is called again when the transaction is retried.
         clear: `clear(tr)` clears all that the observer has written, in any version, such as by `tr.clear_range(...)`
-            or `cq.purge(tr, "other queue")`. It is called in the transaction that adds the observer to a queue, raises
-            its version or rebuilds it: after the last report of the former version, before the first one of the new
-            version, and together with the new configuration or not at all.
+            or `cq.admin.purge(tr, "other queue")`. It is called in the transaction that adds the observer to a queue,
+            raises its version or rebuilds it: after the last report of the former version, before the first one of the
+            new version, and together with the new configuration or not at all.
     """
 
     name: str

@@ -34,8 +34,8 @@ def distinct(into: str, *, parts: int = 1) -> ObserverSpec:
     Configure the other queue with keys of these parts (a single part is not a tuple), int values and the combiner sum.
     Its counts stay when the observer is removed. So a queue with values refuses to rebuild it, or to change
     its settings or version, which would count all keys a second time: first remove it from each queue that counts into
-    the other queue (`cq.remove_observer`), purge the other queue (`cq.purge`), and then put it on them again
-    (`cq.put_observer`).
+    the other queue (`cq.admin.remove_observer`), purge the other queue (`cq.admin.purge`), and then put it on them
+    again (`cq.admin.put_observer`).
 
     Args:
         into: name of the other queue.

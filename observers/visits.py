@@ -28,6 +28,7 @@ from cq.errors import InvalidConfiguration
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.reads import snapshot_of
+from cq.windows import Window
 from cq.windows.window import TAKEN
 
 _PAIR: Final = (str, str)
@@ -60,8 +61,8 @@ class Visits:
 
     def __init__(self, name: str = "visits", *, readers: bool = False) -> None:
         self.name = name
-        self.views = cq.Window(f"{name}.views")
-        self.seen = cq.Window(f"{name}.seen")
+        self.views = Window(f"{name}.views")
+        self.seen = Window(f"{name}.seen")
         self.visitors = cq.CombineQueue(f"{name}.visitors")
         self.lifetime = cq.CombineQueue(f"{name}.lifetime")
         self.readers = cq.CombineQueue(f"{name}.readers") if readers else None
@@ -231,7 +232,7 @@ def _by_page(visits: Mapping[tuple[str, str], int]) -> dict[str, int]:
     return dict(pages)
 
 
-def _all(tr: TransactionRead, queue: cq.CombineQueue | cq.Window, **given: Any) -> dict[Any, Any]:
+def _all(tr: TransactionRead, queue: cq.CombineQueue | Window, **given: Any) -> dict[Any, Any]:
     """Return all items, read in one transaction."""
     page = queue.items(tr, **given)
     found = dict(page.items)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import cq
+from cq.store import Space
 from cq.store.embedded import Database
 from tests.kit.clocks import Clock, set_clock
 from tests.kit.processes import StartedProcesses
@@ -63,7 +64,7 @@ def _cluster_prefix(request: pytest.FixtureRequest) -> Iterator[None]:
     _PREFIX.set(f"test-{secrets.token_hex(6)}")
     yield
     if file := os.environ.get("CQ_TEST_CLUSTER_FILE"):
-        prefix = cq.Space(_PREFIX.get()).prefix
+        prefix = Space(_PREFIX.get()).prefix
         cq.transact(cq.open(f"fdb:{file}"), lambda tr: tr.clear_range_startswith(prefix))
 
 
@@ -83,7 +84,7 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         return
     # Commits do not wait for the disk: only tests/crash is about power failures.
     with Database(tmp_path / "test.db", power_safe=False) as database:
-        yield cq.Space("cq").database(database)
+        yield Space("cq").database(database)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from cq.observers.links.queue import ExportQueue
 from cq.observers.visits import Visits
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
+from cq.windows import Window
 from tests.kit.faults import error_class
 from tests.kit.queues import add
 
@@ -39,7 +40,7 @@ def test_an_add_of_an_iterator_is_refused_and_writes_nothing(
 ) -> None:
     cq.configure(db, name, window=60)
     queue, tries = cq.CombineQueue(name), []
-    for adds in (queue, cq.Window(queue)):
+    for adds in (queue, Window(queue)):
         updates: Any = made()
 
         def fail_once(tr: Any) -> None:
@@ -73,7 +74,7 @@ def test_a_late_add_of_an_iterator_is_refused(db: Any, name: str) -> None:
     """It would be counted as late, and with 0 updates by a retry."""
     cq.configure(db, name, window=60)
     with pytest.raises(TypeError, match="retried"):
-        transact(db, lambda tr: cq.Window(name).add(tr, iterator(PAIRS), at=1.0))
+        transact(db, lambda tr: Window(name).add(tr, iterator(PAIRS), at=1.0))
 
 
 def test_an_emitter_refuses_iterators(db: Any, name: str) -> None:
@@ -89,7 +90,7 @@ def test_an_emitter_refuses_iterators(db: Any, name: str) -> None:
 
 def test_reads_of_many_keys_refuse_iterators(db: Any, name: str) -> None:
     cq.configure(db, name, window=60)
-    for readable in (cq.CombineQueue(name), cq.Window(name)):
+    for readable in (cq.CombineQueue(name), Window(name)):
         assert transact(db, lambda tr: readable.get_many(tr, {"a", "b"})) == {"a": None, "b": None}  # noqa: B023
         with pytest.raises(TypeError, match="retried"):
             transact(db, lambda tr: readable.get_many(tr, iterator("ab")))  # noqa: B023

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.feeds import Feed
 from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
+from cq.store import Space
 from cq.testing import assert_drained
+from cq.windows import Window
 
 Call = Callable[[Any, Any, Any], object]
 """A call with a database, a transaction of it, and a queue."""
@@ -44,11 +47,11 @@ def queue(db: Any) -> cq.CombineQueue:
         lambda db, tr, queue: queue.get(db, "a"),
         lambda db, tr, queue: queue.get_many(db, ["a"]),
         lambda db, tr, queue: queue.items(db),
-        lambda db, tr, queue: cq.Window(queue).add(db, {"a": 1}),
-        lambda db, tr, queue: cq.Window(queue).get(db, "a"),
+        lambda db, tr, queue: Window(queue).add(db, {"a": 1}),
+        lambda db, tr, queue: Window(queue).get(db, "a"),
         lambda db, tr, queue: Ranking("words").page(db),
         lambda db, tr, queue: Feed("chat").append(db, "ann", "hello"),
-        lambda db, tr, queue: queue.add(cq.Space("other").database(db), {"a": 1}),
+        lambda db, tr, queue: queue.add(Space("other").database(db), {"a": 1}),
     ],
 )
 def test_a_database_instead_of_a_transaction(db: Any, queue: cq.CombineQueue, call: Call) -> None:
@@ -138,7 +141,7 @@ def test_an_unknown_queue_or_feed_suggests_the_nearest_name(db: Any, queue: cq.C
     for call in (
         lambda: cq.transact(db, lambda tr: cq.CombineQueue("wrods").get(tr, "a")),
         lambda: cq.transact(db, lambda tr: cq.CombineQueue("wrods").add(tr, {"a": 1})),
-        lambda: cq.put_observer(db, "wrods", cq.ObserverSpec("seen", 1)),
+        lambda: admin.put_observer(db, "wrods", admin.ObserverSpec("seen", 1)),
     ):
         with pytest.raises(
             cq.errors.QueueNotConfigured, match=r"did you mean 'words'.* `cq configure wrods --key"

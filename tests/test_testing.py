@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import draining, testing
+from cq import admin, draining, testing
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.links.queue import ExportQueue
@@ -210,7 +210,7 @@ def test_an_exporter_of_the_application_gets_what_waits(db: Any, name: str) -> N
 def test_a_pause_that_is_over_is_none(db: Any, name: str) -> None:
     cq.configure(db, name)
     add(db, name, {"a": 1})
-    cq.pause(db, name, seconds=0.001)
+    admin.pause(db, name, seconds=0.001)
     time.sleep(0.002)
 
     drain(db, name)
@@ -222,7 +222,7 @@ def test_observers_of_all_values_are_switched_to(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=8)
     add(db, name, {"a": 1})
     drain(db, name)
-    cq.put_observer(db, name, top(2))
+    admin.put_observer(db, name, top(2))
     assert message(assert_drained, db, name)[1:] == [f"  queue {name!r}: 8 buckets wait for a pass"]
 
     drain(db, name)
@@ -239,7 +239,7 @@ def test_what_cannot_be_combined_raises(db: Any, name: str) -> None:
 
     with pytest.raises(CodeMismatch, match="observer check@1, this process has none"):
         drain(db, name)
-    cq.pause(db, name, "for this test")
+    admin.pause(db, name, "for this test")
     with pytest.raises(ConfigurationError, match=r"is paused: for this test"):
         drain(db, name, app=app)
     assert message(assert_drained, db, name)[-1].endswith("it is paused: for this test")

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import cq
 from cq.admin.queue_status import is_drained
+from cq.cells import Cells, UserData
 from cq.cells.records import HERE, Fence
 from cq.cli.demos.harness import (
     DemoDiffers,
@@ -61,7 +62,7 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
     url = options.store or f"embedded:{folder / 'directory.db'}"
     os.environ[_URL_ENV] = url  # inherited by the workers, which forward to it
     db = cq.open(url)
-    with cq.Cells(db) as cells:
+    with Cells(db) as cells:
         urls = make_cells(cells, db, folder, options.stores)
         users = [f"user {number}" for number in range(options.users)]
         # The positions are in another store than the writes, and written for many of them.
@@ -91,7 +92,7 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
         return figures | recount(cells, db, steps)
 
 
-def make_cells(cells: cq.Cells, db: Database, folder: Path, number: int) -> dict[str, str]:
+def make_cells(cells: Cells, db: Database, folder: Path, number: int) -> dict[str, str]:
     """Create the cells and their queues; returns {cell: URL of its store}."""
     if cells.cells():
         raise InvalidConfiguration("the store has cells, which the demo must not use: name another store")
@@ -102,7 +103,7 @@ def make_cells(cells: cq.Cells, db: Database, folder: Path, number: int) -> dict
     return {each.name: each.url for each in cells.cells()}
 
 
-def recount(cells: cq.Cells, db: Database, steps: Iterable[Steps]) -> Figures:
+def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     """Compare the stores with the writes; returns the figures. Raises `DemoDiffers`."""
     cells.resume_moves()  # of movers that were stopped
     wanted: defaultdict[str, set[str]] = defaultdict(set)
@@ -119,7 +120,7 @@ def recount(cells: cq.Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     return {"writes": writes, "users": sum(found.values()), "moves": moves, "cells": found}
 
 
-def _check_user(cells: cq.Cells, names: Iterable[str], user: str, wanted: set[str]) -> int:
+def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str]) -> int:
     """Check that the writes of a user are in the user's cell only, each once; returns the moves of the user."""
     record = cells.directory.record(user)
     _check(not record.is_moving, f"the move of {user} is not done")
@@ -173,7 +174,7 @@ def write(stop: Event, *, url: str, steps: Steps) -> None:
     Writes after the position of a killed writer may exist already: `write_once` detects them.
     """
     db = cq.open(url)
-    with cq.Cells(db) as cells:
+    with Cells(db) as cells:
         for index, (user, text) in steps.left(db):
             while not _try(cells, user, text):
                 if stop.is_set():
@@ -182,7 +183,7 @@ def write(stop: Event, *, url: str, steps: Steps) -> None:
                 transact(db, partial(steps.advance, done=index + 1))
 
 
-def _try(cells: cq.Cells, user: str, text: str) -> bool:
+def _try(cells: Cells, user: str, text: str) -> bool:
     """Do one write; returns False if it must be retried."""
     try:
         cells.transact(user, lambda data: write_once(data, text), timeout=_PATIENCE)
@@ -195,7 +196,7 @@ def _try(cells: cq.Cells, user: str, text: str) -> bool:
     return False
 
 
-def write_once(data: cq.UserData, text: str) -> None:
+def write_once(data: UserData, text: str) -> None:
     """Store a text of a user, and count it, in one transaction, unless it is stored."""
     key = data.prefix + text.encode()
     if data.tr.get(key).value is None:  # else a killed writer stored it, or a commit whose answer was lost
@@ -207,7 +208,7 @@ def write_once(data: cq.UserData, text: str) -> None:
 def move_users(stop: Event, *, url: str, users: list[str]) -> None:
     """Move random users to random cells until `stop` is set, and finish the moves of killed movers."""
     rng = Random()  # noqa: S311 - the moves need not be repeatable
-    with cq.Cells(cq.open(url)) as cells:
+    with Cells(cq.open(url)) as cells:
         names = [each.name for each in cells.cells()]
         while not stop.is_set():
             cells.resume_moves()

@@ -22,7 +22,7 @@ from threading import Event
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import cq
-from cq import runtime
+from cq import admin, runtime
 from cq.cli.demos.options import DemoOptions
 from cq.cli.shared.crew import Crew
 from cq.cli.shared.exit_status import FoundDifference
@@ -394,7 +394,7 @@ def delete_earlier(db: Database, prefix: bytes, queues: Iterable[str] = ()) -> N
     """Delete the queues of earlier demos, and their own keys, which begin with a prefix."""
     for queue in queues:
         with suppress(cq.errors.QueueNotConfigured):
-            cq.delete(db, queue)
+            admin.delete(db, queue)
     transact(db, lambda tr: tr.clear_range(prefix, prefix_end(prefix)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cq.admin.configure import RequestedSettings, change, requested
 from cq.admin.conversion import is_raised
-from cq.admin.rebucket import finish_rebucket
+from cq.admin.rebucketing import finish_rebucket
 from cq.admin.repeated_reports import count_values
 from cq.cli.queues.waiting import AwaitedWork, wait_for_workers
 from cq.cli.shared.output import quantity

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-import cq
+from cq import admin
 from cq.admin.configure import change, repeated_reports, requested
 from cq.admin.levels import is_level
 from cq.app import App
@@ -314,7 +314,7 @@ def pause(
     Adds and reads continue. The name of a level, such as hits.1h, pauses this level alone.
     """
     db = options.open_store()
-    cq.pause(db, queue, reason, seconds=seconds)
+    admin.pause(db, queue, reason, seconds=seconds)
     _print_state(options, db, queue, is_paused=True)
 
 
@@ -325,7 +325,7 @@ def resume(options: Options, queue: Queue) -> None:
     The levels continue, whatever paused them. The name of a level, such as hits.1h, resumes this level alone.
     """
     db = options.open_store()
-    cq.resume(db, queue)
+    admin.resume(db, queue)
     _print_state(options, db, queue, is_paused=False)
 
 

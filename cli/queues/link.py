@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-import cq
+from cq import admin
 from cq.cli.queues.manage import Yes, config_of, confirm
 from cq.cli.queues.verify import AppLinkOptions, Wait, report
 from cq.cli.queues.waiting import report_unsent, reported_interrupt
@@ -180,7 +180,7 @@ def remove(options: Options, queue: Queue, link: Link = None, yes: Yes = False) 
     rows = sum(each.rows for each in link_status(db, queue) if each.link == name)
     if rows:
         confirm(f"link {name!r} has {quantity(rows, 'row')} of changes that are not sent. Go on?", yes)
-    cq.remove_observer(db, queue, observer.name)
+    admin.remove_observer(db, queue, observer.name)
     options.answer(f"queue {queue!r} has no link {name!r} any more", queue=queue, link=name)
 
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-import cq
+from cq import admin
 from cq.admin.levels import with_levels as configs_with_levels
-from cq.admin.purge import is_purging, purging_buckets
+from cq.admin.purging import is_purging, purging_buckets
 from cq.admin.queue_status import is_drained
 from cq.cli.queues.waiting import POLL_SECONDS, AwaitedWork, queued, wait_for_workers
 from cq.cli.shared.help import CommandSet
@@ -45,7 +45,7 @@ def rebucket(
     continue with the new ones. Current values do not move.
     """
     db = options.open_store()
-    config = cq.rebucket(db, queue, buckets)
+    config = admin.rebucket(db, queue, buckets)
     if wait:
         after = f"workers drain the former buckets of queue {queue!r}; `cq status {queue}` shows it"
         awaited = AwaitedWork(queue, "drain the former buckets of", queued, after)
@@ -66,7 +66,7 @@ def purge(options: Options, queue: Queue, yes: Yes = False, wait: Wait = True) -
     db = options.open_store()
     config = config_of(db, queue)
     confirm(f"delete all values of {_named(config)}?", yes)
-    cq.purge(db, queue)
+    admin.purge(db, queue)
     if wait:
         after = (
             f"workers finish the purge of queue {queue!r}; another `cq purge` would delete later updates, too"
@@ -88,7 +88,7 @@ def delete(options: Options, queue: Queue, yes: Yes = False) -> None:
     db = options.open_store()
     config = config_of(db, queue)
     confirm(f"delete {_named(config)} with all data?", yes)
-    cq.delete(db, queue)
+    admin.delete(db, queue)
     _print_done(options, config, "deleted")
 
 
@@ -133,7 +133,7 @@ def limit(
         _print_limits(options, queue)
         return
     db = options.open_store()
-    cq.limit(db, queue, seconds=max_age, size=max_bytes, mode=when_full or "raise")
+    admin.limit(db, queue, seconds=max_age, size=max_bytes, mode=when_full or "raise")
     _print_done(options, config_of(db, queue), "without limits" if none else "limited")
 
 

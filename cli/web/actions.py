@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-import cq
+from cq import admin
 from cq.cli.shared.options import seconds_of
 from cq.cli.shared.output import with_levels
 from cq.cli.web.access import form_of
@@ -84,17 +84,17 @@ def perform(db: OpenDatabase, operation: Operation, queue: str, fields: Fields) 
 
 
 def _pause(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    cq.pause(db, queue, _given(fields, "reason") or "by hand", seconds=_seconds(fields, "duration"))
+    admin.pause(db, queue, _given(fields, "reason") or "by hand", seconds=_seconds(fields, "duration"))
     return _with_levels(db, queue, f"queue {queue!r} is paused")
 
 
 def _resume(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    cq.resume(db, queue)
+    admin.resume(db, queue)
     return _with_levels(db, queue, f"queue {queue!r} is active")
 
 
 def _rebucket(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    cq.rebucket(db, queue, _whole(fields, "buckets"))
+    admin.rebucket(db, queue, _whole(fields, "buckets"))
     text = _with_levels(db, queue, f"queue {queue!r} has {_whole(fields, 'buckets'):,} buckets")
     return f"{text}: workers drain the former ones"
 
@@ -102,7 +102,7 @@ def _rebucket(db: OpenDatabase, queue: str, fields: Fields) -> str:
 def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
     seconds = _seconds(fields, "max_age")
     size = _whole(fields, "max_bytes") if _given(fields, "max_bytes") else None
-    cq.limit(db, queue, seconds=seconds, size=size, mode=_given(fields, "when_full") or MODES[0])
+    admin.limit(db, queue, seconds=seconds, size=size, mode=_given(fields, "when_full") or MODES[0])
     text = f"queue {queue!r} has no limits" if seconds is size is None else f"queue {queue!r} is limited"
     return _with_levels(db, queue, text)
 

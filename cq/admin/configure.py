@@ -16,7 +16,7 @@ from cq.admin.backfill import clear_abandoned
 from cq.admin.conversion import is_raised, refuse_other_changes, switch
 from cq.admin.flags import checked_priority, copy_flags
 from cq.admin.levels import levels_after, refuse_level_change, removed_levels, with_levels_of
-from cq.admin.purge import clear_queue, read_purging
+from cq.admin.purging import clear_queue, read_purging
 from cq.admin.repeated_reports import (
     RepeatedObserver,
     RepeatedReports,

@@ -119,22 +119,23 @@ def configure(
         observers: called for every change, in this order, in the transaction that makes it. They replace the
             application's observers of the queue; built-in observers, stored as settings, stay.
         links: links to other systems, made by functions of `cq.links`, such as `cq.links.table("word_counts")`. They
-            are added, or replace those of the same names; `cq.remove_observer(db, name, "link:NAME")` removes one.
+            are added, or replace those of the same names; `cq.admin.remove_observer(db, name, "link:NAME")` removes
+            one.
         audit: whether to keep sums of added and dropped updates, so that `cq.admin.audit.check_audit` can find lost or
             repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
             one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
             turn it on reads all data of the queue.
         window: width and slice in seconds of a window, such as `(600, 10)` or `"600/10"` (default of a new queue: no
-            window), see `cq.Window`. Updates from now on count in it. Of sums of int or Decimal, and of the combiner
-            counter, the queue `NAME.window` has the totals. Of other combiners, except `last`, which has no window,
-            reads merge the slices; the slices of such a window keep their length. False deletes the window.
+            window), see `cq.windows.Window`. Updates from now on count in it. Of sums of int or Decimal, and of the
+            combiner counter, the queue `NAME.window` has the totals. Of other combiners, except `last`, which has no
+            window, reads merge the slices; the slices of such a window keep their length. False deletes the window.
         expire: seconds without an update after which workers delete a key; False: never (default of a new queue). The
             observers receive each deletion. A key lives up to a 60th part of this time longer. It can be changed at any
             time. Keys with values at that moment count as updated by workers soon after it.
         rollup: periods, and how long each is kept: `"1m:2d,1h:60d,1d:forever"`, or a dict of these (default of a new
-            queue: no roll-up). Updates from now on count in their minute, hour and day, too, see `cq.Window`. cq keeps
-            each period in a queue of its own, a level named after it (`hits.1m`), which is purged, rebucketed and
-            deleted with its queue. `"none"` deletes the levels. Periods and retentions can be changed at any time.
+            queue: no roll-up). Updates from now on count in their minute, hour and day, too, see `cq.windows.Window`.
+            cq keeps each period in a queue of its own, a level named after it (`hits.1m`), which is purged, rebucketed
+            and deleted with its queue. `"none"` deletes the levels. Periods and retentions can be changed at any time.
         report_again: whether a new version of an observer without a function `clear` may receive all values of the
             queue again, each as new: what the former version wrote counts a second time, unless the new version writes
             elsewhere.

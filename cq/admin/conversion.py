@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cq.admin.backfill import backfill_progress, read_states
 from cq.admin.levels import with_levels
-from cq.admin.purge import read_purging
+from cq.admin.purging import read_purging
 from cq.combiners import Combiner
 from cq.config.queue import (
     Conversion,

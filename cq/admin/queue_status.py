@@ -58,7 +58,7 @@ class QueueStatus:
         expiry: statistics of the expiry of its keys; None if they do not expire, and for the slices of a window.
         problem: why the status is unknown: stored data of the queue cannot be read; else empty.
         paused_until: the end of the pause in seconds since 1970; None without a pause, or if it lasts until `resume`.
-        max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.limit`.
+        max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.admin.limit`.
         levels: the names of the levels of its roll-up, the finest first, and of the parts of its window.
         level_of: the queue that it is a level or a part of; None for other queues.
     """

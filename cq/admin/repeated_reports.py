@@ -114,8 +114,8 @@ def refuse_recounts(tr: Transaction, before: QueueConfig, after: QueueConfig) ->
         if into is not None and is_repeated and _has_values(tr, before.name):
             raise InvalidConfiguration(
                 f"all keys of queue {before.name!r} would be counted a second time into queue {into!r}: remove "
-                f"the observer {each.name!r} from each queue that counts into it (`cq.remove_observer`), purge it, and "
-                "then put the observer again (`cq.put_observer`)"
+                f"the observer {each.name!r} from each queue that counts into it (`cq.admin.remove_observer`), purge "
+                "it, and then put the observer again (`cq.admin.put_observer`)"
             )
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class AsyncUserData:
-    """`cq.UserData` for tasks; valid only within its transaction.
+    """`cq.cells.UserData` for tasks; valid only within its transaction.
 
     Args:
         data: the data for synchronous code.
@@ -26,7 +26,7 @@ class AsyncUserData:
     Attributes:
         sync: the same data, for synchronous code that `tr.call` runs.
         tr: the transaction in the cell's store.
-        user, cell, prefix: as in `cq.UserData`.
+        user, cell, prefix: as in `cq.cells.UserData`.
     """
 
     def __init__(self, data: UserData) -> None:
@@ -35,20 +35,20 @@ class AsyncUserData:
         self.user, self.cell, self.prefix = data.user, data.cell, data.prefix
 
     async def next_id(self) -> int:
-        """Return the user's next id, as `cq.UserData.next_id`."""
+        """Return the user's next id, as `cq.cells.UserData.next_id`."""
         return await run(self.sync.next_id)
 
     async def map_id(self, old: Any, new: Any) -> None:
-        """Store the new id of an old one, as `cq.UserData.map_id`."""
+        """Store the new id of an old one, as `cq.cells.UserData.map_id`."""
         await run(self.sync.map_id, old, new)
 
     async def new_id(self, old: Any) -> Any:
-        """Return the new id of an old one, as `cq.UserData.new_id`."""
+        """Return the new id of an old one, as `cq.cells.UserData.new_id`."""
         return await run(self.sync.new_id, old)
 
 
 class AsyncCells(AsyncHandle):
-    """`cq.Cells` for tasks: `await cells.transact("ada", save)`. Use it in `async with`, or await `close`.
+    """`cq.cells.Cells` for tasks: `await cells.transact("ada", save)`. Use it in `async with`, or await `close`.
 
     Its stores are opened in short-lived threads, everything else runs in the thread of the event loop. Operators'
     methods are those of `sync`: `await cq.aio.run(cells.sync.add_cell, "eu-1", url)`.
@@ -77,15 +77,15 @@ class AsyncCells(AsyncHandle):
         await asyncio.to_thread(self.sync.close)
 
     async def store(self, name: str) -> AsyncDatabase:
-        """Return the store of a cell, as `cq.Cells.store`."""
+        """Return the store of a cell, as `cq.cells.Cells.store`."""
         return AsyncDatabase(await run(self.sync.store, name))
 
     async def place(self, user: Any) -> str:
-        """Place a user in the cell that is least full, as `cq.Cells.place`; returns its name."""
+        """Place a user in the cell that is least full, as `cq.cells.Cells.place`; returns its name."""
         return await run(self.sync.place, user)
 
     async def locate(self, user: Any) -> Location:
-        """Return the user's location, as `cq.Cells.locate`."""
+        """Return the user's location, as `cq.cells.Cells.locate`."""
         return await run(self.sync.locate, user)
 
     async def transact(
@@ -94,14 +94,14 @@ class AsyncCells(AsyncHandle):
         """Await `fn(data)` in a transaction of the user's cell, commit it, and return what `fn` returned.
 
         `fn` may run several times, and in different cells. Retries, waits for moves and errors are those of
-        `cq.Cells.transact`. If the task is cancelled, so is the transaction.
+        `cq.cells.Cells.transact`. If the task is cancelled, so is the transaction.
         """
         return await run(
             self.sync.transact, user, lambda data: result_of(fn(AsyncUserData(data))), timeout=timeout
         )
 
     async def move(self, user: Any, cell: str) -> None:
-        """Move a user to another cell, as `cq.Cells.move`; another process can continue a cancelled move."""
+        """Move a user to another cell, as `cq.cells.Cells.move`; another process can continue a cancelled move."""
         await run(self.sync.move, user, cell)
 
 

@@ -44,7 +44,7 @@ class AsyncDatabase:
     """A database of either store, for any task of any event loop; closed at the end of `async with`.
 
     Args:
-        db: what `cq.open` returns, an `fdb.Database`, or a view of either from `cq.Space`.
+        db: what `cq.open` returns, an `fdb.Database`, or a view of either from `cq.store.Space`.
 
     Attributes:
         sync: this database, for synchronous code.

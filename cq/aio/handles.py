@@ -107,13 +107,13 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
 
 
 class AsyncWindow(AsyncHandle, Generic[K, W]):
-    """`cq.Window` for tasks.
+    """`cq.windows.Window` for tasks.
 
     Args:
         queue: a queue, or its name.
-        width: as for `cq.Window`.
-        slice: as for `cq.Window`.
-        late: as for `cq.Window`.
+        width: as for `cq.windows.Window`.
+        slice: as for `cq.windows.Window`.
+        late: as for `cq.windows.Window`.
     """
 
     def __init__(

@@ -7,7 +7,15 @@ configuration, encoding and the store; it does not import queues.
 from cq.cells.ask_all import (
     gather,
 )
+from cq.cells.cells import (
+    Cells,
+)
+from cq.cells.user_data import (
+    UserData,
+)
 
 __all__ = [
+    "Cells",
+    "UserData",
     "gather",
 ]

@@ -25,7 +25,7 @@ class Flags:
     Attributes:
         paused, reason: whether the queue is paused, and why.
         until: the end of the pause in seconds since 1970; None if it lasts until `resume`.
-        max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.limit`.
+        max_seconds, max_bytes, when_full: the limits of the backlog, see `cq.admin.limit`.
         priority: the queue's share of the workers' time, relative to other queues with work; 1 to 100.
     """
 

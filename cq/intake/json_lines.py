@@ -56,7 +56,7 @@ class LoadedLines(NamedTuple):
         position: the position reached in the file.
         added: the number of updates added by this run.
         refused: the number of updates that this run did not add, because their time is too long ago or in the future:
-            see `cq.Window.add`.
+            see `cq.windows.Window.add`.
     """
 
     position: FilePosition

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cq.admin.rebucket import is_blocked
+from cq.admin.rebucketing import is_blocked
 from cq.app import QueueCode
 from cq.passes.bucket_cache import FIRST_RUN, BucketCache, Runs
 from cq.passes.combining import combine

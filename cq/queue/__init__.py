@@ -4,6 +4,9 @@ The room also has the queue's limits, operation ids, updates set aside, missed r
 may import configuration, keys, encoding and the store, but no passes or workers.
 """
 
+from cq.queue.combine_queue import (
+    Page,
+)
 from cq.queue.set_aside import (
     drop_aside,
     read_aside,
@@ -11,6 +14,7 @@ from cq.queue.set_aside import (
 )
 
 __all__ = [
+    "Page",
     "drop_aside",
     "read_aside",
     "retry_aside",

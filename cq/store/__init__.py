@@ -27,6 +27,7 @@ T = TypeVar("T")
 __all__ = [
     "DEFAULT_URL",
     "OpenDatabase",
+    "Space",
     "absolute",
     "close",
     "located",
@@ -67,7 +68,7 @@ def open(
         create: whether to create the file of an embedded store if it does not exist.
         read_only: for a program that only reads. The file is not created; read permission suffices, also on a full
             disk. Without write permission, or if the disk has no room, commits with writes raise `StoreError`.
-        prefix: prefix of cq's keys in the store, as `cq.Space` takes it; by default that of the URL, else
+        prefix: prefix of cq's keys in the store, as `cq.store.Space` takes it; by default that of the URL, else
             `$CQ_PREFIX`, else `cq/`. Queues of other prefixes cannot be seen.
 
     Raises:

@@ -291,7 +291,7 @@ class Space:
     a transaction moves the keys below `cq/` to the prefix, and passes all other keys on as they are, so that an
     application can use it for its own keys, too.
 
-        space = cq.Space(fdb.directory.create_or_open(db, ("shop", "counts")))
+        space = Space(fdb.directory.create_or_open(db, ("shop", "counts")))
         cq.configure(space.database(db), "words")
 
         @fdb.transactional

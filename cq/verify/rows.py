@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from cq.admin.backfill import parse_generation
-from cq.admin.purge import read_purging
+from cq.admin.purging import read_purging
 from cq.config.flags import Flags
 from cq.encoding import codec
 from cq.errors import CorruptData

@@ -5,6 +5,7 @@ import tempfile
 
 import cq
 from cq import links
+from cq.cells import Cells
 from cq.observers.worker import Worker
 
 folder = tempfile.mkdtemp()
@@ -12,7 +13,7 @@ central = cq.open(f"embedded:{folder}/central.db")  # the directory, and the tot
 notes = cq.configure(central, "notes")  # the cells have queues of the same name and types
 os.environ["CQ_TOTALS_URL"] = f"embedded:{folder}/central.db"
 
-cells = cq.Cells(central)
+cells = Cells(central)
 for name in ("north", "south"):
     cells.add_cell(name, f"embedded:{folder}/{name}.db")
     cq.configure(cells.store(name), "notes", links=[links.queue(url_env="CQ_TOTALS_URL")])

@@ -8,7 +8,7 @@ from typing import Final
 
 from cq.admin.backfill import is_settled, publish_generations
 from cq.admin.conversion import finish_conversion
-from cq.admin.rebucket import finish_rebucket
+from cq.admin.rebucketing import finish_rebucket
 from cq.config.queue import QueueConfig
 from cq.expiry.due import notify_due
 from cq.expiry.former_values import index_page

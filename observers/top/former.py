@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from cq import runtime
 from cq.admin.backfill import current_generation
-from cq.admin.purge import read_purging
+from cq.admin.purging import read_purging
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.window import SLICES, WindowSpec
 from cq.errors import CorruptData

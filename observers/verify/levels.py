@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq.admin.purge import read_purging
+from cq.admin.purging import read_purging
 from cq.combiners import built_in_combiner
 from cq.config.queue import QueueConfig
 from cq.config.rollup import LevelOf, key_without_time

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from cq import keys, runtime
 from cq.admin.backfill import current_generation, publish_generations
 from cq.admin.conversion import finish_conversion
-from cq.admin.rebucket import finish_rebucket
+from cq.admin.rebucketing import finish_rebucket
 from cq.app import App, QueueCode
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import queue_names, read_config, with_levels

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
+from cq import admin
 from cq.admin.audit import audit_findings, check_audit
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, key_hash
@@ -82,7 +83,7 @@ def test_what_happens_to_updates_is_in_the_figures(db: Any, name: str) -> None:
         ).run(),
     )
     add(db, name, {"a": 5})
-    cq.purge(db, name)
+    admin.purge(db, name)
     add(db, name, {"a": 7})
     drain(db, name)
     assert total(db, name) == [7, 7, 0, 0, 0, 0]
@@ -309,7 +310,7 @@ def test_only_sums_of_int_have_an_audit(db: Any, name: str, settings: dict[str, 
 def test_an_audit_cannot_begin_in_the_middle_of_a_purge(db: Any, name: str) -> None:
     cq.configure(db, name)
     add(db, name, {"a": 1})
-    cq.purge(db, name)
+    admin.purge(db, name)
 
     with pytest.raises(cq.errors.NotNow, match="is still being purged"):
         cq.configure(db, name, audit=True)
@@ -434,7 +435,7 @@ def test_a_pass_in_between_makes_it_begin_anew(db: Any, large: str) -> None:
 
 def test_a_pass_over_a_part_of_it_in_between_makes_it_begin_anew(db: Any, large: str) -> None:
     """The queue has three buckets by now, and the audit still has one."""
-    cq.rebucket(db, large, 3)
+    admin.rebucket(db, large, 3)
     drain(db, large)
     keys = sorted((f"k{number}" for number in range(60)), key=lambda key: key_hash(codec.encode(key)))
     key = next(key for key in keys if bucket_of(codec.encode(key), 3) == 2)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.backfill import backfill_progress, current_generation, publish_generations
 from cq.admin.configure import rebuild_observer
 from cq.bucket.pass_runner import PassRunner
@@ -72,7 +73,7 @@ def test_a_new_version_is_a_new_generation_and_the_old_data_goes_when_it_is_comp
         return function
 
     def scaled(scale: int) -> cq.App:
-        return app_of(name, cq.ObserverSpec("kept", 1, {"scale": scale}, keep))
+        return app_of(name, admin.ObserverSpec("kept", 1, {"scale": scale}, keep))
 
     scaled(1).configure(db, name, buckets=2)
     add(db, name, {"a": 1, "b": 2, "c": 3})
@@ -196,7 +197,7 @@ def test_data_of_generations_that_nobody_reads_goes(db: Any, name: str) -> None:
         prefix = QueueKeys(name).observer_data(generation)
         return lambda tr, changes: [tr.set(prefix + change.key.encode(), b"") for change in changes]
 
-    app = app_with(db, name, cq.ObserverSpec("kept", 1, {}, keep), buckets=2)
+    app = app_with(db, name, admin.ObserverSpec("kept", 1, {}, keep), buckets=2)
     add(db, name, {f"k{number}": 1 for number in range(20)})
     combine_all(db, name, app)
     rebuild_observer(db, name, "kept")

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.conversion import finish_conversion
-from cq.admin.rebucket import finish_rebucket
+from cq.admin.rebucketing import finish_rebucket
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.observers.worker.worker import Worker
 from cq.passes.conversion import ConversionFailed
 from cq.queue.set_aside import retry_aside
 from cq.store.transact import transact
+from cq.windows import Window
 from tests.kit.observing import SeenInStore, app_of, app_with
 from tests.kit.queues import add, aside, combine_all, values
 
@@ -179,9 +181,7 @@ def test_reads_combine_no_values_of_a_level_that_is_not_converted(
 
     def read(tr: Any) -> Any:
         return (
-            cq.Window(reader).get(tr, "a")
-            if "window" in setting
-            else reader.merged_series(tr, "a", last=3600)
+            Window(reader).get(tr, "a") if "window" in setting else reader.merged_series(tr, "a", last=3600)
         )
 
     with pytest.raises(NotNow, match="still being changed"):
@@ -196,7 +196,7 @@ def test_only_a_later_version_is_a_change_and_only_alone(queue: Converted) -> No
     queue.configure(2)
     with pytest.raises(NotNow, match="still being changed from the combiner numbers@1 to numbers@2"):
         queue.configure(3)
-    for change in (cq.purge, lambda db, name: cq.rebucket(db, name, 5)):
+    for change in (admin.purge, lambda db, name: admin.rebucket(db, name, 5)):
         with pytest.raises(NotNow, match="still being changed"):
             change(queue.db, queue.name)
     queue.configure(2)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.configure import change, requested
 from cq.admin.flags import pause_failing
 from cq.admin.queue_status import is_drained
@@ -28,19 +29,19 @@ def flags(db: Any, name: str) -> list[Flags]:
 
 def test_a_pause_and_its_end_include_the_levels(db: Any, name: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
-    cq.pause(db, name, "a move", seconds=1e6)
+    admin.pause(db, name, "a move", seconds=1e6)
     assert [(each.paused, each.reason) for each in flags(db, name)] == [(True, "a move")] * 3
     assert len({each.until for each in flags(db, name)}) == 1
-    cq.resume(db, name)
+    admin.resume(db, name)
     assert flags(db, name) == [Flags()] * 3
 
 
 def test_a_level_is_paused_and_resumed_alone(db: Any, name: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
-    cq.pause(db, f"{name}.1h")
+    admin.pause(db, f"{name}.1h")
     assert [each.paused for each in flags(db, name)] == [False, False, True]
-    cq.pause(db, name)
-    cq.resume(db, f"{name}.1h")
+    admin.pause(db, name)
+    admin.resume(db, f"{name}.1h")
     assert [each.paused for each in flags(db, name)] == [True, True, False]
 
 
@@ -54,18 +55,18 @@ def test_a_queue_whose_keys_fail_is_paused_without_its_levels(db: Any, name: str
 def test_a_priority_includes_the_levels(db: Any, name: str, how: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
     if how == "prioritize":
-        cq.prioritize(db, name, 50)
+        admin.prioritize(db, name, 50)
     else:
         change(db, name, requested(priority=50))
-    cq.prioritize(db, f"{name}.1m", 3)
+    admin.prioritize(db, f"{name}.1m", 3)
     assert [each.priority for each in flags(db, name)] == [50, 3, 50]
 
 
 def test_a_new_level_has_the_pause_and_the_priority_of_its_queue(db: Any, name: str) -> None:
     cq.configure(db, name)
-    cq.pause(db, name, "a move")
-    cq.prioritize(db, name, 50)
-    cq.limit(db, name, size=5)
+    admin.pause(db, name, "a move")
+    admin.prioritize(db, name, 50)
+    admin.limit(db, name, size=5)
     cq.configure(db, name, rollup=LEVELS)
     assert flags(db, name)[1:] == [Flags(paused=True, reason="a move", priority=50)] * 2
 
@@ -87,7 +88,7 @@ def test_a_limit_counts_what_is_queued_in_the_levels(
 ) -> None:
     monkeypatch.setattr(limits, "CHECK_SECONDS", 0.0)
     cq.configure(db, name, rollup=LEVELS)
-    cq.limit(db, name, size=1)
+    admin.limit(db, name, size=1)
     assert compare(db, name) == ""
     add(db, name, {"a": 1})
     combine_all(db, name)
@@ -105,5 +106,5 @@ def test_a_limit_counts_what_is_queued_in_the_levels(
 def test_a_level_has_no_limit_of_its_own(db: Any, name: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
     with pytest.raises(InvalidConfiguration, match=f"limit queue '{name}', which includes it"):
-        cq.limit(db, f"{name}.1m", size=5)
-    cq.limit(db, f"{name}.1m")  # removes one that it may have from an earlier version
+        admin.limit(db, f"{name}.1m", size=5)
+    admin.limit(db, f"{name}.1m")  # removes one that it may have from an earlier version

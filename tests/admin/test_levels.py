@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.configure import put_observer, rebuild_observer, remove_observer
-from cq.admin.purge import is_purging
+from cq.admin.purging import is_purging
 from cq.config.expiry import ExpirySpec
 from cq.config.queue import queue_names, read_config
 from cq.errors import ConfigurationConflict, InvalidConfiguration, QueueNotConfigured
@@ -18,6 +19,7 @@ from cq.observers.top.ranking import Ranking
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
+from cq.windows import Window
 from tests.kit.clocks import START, Clock
 from tests.kit.queues import add, combine_all, configured, values
 
@@ -100,7 +102,7 @@ def test_each_part_is_added_and_removed_on_a_queue_in_use(db: Any, name: str, co
 @pytest.mark.parametrize("combiner", ["sum", "maximum"])
 def test_a_width_changes_for_all_that_is_kept(db: Any, name: str, clock: Clock, combiner: str) -> None:
     cq.configure(db, name, combiner=combiner, window="60/5")
-    window = cq.Window[str](name, width=60, slice=5)
+    window = Window[str](name, width=60, slice=5)
     add(db, name, {"old": 1})
     clock.now = START + 40
     add(db, name, {"new": 2})
@@ -108,7 +110,7 @@ def test_a_width_changes_for_all_that_is_kept(db: Any, name: str, clock: Clock, 
     seen = {}
     for width in ("30/5", "60/5", "90/5"):
         cq.configure(db, name, window=width)
-        seen[width] = transact(db, lambda tr: dict(cq.Window[str](name).items(tr).items))
+        seen[width] = transact(db, lambda tr: dict(Window[str](name).items(tr).items))
     assert seen == {"30/5": {"new": 2}, "60/5": {"old": 1, "new": 2}, "90/5": {"old": 1, "new": 2}}
     with pytest.raises(ConfigurationConflict, match="window 90/5 -> 60/5"):
         transact(db, lambda tr: window.get(tr, "old"))
@@ -118,7 +120,7 @@ def test_a_width_changes_for_all_that_is_kept(db: Any, name: str, clock: Clock, 
         drain(db)  # the workers delete what is not kept any more, so it does not come back
         clock.now += 4
     cq.configure(db, name, window="120/5")
-    found = transact(db, lambda tr: dict(cq.Window[str](name).items(tr, pending=True).items))
+    found = transact(db, lambda tr: dict(Window[str](name).items(tr, pending=True).items))
     assert found == {"new": 2}
     assert differences(db, name) == []
 
@@ -133,7 +135,7 @@ def test_another_queue_of_the_name_of_a_part(db: Any, name: str, settings: Any, 
         with pytest.raises(InvalidConfiguration, match="does not belong to queue"):
             cq.configure(db, name, **settings)
         assert names(db) == [f"{name}{part}"]
-        cq.delete(db, f"{name}{part}")
+        admin.delete(db, f"{name}{part}")
     cq.configure(db, name)
     cq.configure(db, f"{name}{part}")
     with pytest.raises(InvalidConfiguration, match="does not belong to queue"):
@@ -175,13 +177,13 @@ def test_a_name_that_is_too_long_for_a_part(db: Any) -> None:
 
 CHANGES: list[Callable[[Any, str], object]] = [
     lambda db, level: cq.CombineQueue(level).add_now(db, {("a", 60): 1}),
-    cq.purge,
-    cq.delete,
-    lambda db, level: cq.rebucket(db, level, 3),
+    admin.purge,
+    admin.delete,
+    lambda db, level: admin.rebucket(db, level, 3),
     lambda db, level: cq.configure(db, level, window="60/5"),
     lambda db, level: cq.configure(db, level, rollup=LEVELS),
     lambda db, level: cq.configure(db, level, expire=600),
-    lambda db, level: cq.limit(db, level, size=5),
+    lambda db, level: admin.limit(db, level, size=5),
 ]
 
 
@@ -206,7 +208,7 @@ def test_observers_of_slices(db: Any, name: str) -> None:
     for act in (
         lambda: remove_observer(db, slices, "window_totals"),
         lambda: rebuild_observer(db, slices, "window_totals"),
-        lambda: put_observer(db, slices, cq.ObserverSpec("window_totals", 1, {"into": slices})),
+        lambda: put_observer(db, slices, admin.ObserverSpec("window_totals", 1, {"into": slices})),
         lambda: put_observer(db, slices, top()),
     ):
         with pytest.raises(InvalidConfiguration):
@@ -270,7 +272,7 @@ def test_a_purge_includes_all_parts(db: Any, name: str, clock: Clock, combiner: 
     elif combined == "all":
         drain(db)
         add(db, name, {"a": 10})
-    cq.purge(db, name)
+    admin.purge(db, name)
     assert is_purging(db, name)
     clock.now += 3
     add(db, name, {"a": 100})
@@ -281,7 +283,7 @@ def test_a_purge_includes_all_parts(db: Any, name: str, clock: Clock, combiner: 
     clock.now += 65
     drain(db)
     assert sums(db, name)[".slices"] == (0 if combiner == "sum" else 100)
-    assert transact(db, lambda tr: cq.Window[str](name).get(tr, "a")) is None
+    assert transact(db, lambda tr: Window[str](name).get(tr, "a")) is None
     assert_drained(db)
 
 
@@ -289,7 +291,7 @@ def test_rebucketing_includes_all_parts(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=2, **ALL)
     add(db, name, {"a": 1})
     combine_all(db, name)
-    cq.rebucket(db, name, 5)
+    admin.rebucket(db, name, 5)
     add(db, name, {"a": 2})
     drain(db)
     for part in ("", *PARTS):
@@ -305,7 +307,7 @@ def test_a_deleted_queue_leaves_no_parts(db: Any, name: str) -> None:
     cq.configure(db, name, **ALL)
     add(db, name, {"a": 1})
     combine_all(db, name)
-    cq.delete(db, name)
+    admin.delete(db, name)
     assert names(db) == []
     assert transact(db, lambda tr: tr.get_range(b"cq/q/", b"cq/q0").to_list()) == []
     with pytest.raises(QueueNotConfigured):

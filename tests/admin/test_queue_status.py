@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin import queue_status as module
 from cq.admin.queue_status import QueueStatus, current_version, is_drained, status
 from cq.errors import QueueNotConfigured
@@ -79,17 +80,17 @@ def test_what_is_under_way_with_a_queue_is_shown(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=4)
     add(db, name, {f"key {number}": 1 for number in range(100)})
     drain(db, name)
-    cq.put_observer(db, name, cq.ObserverSpec("late", 1))
+    admin.put_observer(db, name, admin.ObserverSpec("late", 1))
     assert status_of(db, name).backfilling == {"late": 0}
     drain(db, name, app=Seen(name="late").app(name))
     assert status_of(db, name).backfilling == {}
-    cq.rebucket(db, name, 2)
+    admin.rebucket(db, name, 2)
     assert status_of(db, name).former_buckets == 4
 
 
 def test_a_queue_that_is_full_says_why(db: Any, name: str) -> None:
     cq.configure(db, name)
-    cq.limit(db, name, size=1)
+    admin.limit(db, name, size=1)
     add(db, name, {"a": 1})
     compare(db, name)
 
@@ -98,10 +99,10 @@ def test_a_queue_that_is_full_says_why(db: Any, name: str) -> None:
 
 def test_pauses_are_shown_with_their_reason(db: Any, name: str) -> None:
     cq.configure(db, name)
-    cq.pause(db, name, "for a while")
+    admin.pause(db, name, "for a while")
     assert (status_of(db, name).paused, status_of(db, name).reason) == (True, "for a while")
 
-    cq.resume(db, name)
+    admin.resume(db, name)
     assert not status_of(db, name).paused
 
 

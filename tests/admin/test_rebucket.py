@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.config.queue import Shape
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.failure import KeyFailure
@@ -44,7 +45,7 @@ class TestRebucket:
     def test_nothing_of_the_shape_before_is_left(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=4)
         add(db, name, {f"k{number}": 1 for number in range(50)})
-        changed = cq.rebucket(db, name, 9)
+        changed = admin.rebucket(db, name, 9)
         assert (changed.buckets, changed.generation, changed.former) == (9, 2, Shape(1, 4))
         add(db, name, {f"k{number}": 1 for number in range(50)})
         drain(db, name)
@@ -58,7 +59,7 @@ class TestRebucket:
     def test_pending_updates_of_both_shapes_count_in_order(self, db: Any, name: str) -> None:
         cq.configure(db, name, value=str, combiner="last", buckets=4)
         add(db, name, {"a": "old"})
-        cq.rebucket(db, name, 16)
+        admin.rebucket(db, name, 16)
         assert get(db, name, "a", pending=True) == "old"
         add(db, name, {"a": "new"})
         assert get(db, name, "a", pending=True) == "new"
@@ -68,7 +69,7 @@ class TestRebucket:
         app = app_with(db, name, seen.observer, buckets=2)
         add(db, name, {f"k{number}": 1 for number in range(20)})
         drain(db, app=app)
-        cq.rebucket(db, name, 7)
+        admin.rebucket(db, name, 7)
         drain(db, app=app)
         told = len(seen.changes)
         add(db, name, {f"k{number}": 1 for number in range(20)})
@@ -80,7 +81,7 @@ class TestRebucket:
         seen = Seen()
         app = app_with(db, name, seen.observer, buckets=1)
         add(db, name, {"a": 1})
-        cq.rebucket(db, name, 2)
+        admin.rebucket(db, name, 2)
         add(db, name, {"a": 1})
         drain(db, app=app)
         assert seen.changes == [cq.Change("a", None, 1, complete=False), cq.Change("a", 1, 2)]
@@ -88,30 +89,30 @@ class TestRebucket:
     def test_what_must_wait_is_said(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=8)
         add(db, name, {"a": 1})
-        cq.rebucket(db, name, 3)
+        admin.rebucket(db, name, 3)
         with pytest.raises(cq.errors.NotNow, match="is still being rebucketed from 8 to 3 buckets"):
-            cq.rebucket(db, name, 5)
+            admin.rebucket(db, name, 5)
         with pytest.raises(cq.errors.NotNow, match="is still being rebucketed"):
-            cq.purge(db, name)
+            admin.purge(db, name)
         with pytest.raises(cq.errors.NotNow, match="is still being rebucketed"):
-            cq.put_observer(db, name, top(1))
+            admin.put_observer(db, name, top(1))
         drain(db, name)
-        cq.purge(db, name)
+        admin.purge(db, name)
         with pytest.raises(cq.errors.NotNow, match="is still being purged"):
-            cq.rebucket(db, name, 5)
+            admin.rebucket(db, name, 5)
         drain(db, name)
         add(db, name, {"a": 1})
         drain(db, name)
-        cq.put_observer(db, name, top(1))
+        admin.put_observer(db, name, top(1))
         with pytest.raises(
             cq.errors.NotNow, match=r"a backfill of the observers top of queue .* is in progress"
         ):
-            cq.rebucket(db, name, 5)
+            admin.rebucket(db, name, 5)
         for wrong in (0, 4097, True, "8"):
             with pytest.raises(cq.errors.InvalidConfiguration, match="buckets to be 1 to 4,096"):
-                cq.rebucket(db, name, wrong)  # type: ignore[arg-type]
+                admin.rebucket(db, name, wrong)  # type: ignore[arg-type]
         with pytest.raises(cq.errors.QueueNotConfigured):
-            cq.rebucket(db, f"{name}-none", 5)
+            admin.rebucket(db, f"{name}-none", 5)
 
 
 class TestPurge:
@@ -123,7 +124,7 @@ class TestPurge:
         add(db, name, {f"k{number}": 1 for number in range(50)})
         drain(db, app=app)
         add(db, name, {"waits": 1})
-        cq.purge(db, name)
+        admin.purge(db, name)
         add(db, name, {"k1": 5, "later": 1})
         drain(db, app=app)
 
@@ -138,7 +139,7 @@ class TestPurge:
         cq.configure(db, name)
         encoded = config_of(db, name).key.encoder()("bad")
         transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, KeyFailure("broken"), [1]))
-        cq.purge(db, name)
+        admin.purge(db, name)
         assert aside(db, name) == []  # at once: workers may be long in coming
         drain(db, name)
         assert aside(db, name) == []
@@ -147,7 +148,7 @@ class TestPurge:
         cq.configure(db, name, buckets=1)
         encoded = config_of(db, name).key.encoder()("bad")
         transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, KeyFailure("broken"), [5]))
-        cq.purge(db, name)
+        admin.purge(db, name)
         assert retry_aside(db, name) == 0
         transact(db, lambda tr: set_aside(tr, QueueKeys(name), encoded, KeyFailure("broken"), [1]))
         assert retry_aside(db, name) == 1
@@ -160,7 +161,7 @@ class TestPurge:
         words = [f"k{number}" for number in range(40)]
         add(db, name, dict.fromkeys([*words, "bad"], 1))
         drain(db, app=app)
-        cq.purge(db, name)
+        admin.purge(db, name)
         drain(db, app=app)
 
         assert_values(db, name, {})
@@ -172,7 +173,7 @@ class TestPurge:
         documents = Documents(cq.CombineQueue(name))
         documents.put(db, b"1", {"a": 5, "b": 2})
         drain(db, name)
-        cq.purge(db, name)
+        admin.purge(db, name)
         documents.put(db, b"1", {"a": 5, "b": 2})
         drain(db, name)
         assert_values(db, name, {"a": 5, "b": 2})
@@ -184,12 +185,12 @@ class TestPurge:
         cq.configure(db, name, buckets=1)
         add(db, name, {f"k{number}": 1 for number in range(10)})
         drain(db, name)
-        cq.purge(db, name)
+        admin.purge(db, name)
         tr = db.create_transaction()
         Pass(tr, code_of(db, name), 0, PassPlan(max_report=3)).run()
         tr.commit().wait()
         add(db, name, {"between": 1})
-        cq.purge(db, name)
+        admin.purge(db, name)
         add(db, name, {"after": 1})
         drain(db, name)
         assert_values(db, name, {"after": 1})
@@ -200,7 +201,7 @@ class TestDelete:
 
     def test_nothing_is_left_and_it_can_be_made_again(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        cq.put_observer(db, name, top(1))
+        admin.put_observer(db, name, top(1))
         add(db, name, {"a": 1})
         drain(db, name)
         add(db, name, {"a": 1})
@@ -211,7 +212,7 @@ class TestDelete:
         cq.CombineQueue(name).add(begun, {"a": 1})
         passing = db.create_transaction()
         Pass(passing, code_of(db, other), 0).run()
-        cq.delete(db, name)
+        admin.delete(db, name)
 
         assert not commits(begun)
         prefix = QueueKeys(name).prefix
@@ -219,7 +220,7 @@ class TestDelete:
         with pytest.raises(cq.errors.QueueNotConfigured):
             add(db, name, {"a": 1})
         with pytest.raises(cq.errors.QueueNotConfigured):
-            cq.delete(db, name)
+            admin.delete(db, name)
         cq.configure(db, name, value=str, combiner="last")
         add(db, name, {"a": "new"})
         drain(db, name, other)
@@ -237,5 +238,5 @@ class TestDelete:
         add(db, name, {"a": 1})
         tr = db.create_transaction()
         Pass(tr, code_of(db, name), 0).run()
-        cq.delete(db, name)
+        admin.delete(db, name)
         assert not commits(tr)

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.configure import repeated_reports, requested
 from cq.admin.repeated_reports import refuse_repeats
 from cq.config.queue import read_config
@@ -74,7 +75,7 @@ def test_a_new_version_starts_from_nothing(derived: Derived) -> None:
 
 
 def test_so_does_a_rebuild_with_the_observer(derived: Derived) -> None:
-    cq.rebuild_observer(derived.db, derived.name, derived.observer(1))
+    admin.rebuild_observer(derived.db, derived.name, derived.observer(1))
     derived.combine(1)
 
     assert derived.total() == 30
@@ -166,7 +167,7 @@ def test_a_clear_may_purge_the_queues_that_the_observer_feeds(db: Any, name: str
 
     def purge(tr: Any) -> None:
         for queue in fed:
-            cq.purge(tr, queue.name)
+            admin.purge(tr, queue.name)
 
     def app(version: int) -> cq.App:
         made = cq.App()
@@ -205,7 +206,7 @@ def test_data_of_generations_need_no_consent(derived: Derived) -> None:
     def make(config: Any, settings: Any, generation: int) -> Any:
         return lambda tr, changes: None
 
-    cq.put_observer(derived.db, derived.name, cq.ObserverSpec("kept", 1, {}, make))
-    cq.put_observer(derived.db, derived.name, cq.ObserverSpec("kept", 2, {}, make))
+    admin.put_observer(derived.db, derived.name, admin.ObserverSpec("kept", 1, {}, make))
+    admin.put_observer(derived.db, derived.name, admin.ObserverSpec("kept", 2, {}, make))
 
     assert version_of(derived) == [1, 2]

@@ -12,6 +12,7 @@ import pytest
 import cq
 import cq.aio
 from cq.aio.cells import AsyncUserData
+from cq.cells import Cells
 from cq.store.embedded import Database
 from cq.store.transact import transact
 
@@ -23,7 +24,7 @@ WRITES = 30
 def cells(tmp_path: Path) -> Any:
     """Two cells, as another process has added them."""
     directory = Database(tmp_path / "directory.db", power_safe=False)
-    with cq.Cells(directory) as added:
+    with Cells(directory) as added:
         for name in ("north", "south"):
             added.add_cell(name, f"embedded:{tmp_path / name}.db")
     yield cq.aio.Cells(cq.aio.AsyncDatabase(directory))

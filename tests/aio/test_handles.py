@@ -12,6 +12,7 @@ import pytest
 
 import cq
 import cq.aio
+from cq import admin
 from cq.aio import AsyncDatabase, AsyncTransaction, handles
 from cq.aio.handles import Awaited, Iterated
 from cq.feeds.feed import Feed
@@ -19,6 +20,7 @@ from cq.observers.top.cloud import CloudReader
 from cq.observers.top.index import top
 from cq.observers.top.ranking import Ranking
 from cq.testing import drain
+from cq.windows import Window
 
 Run = Callable[[Any], Any]
 NOT_FOR_TASKS = {(CloudReader, "newer")}  # a part of `wait`
@@ -28,7 +30,7 @@ NOT_FOR_TASKS = {(CloudReader, "newer")}  # a part of `wait`
     ("handle", "synchronous"),
     [
         (cq.aio.CombineQueue, cq.CombineQueue),
-        (cq.aio.Window, cq.Window),
+        (cq.aio.Window, Window),
         (cq.aio.Feed, Feed),
         (cq.aio.Ranking, Ranking),
         (cq.aio.CloudReader, CloudReader),
@@ -94,8 +96,8 @@ def test_any_function_of_a_database_or_a_transaction_can_be_called(
 ) -> None:
     async def main() -> None:
         await adb.call(cq.configure, name, key=str, value=int, combiner="sum")
-        await adb.call(cq.pause, name)
-        await adb.call(cq.resume, name)
+        await adb.call(admin.pause, name)
+        await adb.call(admin.resume, name)
         emitter = await cq.aio.run(cq.Emitter, cq.CombineQueue(name), adb.sync)
         await asyncio.gather(*(emitter.emit_async("a", number) for number in range(1, 21)))
         await cq.aio.run(emitter.flush)

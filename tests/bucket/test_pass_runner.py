@@ -21,6 +21,7 @@ from cq.passes.effects import ManyFailed
 from cq.passes.plan import Limits, PassPlan
 from cq.passes.reporting import ReportFailed
 from cq.store.transact import transact
+from cq.windows import Window
 from tests.kit.busy import in_threads
 from tests.kit.clocks import set_clock
 from tests.kit.faults import Died, error_class
@@ -437,7 +438,7 @@ def test_a_slice_of_a_window_is_not_deleted_before_it_is_subtracted(db: Any, nam
 
     with set_clock() as clock:
         cq.configure(db, name, window=(10, 1), buckets=1)
-        transact(db, lambda tr: cq.Window[str](name).add(tr, {"a": 5, "b": 7}))
+        transact(db, lambda tr: Window[str](name).add(tr, {"a": 5, "b": 7}))
         parts = [name, f"{name}.slices", f"{name}.window"]
         for part in parts:
             combine(part)

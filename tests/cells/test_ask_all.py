@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import cq
+from cq.cells import Cells
 from cq.cells.ask_all import gather
 from cq.store.transact import transact
 
 
 def test_cells_answer_at_once_and_the_others_are_named(tmp_path: Path) -> None:
     directory: Any = cq.open(f"embedded:{tmp_path}/directory.db")
-    with cq.Cells(directory) as cells:
+    with Cells(directory) as cells:
         for name in ("a", "b", "failing", "late"):
             cells.add_cell(name, f"embedded:{tmp_path}/{name}.db")
             transact(cells.store(name), lambda tr, name=name: tr.set(b"name", name.encode()))  # type: ignore[misc]

@@ -25,6 +25,7 @@ from cq.keys import QueueKeys
 from cq.store.transact import transact
 from cq.tables import to_arrow
 from cq.testing import drain
+from cq.windows import Window
 from tests.cli.conftest import BOTH_STORES, Here
 from tests.kit.queues import add, put, stored
 
@@ -240,7 +241,7 @@ def test_a_top_of_a_period_has_estimates(here: Here, db: Any, form: str) -> None
     cq.configure(db, "visitors", combiner="distinct", rollup="1h:2d")
     assert here("configure", "visitors.1h", "--top").status == 0
     now = time.time()
-    transact(db, lambda tr: cq.Window[str, Any]("visitors").add(tr, {"home": ["ann", "bob"]}, at=now))
+    transact(db, lambda tr: Window[str, Any]("visitors").add(tr, {"home": ["ann", "bob"]}, at=now))
     drain(db)
 
     words = ("top", "visitors", "--by", "1h", "--at", datetime.fromtimestamp(now, UTC).isoformat())

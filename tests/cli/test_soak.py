@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import cq
+from cq import admin
 from cq.admin.queue_status import is_drained, status
 from cq.config.queue import read_config
 from cq.observers.scheduling.members import read_members
@@ -77,7 +78,7 @@ class Minute:
             self.over.wait(TIME / 3)
             while True:
                 with suppress(cq.errors.NotNow):  # the change before is not done yet
-                    cq.rebucket(self.db, "words", buckets)
+                    admin.rebucket(self.db, "words", buckets)
                     break
                 time.sleep(0.2)
 

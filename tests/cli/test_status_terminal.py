@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 import cq
+from cq import admin
 from cq.cli.operate.status_view import by_urgency, queue_columns, queue_states
 from cq.cli.operate.watch import Samples, cropped, screen, shared
 from cq.cli.shared.sparkline import sparkline
@@ -47,7 +48,7 @@ def test_a_table_fits_its_width_and_loses_nothing(width: int, first: str, last: 
 def test_a_row_is_one_line_without_a_terminal(here: Here, db: Any) -> None:
     for name in NAMES[:3]:
         cq.configure(db, name)
-    cq.pause(db, NAMES[1], "統計 " * 60)
+    admin.pause(db, NAMES[1], "統計 " * 60)
     shown = here("status").out.splitlines()
 
     assert [line.split("  ")[0] for line in shown[1:4]] == NAMES[:3]
@@ -75,8 +76,8 @@ def make_urgent(db: Any) -> None:
     """Three queues that an operator must know of, among calm ones."""
     for name in ("calm", "broken", "stopped", "late"):
         cq.configure(db, name)
-    cq.pause(db, "stopped", "for a while", seconds=3_600)
-    cq.limit(db, "late", size=1)
+    admin.pause(db, "stopped", "for a while", seconds=3_600)
+    admin.limit(db, "late", size=1)
     cq.transact(db, lambda tr: cq.CombineQueue("late").add(tr, {"a": 1}))
     assert compare(db, "late")
 

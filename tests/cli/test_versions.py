@@ -11,6 +11,7 @@ from tests.cli.conftest import Cli, Here
 
 SHOP = """
 import cq
+from cq import admin
 
 app = cq.App()
 totals = cq.CombineQueue("totals")
@@ -19,7 +20,7 @@ def count(tr, changes):
     totals.add(tr, {"all": sum((change.new or 0) - (change.old or 0) for change in changes)})
 
 def clear(tr):
-    cq.purge(tr, "totals")
+    admin.purge(tr, "totals")
 
 app.queue("orders", observers=[cq.Observer("count", VERSION, count, clear=CLEAR)])
 """

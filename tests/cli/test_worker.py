@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.queue_status import is_drained
 from cq.cli.shared.exit_status import LEFT
 from cq.observers.monitoring.findings import Finding, find_remarks
@@ -382,7 +383,7 @@ class TestMetrics:
     def test_a_worker_serves_what_it_does_and_what_waits(self, cli: Cli, db: Any) -> None:
         cq.configure(db, "words")
         cq.configure(db, "paused")
-        cq.pause(db, "paused")
+        admin.pause(db, "paused")
         add(db, "paused", {"a": 1})
         worker = cli.start("worker", "--metrics", "0", "--log", "json", "--verbose")
         address = said(worker, "metrics_served")["address"]

@@ -9,7 +9,8 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq.admin.rebucket import finish_rebucket
+from cq import admin
+from cq.admin.rebucketing import finish_rebucket
 from cq.config.queue import read_config, write_config
 from cq.feeds.feed import Feed
 from cq.keys import INCOMPLETE_VERSIONSTAMP
@@ -28,14 +29,14 @@ def observer(tr: Any, changes: list[cq.Change]) -> None:
 
 CHANGES: Final[dict[str, tuple[Callable[[Any, str], object], Callable[[Any, str], object]]]] = {
     "observers": (lambda db, name: None, lambda db, name: cq.configure(db, name, observers=[observer])),
-    "put": (lambda db, name: None, lambda db, name: cq.put_observer(db, name, top())),
+    "put": (lambda db, name: None, lambda db, name: admin.put_observer(db, name, top())),
     "remove": (
-        lambda db, name: cq.put_observer(db, name, top()),
-        lambda db, name: cq.remove_observer(db, name, "top"),
+        lambda db, name: admin.put_observer(db, name, top()),
+        lambda db, name: admin.remove_observer(db, name, "top"),
     ),
     "rebuild": (
-        lambda db, name: cq.put_observer(db, name, top()),
-        lambda db, name: cq.rebuild_observer(db, name, "top"),
+        lambda db, name: admin.put_observer(db, name, top()),
+        lambda db, name: admin.rebuild_observer(db, name, "top"),
     ),
     "window": (lambda db, name: None, lambda db, name: cq.configure(db, name, window="60/1")),
     "audit on": (lambda db, name: None, lambda db, name: cq.configure(db, name, audit=True)),
@@ -43,12 +44,12 @@ CHANGES: Final[dict[str, tuple[Callable[[Any, str], object], Callable[[Any, str]
         lambda db, name: cq.configure(db, name, audit=True),
         lambda db, name: cq.configure(db, name, audit=False),
     ),
-    "rebucket": (lambda db, name: None, lambda db, name: cq.rebucket(db, name, 3)),
-    "finish": (lambda db, name: cq.rebucket(db, name, 3), finish_rebucket),
-    "purge": (lambda db, name: None, cq.purge),
-    "limit": (lambda db, name: None, lambda db, name: cq.limit(db, name, seconds=5)),
-    "no limit": (lambda db, name: cq.limit(db, name, seconds=5), cq.limit),
-    "delete": (lambda db, name: None, cq.delete),
+    "rebucket": (lambda db, name: None, lambda db, name: admin.rebucket(db, name, 3)),
+    "finish": (lambda db, name: admin.rebucket(db, name, 3), finish_rebucket),
+    "purge": (lambda db, name: None, admin.purge),
+    "limit": (lambda db, name: None, lambda db, name: admin.limit(db, name, seconds=5)),
+    "no limit": (lambda db, name: admin.limit(db, name, seconds=5), admin.limit),
+    "delete": (lambda db, name: None, admin.delete),
 }
 """{what changes a configuration: what is done before, and the change}: each that docs/correctness.md marks with †."""
 
@@ -165,4 +166,4 @@ def test_a_configuration_that_was_not_committed_is_not_cached(db: Any, name: str
     tr.cancel()
 
     assert not transact(db, lambda tr: read_config(tr, name)).limited
-    cq.delete(db, f"{name}-other")
+    admin.delete(db, f"{name}-other")

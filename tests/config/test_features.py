@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.queue_status import status
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
@@ -66,7 +67,7 @@ def test_a_window_of_a_build_without_lists_is_read_and_listed_from_the_next_chan
     assert QueueConfig.from_bytes(name, codec.encode(before)) == config
 
     store(db, name, before)
-    cq.limit(db, name, seconds=5)
+    admin.limit(db, name, seconds=5)
 
     stored = transact(db, lambda tr: tr.get(QueueKeys(name).config).value)
     assert codec.decode(stored or b"") == as_stored(replace(config, limited=True))
@@ -90,12 +91,12 @@ def run_pass(db: Any, name: str) -> None:
         lambda db, name: cq.Emitter(cq.CombineQueue(name), db),
         run_pass,
         lambda db, name: cq.configure(db, name, window="30/5"),
-        lambda db, name: cq.rebucket(db, name, 3),
-        lambda db, name: cq.limit(db, name, seconds=5),
-        cq.pause,
+        lambda db, name: admin.rebucket(db, name, 3),
+        lambda db, name: admin.limit(db, name, seconds=5),
+        admin.pause,
         retry_aside,
-        cq.purge,
-        cq.delete,
+        admin.purge,
+        admin.delete,
         status,
     ],
 )  # fmt: skip

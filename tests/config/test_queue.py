@@ -8,6 +8,7 @@ import pytest
 
 import cq
 import cq.links
+from cq import admin
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import DEFAULT_BUCKETS, LOCAL_BUCKETS, QueueConfig, queue_names, read_config
 from cq.encoding import codec
@@ -83,19 +84,19 @@ def test_a_pause_disturbs_no_add(db: Any, name: str) -> None:
     tr = db.create_transaction()
     cq.CombineQueue(name).add(tr, {"a": 1})
 
-    cq.pause(db, name, "because")
+    admin.pause(db, name, "because")
 
     tr.commit().wait()
     assert transact(db, lambda tr: read_flags(tr, name)) == Flags(paused=True, reason="because")
-    cq.resume(db, name)
+    admin.resume(db, name)
     assert not transact(db, lambda tr: read_flags(tr, name)).paused
 
 
 def test_only_configured_queues_can_be_paused(db: Any, name: str) -> None:
     with pytest.raises(QueueNotConfigured):
-        cq.pause(db, name)
+        admin.pause(db, name)
     with pytest.raises(QueueNotConfigured):
-        cq.resume(db, name)
+        admin.resume(db, name)
 
 
 def test_a_newer_format_asks_for_an_upgrade(db: Any, name: str) -> None:

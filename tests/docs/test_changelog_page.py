@@ -19,6 +19,7 @@ import cq
 from cq.admin.configure import rebuild_observer
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
+from cq.store import Space
 from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, TOKEN, serving
 from tests.kit.processes import StartedProcesses, ended, free_ports
@@ -31,7 +32,7 @@ CHROMIUM: Final = shutil.which("chromium")
 def db(tmp_path: Path) -> Iterator[Any]:
     """A store with the queue of the page."""
     with cq.store.embedded.Database(tmp_path / "store.db", power_safe=False) as database:
-        found = cq.Space("cq").database(database)
+        found = Space("cq").database(database)
         Feed[Any]("changes").configure(found, keep_seconds=7 * 86_400)
         cq.configure(found, "words", key=str, value=int, observers=[feed_spec("changes")])
         yield found

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.queue_status import status
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import read_config
@@ -183,7 +184,7 @@ def test_no_times_are_given_while_passes_over_buckets_of_the_former_shape_may_wr
     combine_all(db, name)
     add(db, name, {"a": -1, "b": 1})
     configured(db, name, expire=PERIOD)
-    cq.rebucket(db, name, 3)
+    admin.rebucket(db, name, 3)
 
     assert index_page(db, name) == BLOCKED_SECONDS
     assert index_of(db, name) == {}
@@ -198,7 +199,7 @@ def test_no_times_are_given_to_values_that_a_purge_deletes(db: Any, name: str, c
     app = app_with(db, name, view.observer, buckets=1)
     add(db, name, {"a": 1, "b": 1})
     combine_all(db, name, app)
-    cq.purge(db, name)
+    admin.purge(db, name)
     app.configure(db, name, expire=PERIOD)
 
     assert index_page(db, name) == BLOCKED_SECONDS

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 import cq
-from cq import keys
+from cq import admin, keys
 from cq.admin.backfill import publish_generations
 from cq.admin.queue_status import status
 from cq.app import App
@@ -101,7 +101,7 @@ def make(db: Database) -> None:
     cq.configure(db, "pairs", key=(str, int), value="any", combiner="last", buckets=1)
     cq.configure(db, "other", buckets=2)
     app().configure(db, "watched", buckets=1)
-    cq.limit(db, "words", seconds=1000.0, size=10**9)
+    admin.limit(db, "words", seconds=1000.0, size=10**9)
     words = cq.CombineQueue("words")
     add(db, "words", {"a": 1, "b": 2}, [("a", 5)], once="op")
     add(db, "tags", {"x": {"red", "green"}})
@@ -242,10 +242,10 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
     yield "retry", lambda: retry_aside(db, name)
     yield "drop", lambda: drop_aside(db, name)
     yield "configure", lambda: cq.configure(db, name, observers=[])
-    yield "pause", lambda: cq.pause(db, name)
-    yield "resume", lambda: cq.resume(db, name)
-    yield "prioritize", lambda: cq.prioritize(db, name, 5)
-    yield "limit", lambda: cq.limit(db, name, size=5)
+    yield "pause", lambda: admin.pause(db, name)
+    yield "resume", lambda: admin.resume(db, name)
+    yield "prioritize", lambda: admin.prioritize(db, name, 5)
+    yield "limit", lambda: admin.limit(db, name, size=5)
     if words:
         yield "documents", lambda: _documents(db, handle)
         yield "jsonl", lambda: add_jsonl(db, handle, io.BytesIO(LINES), name=b"file")
@@ -256,11 +256,11 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
         yield "cloud", read(lambda tr: CloudReader(name).read(tr))
         yield "publish", lambda: _publish(db)
         yield "send", lambda: _send(db)
-    yield "purge", lambda: cq.purge(db, name)
+    yield "purge", lambda: admin.purge(db, name)
     yield "combine it away", lambda: combine(db, name)
-    yield "rebucket", lambda: cq.rebucket(db, name, 3)
+    yield "rebucket", lambda: admin.rebucket(db, name, 3)
     yield "combine again", lambda: combine(db, name)
-    yield "delete", lambda: cq.delete(db, name)
+    yield "delete", lambda: admin.delete(db, name)
 
 
 SURE: Final = {"status", "overview", "health", "links", "beat", "load"}

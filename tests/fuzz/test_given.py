@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
+from cq import admin
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
@@ -84,22 +85,22 @@ def test_what_configure_is_given(store: Any, what: str, wanted: Any) -> None:
         tried(lambda: cq.CombineQueue(wanted))
     else:
         tried(lambda: cq.configure(store, "configured", **{what: wanted}))
-        tried(lambda: cq.delete(store, "configured"))
+        tried(lambda: admin.delete(store, "configured"))
 
 
 @few
 @given(values)
 def test_what_operators_give(store: Any, wanted: Any) -> None:
     for change in (
-        lambda: cq.pause(store, "ints", wanted),
-        lambda: cq.pause(store, "ints", seconds=wanted),
-        lambda: cq.resume(store, "ints"),
-        lambda: cq.prioritize(store, "ints", wanted),
-        lambda: cq.limit(store, "ints", seconds=wanted),
-        lambda: cq.limit(store, "ints", size=wanted),
-        lambda: cq.limit(store, "ints", mode=wanted),
-        lambda: cq.limit(store, "ints"),
-        lambda: cq.rebucket(store, "ints", wanted),
+        lambda: admin.pause(store, "ints", wanted),
+        lambda: admin.pause(store, "ints", seconds=wanted),
+        lambda: admin.resume(store, "ints"),
+        lambda: admin.prioritize(store, "ints", wanted),
+        lambda: admin.limit(store, "ints", seconds=wanted),
+        lambda: admin.limit(store, "ints", size=wanted),
+        lambda: admin.limit(store, "ints", mode=wanted),
+        lambda: admin.limit(store, "ints"),
+        lambda: admin.rebucket(store, "ints", wanted),
         lambda: top(wanted),
         lambda: top(every=wanted),
         lambda: top(ranks=wanted),
@@ -112,10 +113,10 @@ def test_what_operators_give(store: Any, wanted: Any) -> None:
         lambda: links.kafka(wanted),
         lambda: links.queue(wanted),
         lambda: links.app(wanted),
-        lambda: cq.put_observer(store, "ints", cq.ObserverSpec("own", wanted)),
-        lambda: cq.put_observer(store, "ints", cq.ObserverSpec(wanted, 1)),
-        lambda: cq.put_observer(store, "ints", cq.ObserverSpec("own", 1, {"x": wanted})),
-        lambda: cq.remove_observer(store, "ints", "own"),
+        lambda: admin.put_observer(store, "ints", admin.ObserverSpec("own", wanted)),
+        lambda: admin.put_observer(store, "ints", admin.ObserverSpec(wanted, 1)),
+        lambda: admin.put_observer(store, "ints", admin.ObserverSpec("own", 1, {"x": wanted})),
+        lambda: admin.remove_observer(store, "ints", "own"),
     ):
         tried(change)
 

@@ -10,6 +10,7 @@ import cbor2
 import pytest
 
 import cq
+from cq import admin
 from cq.app import App
 from cq.config.flags import Flags
 from cq.config.queue import QueueConfig, read_config
@@ -299,7 +300,7 @@ def test_a_note_of_an_attempt_that_cannot_be_read_makes_cautious(db: Any, name: 
 
 def test_a_mark_that_cannot_be_read_is_an_error_that_says_so(db: Any, name: str) -> None:
     cq.configure(db, name)
-    cq.limit(db, name, size=1_000)
+    admin.limit(db, name, size=1_000)
     write(db, QueueKeys(name).full, codec.encode([1, {}]))
 
     with pytest.raises(CorruptData, match="full queue"):
@@ -308,7 +309,7 @@ def test_a_mark_that_cannot_be_read_is_an_error_that_says_so(db: Any, name: str)
 
 def test_a_purge_whose_mark_cannot_be_read_is_an_error_that_says_so(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
-    cq.purge(db, name)
+    admin.purge(db, name)
     write(db, QueueKeys(name).purge, b"\xff" * 20_000)
 
     with pytest.raises(CorruptData, match="purge"):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.failure import KeyFailure
@@ -173,13 +174,13 @@ class TestFields:
 
     def test_keys_values_and_reasons(self, place: Any) -> None:
         cq.configure(place, "pages", value=str, combiner="last", buckets=1)
-        cq.pause(place, "pages", reason=HOSTILE)
+        admin.pause(place, "pages", reason=HOSTILE)
         assert run("add", "pages", f"{HOSTILE}={HOSTILE}")[0] == 0
         for command in (["status"], ["doctor"], ["get", "pages", HOSTILE, "--pending"]):
             _, said = run(*command)
             assert "x1b]0;owned" in said or "u001b]0;owned" in said, command
             assert_printable(said, *command)
-        cq.resume(place, "pages")
+        admin.resume(place, "pages")
         assert run("worker", "--drain")[0] == 0
         for command in (["items", "pages"], ["get", "pages", HOSTILE]):
             status, said = run(*command)

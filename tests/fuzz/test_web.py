@@ -14,6 +14,7 @@ import cbor2
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.queue_status import status
 from cq.cli.web.actions import OPERATIONS, perform
 from cq.cli.web.app import Dashboard, page_of
@@ -33,6 +34,7 @@ from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.top import top
 from cq.passes.effects import PassResult
 from cq.testing import drain
+from cq.windows import Window
 from tests.cli.web.dashboards import serving
 from tests.fuzz import stores
 from tests.fuzz.inputs import searched
@@ -64,11 +66,11 @@ def make(db: Any) -> dict[bytes, bytes]:
     cq.configure(db, "hits", rollup="1m:1h,1h:1d", observers=[feed_spec("changes")])
     cq.configure(db, "recent", window="600/10", observers=[top(3)])
     cq.configure(db, "totals", window="600/10")
-    cq.limit(db, "hits", seconds=100.0, size=10**6)
+    admin.limit(db, "hits", seconds=100.0, size=10**6)
     cq.transact(db, lambda tr: Feed[Any]("chat").append(tr, "ada", {"text": "hello"}))
-    cq.transact(db, lambda tr: cq.Window[str]("hits").add_each(tr, [("h", 5, time.time())]))
-    cq.transact(db, lambda tr: cq.Window[str]("recent").add(tr, {"r": 1}))
-    cq.transact(db, lambda tr: cq.Window[str]("totals").add(tr, {"t": 1}))
+    cq.transact(db, lambda tr: Window[str]("hits").add_each(tr, [("h", 5, time.time())]))
+    cq.transact(db, lambda tr: Window[str]("recent").add(tr, {"r": 1}))
+    cq.transact(db, lambda tr: Window[str]("totals").add(tr, {"t": 1}))
     totals = WorkerCounts()
     writer = HistoryWriter(db, totals)
     totals.count("hits", PassResult(updates=5, rows=5, reported=1))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.intake.flush import FLUSH_BYTES
 from cq.keys import QueueKeys, parse_flush
 from cq.testing import assert_values, drain
@@ -606,7 +607,7 @@ def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name
     emitter = cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60, timeout=0.1)
     if mode == "fast":
         emitter.emit("k")
-    cq.delete(db, name)
+    admin.delete(db, name)
     cq.configure(db, name, combiner="maximum")
     while mode == "fast" and not emitter.statistics().failures:
         with suppress(cq.errors.FlushFailed):
@@ -626,7 +627,7 @@ def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: st
 
     with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
         emitter.emit("k")
-        cq.rebucket(db, name, 3)
+        admin.rebucket(db, name, 3)
         emitter.emit("k")
 
     drain(db, name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import cq
 from cq.admin.backfill import publish_generations
-from cq.admin.rebucket import finish_rebucket
+from cq.admin.rebucketing import finish_rebucket
 from cq.app import App
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import QueueConfig, read_config

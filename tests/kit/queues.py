@@ -25,6 +25,7 @@ from cq.passes.plan import Limits
 from cq.queue.set_aside import Aside, read_aside
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD, error_code
 from cq.store.transact import transact
+from cq.windows import Window
 from cq.windows.pending import read_pending_updates
 
 STAGING: Final = Limits(repack_bytes=0)
@@ -109,7 +110,7 @@ def add(db: Any, name: str, *transactions: Any, once: str | bytes | None = None)
         transact(db, partial(cq.CombineQueue(name).add, updates=updates, once=once))
 
 
-def add_at(db: Any, window: cq.Window[Any, Any], updates: Any, at: float | None = None, **given: Any) -> str:
+def add_at(db: Any, window: Window[Any, Any], updates: Any, at: float | None = None, **given: Any) -> str:
     """Add updates with a time, in a transaction of their own: what `Window.add` returns."""
     return str(transact(db, partial(window.add, updates=updates, at=at, **given)))
 

@@ -20,7 +20,7 @@ import pytest
 import sqlalchemy as sa
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.config.queue import Named, QueueConfig
 from cq.encoding.codec import KeyType, ValueType
 from cq.links import Source, Target
@@ -455,7 +455,7 @@ class Case:
 
     def link_to(self, place: str) -> None:
         """Have the queue's link go to a place, with what its target lacks."""
-        cq.put_observer(self.db, self.name, self.driver.spec(place))
+        admin.put_observer(self.db, self.name, self.driver.spec(place))
         found(self.db, self.name, LINK, self.driver.app).target.create()
 
     def put(self, values: Mapping[Any, Any] | None = None, **more: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.keys.link import LinkKeys
 from cq.observers.links.operate import set_paused
 from cq.observers.links.task import LinkTask
@@ -348,7 +348,7 @@ def test_a_link_that_is_removed_leaves_nothing_in_the_store(case: Case) -> None:
     case.put(a=5)
     combine(case.db, case.name)
     before = case.driver.values(FIRST)
-    cq.remove_observer(case.db, case.name, f"link:{LINK}")
+    admin.remove_observer(case.db, case.name, f"link:{LINK}")
     case.put(gone=None)
     combine(case.db, case.name)
     prefix = LinkKeys(case.name, LINK).prefix
@@ -375,7 +375,7 @@ def test_a_queue_has_several_links_and_none_delays_another(
     targets = {place: driver.targets[place] for place in ("slow", "failing", "stopped", "good")}
     for place in targets:
         driver.prepare(place)
-        cq.put_observer(db, name, links.app(place))
+        admin.put_observer(db, name, links.app(place))
     go, called = threading.Event(), threading.Event()
 
     def wait(point: str) -> None:
@@ -386,7 +386,7 @@ def test_a_queue_has_several_links_and_none_delays_another(
     targets["failing"].error = ConnectionError("no route")
     targets["stopped"].error = links.LinkStopped("somebody else writes here")
     sql = made("sqlite", request, tmp_path, monkeypatch)
-    cq.put_observer(db, name, sql.spec(FIRST))
+    admin.put_observer(db, name, sql.spec(FIRST))
     found(db, name, LINK, driver.app).target.create()
     with running(Worker(db, driver.app, [name])):
         for number in range(1, 6):

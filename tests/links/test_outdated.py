@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.config.queue import read_config, write_config
 from cq.keys.link import links_of
 from cq.links import Source, Target
@@ -36,7 +36,7 @@ def test_a_worker_that_has_not_noticed_the_removal_of_a_link_leaves_nothing(
     config = transact(db, lambda tr: read_config(tr.snapshot, name))
     observer = links_in(config)["export"]
     tasks = tasks_of(db, None, config, observer)
-    cq.remove_observer(db, name, observer.name)
+    admin.remove_observer(db, name, observer.name)
     assert stored(db, links_of(name)) == []
     late = tasks_of(db, None, config, observer)  # a worker that opens it now
     for task in [*tasks, *late]:

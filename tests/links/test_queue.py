@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.combiners import resolve
 from cq.keys.link import LinkKeys
 from cq.observers.links.operate import set_paused
@@ -147,7 +147,7 @@ def test_what_a_store_purges_is_taken_from_the_total(stores: Stores) -> None:
         db = stores.cell(f"cell{number}")
         add(db, QUEUE, {"home": 10 + number})
         drain(db)
-    cq.purge(db, QUEUE)
+    admin.purge(db, QUEUE)
     add(db, QUEUE, {"home": 1})
     drain(db)
 
@@ -205,7 +205,7 @@ def test_items_of_many_stores_count_once(stores: Stores, combiner: str, seed: in
                 for task in tasks_into(db, faulty):
                     task.run()
             case 2:
-                cq.rebuild_observer(db, QUEUE, f"link:{LINK}")
+                admin.rebuild_observer(db, QUEUE, f"link:{LINK}")
             case _:
                 drain(db)
     drain(cells[0])
@@ -264,7 +264,7 @@ def test_the_receiving_queue_must_be_there_and_of_the_same_kind(stores: Stores) 
     assert "'visits' is not configured" in problem(db)
     cq.configure(stores.central, QUEUE, combiner="maximum")
     assert "has combiner maximum@1 instead of sum@1: forward into a queue of the same kind" in problem(db)
-    cq.delete(stores.central, QUEUE)
+    admin.delete(stores.central, QUEUE)
     cq.configure(stores.central, QUEUE)
     drain(db)
 
@@ -325,7 +325,7 @@ def exported(stores: Stores, **settings: Any) -> Any:
 
 def test_a_sum_that_is_forwarded_from_the_beginning_would_count_twice(stores: Stores) -> None:
     db = exported(stores)
-    cq.rebuild_observer(db, QUEUE, f"link:{LINK}")
+    admin.rebuild_observer(db, QUEUE, f"link:{LINK}")
 
     assert "was forwarded into 'visits' before" in problem(db)
     assert values(stores.central) == {"home": 5}
@@ -333,7 +333,7 @@ def test_a_sum_that_is_forwarded_from_the_beginning_would_count_twice(stores: St
 
 def test_a_receiving_queue_that_was_purged_counts_what_comes_behind(stores: Stores) -> None:
     db = exported(stores)
-    cq.purge(stores.central, QUEUE)
+    admin.purge(stores.central, QUEUE)
     add(db, QUEUE, {"home": 1})
     drain(db)
 

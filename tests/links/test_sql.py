@@ -18,7 +18,7 @@ from sqlalchemy import event
 from sqlalchemy.dialects import mysql
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.encoding.codec import KeyType, ValueType
 from cq.keys import ROOT, prefix_end
 from cq.keys.link import LinkKeys, first_sequence, generation_of
@@ -82,7 +82,7 @@ def test_sketches_have_columns_of_numbers(db: Any, name: str) -> None:
         combine(db, queue)
         work(db, queue)
         assert _rows(export) == {key: value.columns() for key, value in handle.scan(db)}
-        cq.purge(db, queue)
+        admin.purge(db, queue)
         combine(db, queue)
         work(db, queue)
         assert _rows(export) == {}

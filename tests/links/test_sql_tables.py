@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.keys.link import LinkKeys, generation_of
 from cq.links import CannotSend, Changes, LinkStopped
 from cq.observers.links.operate import OpenLink
@@ -78,7 +78,7 @@ class TestZombies:
         def deleted(reached: str) -> None:
             if reached == "sent" and not gone:
                 gone.append(True)
-                cq.delete(db, name)
+                admin.delete(db, name)
 
         gone: list[bool] = []
         zombie = task_of(db, name, deleted)

@@ -17,7 +17,7 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 import cq
-from cq import links, runtime
+from cq import admin, links, runtime
 from cq.keys.link import LinkKeys, Position
 from cq.links import LinkFailed
 from cq.observers.links.registry import opened_link
@@ -401,7 +401,7 @@ class TestSetBack:
 
         receive, refused = kept.receive, [True]
         kept.receive = lambda *given: (401, {}) if refused else receive(*given)
-        cq.put_observer(db, QUEUE, links.webhook(name="out"))
+        admin.put_observer(db, QUEUE, links.webhook(name="out"))
         combine(db, QUEUE)
         assert step(db, QUEUE).startswith("stopped: the receiver of the webhook answered 401")
         refused.clear()
@@ -415,7 +415,7 @@ class TestSetBack:
         )
         assert status(db, QUEUE).startswith("stopped: the receiver of the webhook answered 401")
         monkeypatch.setenv("CQ_OTHER_URL", os.environ[URL_ENV])
-        cq.put_observer(db, QUEUE, links.webhook("CQ_OTHER_URL", name="out"))
+        admin.put_observer(db, QUEUE, links.webhook("CQ_OTHER_URL", name="out"))
         drain(db, QUEUE)
         assert status(db, QUEUE) == "active: "
         assert kept.values() == {"a": 2}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.codec import ValueType
 from cq.errors import CodeMismatch, InvalidConfiguration
@@ -73,14 +73,14 @@ def test_values_without_scores_have_no_top(config: QueueConfig) -> None:
         FACTORIES["top"](texts, TOP, 1)
 
 
-def _by_app(db: Any, name: str, spec: cq.ObserverSpec) -> object:
+def _by_app(db: Any, name: str, spec: admin.ObserverSpec) -> object:
     app = cq.App()
     app.queue(name, observers=[spec])
     return app.configure(db, name)
 
 
-CONFIGURED: dict[str, Callable[[Any, str, cq.ObserverSpec], object]] = {
-    "put_observer": cq.put_observer,
+CONFIGURED: dict[str, Callable[[Any, str, admin.ObserverSpec], object]] = {
+    "put_observer": admin.put_observer,
     "configure": lambda db, name, spec: cq.configure(db, name, observers=[spec]),
     "App.configure": _by_app,
 }
@@ -98,7 +98,7 @@ CONFIGURED: dict[str, Callable[[Any, str, cq.ObserverSpec], object]] = {
     ids=["top", "top of periods", "distinct", "forward"],
 )
 def test_an_observer_that_does_not_suit_the_queue_is_refused_whoever_configures_it(
-    db: Any, name: str, configure: Callable[..., object], spec: cq.ObserverSpec, said: str
+    db: Any, name: str, configure: Callable[..., object], spec: admin.ObserverSpec, said: str
 ) -> None:
     cq.configure(db, name, key=str, value=str, combiner=cq.Combiner("own", 1, lambda key, values: values[0]))
     before = transact(db, lambda tr: read_config(tr, name))

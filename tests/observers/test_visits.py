@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cq
+from cq import admin
 from cq.errors import InvalidConfiguration
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
@@ -169,13 +170,15 @@ def counted(db: Any, name: str) -> tuple[str, str, str]:
 
 
 REBUILDS: dict[str, Callable[[Any, str, str], object]] = {
-    "by name": lambda db, queue, into: cq.rebuild_observer(db, queue, "distinct"),
-    "by settings": lambda db, queue, into: cq.rebuild_observer(db, queue, distinct(into)),
-    "another version": lambda db, queue, into: cq.put_observer(db, queue, replace(distinct(into), version=2)),
+    "by name": lambda db, queue, into: admin.rebuild_observer(db, queue, "distinct"),
+    "by settings": lambda db, queue, into: admin.rebuild_observer(db, queue, distinct(into)),
+    "another version": lambda db, queue, into: admin.put_observer(
+        db, queue, replace(distinct(into), version=2)
+    ),
     "configured": lambda db, queue, into: cq.configure(
         db, queue, observers=[replace(distinct(into), version=2)], report_again=True
     ),
-    "another queue": lambda db, queue, into: cq.put_observer(db, queue, distinct(f"{into}.other")),
+    "another queue": lambda db, queue, into: admin.put_observer(db, queue, distinct(f"{into}.other")),
 }
 
 
@@ -191,10 +194,10 @@ def test_a_rebuild_never_counts_keys_a_second_time(
 
     assert configured(db, first) == before
     for queue in (first, second):  # as the error says
-        cq.remove_observer(db, queue, "distinct")
-    cq.purge(db, into)
+        admin.remove_observer(db, queue, "distinct")
+    admin.purge(db, into)
     for queue in (first, second):
-        cq.put_observer(db, queue, distinct(into))
+        admin.put_observer(db, queue, distinct(into))
     add(db, second, {("/", "joe"): 1})
     drain(db, first, second, into)
     assert_values(db, into, {"/": 4, "/other": 1})
@@ -203,7 +206,7 @@ def test_a_rebuild_never_counts_keys_a_second_time(
 def test_without_the_refusal_a_rebuild_counts_twice(db: Any, counted: tuple[str, str, str]) -> None:
     first, _, into = counted
     with patch("cq.admin.configure.refuse_recounts"):
-        cq.rebuild_observer(db, first, "distinct")
+        admin.rebuild_observer(db, first, "distinct")
     drain(db, *counted)
 
     assert_values(db, into, {"/": 5, "/other": 2})
@@ -213,8 +216,8 @@ def test_a_queue_without_values_can_be_counted_in_another_way(db: Any, name: str
     pairs, into = f"{name}.pairs", f"{name}.into"
     cq.configure(db, into, key=str, value=int, combiner="sum")
     cq.configure(db, pairs, key=(str, str), observers=[distinct(f"{name}.mistaken")])
-    cq.put_observer(db, pairs, distinct(into))
-    cq.rebuild_observer(db, pairs, "distinct")
+    admin.put_observer(db, pairs, distinct(into))
+    admin.rebuild_observer(db, pairs, "distinct")
     add(db, pairs, {("/", "ann"): 1})
     drain(db, pairs, into)
 

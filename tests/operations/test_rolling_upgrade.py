@@ -32,8 +32,9 @@ from tests.kit.queues import add, configured, get
 OLD: Final = "37283ba5322fa2d9c935a0a82b18b412e50ab065"
 ADD: Final = """
 import sys, cq
+from cq.windows.window import Window
 db, first, last = cq.open(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-words, recent = cq.CombineQueue("words"), cq.Window("recent")
+words, recent = cq.CombineQueue("words"), Window("recent")
 def change(tr):
     words.add(tr, {f"w{number % 5}": number, "all": 1}, once=f"operation {number}")
     recent.add(tr, {"all": number}, once=f"operation {number}")
@@ -43,11 +44,12 @@ for number in range(first, last):
 """
 READ: Final = """
 import json, sys, cq
+from cq.windows.window import Window
 db = cq.open(sys.argv[1])
 def items(tr, name):
     return dict(cq.CombineQueue(name).items(tr).items)
 def total(tr):
-    return cq.Window("recent").get(tr, "all")
+    return Window("recent").get(tr, "all")
 print(json.dumps([cq.transact(db, lambda tr: items(tr, "words")), cq.transact(db, total)]))
 """
 

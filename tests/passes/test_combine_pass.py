@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.passes.bucket_cache import BucketCache
@@ -412,8 +413,8 @@ def test_a_pass_of_other_code_than_configured_is_refused(db: Any, name: str) -> 
     transact(db, lambda tr: Pass(tr, code, 0).run())
 
 
-def _renamed(config: cq.QueueConfig, name: str) -> cq.QueueConfig:
-    return cq.QueueConfig(
+def _renamed(config: admin.QueueConfig, name: str) -> admin.QueueConfig:
+    return admin.QueueConfig(
         name,
         key=config.key,
         value=config.value,

@@ -20,6 +20,7 @@ from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
 from cq.verify.queue import verify
+from cq.windows import Window
 from tests.kit.clocks import START, Clock
 from tests.kit.observing import Seen, app_with
 from tests.kit.queues import add, aside, code_of, commits, values, waiting_of
@@ -36,7 +37,7 @@ LEVELS: Final[dict[str, Any]] = {"rollup": "1m:2h,1h:forever", "window": "60/5"}
 def add_each(
     db: Any, name: str, updates: Sequence[tuple[Any, Any, float | None]], once: str | None = None
 ) -> None:
-    transact(db, lambda tr: cq.Window[Any, Any](name).add_each(tr, updates, once))
+    transact(db, lambda tr: Window[Any, Any](name).add_each(tr, updates, once))
 
 
 # The levels of each update
@@ -188,7 +189,7 @@ def test_updates_set_aside_are_in_the_levels_once(db: Any, name: str, end: str) 
     for number in range(3):
         add(db, name, {"a": [number], "b": [number]})
     drain(db, name, app=app)
-    window = cq.Window(cq.CombineQueue(name, combiner=failing.combiner))
+    window = Window(cq.CombineQueue(name, combiner=failing.combiner))
     assert transact(db, lambda tr: window.get(tr, "b")) == [0, 1, 2]
     assert values(db, f"{name}.1h") == {("b", HOUR): [0, 1, 2]}
     for each in (name, f"{name}.1h", f"{name}.slices"):
@@ -242,7 +243,7 @@ def test_a_combination_that_is_no_update_is_added_update_by_update(db: Any, name
     drain(db, name)
     value = BUILT_IN[combiner].combine("a", LARGE[combiner])
     assert values(db, f"{name}.1h") == {("a", HOUR): value, ("b", HOUR): value}
-    assert transact(db, lambda tr: cq.Window[Any, Any](name).get(tr, "a")) == value
+    assert transact(db, lambda tr: Window[Any, Any](name).get(tr, "a")) == value
     assert_drained(db, name)
 
 

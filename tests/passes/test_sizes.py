@@ -11,14 +11,16 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq.admin.purge import delete
-from cq.admin.rebucket import finish_rebucket, rebucket
+from cq import admin
+from cq.admin.purging import delete
+from cq.admin.rebucketing import finish_rebucket, rebucket
 from cq.bucket.pass_runner import PassRunner
 from cq.observers.top.index import top
 from cq.passes.plan import LOCAL_LIMITS, Limits
 from cq.queue.operation_ids import Trim
 from cq.store import sizes
 from cq.store.transact import transact
+from cq.windows import Window
 from tests.kit.queues import add, code_of, configured, values
 from tests.kit.sized import MOST, Sized, drained, fill, words
 
@@ -56,7 +58,7 @@ def test_passes_over_a_queue_and_its_levels_write_at_most_a_megabyte(
 ) -> None:
     settings = {"rollup": "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever", "window": "600/0.1"}
     config = configured(db, name, buckets=1, **settings)
-    window, keys, now = cq.Window[str](name), words(size, number), time.time()
+    window, keys, now = Window[str](name), words(size, number), time.time()
     updates = [(key, 1 << 60, now - 0.5 * (place % periods)) for place, key in enumerate(keys * periods)]
     step = 200_000 // (size + 30)
     for first in range(0, len(updates), step):
@@ -75,7 +77,7 @@ def test_a_purge_writes_at_most_a_megabyte(
     cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
     fill(db, name, size, number)
     drained(db, name, None if is_observed else LOCAL_LIMITS)
-    cq.purge(db, name)
+    admin.purge(db, name)
 
     assert max(drained(db, name)) <= MOST
     assert list(cq.CombineQueue(name).scan(db)) == []
@@ -102,7 +104,7 @@ def test_no_transaction_of_an_embedded_store_is_refused_as_too_large(
     cq.configure(db, name, buckets=1, observers=[top()] if is_observed else [])
     fill(db, name, size, number)
     assert max(drained(db, name, LOCAL_LIMITS)) < 10_000_000
-    cq.purge(db, name)
+    admin.purge(db, name)
     assert max(drained(db, name, LOCAL_LIMITS)) < 10_000_000
 
 
@@ -131,7 +133,7 @@ def test_a_purge_needs_little_memory_for_large_keys(db: Any, name: str) -> None:
     cq.configure(db, name, buckets=1)
     fill(db, name, 7_900, 1_000)
     drained(db, name)
-    cq.purge(db, name)
+    admin.purge(db, name)
     tracemalloc.start()
     try:
         drained(db, name)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cq
+from cq import admin
 from cq.bucket.pass_runner import PassRunner
 from cq.encoding import codec
 from cq.keys import QueueKeys, after
@@ -295,7 +296,7 @@ def test_rows_are_not_sorted_while_older_updates_are_staged(db: Any, name: str) 
 
 def test_rows_are_not_sorted_while_older_updates_are_in_the_former_shape(db: Any, name: str) -> None:
     deep(db, name, rounds=1, combiner="last")
-    cq.rebucket(db, name, 2)
+    admin.rebucket(db, name, 2)
     for update in (2, 3):
         for start in range(0, len(WORDS), 100):
             add(db, name, dict.fromkeys(WORDS[start : start + 100], update))
@@ -352,7 +353,7 @@ def test_a_queue_that_is_to_be_purged_is_not_merged(db: Any, name: str) -> None:
     deep(db, name)
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
-    cq.purge(db, name)
+    admin.purge(db, name)
     code = code_of(db, name)
 
     refuse(db, PassRunner(db, code, 0, cache=bucket.cache))
@@ -366,7 +367,7 @@ def test_a_queue_that_is_rebucketed_is_drained_of_its_runs(db: Any, name: str) -
     (bucket,) = buckets_of(db, name, limits=SMALL)
     until_merging(bucket)
     bucket.combine()
-    cq.rebucket(db, name, 2)
+    admin.rebucket(db, name, 2)
     add(db, name, dict.fromkeys(WORDS[:50], 3))
 
     refuse(db, bucket)

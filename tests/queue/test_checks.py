@@ -19,6 +19,7 @@ from cq.queue.checks import AddCheck
 from cq.queue.set_aside import read_aside
 from cq.store.transact import transact
 from cq.testing import drain
+from cq.windows import Window
 from tests.kit.queues import combine_all, values
 
 ROLLUP = "1m:2d,1h:60d"
@@ -80,7 +81,7 @@ def test_all_who_add_get_the_same_answer_and_what_is_taken_can_be_combined(
 def test_the_longest_key_has_room_for_any_period(db: Any, name: str, at: int) -> None:
     """Whether a key is taken does not depend on the time of the update."""
     cq.configure(db, name, rollup="1m:forever,1h:forever")
-    window: cq.Window[str] = cq.Window(name)
+    window: Window[str] = Window(name)
     transact(db, lambda tr: window.add(tr, {"a" * LONGEST: 1}, at=at, now=at))
     drain(db, name)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
+from cq import admin
 from cq.bucket.pass_runner import PassRunner, PassSize
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
@@ -60,7 +61,7 @@ class TestLimits:
         self, sampled: Any, name: str
     ) -> None:
         cq.configure(sampled, name, buckets=2)
-        cq.limit(sampled, name, size=5_000)
+        admin.limit(sampled, name, size=5_000)
         fill(sampled, name, 5)
         assert compare(sampled, name) == ""
         fill(sampled, name, 45)
@@ -72,7 +73,7 @@ class TestLimits:
 
     def test_adds_are_refused_while_more_waits_than_is_allowed(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=2)
-        cq.limit(db, name, size=5_000)
+        admin.limit(db, name, size=5_000)
         assert compare(db, name) == ""
         fill(db, name)
         assert compare(db, name) == "more than 5,000 bytes are queued"
@@ -90,7 +91,7 @@ class TestLimits:
         cq.configure(db, name, buckets=1)
         fill(db, name, 20)
         size = transact(db, lambda tr: measure_backlog(tr, name)).size
-        cq.limit(db, name, size=size - 1)
+        admin.limit(db, name, size=size - 1)
         assert compare(db, name)
         transact(db, lambda tr: tr.clear(first_row(tr, name)))
         assert compare(db, name)  # a little less
@@ -100,7 +101,7 @@ class TestLimits:
 
     def test_the_age_of_the_oldest_counts(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=4)
-        cq.limit(db, name, seconds=1e-6)
+        admin.limit(db, name, seconds=1e-6)
         assert compare(db, name) == ""  # of what is added later this process knows the age
         add(db, name, {"a": 1})
         transact(db, lambda tr: tr.set(b"other", b""))
@@ -109,7 +110,7 @@ class TestLimits:
 
     def test_updates_may_be_admitted_all_the_same(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        cq.limit(db, name, size=1, mode="admit")
+        admin.limit(db, name, size=1, mode="admit")
         fill(db, name, 1)
         assert compare(db, name)
         fill(db, name, 1)
@@ -119,10 +120,10 @@ class TestLimits:
 
     def test_without_limits_nothing_is_read(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        cq.limit(db, name, size=1)
+        admin.limit(db, name, size=1)
         fill(db, name, 1)
         assert compare(db, name)
-        cq.limit(db, name)
+        admin.limit(db, name)
         assert not transact(db, lambda tr: read_config(tr, name)).limited
         fill(db, name, 1)
         transact(db, lambda tr: tr.set(QueueKeys(name).full, b"not read"))
@@ -133,7 +134,7 @@ class TestLimits:
     ) -> None:
         monkeypatch.setattr(pressure, "CHECK_SECONDS", 1000.0)
         cq.configure(db, name)
-        cq.limit(db, name, size=1)
+        admin.limit(db, name, size=1)
         fill(db, name, 1)
         assert compare(db, name)
         fill(db, name, 5)  # it has looked just before
@@ -147,7 +148,7 @@ class TestLimits:
             days.add(tr, {"today": len(changes)})
 
         cq.configure(db, days.name)
-        cq.limit(db, days.name, size=1)
+        admin.limit(db, days.name, size=1)
         app.configure(db, name)
         fill(db, days.name, 1)
         assert compare(db, days.name)
@@ -171,7 +172,7 @@ class TestLimits:
     ) -> None:
         cq.configure(db, name)
         with pytest.raises(cq.errors.InvalidConfiguration, match=said):
-            cq.limit(db, name, **settings)
+            admin.limit(db, name, **settings)
 
     def test_workers_set_and_clear_the_mark(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
@@ -184,7 +185,7 @@ class TestLimits:
             assert release.wait(SECONDS)
 
         app = app_with(db, name, holds, buckets=1)
-        cq.limit(db, name, size=1_000)
+        admin.limit(db, name, size=1_000)
         full = QueueKeys(name).full
         with running(Worker(db, app, [name])):
             add(db, name, {"a": 1})

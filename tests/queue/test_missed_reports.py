@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.configure import rebuild_observer
-from cq.admin.purge import purge
+from cq.admin.purging import purge
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.encoding import codec
@@ -192,7 +193,7 @@ def test_a_purge_of_a_key_whose_backfill_failed_reports_nothing(backfilled: Back
 
 def test_other_buckets_know_of_missed_reports_after_a_rebucketing(backfilled: Backfilled) -> None:
     db, name = backfilled.db, backfilled.name
-    cq.rebucket(db, name, 3)
+    admin.rebucket(db, name, 3)
     backfilled.drain()
     assert missed(db, name) != []
     add(db, name, {"ann": 1})
@@ -206,7 +207,7 @@ def test_a_renewed_state_of_a_bucket_without_a_pass_says_that_reports_may_be_mis
     backfilled: Backfilled,
 ) -> None:
     db, name = backfilled.db, backfilled.name
-    cq.rebucket(db, name, 3)
+    admin.rebucket(db, name, 3)
     config = transact(db, lambda tr: read_config(tr.snapshot, name))
 
     # A repair rewrites the state before the first pass over the bucket.

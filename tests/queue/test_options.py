@@ -22,6 +22,7 @@ from cq.store.api import METADATA_VERSION, is_local
 from cq.store.embedded import Database as Embedded
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
+from cq.windows import Window
 from tests.kit.faults import error_class
 from tests.kit.queues import add, combine_all, get, values
 
@@ -79,7 +80,7 @@ def test_pending_reads_after_an_add_are_refused(db: Any, name: str, option: str 
     needs_unreadable_ranges(db, option)
     cq.configure(db, name, key=(str, str), window=60, buckets=4)
     cq.configure(db, f"{name}-into")
-    queue, window, key = cq.CombineQueue(name), cq.Window(name), ("a", "b")
+    queue, window, key = cq.CombineQueue(name), Window(name), ("a", "b")
     add(db, name, {key: 1})
     reads: list[Callable[[Any], object]] = [
         lambda tr: queue.get(tr, key, pending=True),

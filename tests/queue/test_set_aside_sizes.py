@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.audit import audit_findings
 from cq.encoding import codec
 from cq.failure import KeyFailure
@@ -153,7 +154,7 @@ def test_passes_that_report_keys_again_after_missed_reports_write_at_most_a_mega
 
 
 def test_a_purge_after_missed_reports_writes_at_most_a_megabyte(missed: Missed) -> None:
-    cq.purge(missed.db, missed.name)
+    admin.purge(missed.db, missed.name)
 
     assert max(missed.combine()) <= MOST
     assert aside(missed.db, missed.name) == []

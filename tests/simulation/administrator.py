@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 import cq
+from cq import admin
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
@@ -43,7 +44,7 @@ class Administrator:
             "observers": self._observers,
             "retry aside": lambda name: retry_aside(self.db, name),
             "limit": self._limit,
-            "top": lambda name: cq.rebuild_observer(self.db, SUMS, "top"),
+            "top": lambda name: admin.rebuild_observer(self.db, SUMS, "top"),
             "audit": self._audit,
             "come and go": lambda name: self.world.workers.come_and_go(),
             "rebuild": self._rebuild,
@@ -92,18 +93,18 @@ class Administrator:
         return {"anchor": 1} | ({"extra": extra} if extra else {})
 
     def _rebucket(self, name: str) -> None:
-        cq.rebucket(self.db, name, self.world.hub.rng.randint(1, 6))
+        admin.rebucket(self.db, name, self.world.hub.rng.randint(1, 6))
 
     def _purge(self, name: str) -> None:
         self.db.shape_note = Shaped(name, purged=True)
-        cq.purge(self.db, name)
+        admin.purge(self.db, name)
 
     def _pause(self, name: str) -> None:
         rng = self.world.hub.rng
         if rng.random() < 0.5:
-            cq.pause(self.db, name, seconds=rng.choice((None, 1.0, 5.0)))
+            admin.pause(self.db, name, seconds=rng.choice((None, 1.0, 5.0)))
         else:
-            cq.resume(self.db, name)
+            admin.resume(self.db, name)
 
     def _observers(self, name: str) -> None:
         """Enable the second observer in a new version, or remove it; the workers get the new application."""
@@ -115,7 +116,7 @@ class Administrator:
 
     def _limit(self, name: str) -> None:
         rng = self.world.hub.rng
-        cq.limit(
+        admin.limit(
             self.db,
             name,
             seconds=rng.choice((None, 0.5, 3.0)),
@@ -136,7 +137,7 @@ class Administrator:
             chosen = self.world.hub.rng.choice(names)
             self.db.shape_note = Shaped(name, rebuilt=chosen)
             versions = {each.name: each.version for each in config.observers}
-            cq.rebuild_observer(self.db, name, observer(self.world, name, chosen, versions[chosen]))
+            admin.rebuild_observer(self.db, name, observer(self.world, name, chosen, versions[chosen]))
 
     def _send_again(self, name: str) -> None:
         """Rebuild or rebase the link of the sums."""
@@ -153,7 +154,7 @@ class Administrator:
     def _delete(self, name: str) -> None:
         """Delete the queue of texts and make it anew."""
         self.db.shape_note = Shaped(TEXTS, deleted=True)
-        cq.delete(self.db, TEXTS)
+        admin.delete(self.db, TEXTS)
         self.db.shape_note = None
         self.make_texts()
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
 import cq
+from cq import admin
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes import repacking
@@ -104,7 +105,7 @@ class Backlogs(Recount):
         return Added(name, tuple((f"{key:04}", self._number) for key in keys), self.new_operation())
 
     def changes(self, db: Any) -> Mapping[str, Callable[[str], object]]:
-        return {"rebucket": lambda name: cq.rebucket(db, name, self.hub.rng.randint(1, 2))}
+        return {"rebucket": lambda name: admin.rebucket(db, name, self.hub.rng.randint(1, 2))}
 
     # Drains
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import cq
 import cq.links
-from cq.cells import move
+from cq.cells import Cells, UserData, move
 from cq.cells.records import HERE, Fence, Record
 from cq.encoding import codec
 from cq.keys import QueueKeys
@@ -82,7 +82,7 @@ class CellsWorld(Scenario):
     def begin(self) -> None:
         """Make the cells and the queues, and start everybody."""
         os.environ[URL_ENV] = f"embedded:{self.folder / DIRECTORY}.db"
-        cells = cq.Cells(self.inner, opener=lambda url, *, create: self.inners[Path(url).name])
+        cells = Cells(self.inner, opener=lambda url, *, create: self.inners[Path(url).name])
         for name in CELLS:
             cells.add_cell(name, f"embedded:{self.folder / name}")
             links = [cq.links.queue(url_env=URL_ENV)] if "forward" in self.plan else []
@@ -95,11 +95,11 @@ class CellsWorld(Scenario):
         if "forward" in self.plan:
             self._start_workers()
 
-    def cells(self, process: Process) -> cq.Cells:
+    def cells(self, process: Process) -> Cells:
         """The cells as a process sees them."""
-        return cq.Cells(self.db(process), opener=lambda url, *, create: self.db(process, Path(url).name))
+        return Cells(self.db(process), opener=lambda url, *, create: self.db(process, Path(url).name))
 
-    def _repeat(self, act: Callable[[cq.Cells], object], process: Process) -> None:
+    def _repeat(self, act: Callable[[Cells], object], process: Process) -> None:
         """Do something again and again that may fail while a user is moved."""
         cells = self.cells(process)
         while not self.is_calm:
@@ -108,7 +108,7 @@ class CellsWorld(Scenario):
 
     # Users
 
-    def _write(self, cells: cq.Cells) -> None:
+    def _write(self, cells: Cells) -> None:
         """Write for a user, who is placed if need be, until that is known to be committed or given up."""
         user = self.hub.rng.choice(self.users)
         self._operations += 1
@@ -123,7 +123,7 @@ class CellsWorld(Scenario):
             else:
                 return
 
-    def _write_once(self, data: cq.UserData, what: str) -> None:
+    def _write_once(self, data: UserData, what: str) -> None:
         tr: Any = data.tr
         key = data.prefix + what.encode()
         if tr.get(key).value is not None:
@@ -139,7 +139,7 @@ class CellsWorld(Scenario):
 
     # Movers
 
-    def _change(self, cells: cq.Cells) -> None:
+    def _change(self, cells: Cells) -> None:
         rng = self.hub.rng
         what = rng.choice([each for each in self._doing if each in self.plan] or ["move"])
         self.trace(what)
@@ -148,17 +148,17 @@ class CellsWorld(Scenario):
         except cq.errors.UserNotPlaced:
             self.trace("nobody is there yet")
 
-    def _move(self, cells: cq.Cells) -> None:
+    def _move(self, cells: Cells) -> None:
         cells.move(self.hub.rng.choice(self.users), self.hub.rng.choice(CELLS))
 
-    def _rebalance(self, cells: cq.Cells) -> None:
+    def _rebalance(self, cells: Cells) -> None:
         for each in cells.rebalance(self.hub.rng.randint(1, 3)):
             self.trace("moved", each)
 
-    def _drain(self, cells: cq.Cells) -> None:
+    def _drain(self, cells: Cells) -> None:
         cells.drain_cell(self.hub.rng.choice(CELLS), draining=self.hub.rng.random() < 0.5)
 
-    _doing: ClassVar[dict[str, Callable[[CellsWorld, cq.Cells], None]]] = {
+    _doing: ClassVar[dict[str, Callable[[CellsWorld, Cells], None]]] = {
         "move": _move,
         "rebalance": _rebalance,
         "drain": _drain,
@@ -239,7 +239,7 @@ class CellsWorld(Scenario):
         """Who is where, what they have, and what the totals are."""
         for user in self.users:
             self._check_user(user, self.written[user])
-        directory = cq.Cells(self.inner).directory
+        directory = Cells(self.inner).directory
         for cell in directory.cells():
             users = list(directory.users_in(cell.name))
             if len(users) != cell.users:

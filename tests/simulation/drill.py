@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import cq
+from cq import admin
 from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
@@ -38,17 +39,17 @@ class Drill:
             return
         db, wait = self.world.db(self.process), self.world.hub.wait
         self._until("rows are left", lambda: not self._has_rows())
-        cq.pause(db, SUMS)
+        admin.pause(db, SUMS)
         wait(HEED_SECONDS)
         self._add()
-        cq.limit(db, SUMS, size=1)
+        admin.limit(db, SUMS, size=1)
         wait(HEED_SECONDS)
         if not self._has_rows():
             raise Violation("a paused queue is combined")
         if not self._is_refused():
             raise Violation("a full queue accepts updates")
         self._lose_notification()
-        cq.resume(db, SUMS)
+        admin.resume(db, SUMS)
         wait(HEED_SECONDS)
         if not self._has_rows():
             raise Violation("a queue without its notification is combined: nothing was lost")
@@ -58,7 +59,7 @@ class Drill:
             pass
         self._until("a repaired queue is not combined", lambda: not self._has_rows())
         self._until("a queue with room refuses updates", lambda: not self._is_refused())
-        cq.limit(db, SUMS)
+        admin.limit(db, SUMS)
         self.is_done = True
 
     def _until(self, problem: str, is_so: Callable[[], bool]) -> None:

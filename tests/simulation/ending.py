@@ -8,9 +8,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import cq
+from cq import admin
 from cq.admin.audit import audit_findings
 from cq.admin.backfill import is_settled
-from cq.admin.purge import is_purging
+from cq.admin.purging import is_purging
 from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.errors import NotReady
@@ -47,8 +48,8 @@ def settle(world: World) -> None:
         ).run():
             pass
     for name in world.models:
-        cq.resume(world.db(process), name)
-        cq.limit(world.db(process), name)
+        admin.resume(world.db(process), name)
+        admin.limit(world.db(process), name)
     world.workers.replace(least=2)
     drill = world.drill = Drill(world, process)
     world.hub.start(process, "finish", lambda: _finish(world, process, drill))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import cq
-from cq.admin.purge import is_purging
+from cq.admin.purging import is_purging
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import read_config
 from cq.keys import QueueKeys

@@ -25,6 +25,7 @@ from unittest.mock import patch
 import sqlalchemy as sa
 
 import cq
+from cq import admin
 from cq.config.queue import ObserverConfig, read_config
 from cq.keys import below
 from cq.keys.link import OBSERVER, LinkKeys
@@ -345,13 +346,13 @@ class Links(Scenario):
         """Link the queue to a receiver, or to another one in its place: this is a new generation."""
         name = self.hub.rng.choice(list(self.hooks.by_name))
         self.trace("the link goes to the receiver", name)
-        cq.put_observer(db, SUMS, cq.links.app(name, name=HOOK.link))
+        admin.put_observer(db, SUMS, cq.links.app(name, name=HOOK.link))
 
     def _come_and_go(self, db: Any) -> None:
         """Remove the link to the receiver, or make it again."""
         if self._has_hook():
             self.trace("the link to the receiver is removed")
-            cq.remove_observer(db, SUMS, OBSERVER + HOOK.link)
+            admin.remove_observer(db, SUMS, OBSERVER + HOOK.link)
         else:
             self._link_hook(db)
 

@@ -96,12 +96,12 @@ def adds_lines_whatever_the_position(add: Any, db: Any, batch: Any, key: Any) ->
         return add(db, batch, key)
 
 
-@queues.replaces("cq.admin.purge.write_config", seed=2, also={"delete"})
+@queues.replaces("cq.admin.purging.write_config", seed=2, also={"delete"})
 def deletes_without_a_word(*_: Any) -> None:
     """Adds and passes under way do not learn that their queue is deleted."""
 
 
-@queues.replaces("cq.admin.rebucket._finish", only={"rebucket", "calls are late"})
+@queues.replaces("cq.admin.rebucketing._finish", only={"rebucket", "calls are late"})
 def finishes_rebuckets_early(_: Any, tr: Any, name: str) -> bool:
     """A former shape is forgotten while it has rows."""
     config = read_config(tr, name)
@@ -113,7 +113,7 @@ def finishes_rebuckets_early(_: Any, tr: Any, name: str) -> bool:
     return True
 
 
-@queues.replaces("cq.admin.purge.notify_all", only={"purge"})
+@queues.replaces("cq.admin.purging.notify_all", only={"purge"})
 def purges_without_notifying(*_: Any) -> None:
     """The mark of a purge notifies no bucket."""
 
@@ -178,8 +178,8 @@ def reads_updates_of_the_shape_now(read: Any, self: Any, snapshot: Any, shape: A
 
 @queues.replaces(
     "cq.queue.limits.read_config",
-    "cq.admin.purge.read_config",
-    "cq.admin.rebucket.read_config",
+    "cq.admin.purging.read_config",
+    "cq.admin.rebucketing.read_config",
     seed=12,
     only={"two operators", "rebucket", "purge", "calls are late"},
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import cq
 from cq.admin.audit import audit_findings
 from cq.admin.backfill import current_generation
-from cq.admin.purge import read_purging
+from cq.admin.purging import read_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.keys.missed import MissedKeys
 from cq.observers.top.ranking import Ranking

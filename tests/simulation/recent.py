@@ -25,6 +25,7 @@ from cq.config.queue import QueueConfig, read_config
 from cq.keys import QueueKeys
 from cq.store.api import TransactionRead
 from cq.store.transact import transact
+from cq.windows import Window
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
 from tests.simulation.recounting import Purged
@@ -128,7 +129,7 @@ class RecentTotals(Windowed):
         if not read_config(tr, drawn.queue).is_timed:
             cq.CombineQueue[Any, Any](drawn.queue).add(tr, updates, drawn.once)
             return Taken(drawn.queue, drawn.key, drawn.update, None, drawn.once)
-        if cq.Window[Any, Any](drawn.queue).add(tr, updates, drawn.once, at=at) != "taken":
+        if Window[Any, Any](drawn.queue).add(tr, updates, drawn.once, at=at) != "taken":
             return None
         return Taken(drawn.queue, drawn.key, drawn.update, milliseconds(at), drawn.once)
 
@@ -186,7 +187,7 @@ class RecentTotals(Windowed):
         config = read_config(snapshot, name)
         if config.window is None or not is_settled(snapshot, name):
             return None
-        window = cq.Window[str, Any](name)
+        window = Window[str, Any](name)
         listed = read_items(window, snapshot, now)
         got = window.get_many(snapshot, _KEYS, pending=True, now=now).items()
         totals = [

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import cq
-from cq.admin.purge import is_purging
+from cq import admin
+from cq.admin.purging import is_purging
 from cq.config.queue import read_config
 from cq.keys import below
 from cq.keys.missed import MissedKeys
@@ -173,7 +174,7 @@ class Recount(Scenario):
         rng, db = self.hub.rng, self.db(process)
         doing: dict[str, Callable[[str], object]] = {
             "purge": lambda name: self._purge(db, name),
-            "rebucket": lambda name: cq.rebucket(db, name, rng.randint(1, 4)),
+            "rebucket": lambda name: admin.rebucket(db, name, rng.randint(1, 4)),
             "retry aside": lambda name: [retry_aside(db, each) for each in self.names],
             "come and go": lambda name: self.workers.come_and_go(),
             **self.changes(db),
@@ -188,7 +189,7 @@ class Recount(Scenario):
 
     def _purge(self, db: Any, name: str) -> None:
         db.shape_note = Purged(name)
-        cq.purge(db, name)
+        admin.purge(db, name)
 
     def die_soon(self) -> None:
         """Now and then, let the worker that has just committed die before its next passes, in plans with "deaths"."""

@@ -22,7 +22,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 import cq
-from cq.admin.purge import is_purging
+from cq.admin.purging import is_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUp, RollUpLevel
 from cq.observers.verify import levels
@@ -30,6 +30,7 @@ from cq.passes.plan import Limits
 from cq.queue.missed_reports import retry_missed
 from cq.queue.rows import timed
 from cq.store.transact import transact
+from cq.windows import Window
 from cq.windows.pending import read_pending_rows
 from tests.simulation.application import Raised
 from tests.simulation.hub import Process
@@ -192,10 +193,10 @@ class Hits(Recount):
             cq.CombineQueue[str, int](HITS).add(tr, pairs, hit.once)
             return hit
         if hit.now is None:
-            added = cq.Window[str](HITS).add(tr, pairs, hit.once, at=times[0])
+            added = Window[str](HITS).add(tr, pairs, hit.once, at=times[0])
             return hit if added == "taken" else None
         triples = [(*pair, at) for pair, at in zip(pairs, times, strict=True)]
-        counts = cq.Window[str](HITS).add_each(tr, triples, hit.once, now=hit.now)
+        counts = Window[str](HITS).add_each(tr, triples, hit.once, now=hit.now)
         if counts["taken"] != len(triples):
             raise Violation(f"of {triples}, at {hit.now}, these are taken: {counts}")
         return hit

@@ -33,7 +33,7 @@ def expires_periods_early(_: Any, self: Any, now: float) -> int:
     return int(now) - int(self.period) // 2
 
 
-@rollups.replaces("cq.admin.purge.with_levels", seed=28)
+@rollups.replaces("cq.admin.purging.with_levels", seed=28)
 def purges_no_levels(_: Any, tr: Any, config: Any) -> list[Any]:
     """A purge leaves the levels."""
     return [config]
@@ -180,7 +180,7 @@ def feeds_former_updates_to_the_present_shape(_: Any, level: Any, config: Any) -
     return level
 
 
-@rollups.replaces("cq.admin.rebucket.is_fed_by_former", seed=16, only={"version", "freezes"})
+@rollups.replaces("cq.admin.rebucketing.is_fed_by_former", seed=16, only={"version", "freezes"})
 def finishes_levels_before_their_queue(*_: Any) -> bool:
     """The new version of a combiner begins in a level while the former one still feeds it."""
     return False

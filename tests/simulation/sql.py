@@ -13,6 +13,7 @@ from sqlalchemy.engine.default import DefaultDialect
 
 import cq
 import cq.links
+from cq import admin
 from cq.keys.link import LinkKeys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.registry import opened_link
@@ -131,7 +132,7 @@ def opened_table(db: Any) -> AbstractContextManager[OpenLink]:
 
 def make_table(db: Any) -> None:
     """Link the sums to a table."""
-    cq.put_observer(db, SUMS, cq.links.table(TABLE, url_env=URL_ENV))
+    admin.put_observer(db, SUMS, cq.links.table(TABLE, url_env=URL_ENV))
     with opened_table(db) as link:
         link.target.create()
 

@@ -23,6 +23,7 @@ from cq.keys import QueueKeys
 from cq.observers.distinct import distinct
 from cq.queue.rows import timed
 from cq.store.transact import transact
+from cq.windows import Window
 from cq.windows.pending import read_pending_rows
 from tests.kit.queues import configured, put_built_in
 from tests.simulation.model import Violation
@@ -78,7 +79,7 @@ class Site(Windowed):
         super().__init__(plan, folder, trace)
         self.model = WindowModel(SEEN, self.skew)
         self.all: Counter[Key] = Counter()
-        self.window = cq.Window[Key](SEEN)
+        self.window = Window[Key](SEEN)
 
     @property
     def names(self) -> tuple[str, ...]:

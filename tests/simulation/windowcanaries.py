@@ -115,7 +115,7 @@ def takes_out_too_early(_: Any, self: WindowSpec, at: int) -> int:
     return at // self.slice * self.slice
 
 
-@windows.replaces("cq.admin.purge.with_levels", seed=3, also={"purge"})
+@windows.replaces("cq.admin.purging.with_levels", seed=3, also={"purge"})
 def purges_no_totals(with_levels: Any, *given: Any) -> list[Any]:
     """A purge leaves the totals."""
     return [each for each in with_levels(*given) if each.name != TOTALS]

@@ -16,8 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final
 
-import cq
-from cq.admin.purge import read_purging
+from cq.admin.purging import read_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.keys import QueueKeys, version_of
 from cq.keys.missed import MissedKeys
@@ -25,6 +24,7 @@ from cq.passes.plan import Limits
 from cq.queue.rows import decode_row, timed
 from cq.queue.set_aside import read_aside
 from cq.store.api import TransactionRead
+from cq.windows import Window
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
@@ -194,7 +194,7 @@ def is_settled(snapshot: TransactionRead, name: str) -> bool:
     )
 
 
-def read_items(window: cq.Window[Any, Any], snapshot: TransactionRead, now: float) -> list[tuple[Any, Any]]:
+def read_items(window: Window[Any, Any], snapshot: TransactionRead, now: float) -> list[tuple[Any, Any]]:
     """The keys in a window with their totals, with all that is queued; the same without it if nothing is queued."""
     found = window.items(snapshot, pending=True, now=now).items
     config = read_config(snapshot, window.name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cq
+from cq import admin
 from cq.encoding import codec
 from cq.keys import QueueKeys
 from cq.observers.top.index import top
@@ -117,7 +118,7 @@ class World(Scenario):
         for name in self.models.keys() - {STORED}:
             self.models[name].observers.append((0, {"anchor": 1}))
         if "top" in self.plan:
-            cq.put_observer(self.inner, SUMS, top(TOP, every=self.rng.choice((0, 500)), ranks=True))
+            admin.put_observer(self.inner, SUMS, top(TOP, every=self.rng.choice((0, 500)), ranks=True))
         if "table" in self.plan:
             make_table(self.inner)
         self._note_shapes(0)

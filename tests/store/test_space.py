@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 import cq
-from cq.admin.purge import delete
+from cq import admin
+from cq.admin.purging import delete
+from cq.cells import Cells
 from cq.errors import InvalidConfiguration, InvalidUrl, QueueNotConfigured
 from cq.feeds import Feed
 from cq.keys import prefix_end
 from cq.observers.monitoring.diagnosis import doctor
 from cq.observers.top import CloudReader, top
 from cq.observers.worker.worker import Worker
-from cq.store import absolute, open_exactly
+from cq.store import Space, absolute, open_exactly
 from cq.store.embedded import Database
 from cq.store.embedded.client.transaction import Transaction
 from cq.store.space import SpaceDatabase, SpaceTransaction
@@ -42,10 +44,10 @@ def whole(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
-def spaces(whole: Any) -> Iterator[tuple[cq.Space, cq.Space]]:
+def spaces(whole: Any) -> Iterator[tuple[Space, Space]]:
     """Two spaces of the store, one of them named, one with a prefix in bytes that ends with 255."""
     drawn = secrets.token_hex(6)
-    both = cq.Space(drawn), cq.Space(b"\x15" + drawn.encode() + b"\xff")
+    both = Space(drawn), Space(b"\x15" + drawn.encode() + b"\xff")
     yield both
     for space in both:
         whole.clear_range(space.prefix, prefix_end(space.prefix))
@@ -115,7 +117,7 @@ def test_workers_and_operators_see_their_own_space_only(whole: Any, spaces: Any)
 
 def test_no_key_is_outside_of_the_prefix(tmp_path: Path) -> None:
     with Database(tmp_path / "one.db", power_safe=False) as whole:
-        db = cq.Space("staging").database(whole)
+        db = Space("staging").database(whole)
         cq.configure(db, QUEUE, observers=[top(2)], audit=True)
         cq.configure(db, "recent", window=(60, 1))
         Feed("chat").configure(db, numbers=True)
@@ -123,9 +125,9 @@ def test_no_key_is_outside_of_the_prefix(tmp_path: Path) -> None:
         transact(db, lambda tr: cq.CombineQueue("recent").add(tr, {"a": 1}))
         transact(db, lambda tr: Feed("chat").append_to_group(tr, "all", "hello"))
         transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
-        cq.limit(db, QUEUE, size=1_000_000)
+        admin.limit(db, QUEUE, size=1_000_000)
         drain(db)
-        with cq.Cells(db) as cells:
+        with Cells(db) as cells:
             cells.add_cell("here", f"embedded:{tmp_path / 'cell.db'}")
             cells.place("ada")
         Worker(db).drain()
@@ -249,7 +251,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 )
 def test_what_cannot_be_a_prefix_is_refused(prefix: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="prefix"):
-        cq.Space(prefix)
+        Space(prefix)
 
 
 class Directory:
@@ -260,14 +262,9 @@ class Directory:
 
 
 def test_a_prefix_may_be_given_in_several_ways() -> None:
-    assert cq.Space("staging").prefix == b"staging/"
-    assert (
-        cq.Space("0x1501").prefix
-        == cq.Space(b"\x15\x01").prefix
-        == cq.Space(Directory()).prefix
-        == b"\x15\x01"
-    )
-    assert cq.Space().prefix == cq.Space("cq").prefix == b"cq/"
+    assert Space("staging").prefix == b"staging/"
+    assert Space("0x1501").prefix == Space(b"\x15\x01").prefix == Space(Directory()).prefix == b"\x15\x01"
+    assert Space().prefix == Space("cq").prefix == b"cq/"
 
 
 @pytest.mark.cluster
@@ -276,9 +273,9 @@ def test_subspaces_and_directories_are_prefixes() -> None:
     import fdb
 
     subspace = fdb.Subspace(("shop", secrets.token_hex(4)))
-    assert cq.Space(subspace).prefix == subspace.key()
+    assert Space(subspace).prefix == subspace.key()
     directory = fdb.directory.create_or_open(whole, ("cq-test", secrets.token_hex(4)))
-    assert cq.Space(directory).prefix == directory.key()
+    assert Space(directory).prefix == directory.key()
     fdb.directory.remove(whole, ("cq-test",))
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
-from cq import runtime
+from cq import admin, runtime
 from cq.bucket.attempt_notes import Attempts
 from cq.keys import QueueKeys
 from cq.observers.scheduling.members import MemberReport, read_members
@@ -74,7 +74,7 @@ class TestLimits:
     ) -> None:
         db = opened()
         cq.configure(db, "words")
-        cq.limit(db, "words", seconds=30)
+        admin.limit(db, "words", seconds=30)
         worker = beaten(db)
         add(db, "words", {"a": 1})
 
@@ -101,7 +101,7 @@ class TestLimits:
     ) -> None:
         db = opened()
         cq.configure(db, "words")
-        cq.limit(db, "words", seconds=30)
+        admin.limit(db, "words", seconds=30)
         beaten(db)
         add(db, "words", {"a": 1})
         clock.passed += 31
@@ -120,9 +120,9 @@ class TestLimits:
         """The same by a whole worker, whose queue is paused so that its update stays."""
         db = opened()
         cq.configure(db, "words")
-        cq.limit(db, "words", seconds=30)
+        admin.limit(db, "words", seconds=30)
         add(db, "words", {"a": 1})
-        cq.pause(db, "words")
+        admin.pause(db, "words")
         clock.jumped += RECOVERY
         turns: list[str] = []
         worker = Worker(opened(), queues=["words"], beat_seconds=0.01)

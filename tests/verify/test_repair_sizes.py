@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.admin.rebucket import rebucket
+from cq.admin.rebucketing import rebucket
 from cq.encoding import codec
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys, place

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import keys
+from cq import admin, keys
 from cq.config.queue import read_config
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, QueueNotConfigured
@@ -301,7 +301,7 @@ def test_damage_is_named_and_mended(db: Any, name: str, queue: QueueKeys, done: 
     assert left == [each for each in found if not each.repairable]
     if left:
         put(db, dict.fromkeys(writes))
-    cq.resume(db, name)
+    admin.resume(db, name)
     drain(db, name)
     assert found_in(db, queue) == []
     assert_values(db, name, {**NOW, **done.values})
@@ -333,7 +333,7 @@ def test_staged_updates_are_mended_in_a_queue_that_is_being_rebucketed(
     db: Any, name: str, queue: QueueKeys
 ) -> None:
     """What is staged in either shape is in order; what is in none is given to the buckets there are now."""
-    cq.rebucket(db, name, 7)
+    admin.rebucket(db, name, 7)
     assert found_in(db, queue) == []
     bucket = bucket_of("k1")
     put(
@@ -363,9 +363,9 @@ def test_a_bucket_with_anything_to_do_needs_a_notification(
     if waits != "rebucket":
         drain(db, name)
     if waits == "rebucket":
-        cq.rebucket(db, name, 7)
+        admin.rebucket(db, name, 7)
     elif waits == "purge":
-        cq.purge(db, name)
+        admin.purge(db, name)
     elif waits == "observer":
         app_with(db, name, Seen().observer)
     else:

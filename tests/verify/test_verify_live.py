@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.app import App
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import read_config
@@ -64,10 +65,10 @@ def test_a_queue_in_use_has_no_differences(db: Any, name: str) -> None:
 
     with busy(faulty, name, app) as found:
         changes: list[Callable[[], object]] = [
-            lambda: cq.rebucket(db, name, 7),
-            lambda: cq.purge(db, name),
+            lambda: admin.rebucket(db, name, 7),
+            lambda: admin.purge(db, name),
             lambda: found.configure(more),
-            lambda: cq.rebucket(db, name, 3),
+            lambda: admin.rebucket(db, name, 3),
         ]
         while changes and not found.errors:
             if done(changes[0]):
@@ -183,7 +184,7 @@ def test_a_repair_in_the_shape_before_conflicts_with_passes_over_the_shape_now(d
     add(db, name, {other: 5})
     ((row, _),) = stored(db, QueueKeys(name).rows(1, 0))
     transact(db, lambda tr: tr.set(row, codec.encode([None, encoded, 10])))  # it belongs to bucket 1
-    cq.rebucket(db, name, 4)
+    admin.rebucket(db, name, 4)
     add(db, name, {key: 100})
     former, now = code_of(db, name).shapes
     under_way = db.create_transaction()

@@ -19,6 +19,7 @@ from cq.keys import QueueKeys
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact
 from cq.testing import drain
+from cq.windows import Window
 from tests.kit.clocks import START, Clock
 from tests.kit.observing import concatenation
 from tests.kit.queues import add, add_at, combine_all, get, put, values
@@ -28,8 +29,8 @@ NOW = int(START)
 MINUTE, HOUR, DAY = (NOW // each * each for each in (60, 3600, 86_400))
 
 
-def configure(db: Any, name: str, **settings: Any) -> cq.Window[Any, Any]:
-    return cq.Window(cq.configure(db, name, **{"rollup": LEVELS, **settings}))
+def configure(db: Any, name: str, **settings: Any) -> Window[Any, Any]:
+    return Window(cq.configure(db, name, **{"rollup": LEVELS, **settings}))
 
 
 def read(db: Any, name: str, key: Any = "a", **given: Any) -> list[tuple[int, Any]]:
@@ -63,7 +64,7 @@ def test_an_update_is_late_as_soon_as_its_period_is_due(db: Any, name: str) -> N
 @pytest.mark.usefixtures("clock")
 def test_emitters_and_documents_are_rolled_up(db: Any, name: str) -> None:
     queue = cq.configure(db, name, rollup=LEVELS)
-    with cq.Emitter(cq.Window(queue), db) as emitter:
+    with cq.Emitter(Window(queue), db) as emitter:
         emitter.emit("a", 2)
     Documents(queue).put(db, b"d", {"a": 5})
     Documents(queue).put(db, b"d", {"a": 3})
@@ -115,7 +116,7 @@ def test_a_series_that_cannot_be_read_says_what_can(db: Any, name: str) -> None:
     with pytest.raises(NotInStore, match="has no roll-up"):
         read(db, f"{name}b", last="1h")
     with pytest.raises(NotInStore, match="has neither a window nor a roll-up"):
-        add_at(db, cq.Window(f"{name}b"), {"a": 1}, None)
+        add_at(db, Window(f"{name}b"), {"a": 1}, None)
 
 
 @pytest.mark.usefixtures("clock")

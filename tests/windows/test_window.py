@@ -23,30 +23,31 @@ from cq.errors import (
     NotInStore,
     PendingUnreadable,
 )
+from cq.queue import Page
 from cq.queue import pending as queued
 from cq.store.transact import transact
 from cq.testing import assert_drained, drain
-from cq.windows import slices
+from cq.windows import Window, WindowStatistics, slices
 from tests.kit.clocks import START, Clock
 from tests.kit.queues import add, add_at, values
 
 WIDTH, SLICE = 60.0, 5.0
 
 
-def window_of(db: Any, name: str, **given: Any) -> cq.Window[Any, Any]:
+def window_of(db: Any, name: str, **given: Any) -> Window[Any, Any]:
     """A window of a new queue."""
     cq.configure(db, name, **{"window": (WIDTH, SLICE), "buckets": 2, **given})
-    return cq.Window(name)
+    return Window(name)
 
 
-def total(db: Any, window: cq.Window[Any, Any], key: Any, **given: Any) -> Any:
+def total(db: Any, window: Window[Any, Any], key: Any, **given: Any) -> Any:
     return transact(db, lambda tr: window.get(tr.snapshot, key, **given))
 
 
-def totals(db: Any, window: cq.Window[Any, Any], **given: Any) -> dict[Any, Any]:
+def totals(db: Any, window: Window[Any, Any], **given: Any) -> dict[Any, Any]:
     """All pages together."""
 
-    def page(tr: Any, after: bytes | None) -> cq.Page:
+    def page(tr: Any, after: bytes | None) -> Page:
         return window.items(tr.snapshot, limit=2, after=after, **given)
 
     found: dict[Any, Any] = {}
@@ -134,7 +135,7 @@ def test_late_and_future_updates_are_counted_and_not_added(
     statistics = transact(db, window.statistics)
     assert (statistics.late, statistics.future) == (3, 1)
     assert status(db, name)[0].window == statistics
-    assert add_at(db, cq.Window(name, late=30), {"a": 1}, now - 31) == "late"
+    assert add_at(db, Window(name, late=30), {"a": 1}, now - 31) == "late"
 
 
 @pytest.mark.parametrize("now", [float("nan"), float("inf"), 1e18, "noon"])
@@ -166,7 +167,7 @@ def test_statistics_say_how_late_workers_are(
     add_at(db, window, {"a": 1})
     drain(db, name)
     clock.now = START + due - 1
-    assert transact(db, window.statistics) == cq.WindowStatistics(0, 0, 0.0)
+    assert transact(db, window.statistics) == WindowStatistics(0, 0, 0.0)
     clock.now = START + due + 7
     assert transact(db, window.statistics).overdue_seconds == 7
     drain(db, name)
@@ -345,22 +346,22 @@ def test_updates_and_times_are_checked_before_anything_is_written(
 def test_a_window_that_there_is_not(db: Any, name: str) -> None:
     cq.configure(db, name)
     with pytest.raises(NotInStore, match="has neither a window nor a roll-up"):
-        add_at(db, cq.Window(name), {"a": 1})
+        add_at(db, Window(name), {"a": 1})
     cq.configure(db, name, rollup="1m:1h")
     with pytest.raises(NotInStore, match="has no window: run `cq configure"):
-        total(db, cq.Window(name), "a")
+        total(db, Window(name), "a")
     with pytest.raises(ConfigurationConflict, match="window none"):
-        add_at(db, cq.Window(name, width=60), {"a": 1})
+        add_at(db, Window(name, width=60), {"a": 1})
     with pytest.raises(InvalidData, match="width with its slice"):
-        cq.Window(name, slice=1)
+        Window(name, slice=1)
 
 
 def test_a_window_of_an_own_combiner_needs_it(db: Any, name: str) -> None:
     cq.configure(db, name, value=str, combiner=JOINED, window=60)
     with pytest.raises(CodeMismatch, match="give it as CombineQueue"):
-        total(db, cq.Window(name), "a")
+        total(db, Window(name), "a")
     with pytest.raises(InvalidData, match="expected a key of type str, got: 1"):
-        total(db, cq.Window(cq.CombineQueue(name, combiner=JOINED)), 1)
+        total(db, Window(cq.CombineQueue(name, combiner=JOINED)), 1)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 import cq
+from cq import admin
 from cq.admin.queue_status import is_drained
 from cq.cli.bench.systems.stored import opened
 from cq.cli.bench.systems.system import Add, Drain, System
@@ -118,13 +119,13 @@ class QueueSystem(System):
 
     def _drain(self) -> None:
         for queue in self.queues:
-            cq.resume(self.open(), queue)
+            admin.resume(self.open(), queue)
         self.wait_until_done()
         self._pause()
 
     def _pause(self) -> None:
         for queue in self.queues:
-            cq.pause(self.open(), queue, reason="updates are being added")
+            admin.pause(self.open(), queue, reason="updates are being added")
 
     def queue_rows(self, workload: BenchWorkload) -> None:
         """Add a value of 1 for each key of the workload to the export's log, without changing the queue."""
@@ -164,7 +165,7 @@ class QueueSystem(System):
 
     def remove(self) -> None:
         with suppress(QueueNotConfigured):  # `prepare` may not have created it
-            cq.delete(self.open(), self.queue)
+            admin.delete(self.open(), self.queue)
 
     def wait_until_done(self) -> None:
         """Wait until all updates are combined and exported; not for the cloud, which is published once per second."""

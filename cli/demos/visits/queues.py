@@ -16,6 +16,7 @@ from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.trending import trending
 from cq.observers.visits import Visits
 from cq.store.api import Database, Transaction, TransactionRead
+from cq.windows import Window
 
 NAME: Final = "demo_visits"
 SITE: Final = "*"
@@ -65,7 +66,7 @@ class VisitQueues:
         self.visits = Visits(NAME)
         self.unique = cq.CombineQueue[str, Any](f"{NAME}.unique")
         self.responses = cq.CombineQueue[str, Any](f"{NAME}.responses")
-        self.hits = cq.Window[str, int](f"{NAME}.hits")
+        self.hits = Window[str, int](f"{NAME}.hits")
         self._levels = [f"{self.hits.name}.{period}" for period in _PERIODS]
         self.has_sketches = find_spec(_PACKAGE) is not None
         self.names = [*self.visits.queues, self.hits.name]

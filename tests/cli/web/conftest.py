@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 import cq
+from cq.store import Space
 from cq.store.embedded import Database
 from tests.cli.web.browsers import ARGUMENTS, CHROMIUM
 from tests.conftest import cluster_url
@@ -27,7 +28,7 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield cq.open(cluster_url())
         return
     with Database(tmp_path / "web.db", power_safe=False) as database:
-        yield cq.Space("cq").database(database)
+        yield Space("cq").database(database)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq import runtime
+from cq import admin, runtime
 from cq.feeds.feed import Feed
 from cq.keys.link import LinkKeys
 from cq.observers.feeds.observer import feed_spec
@@ -23,6 +23,7 @@ from cq.observers.top import top
 from cq.observers.worker.worker import Worker
 from cq.passes.effects import PassResult
 from cq.testing import drain
+from cq.windows import Window
 from tests.kit.workers import running
 from tests.links.sqlhelpers import configure as configure_table
 
@@ -78,9 +79,9 @@ def shop(db: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
     drain(db, app=app)
     _record_history(db, source)
 
-    cq.pause(db, "visits", "the pages move to another server")
+    admin.pause(db, "visits", "the pages move to another server")
     for page in ("/", "/books", "/music", "/about"):
-        cq.transact(db, lambda tr: cq.Window[str]("visits").add(tr, {page: 1}))  # noqa: B023 - runs at once
+        cq.transact(db, lambda tr: Window[str]("visits").add(tr, {page: 1}))  # noqa: B023 - runs at once
     with running(Worker(db, app)) as worker:
         yield worker
 

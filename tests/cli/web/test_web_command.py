@@ -15,6 +15,7 @@ import pytest
 import cq
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
+from cq.store import Space
 from tests.cli.conftest import Cli, Here
 from tests.kit.processes import SECONDS
 
@@ -22,7 +23,7 @@ from tests.kit.processes import SECONDS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_on_a_signal_while_a_page_and_a_changelog_are_open(cli: Cli, number: int) -> None:
     with cq.store.embedded.Database(cli.folder / "cli.db") as db:
-        in_space = cq.Space("cq").database(db)
+        in_space = Space("cq").database(db)
         Feed[Any]("changes").configure(in_space)
         cq.configure(in_space, "words", observers=[feed_spec("changes")])
     process = cli.start("web", "--listen", "0")

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 import cq
+from cq import admin
 from cq.cli.web.pages.charts import Line, series_line
 from cq.cli.web.pages.queues import added_minutes
 from cq.cli.web.pages.text import NOTHING
@@ -27,6 +28,7 @@ from cq.observers.top import top
 from cq.observers.top.former import FormerTopTask
 from cq.observers.top.index import LAST_PART
 from cq.testing import drain
+from cq.windows import Window
 from tests.cli.web.dashboards import SECONDS, Outline, serving
 from tests.kit.clocks import set_clock
 
@@ -55,10 +57,10 @@ def store(db: Any) -> Any:
     words = cq.CombineQueue[str, int]("words")
     cq.transact(db, lambda tr: words.add(tr, AWKWARD))
     cq.transact(db, lambda tr: cq.CombineQueue(LONG[:100]).add(tr, {b"\x00\xff": 3}))
-    cq.transact(db, lambda tr: cq.Window("visits").add(tr, {("<i>", 1): 5}))
+    cq.transact(db, lambda tr: Window("visits").add(tr, {("<i>", 1): 5}))
     drain(db)
     cq.transact(db, lambda tr: words.add(tr, {"later": 1}))
-    cq.pause(db, LONG[:100], "moved <b>today</b>")
+    admin.pause(db, LONG[:100], "moved <b>today</b>")
     return db
 
 
@@ -113,8 +115,8 @@ def test_the_page_of_a_queue_shows_its_top_cloud_changes_and_settings(db: Any) -
 
 def test_tops_of_windows_and_periods_have_the_ranks_before(db: Any) -> None:
     cq.configure(db, "hits", window="600/10", rollup="10m:1d")
-    cq.put_observer(db, "hits.window", top(n=5))
-    cq.put_observer(db, "hits.10m", top(ranks=True, group=LAST_PART))
+    admin.put_observer(db, "hits.window", top(n=5))
+    admin.put_observer(db, "hits.10m", top(ranks=True, group=LAST_PART))
     drain(db)
     config = cq.transact(db, lambda tr: read_config(tr.snapshot, "hits.window"))
     with set_clock() as clock:
@@ -155,7 +157,7 @@ def test_a_value_is_looked_up_by_its_key(db: Any) -> None:
 def test_a_lookup_shows_a_chart_of_the_levels_of_a_roll_up(db: Any) -> None:
     key, now = "<i>&by=1d", time.time()
     cq.configure(db, "hits", key=str, value=int, rollup="1m:2h,1h:60d,1d:forever")
-    series = cq.Window[str, int]("hits")
+    series = Window[str, int]("hits")
     cq.transact(db, lambda tr: series.add_each(tr, [(key, 4321, now - 600), (key, 7, now)]))
     drain(db)
     with serving(db) as found:
@@ -197,9 +199,9 @@ def test_a_lookup_shows_a_chart_of_the_levels_of_a_roll_up(db: Any) -> None:
 def test_levels_are_below_their_queue(db: Any) -> None:
     for name in ("hits", "likes"):
         cq.configure(db, name, rollup="1m:2h,1h:60d")
-    cq.pause(db, "likes")
-    cq.pause(db, "hits.1h")
-    cq.pause(db, "likes.1h", "another reason")
+    admin.pause(db, "likes")
+    admin.pause(db, "hits.1h")
+    admin.pause(db, "likes.1h", "another reason")
     with serving(db) as found:
         html, until = found.page("/"), time.monotonic() + SECONDS
         while ">hits.1h</a>" not in html and time.monotonic() < until:
@@ -220,7 +222,7 @@ def test_levels_are_below_their_queue(db: Any) -> None:
 
 def test_a_lookup_without_numbers_shows_a_table_only(db: Any) -> None:
     cq.configure(db, "names", key=str, value=str, combiner="last", rollup="1h:2d")
-    names = cq.Window[str, str]("names")
+    names = Window[str, str]("names")
     now = time.time()
     cq.transact(
         db, lambda tr: names.add_each(tr, [("a", "<b>first</b>", now - 7_200), ("a", "<b>last</b>", now)])
@@ -320,7 +322,7 @@ def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
     url = f"embedded:{tmp_path / 'checked.db'}"
     with contextlib.closing(cast("Any", cq.open(url))) as db:
         cq.configure(db, "words")
-        cq.pause(db, "words", "for <b>this</b> test")
+        admin.pause(db, "words", "for <b>this</b> test")
         with serving(db, store=url) as found:
             html = found.page("/checks")
             until = time.monotonic() + SECONDS

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import links, runtime
+from cq import admin, links, runtime
 from cq.config.queue import LOCAL_BUCKETS
 from cq.errors import StoreUnreachable
 from cq.observers.links.targets import receiver as webhook_receiver
@@ -313,7 +313,7 @@ def test_a_real_cluster_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_paused_queue_is_said(db: Any, url: str) -> None:
     cq.configure(db, "words")
-    cq.pause(db, "words", "a release")
+    admin.pause(db, "words", "a release")
 
     assert wrong(url) == {
         "queue words": "paused until `cq resume`: a release. Its updates stay queued. Resume it when the reason is "
@@ -329,9 +329,9 @@ def test_levels_are_checked_with_their_queue(db: Any, url: str) -> None:
         "paused until `cq resume`: by hand. Its updates stay queued. Resume it when the reason is gone: "
         "`cq resume {}`"
     )
-    cq.pause(db, "hits.1h")
+    admin.pause(db, "hits.1h")
     assert wrong(url) == {"queue hits.1h": paused.format("hits.1h")}
-    cq.pause(db, "hits")
+    admin.pause(db, "hits")
     assert wrong(url) == {"queue hits": paused.format("hits")}
 
 
@@ -392,7 +392,7 @@ def test_a_queue_that_is_paused_and_a_link_that_is_broken_are_both_said(
 ) -> None:
     monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:////nothing/of/this/name.db")
     cq.configure(db, "words", links=[links.table("words")])
-    cq.pause(db, "words")
+    admin.pause(db, "words")
 
     assert list(wrong(url)) == ["queue words", "workers", "link words export"]
 

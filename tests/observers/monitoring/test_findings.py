@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.cli.web.pages.verdict import verdict
 from cq.cli.web.sampling.snapshot import OVERVIEW, Reading, StoreSnapshot
 from cq.failure import KeyFailure
@@ -127,7 +128,7 @@ def test_a_store_without_a_worker_and_without_work_needs_nothing_yet(here: Here,
 
 def test_a_paused_queue_needs_no_worker(db: Any) -> None:
     no_worker_and_queued_updates(db)
-    cq.pause(db, "words")
+    admin.pause(db, "words")
 
     assert {each.finding: each.level for each in find_remarks(overview(db))} == {
         Finding.NO_WORKER: Level.NOTE,
@@ -155,7 +156,7 @@ def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:
 def test_a_worker_with_metrics_counts_the_findings(db: Any) -> None:
     keys_set_aside(db)
     cq.configure(db, "paused")
-    cq.pause(db, "paused")
+    admin.pause(db, "paused")
     counted, seen = threading.Event(), []
 
     def note(event: Event) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.observers.monitoring.health_check import health
 from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport
@@ -65,7 +66,7 @@ def test_a_queue_in_which_updates_wait_too_long_is_named(db: Any, alive: Members
     cq.configure(db, "paused")
     add(db, "words", {"a": 1})
     add(db, "paused", {"a": 1})
-    cq.pause(db, "paused")
+    admin.pause(db, "paused")
     time.sleep(0.01)
     assert health(db) == []
     (problem,) = health(db, max_age=0.001)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.queue_status import current_version, status
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus, overview
@@ -23,6 +24,7 @@ from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.worker import Worker
 from cq.passes.effects import PassResult
 from cq.testing import drain
+from cq.windows import Window
 from tests.kit.clocks import START, set_clock
 from tests.kit.queues import add
 from tests.kit.workers import running, told_app
@@ -95,7 +97,7 @@ def test_a_queue_whose_code_no_worker_has_is_named(db: Any, name: str, row: Memb
     said = remarks(overview(db, name))
     assert f"queue {name!r}: no worker combines it: the live workers lack its code" in said
     assert f"worker {row.id.hex()} leaves alone: {name}" in said
-    cq.pause(db, name)
+    admin.pause(db, name)
     assert not any("nobody" in line for line in remarks(overview(db, name)))
 
 
@@ -112,7 +114,7 @@ def test_a_queue_that_no_worker_is_for_is_named(db: Any, name: str, row: Members
 
 def test_refused_updates_and_an_overdue_window_are_said_once(db: Any, name: str) -> None:
     cq.configure(db, name, window=(60, 1))
-    window = cq.Window(name)
+    window = Window(name)
     with set_clock() as clock:
         cq.transact(db, lambda tr: window.add(tr, {"a": 1, "b": 1}, at=clock.now - 100))
         cq.transact(db, lambda tr: window.add(tr, {"a": 1}, at=clock.now + 100))

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 import cq
+from cq import admin
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox import watch
 from cq.observers.links.outbox.operate import init, opened, outbox_status
@@ -282,14 +283,14 @@ def test_a_full_queue_slows_the_worker_down_and_nothing_is_lost(
 ) -> None:
     configure(db, name)
     monkeypatch.setattr(limits, "CHECK_SECONDS", 0.0)  # read the mark in every add
-    cq.limit(db, name, size=10)
+    admin.limit(db, name, size=10)
     cq.transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"a": 1}))
     limits.compare(db, name)
     insert(name, {"a": 10})
     task = outbox_task(db, name)
     pause = task.run()
     waiting = table()
-    cq.limit(db, name)
+    admin.limit(db, name)
     while task.run() == 0.0:
         pass
     task.end()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.errors import InvalidConfiguration
 from cq.keys import QueueKeys, below
 from cq.keys.history import HistoryKeys
@@ -21,6 +22,7 @@ from cq.observers.telemetry.totals import Counts, WorkerCounts
 from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.passes.effects import PassResult
+from cq.store import Space
 from cq.store.api import COMMIT_UNKNOWN_RESULT
 from cq.store.embedded import Database
 from cq.store.transact import transact
@@ -254,7 +256,7 @@ def test_work_that_the_store_did_not_take_is_in_the_next_minute(db: Any, name: s
 
 def test_a_deleted_queue_has_no_history(db: Any, name: str, clock: Clock) -> None:
     cq.configure(db, name)
-    source = Source(Overtaken(db, lambda: cq.delete(db, name)))
+    source = Source(Overtaken(db, lambda: admin.delete(db, name)))
     source.work(name)
     source.end()
     assert whole_history(db, name) == []
@@ -263,7 +265,7 @@ def test_a_deleted_queue_has_no_history(db: Any, name: str, clock: Clock) -> Non
     source.work(name)
     source.end()
     assert sums(db, name)["passes"] == 1
-    cq.delete(db, name)
+    admin.delete(db, name)
     assert stored(db, below(QueueKeys(name).prefix)) == []
 
 
@@ -285,13 +287,13 @@ def test_the_minutes_asked_for_are_at_most_a_day(db: Any, name: str) -> None:
 def test_spaces_have_histories_of_their_own(tmp_path: Path, clock: Clock) -> None:
     with Database(tmp_path / "test.db", power_safe=False) as database:
         for number, prefix in enumerate(("one", "other"), 1):
-            db = cq.Space(prefix).database(database)
+            db = Space(prefix).database(database)
             cq.configure(db, "words")
             source = Source(db)
             source.work("words", number)
             source.end()
         for number, prefix in enumerate(("one", "other"), 1):
-            assert sums(cq.Space(prefix).database(database), "words")["updates"] == number
+            assert sums(Space(prefix).database(database), "words")["updates"] == number
 
 
 # Workers

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.config.queue import MAX_BUCKETS
 from cq.links import Changes, ExportQueue
 from cq.observers.scheduling.members import MemberReport, TaskId
@@ -122,9 +123,9 @@ class TestWorker:
             alone = events.wait_for("queue_left_alone", queue=name)
             assert "asks for the observer told@1" in alone["reason"]
         with running(Worker(db, app, [name])):
-            cq.pause(db, name, "for a while")
+            admin.pause(db, name, "for a while")
             assert "for a while" in events.wait_for("queue_paused", queue=name)["reason"]
-            cq.resume(db, name)
+            admin.resume(db, name)
             events.wait_for("queue_resumed", queue=name)
             add(db, name, {"a": 1})
             told.wait_for(a=1)
@@ -166,7 +167,7 @@ class TestWorker:
             first = events.wait_for("work_found", work=f"3 buckets of {name}")
             cq.configure(db, name, buckets=3, observers=[top()])
             events.wait_for("work_found", work=f"3 buckets of {name}, clouds of {name}")
-            cq.pause(db, name, "for a while")
+            admin.pause(db, name, "for a while")
             events.wait_for("work_found", work="nothing")
         assert first["store"].startswith(("embedded:", "fdb:"))
         assert len(events.of("work_found")) == 3

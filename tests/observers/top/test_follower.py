@@ -12,6 +12,7 @@ import pytest
 
 import cq
 import cq.testing
+from cq import admin
 from cq.admin.configure import remove_observer
 from cq.observers.top.cloud import Cloud
 from cq.observers.top.follower import CloudFollower
@@ -144,7 +145,7 @@ def test_a_top_that_is_taken_out_and_put_in_again_is_followed(db: Any) -> None:
         remove_observer(db, told.name, "top")
         cq.testing.drain(db, told.name)
         until(follower, lambda: "keeps no top" in follower.problem)
-        cq.put_observer(db, told.name, top(every=0))
+        admin.put_observer(db, told.name, top(every=0))
         cq.testing.drain(db, told.name)
 
         assert version_of(follower.wait(2, SECONDS)) == 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.config.queue import read_config
 from cq.errors import InvalidConfiguration, NotInStore
 from cq.keys import QueueKeys
@@ -22,6 +23,7 @@ from cq.observers.verify.queue import verification
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.verify.kinds import KINDS
+from cq.windows import Window
 from tests.kit.clocks import Clock, set_clock
 from tests.kit.queues import commits, event_of, stored
 from tests.kit.workers import running
@@ -40,11 +42,11 @@ def clock() -> Iterator[Clock]:
 
 
 @pytest.fixture
-def window(db: Any, name: str, clock: Clock) -> cq.Window:
+def window(db: Any, name: str, clock: Clock) -> Window:
     cq.configure(db, name, window=(WIDTH, STEP))
-    cq.put_observer(db, f"{name}.window", top(3, every=0))
+    admin.put_observer(db, f"{name}.window", top(3, every=0))
     Worker(db, queues=[name]).drain()
-    return cq.Window(name)
+    return Window(name)
 
 
 def add(db: Any, name: str, **updates: int) -> None:
@@ -72,7 +74,7 @@ def ranks(db: Any, name: str) -> list[tuple[str, Any, int, int | None]]:
     return [tuple(each) for each in transact(db, lambda tr: trending(tr.snapshot, name, by=WIDTH))]
 
 
-def test_each_key_has_its_rank_of_one_width_ago(db: Any, window: cq.Window, clock: Clock) -> None:
+def test_each_key_has_its_rank_of_one_width_ago(db: Any, window: Window, clock: Clock) -> None:
     task = task_of(db, window.name)
     add(db, window.name, a=9, b=5, c=5, d=1)
     assert task.run() == STEP
@@ -89,7 +91,7 @@ def test_each_key_has_its_rank_of_one_width_ago(db: Any, window: cq.Window, cloc
     assert ranks(db, window.name) == [("c", 7, 1, 2), ("a", 2, 2, 1), ("d", 2, 2, None), ("e", 1, 4, None)]
 
 
-def test_each_step_has_one_copy_until_no_reader_needs_it(db: Any, window: cq.Window, clock: Clock) -> None:
+def test_each_step_has_one_copy_until_no_reader_needs_it(db: Any, window: Window, clock: Clock) -> None:
     tasks = task_of(db, window.name), task_of(db, window.name)
     add(db, window.name, a=1)
     for seconds in range(0, 2 * WIDTH, STEP):
@@ -99,14 +101,14 @@ def test_each_step_has_one_copy_until_no_reader_needs_it(db: Any, window: cq.Win
     assert copies(db, window.name) == list(range(WIDTH - 3 * STEP, 2 * WIDTH, STEP))
 
 
-def test_running_workers_make_the_copies(db: Any, window: cq.Window) -> None:
+def test_running_workers_make_the_copies(db: Any, window: Window) -> None:
     key = FormerTopKeys(QueueKeys(f"{window.name}.window")).at(int(START) * 1000)
     copied = event_of(transact(db, lambda tr: tr.watch(key)))
     with running(Worker(db, queues=[window.name])):
         assert copied.wait(SECONDS)
 
 
-def test_a_rank_is_unknown_if_no_worker_ran_then(db: Any, window: cq.Window, clock: Clock) -> None:
+def test_a_rank_is_unknown_if_no_worker_ran_then(db: Any, window: Window, clock: Clock) -> None:
     add(db, window.name, a=1)
     task_of(db, window.name).run()
     seen = []
@@ -118,7 +120,7 @@ def test_a_rank_is_unknown_if_no_worker_ran_then(db: Any, window: cq.Window, clo
     assert seen == [None, 1, 1, None]
 
 
-def test_a_clock_that_was_ahead_leaves_no_copies(db: Any, window: cq.Window, clock: Clock) -> None:
+def test_a_clock_that_was_ahead_leaves_no_copies(db: Any, window: Window, clock: Clock) -> None:
     task = task_of(db, window.name)
     clock.now = START + 500
     task.run()
@@ -128,7 +130,7 @@ def test_a_clock_that_was_ahead_leaves_no_copies(db: Any, window: cq.Window, clo
     assert copies(db, window.name) == [0]
 
 
-def test_one_of_two_workers_makes_the_copy(db: Any, window: cq.Window, clock: Clock) -> None:
+def test_one_of_two_workers_makes_the_copy(db: Any, window: Window, clock: Clock) -> None:
     task, now = task_of(db, window.name), int(START) * 1000
     one, two = db.create_transaction(), db.create_transaction()
     assert task._copy(one, now) == task._copy(two, now) == STEP * 1000
@@ -140,20 +142,18 @@ def test_one_of_two_workers_makes_the_copy(db: Any, window: cq.Window, clock: Cl
 def test_a_top_in_a_backfill_is_not_copied(db: Any, name: str, clock: Clock) -> None:
     cq.configure(db, name, window=(WIDTH, STEP))
     add(db, name, a=1)
-    cq.put_observer(db, f"{name}.window", top(3, every=0))
+    admin.put_observer(db, f"{name}.window", top(3, every=0))
     task = task_of(db, name)
     assert (task.run(), copies(db, name)) == (STEP, [])
     Worker(db, queues=[name]).drain()
     assert (task.run(), copies(db, name)) == (STEP, [0])
 
 
-def test_a_purge_and_the_removal_of_the_top_delete_the_copies(
-    db: Any, window: cq.Window, clock: Clock
-) -> None:
+def test_a_purge_and_the_removal_of_the_top_delete_the_copies(db: Any, window: Window, clock: Clock) -> None:
     task = task_of(db, window.name)
     for end in (
-        partial(cq.purge, db, window.name),
-        partial(cq.remove_observer, db, f"{window.name}.window", "top"),
+        partial(admin.purge, db, window.name),
+        partial(admin.remove_observer, db, f"{window.name}.window", "top"),
     ):
         add(db, window.name, a=1)
         clock.now += STEP
@@ -165,7 +165,7 @@ def test_a_purge_and_the_removal_of_the_top_delete_the_copies(
 
 
 def test_a_purge_deletes_copies_of_keys_that_have_left_the_window(
-    db: Any, window: cq.Window, clock: Clock
+    db: Any, window: Window, clock: Clock
 ) -> None:
     add(db, window.name, a=1)
     task_of(db, window.name).run()
@@ -173,18 +173,18 @@ def test_a_purge_deletes_copies_of_keys_that_have_left_the_window(
     Worker(db, queues=[window.name]).drain()
     assert (ranks(db, window.name), copies(db, window.name)) == ([], [0])
 
-    cq.purge(db, window.name)
+    admin.purge(db, window.name)
 
     assert copies(db, window.name) == []
     add(db, window.name, a=2)
     assert ranks(db, window.name) == [("a", 2, 1, None)]
 
 
-def test_no_copy_is_made_during_a_purge(db: Any, window: cq.Window, clock: Clock) -> None:
+def test_no_copy_is_made_during_a_purge(db: Any, window: Window, clock: Clock) -> None:
     add(db, window.name, a=1)
     task, concurrent = task_of(db, window.name), db.create_transaction()
     task._copy(concurrent, int(START) * 1000)
-    cq.purge(db, window.name)
+    admin.purge(db, window.name)
     assert not commits(concurrent)
     assert (task.run(), copies(db, window.name)) == (STEP, [])
 
@@ -215,7 +215,7 @@ def test_a_copy_of_many_keys_fits_into_a_value(db: Any, name: str, clock: Clock)
     assert 70_000 < len(copy) <= 100_000
 
 
-def test_verify_repairs_a_damaged_copy(db: Any, window: cq.Window, clock: Clock) -> None:
+def test_verify_repairs_a_damaged_copy(db: Any, window: Window, clock: Clock) -> None:
     add(db, window.name, a=1)
     task_of(db, window.name).run()
     assert list(verification(db, f"{window.name}.window").run()) == []
@@ -233,7 +233,7 @@ def test_verify_repairs_a_damaged_copy(db: Any, window: cq.Window, clock: Clock)
 
 def test_other_queues_have_no_former_tops(db: Any, name: str, clock: Clock) -> None:
     cq.configure(db, name, window=(WIDTH, STEP), observers=[top(3)])
-    cq.put_observer(db, f"{name}.window", top(3, group=lambda key, value: str(key)))
+    admin.put_observer(db, f"{name}.window", top(3, group=lambda key, value: str(key)))
     for each in (name, f"{name}.window"):
         config = transact(db, lambda tr: read_config(tr.snapshot, each))  # noqa: B023 - runs at once
         assert [type(task) for task in publishers(db, config, config.observers[0])] == [Publisher]
@@ -241,7 +241,7 @@ def test_other_queues_have_no_former_tops(db: Any, name: str, clock: Clock) -> N
     assert FormerTopTask(db, config, config.observers[0]).run() == DONE
 
 
-def test_other_periods_and_times_are_refused(db: Any, window: cq.Window) -> None:
+def test_other_periods_and_times_are_refused(db: Any, window: Window) -> None:
     add(db, window.name, a=1)
     with pytest.raises(NotInStore, match="no level of 1h: it has no roll-up, and its window is 60/5 s"):
         transact(db, lambda tr: trending(tr.snapshot, window.name, by="1h"))

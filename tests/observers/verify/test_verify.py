@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import admin
 from cq.admin.backfill import current_generation
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
@@ -217,7 +218,7 @@ def test_groups_and_scores_of_an_application(db: Any, name: str) -> None:
 
 def test_a_top_that_is_being_built_is_compared_as_far_as_it_is(topped: Topped) -> None:
     """While another one is read, which stands still."""
-    cq.rebuild_observer(topped.db, topped.name, "top")
+    admin.rebuild_observer(topped.db, topped.name, "top")
     put(topped.db, {topped.entry("k7", 7): None})
     assert topped.found() == []
     add(topped.db, topped.name, {"k1": 100})
@@ -261,7 +262,7 @@ def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
 ) -> None:
     """No pass is needed for what nobody reads yet to be cleared."""
     monkeypatch.setattr(verifytop, "_COUNTED", 3)
-    cq.rebuild_observer(topped.db, topped.name, "top")
+    admin.rebuild_observer(topped.db, topped.name, "top")
     topped.combine()
     pieces = 0
 
@@ -270,7 +271,7 @@ def test_a_top_that_is_built_anew_while_it_is_counted_is_in_order(
         if progress.part == "counts of the top":
             pieces += 1
             if pieces == after:
-                cq.rebuild_observer(topped.db, topped.name, "top")
+                admin.rebuild_observer(topped.db, topped.name, "top")
 
     found = verification(topped.db, topped.name, app=topped.app)
     found.progress = rebuild

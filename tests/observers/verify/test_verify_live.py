@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import links
+from cq import admin, links
 from cq.app import App
 from cq.config.queue import read_config
 from cq.observers.builtin import observer_parts
@@ -42,8 +42,8 @@ def test_what_observers_keep_has_no_differences_while_they_are_told(
     with busy(db, name, app, lambda: run_tasks(db, name)) as found:
         for change in (
             lambda: None,
-            lambda: cq.rebuild_observer(db, name, "top"),
-            lambda: cq.purge(db, name),
+            lambda: admin.rebuild_observer(db, name, "top"),
+            lambda: admin.purge(db, name),
         ):
             change()
             turns = found.turns

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import cq
+from cq import admin
 from cq.observers.links.failure_note import NotedTask
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.link_status import link_status
@@ -144,7 +144,7 @@ def test_an_outbox_waits_for_room_in_its_queue(
 ) -> None:
     monkeypatch.setattr(limits, "CHECK_SECONDS", 0.0)  # read the mark in every add
     configure_outbox(db, name)
-    cq.limit(db, name, size=10)
+    admin.limit(db, name, size=10)
     add(db, name, {"a": 1})
     assert limits.compare(db, name)
     insert(name, {"a": 1})

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import links, runtime
+from cq import admin, links, runtime
 from cq.admin.backfill import is_settled
 from cq.config.flags import Flags, read_flags
 from cq.encoding import codec
@@ -95,15 +95,15 @@ def test_what_is_remembered_outlives_a_pause_and_is_one_task_s_at_a_time(db: Any
     remembered = first.passes.cache
     assert remembered.values
 
-    cq.pause(db, name)
+    admin.pause(db, name)
     work.load()[1].cancel()
-    cq.resume(db, name)
+    admin.resume(db, name)
     assert load().passes.cache is not remembered, "the first task may still be running"
     first.end()
 
-    cq.pause(db, name)
+    admin.pause(db, name)
     work.load()[1].cancel()
-    cq.resume(db, name)
+    admin.resume(db, name)
     second = load()
     assert second.passes.cache is remembered
     add(db, name, {"a": 1})
@@ -190,13 +190,13 @@ def test_a_paused_queue_is_left_alone_until_it_is_resumed(db: Any, name: str) ->
     with running(Worker(db, app, [name])) as worker:
         add(db, name, {"a": 1})
         told.wait_for(a=1)
-        cq.pause(db, name)
+        admin.pause(db, name)
         while not worker._work.problem(name):
             time.sleep(0.001)  # until the worker has heard of it: a pass may come before
         add(db, name, {"a": 1})
         with pytest.raises(cq.errors.ConfigurationError, match="paused"):
             Worker(db, app, [name]).drain()
-        cq.resume(db, name)
+        admin.resume(db, name)
         told.wait_for(a=2)
 
 
@@ -276,7 +276,7 @@ def test_a_deployment_that_fails_for_every_key_pauses_the_queue(db: Any, name: s
     assert 10 <= len(aside(db, name)) <= 20
     set_aside = sum(sum(each.updates) for each in aside(db, name))
     app.queue(name, observers=[cq.Observer("broken", 1, lambda tr, changes: None)])
-    cq.resume(db, name)
+    admin.resume(db, name)
     Worker(db, app, [name]).drain()
     assert sum(value for _, value in cq.CombineQueue(name).scan(db)) == 500 - set_aside
 
@@ -589,7 +589,7 @@ class TestChanges:
 
             monkeypatch.setattr(worker._work, "_opened", fails)
             before = list(worker._work.jobs)
-            cq.rebucket(db, name, 3)
+            admin.rebucket(db, name, 3)
             add(db, name, {"a": 1})
             told.wait_for(a=2)
             assert errors == []
@@ -603,7 +603,7 @@ class TestChanges:
         with running(Worker(db, app, [name, other])):
             add(db, name, {"a": 1})
             told.wait_for(a=1)
-            cq.delete(db, other)
+            admin.delete(db, other)
             add(db, name, {"a": 1})
             told.wait_for(a=2)
             cq.configure(db, other)
@@ -627,7 +627,7 @@ class TestChanges:
 
     def test_a_task_that_was_left_and_taken_up_while_it_ran_runs_again(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        cq.limit(db, name, size=10**9)
+        admin.limit(db, name, size=10**9)
         worker = Worker(db, queues=[name])
         worker._work.load()[1].cancel()
         (job,) = [job for job in worker._work.jobs if isinstance(job.task, LimitTask)]
@@ -663,7 +663,7 @@ class TestFlags:
         told, app = told_app(name)
         app.configure(db, name)
         begun = time.monotonic()
-        cq.pause(db, name, seconds=0.5)
+        admin.pause(db, name, seconds=0.5)
         with running(Worker(db, app, [name])):
             add(db, name, {"a": 1})
             told.wait_for(a=1)
@@ -673,17 +673,17 @@ class TestFlags:
     def test_a_time_that_is_none_is_refused(self, db: Any, name: str, seconds: float) -> None:
         cq.configure(db, name)
         with pytest.raises(cq.errors.InvalidConfiguration, match="a positive number of seconds"):
-            cq.pause(db, name, seconds=seconds)
+            admin.pause(db, name, seconds=seconds)
 
     def test_a_pause_keeps_the_priority(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        cq.prioritize(db, name, 40)
-        cq.pause(db, name)
-        cq.resume(db, name)
+        admin.prioritize(db, name, 40)
+        admin.pause(db, name)
+        admin.resume(db, name)
         assert transact(db, lambda tr: read_flags(tr, name)) == Flags(priority=40)
         for wrong in (0, 101, True, 1.5):
             with pytest.raises(cq.errors.InvalidConfiguration, match="a priority of 1 to 100"):
-                cq.prioritize(db, name, wrong)  # type: ignore[arg-type]
+                admin.prioritize(db, name, wrong)  # type: ignore[arg-type]
 
 
 def fail(task: str, error: BaseException) -> float:

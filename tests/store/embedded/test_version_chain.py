@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq import runtime
+from cq import admin, runtime
 from cq.store.embedded import Database, FDBError
 from cq.store.transact import transact, transact_chained
 from cq.store.version_chain import CHAIN_SECONDS, VersionChain
@@ -136,7 +136,7 @@ def test_adds_go_to_the_shape_that_is_configured_meanwhile(db: Database, remote:
     words = cq.CombineQueue[str, int]("words")
     cq.configure(db, "words", buckets=2)
     transact(remote, lambda tr: words.add(tr, {"a": 1}), write_only=True)
-    cq.rebucket(db, "words", 5)
+    admin.rebucket(db, "words", 5)
     transact(remote, lambda tr: words.add(tr, {"b": 1}), write_only=True)
     words.add_now(remote, {"a": 1})
 

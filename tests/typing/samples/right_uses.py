@@ -10,6 +10,8 @@ from typing import Any, assert_type
 import cq
 from cq.feeds import Feed, Message
 from cq.observers.top.ranking import RankedEntry, Ranking
+from cq.queue import Page
+from cq.windows import Window
 
 words: cq.CombineQueue[str, int] = cq.CombineQueue("words")
 pairs = cq.CombineQueue[tuple[str, int], set[str]]("pairs")
@@ -98,7 +100,7 @@ def reads(db: cq.Database, tr: cq.Transaction) -> None:
     """Keys and values have the types of the queue."""
     assert_type(words.get(tr, "a", pending=True), int | None)
     assert_type(words.get_many(tr.snapshot, ["a", "b"]), dict[str, int | None])
-    assert_type(words.items(tr), cq.Page[str, int])
+    assert_type(words.items(tr), Page[str, int])
     assert_type(words.items(tr).items, list[tuple[str, int]])
     assert_type(words.scan(db), Iterator[tuple[str, int]])
     assert_type(pairs.get(tr, ("a", 1)), set[str] | None)
@@ -116,13 +118,13 @@ def adds(tr: cq.Transaction) -> None:
 
 def windows_and_emitters(db: cq.Database, tr: cq.Transaction) -> None:
     """Windows have totals of int unless their queue has other values; an emitter has the types of its queue."""
-    window = cq.Window(words)
-    assert_type(window, cq.Window[str])
-    assert_type(window, cq.Window[str, int])
-    prices = cq.Window[str, Decimal]("prices", width=600, slice=10)
+    window = Window(words)
+    assert_type(window, Window[str])
+    assert_type(window, Window[str, int])
+    prices = Window[str, Decimal]("prices", width=600, slice=10)
     assert_type(prices.get(tr, "a"), Decimal | None)
     assert_type(window.get_many(tr, ["a"]), dict[str, int | None])
-    assert_type(window.items(tr), cq.Page[str, int])
+    assert_type(window.items(tr), Page[str, int])
     with cq.Emitter(words, db) as emitter:
         assert_type(emitter, cq.Emitter[str, int])
         emitter.emit("a")

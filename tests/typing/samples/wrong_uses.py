@@ -6,6 +6,7 @@ No function here is called: cq raises an error for most of this when it runs, to
 from __future__ import annotations
 
 import cq
+from cq.windows import Window
 
 words: cq.CombineQueue[str, int] = cq.CombineQueue("words")
 
@@ -41,7 +42,7 @@ def a_database_instead_of_a_transaction(db: cq.Database) -> None:
     """Adds and reads are inside of a transaction."""
     words.add(db, {"a": 1})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     words.get(db, "a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    cq.Window(words).get(db, "a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Window(words).get(db, "a")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def a_transaction_instead_of_a_database(tr: cq.Transaction) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cq.admin.backfill import backfill_progress
 from cq.admin.levels import refuse_level, with_levels
-from cq.admin.purge import read_purging
+from cq.admin.purging import read_purging
 from cq.config.queue import (
     MAX_BUCKETS,
     QueueConfig,
