@@ -26,7 +26,7 @@ from cq.observer import kind_of
 from cq.store.api import ACCESSED_UNREADABLE, METADATA_VERSION, Transaction, TransactionRead, error_code
 from cq.store.mistakes import refuse_unless_transaction
 from cq.store.own_writes import note_writes, recorded
-from cq.store.reads import snapshot_of
+from cq.store.reads import own_snapshot
 
 T = TypeVar("T")
 
@@ -473,7 +473,7 @@ class ConfigCache(Generic[T]):
         With a transaction, it adds a read conflict on the configuration's key, so that the transaction fails if the
         configuration changes before the commit. With `tr.snapshot`, it adds no conflict.
         """
-        snapshot = snapshot_of(tr)
+        snapshot = own_snapshot(tr)
         if METADATA_VERSION in recorded(tr):  # `invalidate_configs` has made it unreadable
             return self._parse(snapshot, name, tr.get(self._key(name)).value)
         try:

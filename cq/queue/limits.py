@@ -23,7 +23,7 @@ from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.reads import snapshot_of
+from cq.store.reads import own_snapshot
 from cq.store.sizes import count_rows
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
@@ -200,7 +200,7 @@ def refuse_if_full(tr: Transaction, config: QueueConfig) -> None:
     known = _known.setdefault(tr.db, {})
     until, full = known.get(config.name, (0.0, None))
     if runtime.monotonic() >= until:
-        full = read_full(snapshot_of(tr), config.name)
+        full = read_full(own_snapshot(tr), config.name)
         known[config.name] = runtime.monotonic() + CHECK_SECONDS, full
     if full is not None and full.mode == "raise":
         raise QueueFull(f"queue {config.name!r} is full, {full.reason}: try again later, or run more workers")

@@ -41,7 +41,7 @@ __all__ = [
 class OpenDatabase(Database, Protocol):
     """A database that cq has opened: it can also run a function in a transaction."""
 
-    def transact(self, fn: Callable[[Transaction], T], /) -> T:
+    def transact(self, fn: Callable[[Transaction], T], /, *, write_only: bool = False) -> T:
         """Run `fn(tr)` in a transaction, again until it has committed; see `cq.store.transact.transact`."""
         ...
 

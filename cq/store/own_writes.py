@@ -23,14 +23,14 @@ from weakref import ref
 
 from cq.store.api import ACCESSED_UNREADABLE, Transaction, TransactionRead, error_code
 from cq.store.mistakes import refuse_snapshot
-from cq.store.reads import snapshot_of
+from cq.store.reads import own_snapshot
 
 _Noted = tuple[ref[Transaction], set[str | bytes]]
 
 
 def note_writes(tr: Transaction, written: str | bytes, parts: Iterable[bytes] = ()) -> None:
     """Record a write of the transaction: a key, or the name of a queue and keys of its changed parts."""
-    snapshot: Any = snapshot_of(tr)
+    snapshot: Any = own_snapshot(tr)
     if snapshot is tr:
         refuse_snapshot(tr)
     found: _Noted | None = getattr(snapshot, "cq_noted", None)
@@ -42,7 +42,7 @@ def note_writes(tr: Transaction, written: str | bytes, parts: Iterable[bytes] = 
 
 def forget_writes(tr: Transaction) -> None:
     """Drop the record of a transaction before its retry."""
-    snapshot: Any = snapshot_of(tr)
+    snapshot: Any = own_snapshot(tr)
     snapshot.cq_noted = None
 
 
@@ -88,11 +88,11 @@ def makes_unreadable(tr: TransactionRead, written: str | bytes, key: bytes) -> b
 
 def recorded(tr: TransactionRead) -> set[str | bytes]:
     """The writes recorded for the transaction, perhaps of an earlier try."""
-    found: _Noted | None = getattr(snapshot_of(tr), "cq_noted", None)
+    found: _Noted | None = getattr(own_snapshot(tr), "cq_noted", None)
     return set() if found is None else found[1]
 
 
 def _writer(tr: TransactionRead, written: str | bytes) -> Transaction | None:
     """The transaction of the reads `tr`, if `written` is recorded for it."""
-    found: _Noted | None = getattr(snapshot_of(tr), "cq_noted", None)
+    found: _Noted | None = getattr(own_snapshot(tr), "cq_noted", None)
     return None if found is None or written not in found[1] else found[0]()

@@ -15,15 +15,19 @@ _READS: Final = frozenset(
 
 
 def snapshot_of(tr: TransactionRead) -> TransactionRead:
-    """The snapshot reads of a transaction, or `tr` itself if it is a `.snapshot`.
-
-    Those of a write-only transaction are not refused here: an add reads the configuration of its queue.
-    """
-    snapshot: Any = getattr(tr, "snapshot", tr)
-    return snapshot.inner if type(snapshot) is _RefusedReads else snapshot
+    """The snapshot reads of a transaction, or `tr` itself if it is a `.snapshot`."""
+    snapshot: TransactionRead = getattr(tr, "snapshot", tr)
+    return snapshot
 
 
-class _RefusedReads:
+def own_snapshot(tr: TransactionRead) -> TransactionRead:
+    """Same as `snapshot_of`, but never refused: an add of a write-only transaction reads the configuration, too."""
+    if type(tr) is WriteOnly:
+        return tr.snapshot.inner
+    return snapshot_of(tr)
+
+
+class RefusedReads:
     """The snapshot of a write-only transaction, as its function sees it."""
 
     __slots__ = ("inner",)
@@ -48,7 +52,7 @@ class WriteOnly:
     def __init__(self, tr: Transaction) -> None:
         self.inner = tr
         self.db = tr.db
-        self.snapshot = _RefusedReads(tr.snapshot)
+        self.snapshot = RefusedReads(tr.snapshot)
         # An add calls these for each of its rows.
         self.set_versionstamped_key = tr.set_versionstamped_key
         self.set_versionstamped_value = tr.set_versionstamped_value
@@ -69,5 +73,5 @@ class WriteOnly:
 def _refuse(*_: object, **__: object) -> NoReturn:
     raise TypeError(
         "a write-only transaction cannot read: it may begin at a version up to a second old; "
-        "use `transact` without `write_only` for a function that reads"
+        "leave out `write_only` for a function that reads"
     )

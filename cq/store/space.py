@@ -16,6 +16,7 @@ from weakref import ref
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.keys import ROOT, prefix_end
+from cq.store.reads import RefusedReads, WriteOnly
 from cq.store.transact import transact
 
 T = TypeVar("T")
@@ -180,9 +181,9 @@ class SpaceDatabase(_PlacedWrites):
         """A view of a new transaction."""
         return SpaceTransaction(self, self.inner.create_transaction())
 
-    def transact(self, fn: Callable[[Any], T]) -> T:
+    def transact(self, fn: Callable[[Any], T], *, write_only: bool = False) -> T:
         """Run `fn(tr)` in a transaction; see `cq.store.transact.transact`."""
-        return transact(self, fn)
+        return transact(self, fn, write_only=write_only)
 
 
 class SpaceReads(_PlacedReads):
@@ -333,6 +334,8 @@ class Space:
 
     def transaction(self, tr: Any) -> Any:
         """A view of a transaction of either store, or of its `.snapshot`. Commit the transaction itself."""
+        if isinstance(tr, (WriteOnly, RefusedReads)):
+            return type(tr)(self.transaction(tr.inner))
         while isinstance(tr, SpaceReads):
             tr = tr.inner
         if self.prefix == ROOT:

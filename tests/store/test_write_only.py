@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 import cq
+from cq.feeds import Feed
+from cq.intake import Documents
+from cq.store import Space
 from cq.store.api import is_local
 from cq.store.transact import transact, transact_chained, transactional
+from cq.windows import Window
 
 
 def test_on_a_cluster_a_transaction_begins_at_the_commit_before_it(db: Any) -> None:
@@ -34,6 +38,10 @@ READS: dict[str, Callable[[Any], object]] = {
     "get_estimated_range_size_bytes": lambda tr: tr.get_estimated_range_size_bytes(b"a", b"b"),
     "get_read_version": lambda tr: tr.get_read_version(),
     "value": lambda tr: cq.CombineQueue("words").get(tr, "a"),
+    "counts": lambda tr: Documents(cq.CombineQueue("words")).counts(tr, b"a"),
+    "statistics": lambda tr: Window("hits").statistics(tr),
+    "message": lambda tr: Feed[str]("news").latest(tr, "anne"),
+    "value in a space": lambda tr: cq.CombineQueue("words").get(Space("there").transaction(tr), "a"),
 }
 
 
@@ -43,12 +51,15 @@ def test_a_write_only_transaction_refuses_reads(
     db: Any, read: Callable[[Any], object], of_snapshot: bool
 ) -> None:
     cq.configure(db, "words")
+    cq.configure(db, "hits", window="600/10")
+    cq.configure(Space("there").database(db), "words")
+    Feed[str]("news").configure(db)
 
     def write(tr: Any) -> None:
         tr.set(b"a", b"1")
         read(tr.snapshot if of_snapshot else tr)
 
-    with pytest.raises(TypeError, match="write-only"):
+    with pytest.raises(TypeError, match="leave out `write_only`"):
         transact(db, write, write_only=True)
     assert db[b"a"] is None
 
@@ -75,3 +86,29 @@ def test_a_write_only_transaction_writes_as_any_other(db: Any) -> None:
     assert write(db, b"1") == b"1"
     assert (db[b"a"], db[b"b"], db[b"c"]) == (b"1", None, b"\1\0")
     assert transact(db, lambda tr: words.get(tr.snapshot, "x", pending=True)) == 1
+
+
+def test_a_function_that_reads_before_it_writes_is_refused(db: Any) -> None:
+    documents = Documents(cq.configure(db, "words", key=str, value=int, combiner="sum"))
+    with pytest.raises(TypeError, match="leave out `write_only`"):
+        transact(db, lambda tr: documents.set(tr, b"a", {"x": 1}), write_only=True)
+    assert transact(db, lambda tr: documents.counts(tr, b"a")) is None
+
+
+def test_a_view_of_a_write_only_transaction_takes_adds(db: Any) -> None:
+    space, words = Space("there"), cq.CombineQueue[str, int]("words")
+    there = space.database(db)
+    cq.configure(there, "words")
+
+    transact(db, lambda tr: words.add(space.transaction(tr), {"a": 1}), write_only=True)
+    transact(there, lambda tr: words.add(space.transaction(tr), {"a": 1}), write_only=True)
+    there.transact(lambda tr: words.add(tr, {"a": 1}), write_only=True)
+
+    assert transact(there, lambda tr: words.get(tr.snapshot, "a", pending=True)) == 3
+
+
+def test_a_database_runs_a_write_only_transaction(db: Any) -> None:
+    db.transact(lambda tr: tr.set(b"a", b"1"), write_only=True)
+    assert db[b"a"] == b"1"
+    with pytest.raises(TypeError, match="leave out `write_only`"):
+        db.transact(lambda tr: tr.get(b"a"), write_only=True)

@@ -73,10 +73,13 @@ class Database(Operations):
         self._engine.check_usable()
         return Transaction(self, self._engine, self._defaults)
 
-    def transact(self, function: Callable[[Transaction], T]) -> T:
-        """Call `function(tr)` and commit, with retries; return the result of the committed call."""
+    def transact(self, function: Callable[[Transaction], T], *, write_only: bool = False) -> T:
+        """Call `function(tr)` and commit, with retries; return the result of the committed call.
+
+        `write_only` is that of `cq.store.transact.transact`.
+        """
         run: Callable[[Any], T] = function  # this store's transaction has more methods than the protocol
-        return transact(self, run)
+        return transact(self, run, write_only=write_only)
 
     def close(self) -> None:
         """Finish the running commits and close the file. Watches fail with 1101, later calls with `StoreError`."""

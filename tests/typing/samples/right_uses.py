@@ -93,7 +93,7 @@ def opened() -> None:
     db = cq.open("embedded:cq.db")
     assert_type(db.transact(lambda tr: words.get(tr, "a")), int | None)
     assert_type(cq.transact(db, lambda tr: tr.get(b"key").value), bytes | None)
-    assert_type(db.transact(lambda tr: save(tr, "a")), int)
+    assert_type(db.transact(lambda tr: save(tr, "a"), write_only=True), int)
 
 
 def reads(db: cq.Database, tr: cq.Transaction) -> None:
