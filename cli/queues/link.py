@@ -20,10 +20,10 @@ from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.encoding.json_values import to_json
 from cq.errors import NotInStore
 from cq.keys.link import APP, OUTBOX, LinkKeys
-from cq.observers.links.operate import OpenLink, set_paused
-from cq.observers.links.registry import find_link, link_keys, opened_link, opened_outbox, table_check
+from cq.observers.links.operate import OpenLink
+from cq.observers.links.registry import opened_link, opened_outbox, pause_link, table_check
 from cq.observers.links.rows import decoded_keys
-from cq.observers.links.spec import link_name
+from cq.observers.links.spec import find_link, link_name
 from cq.observers.links.state import AsideEntry, entries_aside
 from cq.observers.links.target import LinkStopped
 from cq.observers.monitoring.link_status import LinkStatus, link_names, link_status
@@ -234,11 +234,9 @@ def _opened(
 
 
 def _set_paused(options: Options, queue: str, link: str | None, *, paused: bool) -> None:
-    db = options.open_store()
-    keys = link_keys(db, queue, link)
-    set_paused(db, keys, paused=paused)
-    text = f"link {keys.link!r} of queue {queue!r} is {'paused' if paused else 'active'}"
-    options.answer(text, queue=queue, link=keys.link, paused=paused)
+    name = pause_link(options.open_store(), queue, link, paused=paused)
+    text = f"link {name!r} of queue {queue!r} is {'paused' if paused else 'active'}"
+    options.answer(text, queue=queue, link=name, paused=paused)
 
 
 def _error(each: LinkStatus) -> str:

@@ -23,8 +23,7 @@ from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word
 from cq.errors import InvalidConfiguration
 from cq.keys.queue import valid_name
-from cq.observers.links.operate import set_paused
-from cq.observers.links.registry import link_keys, opened_link
+from cq.observers.links.registry import opened_link, pause_link
 from cq.observers.telemetry.bus import emit
 from cq.queue.limits import MODES
 from cq.queue.set_aside import ANY, drop_aside, retry_aside
@@ -116,9 +115,8 @@ def _drop(db: OpenDatabase, queue: str, fields: Fields) -> str:
 
 
 def _set_link(db: OpenDatabase, queue: str, fields: Fields, *, paused: bool) -> str:
-    keys = link_keys(db, queue, _given(fields, "link"))
-    set_paused(db, keys, paused=paused)
-    return f"link {keys.link!r} of queue {queue!r} is {'paused' if paused else 'active'}"
+    name = pause_link(db, queue, _given(fields, "link"), paused=paused)
+    return f"link {name!r} of queue {queue!r} is {'paused' if paused else 'active'}"
 
 
 def _rebuild_link(db: OpenDatabase, queue: str, fields: Fields) -> str:

@@ -1,4 +1,4 @@
-"""What operators do with a link: create what the target lacks, check it, continue or repeat it, and pause it.
+"""What operators do with a link: create what the target lacks, check it, continue or repeat it.
 
 A rebuild sends all values again; a rebase continues with the queued entries. Both begin a new epoch in the store, and
 with the next batch of each bucket, or by the keeper, at the target. A batch that a worker read before is then applied
@@ -12,15 +12,14 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from cq.admin.configure import rebuild_observer
-from cq.config.queue import ObserverConfig, QueueConfig
+from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.errors import NotNow
 from cq.keys.link import LinkKeys, Position, generation_of
-from cq.keys.notes import NoteKeys
 from cq.observers.links.batch import LinkBatch
 from cq.observers.links.keeper import empty_batches
 from cq.observers.links.queue import BUCKETS
 from cq.observers.links.sender import Sender
-from cq.observers.links.spec import link_name
+from cq.observers.links.spec import find_link, link_name
 from cq.observers.links.state import read_control, read_view, wake_keeper
 from cq.observers.links.target import LinkFailed, Target
 from cq.store.api import Database, Transaction
@@ -110,11 +109,12 @@ class OpenLink(NamedTuple):
 
 
 def _store_epoch(tr: Transaction, link: LinkKeys, epoch: int) -> bool:
-    """Change the store to a new epoch; False if a later one has begun.
+    """Change the store to a new epoch; False if a later one has begun. Raises `NotInStore` if the link was removed.
 
     The states of buckets are not written: so a bucket has no position in the epoch until the target has its first batch
     of the epoch, or the keeper has begun it. Until then the target may have any position.
     """
+    find_link(read_config(tr, link.queue), link.link)  # a link that is removed meanwhile leaves no state
     control = read_control(tr, link)
     if control.epoch >= epoch:
         return control.epoch == epoch  # equal: this is a retry after a commit with unknown result
@@ -122,13 +122,3 @@ def _store_epoch(tr: Transaction, link: LinkKeys, epoch: int) -> bool:
     tr.clear(link.stopped)
     wake_keeper(tr, link)
     return True
-
-
-def set_paused(db: Database, link: NoteKeys, *, paused: bool) -> None:
-    """Pause or resume a link or an outbox: while it is paused, workers do not use the other system."""
-
-    def write(tr: Transaction) -> None:
-        tr.set(link.control, replace(read_control(tr, link), paused=paused).to_bytes())
-        wake_keeper(tr, link)
-
-    transact(db, write)

@@ -20,12 +20,13 @@ from cq.keys.outbox import OutboxKeys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.outbox.state import existing_settings
 from cq.observers.links.sender import Sender
-from cq.observers.links.spec import TO, kind_of_link, link_name, links_in
+from cq.observers.links.spec import TO, find_link, kind_of_link, link_name
+from cq.observers.links.state import read_control, wake_keeper
 from cq.observers.links.target import LinkFailed, Source, Target
 from cq.observers.links.task import link_tasks, noted_tasks
 from cq.observers.scheduling.task import Task
 from cq.plain_text import describe
-from cq.store.api import Database, error_code
+from cq.store.api import Database, Transaction, error_code
 from cq.store.transact import transact
 
 if TYPE_CHECKING:
@@ -120,13 +121,26 @@ def table_check(link: OpenLink, wait_seconds: float) -> TableCheck:
     return found
 
 
-def link_keys(db: Database, queue: str, link: str | None = None) -> NoteKeys:
-    """The keys of a link of a queue, of its only one, or of its outbox; raises as `opened_link`."""
+def pause_link(db: Database, queue: str, link: str | None = None, *, paused: bool) -> str:
+    """Pause or resume a link of a queue, its only one, or its outbox; returns the name. Raises as `opened_link`.
+
+    While it is paused, workers do not use the other system.
+    """
+
+    def write(tr: Transaction) -> str:
+        found = _existing_keys(tr, queue, link)  # read here: a link that is removed meanwhile leaves no state
+        tr.set(found.control, replace(read_control(tr, found), paused=paused).to_bytes())
+        wake_keeper(tr, found)
+        return found.link
+
+    return transact(db, write)
+
+
+def _existing_keys(tr: Transaction, queue: str, link: str | None) -> NoteKeys:
     if link == OUTBOX:
-        transact(db, lambda tr: existing_settings(tr.snapshot, queue))  # raises if it has no outbox
+        existing_settings(tr, queue)  # raises if the queue has no outbox
         return OutboxKeys(queue)
-    config = transact(db, lambda tr: read_config(tr.snapshot, queue))
-    return LinkKeys(queue, link_name(find_link(config, link).name))
+    return LinkKeys(queue, link_name(find_link(read_config(tr, queue), link).name))
 
 
 @contextmanager
@@ -150,20 +164,3 @@ def outbox_tasks(db: Database, queue: str) -> list[Task]:
 def outbox_module(name: str) -> Any:
     """A module of the room of outboxes, which imports SQLAlchemy: other processes start without that delay."""
     return import_module(f"cq.observers.links.outbox.{name}")
-
-
-def find_link(config: QueueConfig, link: str | None = None) -> ObserverConfig:
-    """The link of a queue with this name, or its only one; raises `NotInStore`."""
-    found = links_in(config)
-    if link is None and len(found) == 1:
-        return next(iter(found.values()))
-    if link in found:
-        return found[link]
-    names = ", ".join(found)
-    if not found:
-        raise NotInStore(
-            f"queue {config.name!r} has no link: run `cq configure {config.name} --link NAME=KIND:TARGET` first"
-        )
-    if link is None:
-        raise NotInStore(f"queue {config.name!r} has several links: give the name of one of {names}")
-    raise NotInStore(f"queue {config.name!r} has no link {link!r}: expected one of {names}")

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from cq.combiners import BUILT_IN, Combiner, built_in_combiner
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding.codec import brief
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, NotInStore
 from cq.keys import check_name
 from cq.keys.link import OBSERVER, check_link_name
 from cq.observer import ObserverSpec
@@ -219,6 +219,23 @@ def links_in(config: QueueConfig) -> dict[str, ObserverConfig]:
         for each in config.observers
         if each.is_built_in and each.name.startswith(OBSERVER)
     }
+
+
+def find_link(config: QueueConfig, link: str | None = None) -> ObserverConfig:
+    """The link of a queue with this name, or its only one; raises `NotInStore`."""
+    found = links_in(config)
+    if link is None and len(found) == 1:
+        return next(iter(found.values()))
+    if link in found:
+        return found[link]
+    names = ", ".join(found)
+    if not found:
+        raise NotInStore(
+            f"queue {config.name!r} has no link: run `cq configure {config.name} --link NAME=KIND:TARGET` first"
+        )
+    if link is None:
+        raise NotInStore(f"queue {config.name!r} has several links: give the name of one of {names}")
+    raise NotInStore(f"queue {config.name!r} has no link {link!r}: expected one of {names}")
 
 
 def shown_target(observer: ObserverConfig, queue: str) -> str:

@@ -20,9 +20,9 @@ from cq.observers.builtin import observer_parts
 from cq.observers.links import state
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
-from cq.observers.links.registry import find_link, sender_of
+from cq.observers.links.registry import sender_of
 from cq.observers.links.rows import encoded_key
-from cq.observers.links.spec import links_in
+from cq.observers.links.spec import find_link, links_in
 from cq.observers.links.state import AsideEntry
 from cq.observers.links.task import LinkTask, exporter_tasks
 from cq.observers.monitoring.link_status import link_status

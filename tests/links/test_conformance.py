@@ -13,13 +13,14 @@ import pytest
 import cq
 from cq import admin, links
 from cq.keys.link import LinkKeys
-from cq.observers.links.operate import set_paused
+from cq.observers.links.registry import pause_link
 from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.worker.worker import Worker
 from cq.store.watch import wait_until
 from cq.testing import check_target, drain
+from tests.kit.faults import Overtaken
 from tests.kit.queues import stored, values
 from tests.kit.workers import SECONDS, running
 from tests.links import linkhelpers
@@ -332,11 +333,11 @@ def _is_sent(case: Case, link: str, tr: Any) -> tuple[bool, Any]:
 @EACH_KIND
 def test_a_paused_link_keeps_its_changes_until_it_is_resumed(case: Case) -> None:
     before = case.driver.values(FIRST)
-    set_paused(case.db, LinkKeys(case.name, LINK), paused=True)
+    pause_link(case.db, case.name, LINK, paused=True)
     case.put(a=5)
     assert step(case).startswith("paused: ")
     assert (case.driver.values(FIRST), waits(case.db, case.name, LINK)) == (before, 1)
-    set_paused(case.db, LinkKeys(case.name, LINK), paused=False)
+    pause_link(case.db, case.name, LINK, paused=False)
     send(case)
     check(case)
 
@@ -361,6 +362,21 @@ def test_a_link_that_is_removed_leaves_nothing_in_the_store(case: Case) -> None:
             check(case)
     else:
         assert "was forwarded into" in step(case)
+
+
+@pytest.mark.parametrize("action", ["pause", "rebase"])
+def test_a_link_that_is_removed_meanwhile_is_neither_paused_nor_rebased(
+    db: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    case = Case(db, name, MemoryDriver(tmp_path, monkeypatch))
+    link(case)
+    send(case)
+    case.db = Overtaken(db, partial(admin.remove_observer, db, name, f"link:{LINK}"))
+    with pytest.raises(cq.errors.NotInStore, match="has no link"):
+        opened(case).rebase() if action == "rebase" else pause_link(case.db, name, LINK, paused=True)
+    assert case.db.is_done
+    prefix = LinkKeys(name, LINK).prefix
+    assert stored(db, (prefix, prefix + b"\xff")) == []
 
 
 # Several links

@@ -14,8 +14,7 @@ from cq.links import Changes, ExportQueue
 from cq.observers.links import lease
 from cq.observers.links.failure_note import STOPPED_SECONDS
 from cq.observers.links.lease import HELD_SECONDS
-from cq.observers.links.operate import set_paused
-from cq.observers.links.state import read_view
+from cq.observers.links.state import Control, read_view
 from cq.observers.links.task import LinkTask, exporter_tasks
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE
@@ -65,6 +64,10 @@ def holder(db: Any, name: str, bucket: int) -> bytes:
 
 def put(db: Any, name: str, value: int = 1) -> None:
     transact(db, lambda tr: ExportQueue(name).add(tr, "a", value))
+
+
+def put_control(db: Any, name: str, control: Control) -> None:
+    transact(db, lambda tr: tr.set(LinkKeys(name).control, control.to_bytes()))
 
 
 @pytest.fixture
@@ -151,10 +154,10 @@ def test_a_paused_bucket_takes_no_lease(db: Any, name: str, slow: Slow) -> None:
     put(db, name)
     member = registered(db)
     task = bucket_task(db, name, slow, member.id)
-    set_paused(db, LinkKeys(name), paused=True)
+    put_control(db, name, Control(paused=True))
     assert task.run() == STOPPED_SECONDS
     assert holder(db, name, task.bucket) == b""
-    set_paused(db, LinkKeys(name), paused=False)
+    put_control(db, name, Control())
     task.signal = lambda point: task.end() if point == "read" else None  # released before the call
     assert task.run() == DONE
     assert holder(db, name, task.bucket) == b""

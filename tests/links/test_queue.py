@@ -14,9 +14,7 @@ import pytest
 import cq
 from cq import admin, links
 from cq.combiners import resolve
-from cq.keys.link import LinkKeys
-from cq.observers.links.operate import set_paused
-from cq.observers.links.registry import opened_link
+from cq.observers.links.registry import opened_link, pause_link
 from cq.observers.links.spec import QUEUE_ENV
 from cq.observers.links.targets.queue import QueueTarget
 from cq.observers.monitoring.link_status import link_status
@@ -347,11 +345,11 @@ def test_a_deletion_that_is_queued_before_a_rebuild_reaches_the_receiving_queue(
     add(db, QUEUE, {"kept": 1, "deleted": 1})
     drain(db, QUEUE)
     assert values(stores.central) == {"kept": 1, "deleted": 1}
-    set_paused(db, LinkKeys(QUEUE, LINK), paused=True)
+    pause_link(db, QUEUE, LINK, paused=True)
     add(db, QUEUE, {"deleted": cq.DELETE})
     drain(db, QUEUE)
     with opened_link(db, QUEUE) as opened:
         opened.rebuild()
-    set_paused(db, LinkKeys(QUEUE, LINK), paused=False)
+    pause_link(db, QUEUE, LINK, paused=False)
     drain(db, QUEUE)
     assert values(stores.central) == {"kept": 1}

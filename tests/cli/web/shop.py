@@ -13,10 +13,9 @@ import pytest
 import cq
 from cq import admin, runtime
 from cq.feeds.feed import Feed
-from cq.keys.link import LinkKeys
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.links import spec as links
-from cq.observers.links.operate import set_paused
+from cq.observers.links.registry import pause_link
 from cq.observers.telemetry.history import HistoryWriter
 from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.top import top
@@ -65,7 +64,7 @@ def shop(db: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wor
     monkeypatch.setenv("CQ_SHOP_SECRET", f"whsec_{'c2hvcCBz' * 4}")
     hook = links.webhook("CQ_SHOP_URL", name="hook", secret_env="CQ_SHOP_SECRET")  # noqa: S106 - its name
     cq.configure(db, "revenue", links=[hook])
-    set_paused(db, LinkKeys("revenue", "hook"), paused=True)
+    pause_link(db, "revenue", "hook", paused=True)
     revenue = cq.CombineQueue[str, int]("revenue")
     app.queue("orders", observers=[_check])
     app.configure(db, "orders", key=str, value=int)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 import cq
 from cq import admin
+from cq.keys.link import OUTBOX
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox import watch
 from cq.observers.links.outbox.operate import init, opened, outbox_status
@@ -17,12 +18,15 @@ from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.links.outbox.strays import outbox_tables, stray_statuses, table_status
 from cq.observers.links.outbox.table import OutboxTables
 from cq.observers.links.outbox.task import FULL_SECONDS, OutboxTask
+from cq.observers.links.registry import pause_link
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.links.target import LinkFailed
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
 from cq.store.transact import transact
+from tests.kit.faults import Overtaken
 from tests.kit.postgres import PostgresServer
+from tests.kit.queues import stored
 from tests.kit.sized import MOST, Sized
 from tests.observers.outbox.outboxhelpers import (
     SETTINGS,
@@ -366,8 +370,6 @@ def set_back(backup: list[Any]) -> None:
 
 
 def test_a_store_that_is_set_back_stops_the_outbox(db: Any, name: str, reporting_url: str) -> None:
-    from cq.keys.outbox import OutboxKeys
-
     configure(db, name)
     insert(name, {"a": 1})
     move(db, name)
@@ -447,6 +449,15 @@ def test_remove_and_begin_again(db: Any, name: str, reporting_url: str) -> None:
     move(db, name)
 
     assert values(db, name) == {"a": 11}
+
+
+def test_an_outbox_that_is_removed_meanwhile_is_not_paused(db: Any, name: str, sqlite_url: str) -> None:
+    configure(db, name)
+    overtaken = Overtaken(db, lambda: opened(db, name).remove())
+    with pytest.raises(cq.errors.NotInStore, match="has no outbox"):
+        pause_link(overtaken, name, OUTBOX, paused=True)
+    assert overtaken.is_done
+    assert stored(db, cq.keys.below(OutboxKeys(name).prefix)) == []
 
 
 def test_a_worker_without_the_url_leaves_the_outbox_to_others(
