@@ -81,6 +81,10 @@ class Machine:
         """An event for many threads that is set once."""
         return Latch()
 
+    def own_latch(self) -> Latch:
+        """An event for which only the calling thread or task waits, and which only one of its event loop sets."""
+        return self.latch()
+
     def condition(self) -> threading.Condition:
         """A condition with its own lock. Plain locks are not replaced: code never waits while it holds one."""
         return threading.Condition()
@@ -88,6 +92,14 @@ class Machine:
     def is_task(self) -> bool:
         """Whether the caller is a task of an event loop, which must not block its thread; see `cq.aio`."""
         return False
+
+    def event_loop(self) -> object | None:
+        """The event loop of the calling task; None for a thread."""
+        return None
+
+    def is_interruptible(self) -> bool:
+        """Whether ^C may raise `KeyboardInterrupt` anywhere in the calling code, as in the main thread."""
+        return threading.current_thread() is threading.main_thread()
 
     def suspend(self, future: Waitable) -> bool:
         """Suspend the calling task until a future is ready; return False if the caller is a thread, which may block.
@@ -158,12 +170,24 @@ def latch() -> Latch:
     return _machines[-1].latch()
 
 
+def own_latch() -> Latch:
+    return _machines[-1].own_latch()
+
+
 def condition() -> threading.Condition:
     return _machines[-1].condition()
 
 
 def is_task() -> bool:
     return _machines[-1].is_task()
+
+
+def event_loop() -> object | None:
+    return _machines[-1].event_loop()
+
+
+def is_interruptible() -> bool:
+    return _machines[-1].is_interruptible()
 
 
 def suspend(future: Waitable) -> bool:

@@ -141,6 +141,14 @@ class LoopMachine(runtime.Machine):
         """Whether the caller runs by `run`."""
         return _in_call()
 
+    def event_loop(self) -> object | None:
+        """The event loop of the calling task; None for a thread."""
+        return asyncio.get_running_loop() if _in_call() else None
+
+    def is_interruptible(self) -> bool:
+        """Whether ^C may raise `KeyboardInterrupt` anywhere in the calling code; a task ends with its event loop."""
+        return not _in_call() and super().is_interruptible()
+
     def suspend(self, future: runtime.Waitable) -> bool:
         """See `Machine.suspend`."""
         if not _in_call():
@@ -173,6 +181,10 @@ class LoopMachine(runtime.Machine):
     def latch(self) -> runtime.Latch:
         """An event for many threads and tasks that is set once."""
         return LoopLatch()
+
+    def own_latch(self) -> runtime.Latch:
+        """An event for which only the calling thread or task waits."""
+        return OwnLatch() if _in_call() else runtime.Latch()
 
 
 class TaskEvent:
@@ -208,6 +220,26 @@ class LoopEvent(TaskEvent, threading.Event):
 
 class LoopLatch(TaskEvent, runtime.Latch):
     """An event for many threads and tasks that is set once."""
+
+
+class OwnLatch(runtime.Latch):
+    """An event for which one task waits, and which is set in its event loop's thread: no more than a future."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future = asyncio.get_running_loop().create_future()
+
+    def is_set(self) -> bool:
+        return self._future.done()
+
+    def set(self) -> None:
+        if not self._future.done():  # it is done if its task was cancelled
+            self._future.set_result(None)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        result_of(self._future if timeout is None else asyncio.wait([self._future], timeout=timeout))
+        return self._future.done()
 
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]

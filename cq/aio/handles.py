@@ -40,7 +40,7 @@ class Awaited(Generic[S, P, T]):
     ) -> Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]]:
         @wraps(self._method)
         def call(store: _Store, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-            return run(self._method, handle.sync, store.sync, *args, **kwargs)
+            return run(_of(handle.sync, self._method), store.sync, *args, **kwargs)
 
         return call
 
@@ -57,9 +57,15 @@ class Iterated(Generic[S, P, T]):
     ) -> Callable[Concatenate[AsyncDatabase, P], AsyncRange[T]]:
         @wraps(self._method)
         def call(db: AsyncDatabase, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRange[T]:
-            return AsyncRange(Call(self._method, handle.sync, db.sync, *args, **kwargs))
+            return AsyncRange(Call(_of(handle.sync, self._method), db.sync, *args, **kwargs))
 
         return call
+
+
+def _of(sync: Any, method: Callable[..., T]) -> Callable[..., T]:
+    """The method of a synchronous handle, whose class may override it."""
+    found: Callable[..., T] = getattr(sync, method.__name__)
+    return found
 
 
 class AsyncHandle:

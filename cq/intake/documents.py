@@ -102,7 +102,7 @@ class Documents:
             )
             parts = _parts_for(config, wanted)
             if parts > 1:  # else the only part is refused as a whole
-                check_add(config, wanted)
+                check_add(config, list(wanted), list(wanted.values()))
             if stored not in (None, parts):
                 updates += self.remove(db, document)
             split = _split(wanted, parts)

@@ -159,8 +159,8 @@ class Flush:
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}
 
-    def doubt(self) -> None:
-        """Record that a try may have committed, or may commit later."""
+    def doubt(self, error: Exception) -> None:
+        """Record that a try, which ended with this error, may have committed, or may commit later."""
         self.in_doubt = True
 
     def has_room(self, size: int) -> bool:

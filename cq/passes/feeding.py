@@ -91,7 +91,7 @@ class _LevelAdder:
             values += combined.values
         if encoded:
             shape = shape_for(level, self._config)
-            self._effects.levels.append(PackedAdd.of(shape, Checked(encoded, values)))
+            self._effects.levels.append(PackedAdd.of_checked(shape, Checked(encoded, values)))
         if over:
             # As if a pass over the level had deleted them.
             self._effects.byte_max(ExpiryKeys(level.name).latest_expired, pack_time(max(0, *over)))

@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
-from cq.queue.checks import check_add
+from cq.queue.checks import check_add, row_bytes
 from cq.queue.ledger import count_added
 from cq.queue.limits import refuse_if_full
 from cq.queue.packing import Checked, check, pack, split_pairs
 from cq.store.api import Transaction
 from cq.store.own_writes import note_writes
+from cq.store.sizes import set_bytes
 
 _counter: Final = count()  # process-wide: two adds in one transaction must not write rows with the same key
 # Making the keys of a queue takes a twentieth of the time of a small add.
@@ -41,6 +42,22 @@ class PackedAdd(NamedTuple):
     def of(
         cls,
         config: QueueConfig,
+        keys: list[Any],
+        values: list[Any],
+        operation: bytes | None,
+        times: Sequence[int],
+    ) -> PackedAdd:
+        """The rows of updates, which are checked first; `times` as for `write_updates`.
+
+        Raises `InvalidData`, `TooLarge`.
+        """
+        checked = check_add(config, keys, values) if times else check(config, keys, values)
+        return cls.of_checked(config, checked, operation, times)
+
+    @classmethod
+    def of_checked(
+        cls,
+        config: QueueConfig,
         checked: Checked,
         operation: bytes | None = None,
         times: Sequence[int] = (),
@@ -48,6 +65,14 @@ class PackedAdd(NamedTuple):
         """The rows of checked updates; `times` as for `write_updates`."""
         rows = pack(config.buckets, checked, operation, times)
         return cls(config, rows, operation, checked.pairs if config.audit is not None else [])
+
+    @property
+    def size(self) -> int:
+        """The approximate bytes that the add writes, with keys and conflict ranges."""
+        queue = _keys_of(self.config.name)
+        rows = [row for rows in self.rows.values() for row in rows]
+        marker = 0 if self.operation is None else set_bytes(queue.new_marker(self.operation), 0)
+        return sum(map(len, rows)) + len(rows) * row_bytes(queue) + marker
 
     def write(self, tr: Transaction) -> None:
         """Write the keys of the add."""
@@ -85,21 +110,12 @@ def write_updates(
             add the updates to no level of the queue: observers add such updates, and retries of those set aside.
     """
     refuse_if_full(tr, config)
-    operation = _operation(once, updates)
-    checked = check_add(config, updates) if times else check(config, updates)
-    PackedAdd.of(config, checked, operation, times).write(tr)
+    keys, values = split_pairs(updates)
+    operation = None if once is None else codec.encode_operation(once)
+    PackedAdd.of(config, keys, values, operation, times).write(tr)
 
 
 def refuse_adds_to_level(config: QueueConfig) -> None:
     """Raises `InvalidConfiguration` for a level or a part of a window: it has exactly the updates of its queue."""
     if config.level_of is not None:
         config.level_of.refuse(config.name, "add to")
-
-
-def _operation(once: str | bytes | None, updates: object) -> bytes | None:
-    """An operation id as bytes; raises `InvalidData`, and `WrongType` for `add(tr, key, update)`."""
-    if once is None:
-        return None
-    if isinstance(updates, str):
-        split_pairs(updates)
-    return codec.encode_operation(once)

@@ -27,12 +27,12 @@ _FEW_BYTES: Final = 200_000
 """What rows and notifications of all buckets may take without being counted for each pair."""
 
 
-def check_add(config: QueueConfig, updates: object) -> Checked:
-    """These updates, which have the form that `CombineQueue.add` takes.
+def check_add(config: QueueConfig, keys: list[Any], values: list[Any]) -> Checked:
+    """These updates of these keys.
 
     Raises `InvalidData` or `TooLarge` unless the queue takes all, and its levels and window, too.
     """
-    checked = check(config, updates)
+    checked = check(config, keys, values)
     if config.is_timed and checked.encoded:
         _check_level_key(config, max(checked.encoded, key=len))
     if config.subtracts and not set(map(type, checked.values)) <= {int}:
@@ -63,7 +63,7 @@ class AddCheck:
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
         queue = QueueKeys(config.name)
-        row = _row_bytes(queue)
+        row = row_bytes(queue)
         self.each = row if config.buckets * row > _FEW_BYTES else 0
         self.operation = row + set_bytes(queue.new_marker(_OPERATION), 0) + len(_OPERATION)
         self._encode = config.key.encoder()
@@ -83,7 +83,7 @@ class AddCheck:
         return size + _ITEM_BYTES + self.each
 
 
-def _row_bytes(queue: QueueKeys) -> int:
+def row_bytes(queue: QueueKeys) -> int:
     """The approximate bytes of a row and its notification, without the row's updates."""
     return set_bytes(queue.new_row(0, 0, 0), _ROW_BYTES) + set_bytes(queue.notification(0, 0), _STAMP_BYTES)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, Generic, NamedTuple, Protocol
 
-from cq import keys, runtime
+from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
@@ -16,16 +16,15 @@ from cq.keys import QueueKeys
 from cq.queue.adds import refuse_adds_to_level, write_updates
 from cq.queue.pending import before_adds, read_pending
 from cq.queue.rows import drop_repeated_operations, updates_of
+from cq.queue.shared_adds import AddCall, add_now
 from cq.queue.slots import Span, combined, plan_slots, read_slots
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Value
 from cq.store.reads import snapshot_of
 from cq.store.row_pages import pages
-from cq.store.transact import transact_chained
 from cq.type_variables import K, V
 
 PAGE_BYTES: Final = 1_000_000
 """Approximate bytes of a page of items."""
-_RANDOM_ID_BYTES: Final = 16
 
 
 class Page(NamedTuple, Generic[K, V]):
@@ -116,8 +115,10 @@ class CombineQueue(Generic[K, V]):
         """Queue updates in a transaction of their own, and return when it is committed.
 
         For updates that belong to no other write. An update counts once, also if the transaction is retried after an
-        unknown commit result. For many small updates, `cq.Emitter` is faster: it commits those of several threads
-        together, and keeps no operation id for each call.
+        unknown commit result. Calls of several threads, or of several tasks of an event loop, share transactions: see
+        `cq.queue.shared_adds`. The main thread commits alone, as ^C may interrupt it anywhere. If a task is cancelled
+        while it waits, its updates count once or not at all. For many small updates that may be lost with the process,
+        `cq.Emitter` is faster.
 
         Args:
             db: a database of either store.
@@ -131,8 +132,7 @@ class CombineQueue(Generic[K, V]):
             FDBError: the updates are not committed, or this is unknown (codes 1021 and 1031). Only a call with the same
                 `once` can then be repeated safely.
         """
-        operation = runtime.token_bytes(_RANDOM_ID_BYTES) if once is None else once
-        transact_chained(db, lambda tr: self.add(tr, updates, operation))
+        add_now(db, self.name, AddCall(updates, once))
 
     def get(self, tr: TransactionRead, key: K, *, pending: bool = False) -> V | None:
         """The value of a key, None if it has no value.

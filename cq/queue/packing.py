@@ -41,12 +41,11 @@ class Checked(NamedTuple):
         return list(zip(self.encoded, self.values, strict=True))
 
 
-def check(config: QueueConfig, updates: object) -> Checked:
-    """These updates, which have the form that `CombineQueue.add` takes.
+def check(config: QueueConfig, keys: list[Any], values: list[Any]) -> Checked:
+    """These updates of these keys.
 
     Raises `InvalidData` or `TooLarge` unless the queue takes all.
     """
-    keys, values = split_pairs(updates)
     encoded = config.key.encode_all(keys)
     check_updates(config, keys, values)
     return Checked(encoded, values)

@@ -58,12 +58,12 @@ def transact_versioned(db: Database, fn: Callable[[Transaction], T]) -> tuple[T,
 
 
 def transact_chained(
-    db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[], object] = lambda: None
+    db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[Exception], object] = lambda error: None
 ) -> T:
     """Same as `transact`, at a read version of the process's chain; `fn` must not return what it has read.
 
-    Calls `in_doubt` if a try fails that may have committed, or may commit later. The final result does not show this: a
-    retry at an earlier read version does not see that commit, and may fail for another reason.
+    Calls `in_doubt` with the error of a try that may have committed, or may commit later. The final result does not
+    show this: a retry at an earlier read version does not see that commit, and may fail for another reason.
     """
     return _run(db, fn, in_doubt, is_chained=True)[0]
 
@@ -71,7 +71,7 @@ def transact_chained(
 def _run(
     db: Database,
     fn: Callable[[Transaction], T],
-    in_doubt: Callable[[], object] = lambda: None,
+    in_doubt: Callable[[Exception], object] = lambda error: None,
     *,
     is_chained: bool = False,
 ) -> tuple[T, Transaction]:
@@ -90,7 +90,9 @@ def _run(
         raise
 
 
-def _tried(tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object], chain: VersionChain | None) -> T:
+def _tried(
+    tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[Exception], object], chain: VersionChain | None
+) -> T:
     """The result of `fn` once the transaction is committed."""
     until = chain.begin(tr) if chain else 0.0
     while True:
@@ -103,7 +105,7 @@ def _tried(tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[], object], chai
         except Exception as error:
             code = error_code(error)
             if is_committing and may_have_committed(code):
-                in_doubt()
+                in_doubt(error)
             if code is None:
                 refuse_unless_function(fn)
                 raise

@@ -116,7 +116,7 @@ def _is_stored(db: Database, minute: int, work: Mapping[str, HistoryMinute]) -> 
             _add(tr, minute, work)
 
     try:
-        transact_chained(db, add, lambda: in_doubt.append(True))
+        transact_chained(db, add, lambda _: in_doubt.append(True))
     except Exception as error:
         if error_code(error) is None:
             raise

@@ -290,7 +290,10 @@ class TestTracedQueue:
 
         async def request(key: str) -> None:
             with found.tracers.get_tracer("shop").start_as_current_span(f"request {key}"):
-                await words.add_now(cq.aio.AsyncDatabase(db), {key: 1})
+                if key == "a":
+                    await words.add_now(cq.aio.AsyncDatabase(db), {key: 1})
+                else:
+                    await cq.aio.AsyncDatabase(db).transact(lambda tr: words.add(tr, {key: 1}))
 
         async def both() -> None:
             await asyncio.gather(request("a"), request("b"))

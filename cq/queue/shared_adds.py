@@ -1,0 +1,284 @@
+"""Calls of `CombineQueue.add_now` that wait share a transaction.
+
+The cost of a small add is mostly that of its transaction. So a call that begins while the transaction of another call
+is under way waits for it, and then the first call that waits commits the updates of all that wait by then. No thread is
+started, no option is needed, and a call that is alone waits for nothing. Without this, 32 threads that add one key at a
+time to a file reach about a third of the rate.
+
+The threads of a process commit for each other, and so do the tasks of an event loop. At a time there is one such
+transaction on a file, which commits one after the other anyway, and there are up to eight on a cluster.
+
+Each update counts once. All tries of a group share an operation id, and calls with ids of their own have rows of their
+own. A call that the queue refuses fails alone. If a caller is cancelled while it commits, another caller commits the
+same group again, under the same ids.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from copy import copy
+from threading import Lock
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from cq import runtime
+from cq.config.queue import QueueConfig, read_config
+from cq.config.window import milliseconds
+from cq.encoding import codec
+from cq.errors import StoreError
+from cq.queue.adds import PackedAdd, refuse_adds_to_level
+from cq.queue.limits import refuse_if_full
+from cq.queue.packing import split_pairs
+from cq.store.api import Database, Transaction, is_local
+from cq.store.transact import transact_chained
+
+GROUP_BYTES: Final = 500_000
+"""Maximum bytes that the transaction of several calls writes: it should stay below 1 MB."""
+GROUP_UPDATES: Final = 10_000
+"""Maximum number of updates of several calls, so that a caller packs little that does not fit."""
+CLUSTER_GROUPS: Final = 8
+"""Maximum number of groups that a process commits at a time to a queue of a cluster."""
+_RANDOM_ID_BYTES: Final = 16
+
+
+class AddCall:
+    """One call of `add_now`.
+
+    Args:
+        updates: as for `CombineQueue.add`; raises `WrongType` and `OneShotIterable`.
+        once: its operation id, or None; raises `InvalidData`.
+
+    Attributes:
+        group: the group that its caller must commit; None if another caller commits it.
+        error: why the queue has refused it, or why its result is unknown.
+        done: for a call that waits: set when it has a group to commit, or when it is done.
+        is_abandoned: whether its caller was cancelled.
+    """
+
+    __slots__ = ("done", "error", "group", "is_abandoned", "keys", "operation", "values")
+
+    def __init__(self, updates: object, once: str | bytes | None) -> None:
+        self.keys, self.values = split_pairs(updates)
+        self.operation = None if once is None else codec.encode_operation(once)
+        self.group: AddGroup | None = None
+        self.error: Exception | None = None
+        self.done: runtime.Latch | None = None
+        self.is_abandoned = False
+
+    def wake(self) -> None:
+        """Let the caller go on, if it waits."""
+        if self.done is not None:
+            self.done.set()
+
+
+class AddGroup:
+    """Calls whose updates are committed in one transaction.
+
+    Args:
+        queue: the name of the queue.
+        call: the first call, whose caller commits the group.
+
+    Attributes:
+        calls: all calls; once a try may have committed, these stay the same.
+        later: calls that did not fit into the transaction.
+        doubt: the error of a try that may have committed, or may commit later.
+    """
+
+    def __init__(self, queue: str, call: AddCall) -> None:
+        self.queue = queue
+        self.calls = [call]
+        self.later: list[AddCall] = []
+        self.doubt: Exception | None = None
+        self._operation = runtime.token_bytes(_RANDOM_ID_BYTES)
+
+    def commit(self, db: Database) -> None:
+        """Commit the updates of all calls; an error is that of each call which it concerns."""
+        try:
+            transact_chained(db, self._write, self._note_doubt)
+        except Exception as error:  # noqa: BLE001 - the callers get it
+            for call in self._taken():
+                self._refuse(call, error)
+        except BaseException:
+            self._note_doubt(
+                StoreError("the updates may count or not: the caller that committed them was cancelled")
+            )
+            raise
+
+    def _note_doubt(self, error: Exception) -> None:
+        self.doubt = error
+
+    def _taken(self) -> list[AddCall]:
+        """The calls that the queue has not refused."""
+        return [call for call in self.calls if call.error is None]
+
+    def _refuse(self, call: AddCall, error: Exception) -> None:
+        """End a call with an error of its own, as each caller adds a traceback; in doubt, with that of the doubt."""
+        call.error = copy(self.doubt or error).with_traceback(error.__traceback__)
+        if self.doubt is not None and self.doubt is not error:
+            call.error.__cause__ = error
+
+    def _write(self, tr: Transaction) -> None:
+        """Write the keys of all calls, or of the first ones that fit."""
+        config = read_config(tr, self.queue)
+        refuse_adds_to_level(config)
+        refuse_if_full(tr, config)
+        adds = self._packed(config)
+        while self.doubt is None and len(self.calls) > 1 and sum(add.size for add in adds) > GROUP_BYTES:
+            half = len(self.calls) // 2
+            self.calls, self.later = self.calls[:half], self.calls[half:] + self.later
+            adds = self._packed(config)
+        for add in adds:
+            add.write(tr)
+
+    def _packed(self, config: QueueConfig) -> list[PackedAdd]:
+        """The rows of all calls; ends the calls that the queue refuses."""
+        times = [milliseconds(None)] if config.is_timed else []
+        calls = self._taken()
+        shared = [call for call in calls if call.operation is None]
+        try:
+            adds = [_rows(config, shared, self._operation, times)] if shared else []
+        except Exception:  # noqa: BLE001 - the queue refuses one of the calls, so each has rows of its own
+            adds = []
+        else:
+            calls = [call for call in calls if call.operation is not None]
+        operations = set()
+        for call in calls:
+            operation = call.operation or self._operation
+            try:
+                rows = _rows(config, [call], operation, times)
+            except Exception as error:  # noqa: BLE001 - its caller gets it
+                self._refuse(call, error)
+                continue
+            # Of the calls with one id, only the first counts: one transaction writes one marker for them.
+            if call.operation is None or operation not in operations:
+                adds.append(rows)
+            operations.add(operation)
+        return adds
+
+
+def _rows(config: QueueConfig, calls: list[AddCall], operation: bytes, times: list[int]) -> PackedAdd:
+    """The rows of the updates of calls, under one operation id; raises `InvalidData`, `TooLarge`."""
+    if len(calls) == 1:
+        return PackedAdd.of(config, calls[0].keys, calls[0].values, operation, times)
+    keys: list[Any] = []
+    values: list[Any] = []
+    for call in calls:
+        keys += call.keys
+        values += call.values
+    return PackedAdd.of(config, keys, values, operation, times)
+
+
+class SharedAdds:
+    """The calls of `add_now` to one queue by the threads of a process, or by the tasks of an event loop.
+
+    Args:
+        queue: the name of the queue.
+        groups: the maximum number of groups at a time.
+    """
+
+    def __init__(self, queue: str, groups: int) -> None:
+        self.queue = queue
+        self._free = groups
+        self._waiting: deque[AddCall] = deque()
+        self._lock = Lock()
+
+    def add(self, db: Database, call: AddCall) -> None:
+        """Commit the updates of a call, and return when they are committed; raises the error of the call."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                call.group = AddGroup(self.queue, call)
+            else:
+                done = call.done = runtime.own_latch()
+                self._waiting.append(call)
+        if call.group is None:
+            self._wait(call, done)
+        if call.group is not None:
+            self._commit(db, call, call.group)
+        if call.error is not None:
+            raise call.error
+
+    def _wait(self, call: AddCall, done: runtime.Latch) -> None:
+        """Wait until a call is done, or has a group to commit."""
+        try:
+            done.wait()
+        except BaseException:  # its task is cancelled
+            with self._lock:
+                if call in self._waiting:
+                    self._waiting.remove(call)
+                call.is_abandoned = True
+                group = call.group
+            if group is not None:
+                self._hand_on(group)
+            raise
+
+    def _commit(self, db: Database, call: AddCall, group: AddGroup) -> None:
+        """Commit the group of a call, with all calls that wait, and tell their callers."""
+        self._fill(group)
+        try:
+            group.commit(db)
+        except BaseException:  # the task of this call is cancelled
+            call.is_abandoned = True
+            self._hand_on(group)
+            raise
+        with self._lock:
+            self._waiting.extendleft(each for each in reversed(group.later) if not each.is_abandoned)
+            following = self._next()
+        for each in (*following, *group.calls):
+            if each is not call:
+                each.wake()
+
+    def _fill(self, group: AddGroup) -> None:
+        """Add the calls that wait to a group, unless it may be committed already."""
+        if group.doubt is not None:
+            return
+        with self._lock:
+            count = len(group.calls[0].keys)
+            while self._waiting and count + len(self._waiting[0].keys) <= GROUP_UPDATES:
+                call = self._waiting.popleft()
+                count += len(call.keys)
+                group.calls.append(call)
+
+    def _hand_on(self, group: AddGroup) -> None:
+        """Let another caller commit a group whose caller was cancelled; without others, let the next call begin."""
+        with self._lock:
+            heir = next((call for call in group.calls if not call.is_abandoned), None)
+            if heir is not None:
+                heir.group = group
+            following = self._next() if heir is None else [heir]
+        for call in following:
+            call.wake()
+
+    def _next(self) -> list[AddCall]:
+        """Give the first call that waits a group to commit; returns it. Needs the lock."""
+        if not self._waiting:
+            self._free += 1
+            return []
+        call = self._waiting.popleft()
+        call.group = AddGroup(self.queue, call)
+        return [call]
+
+
+# Each event loop has its own: one that ends holds up no caller elsewhere. The module stands for threads.
+_shared: Final[WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[str, SharedAdds]]]] = WeakKeyDictionary()
+
+
+def shared_adds(db: Database, queue: str) -> SharedAdds:
+    """The calls of `add_now` that may share a transaction with one of the calling thread or task."""
+    loop = runtime.event_loop() or runtime
+    try:
+        return _shared[loop][db][queue]
+    except KeyError:
+        by_queue = _shared.setdefault(loop, WeakKeyDictionary()).setdefault(db, {})
+        return by_queue.setdefault(queue, SharedAdds(queue, 1 if is_local(db) else CLUSTER_GROUPS))
+
+
+def add_now(db: Database, queue: str, call: AddCall) -> None:
+    """Commit the updates of a call, alone or with other calls; raises the error of the call."""
+    if not runtime.is_interruptible():
+        shared_adds(db, queue).add(db, call)
+        return
+    # ^C may end this call at any point, also where it would have to wake others: it commits its own updates only.
+    AddGroup(queue, call).commit(db)
+    if call.error is not None:
+        raise call.error

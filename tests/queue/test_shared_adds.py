@@ -1,0 +1,209 @@
+"""Calls of `add_now` that wait share a transaction: each counts once, and has its own result."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import cq
+from cq import admin
+from cq.queue import shared_adds
+from cq.store.api import error_code
+from cq.testing import assert_values, drain
+from tests.kit.faults import UNKNOWN, FaultyDatabase, WrappedDatabase, WrappedTransaction
+
+
+class HeldCommits(WrappedDatabase):
+    """A database of which the first commit waits until `go` is set; counts the commits that write."""
+
+    is_local = True
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.commits = 0
+
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        if what == "commit":
+            self.commits += 1
+            if not self.begun.is_set():
+                self.begun.set()
+                assert self.go.wait(30)
+        return super().call(tr, what, *args, **kwargs)
+
+
+@contextmanager
+def waiting(db: HeldCommits, queue: Any, calls: list[tuple[Any, Any]]) -> Iterator[list[Future[None]]]:
+    """Calls of `add_now` with updates and an id, in their order, while the commit of the first one is under way."""
+    shared = shared_adds.shared_adds(db, queue.name)
+    with ThreadPoolExecutor(len(calls)) as threads:
+        try:
+            found: list[Future[None]] = []
+            for number, (updates, once) in enumerate(calls):
+                found.append(threads.submit(queue.add_now, db, updates, once))
+                assert db.begun.wait(30)
+                until(lambda number=number: len(shared._waiting) == number)  # type: ignore[misc]
+            yield found
+        finally:
+            db.go.set()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Yield to other threads until something holds."""
+    for _ in range(1_000_000):
+        if holds():
+            return
+        threading.Event().wait(0.0001)
+    raise AssertionError("it never holds")
+
+
+def test_calls_that_wait_share_a_transaction(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue, held = cq.CombineQueue[str, int](name), HeldCommits(db)
+    with waiting(held, queue, [({"a": 1, f"own {number}": 1}, None) for number in range(8)]) as calls:
+        assert not any(call.done() for call in calls)
+    assert [call.result() for call in calls] == [None] * 8
+    assert held.commits == 2
+    drain(db, name)
+    assert_values(db, name, {"a": 8} | {f"own {number}": 1 for number in range(8)})
+
+
+def test_one_refused_call_fails_alone(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue, held = cq.CombineQueue[str, Any](name), HeldCommits(db)
+    given = [({"a": 1}, None), ({"a": 2}, None), ({"a": "x"}, None), ({"a": 4}, "id"), ({"b": b"y"}, "id 2")]
+    with waiting(held, queue, given) as calls:
+        pass
+    results = [call.exception() for call in calls]
+    assert [type(result) for result in results] == [
+        *(type(None), type(None), cq.InvalidData, type(None), cq.InvalidData)
+    ]
+    assert "key 'a'" in str(results[2]), "the error of its own update"
+    assert held.commits == 2
+    drain(db, name)
+    assert_values(db, name, {"a": 7})
+
+
+def test_calls_with_one_id_count_once(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue, held = cq.CombineQueue[str, int](name), HeldCommits(db)
+    with waiting(held, queue, [({"a": 1}, None), *[({"b": 1}, "event")] * 3, ({"c": 1}, "other")]) as calls:
+        pass
+    assert [call.result() for call in calls] == [None] * 5
+    queue.add_now(db, {"b": 1}, "event")
+    drain(db, name)
+    assert_values(db, name, {"a": 1, "b": 1, "c": 1})
+
+
+def test_a_call_with_a_refused_calls_id_counts(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue, held = cq.CombineQueue[str, Any](name), HeldCommits(db)
+    with waiting(held, queue, [({"a": 1}, None), ({"b": "x"}, "event"), ({"b": 2}, "event")]) as calls:
+        pass
+    assert isinstance(calls[1].exception(), cq.InvalidData)
+    assert calls[2].exception() is None
+    drain(db, name)
+    assert_values(db, name, {"a": 1, "b": 2})
+
+
+def test_calls_that_do_not_fit_are_committed_later(db: Any, name: str) -> None:
+    cq.configure(db, name, value=bytes, combiner="last")
+    queue, held = cq.CombineQueue[str, bytes](name), HeldCommits(db)
+    large = [({f"key {number} {part}": bytes(8_000) for part in range(20)}, None) for number in range(8)]
+    with waiting(held, queue, [({"a": b"1"}, None), *large]) as calls:
+        pass
+    assert [call.result() for call in calls] == [None] * 9
+    assert held.commits > 3, "1.3 MB in transactions of 500 kB"
+    drain(db, name)
+    assert len(list(queue.scan(db))) == 161
+
+
+def test_a_missing_queue_is_an_error_of_each_call(db: Any, name: str) -> None:
+    queue, held = cq.CombineQueue[str, int](name), HeldCommits(db)
+    held.begun.set()  # no commit is held
+    with ThreadPoolExecutor(8) as threads:
+        calls = [threads.submit(queue.add_now, held, {"a": 1}) for _ in range(8)]
+        errors = [call.exception() for call in calls]
+    assert {type(error) for error in errors} == {cq.errors.QueueNotConfigured}
+    assert len({id(error) for error in errors}) == 8, "each caller adds its traceback to its own"
+
+
+def test_calls_count_once_whatever_their_commits_answer(db: Any, name: str) -> None:
+    seed = random.randrange(1 << 32)
+    cq.configure(db, name)
+    queue = cq.CombineQueue[str, int](name)
+    faulty = FaultyDatabase(db, seed=seed, conflict=0.2, unknown=0.5)
+
+    def add(thread: int) -> None:
+        for number in range(20):
+            queue.add_now(
+                faulty, {"all": 1, f"of {thread}": 1}, f"{thread % 4} {number}" if thread % 2 else None
+            )
+
+    with ThreadPoolExecutor(16) as threads:
+        for done in [threads.submit(add, thread) for thread in range(16)]:
+            done.result()
+    assert {"unknown, committed", "unknown, not committed"} <= faulty.injected.keys(), faulty.injected
+    drain(db, name)
+    found = dict(cq.transact(db, queue.items).items)
+    assert found["all"] == sum(value for key, value in found.items() if key != "all"), f"seed {seed}"
+    assert all(found[f"of {thread}"] == 20 for thread in range(0, 16, 2)), f"seed {seed}"
+    assert found["all"] == 8 * 20 + 2 * 20, (
+        f"seed {seed}: threads 1, 5, 9, 13 have the same ids, and 3, 7, 11, 15"
+    )
+
+
+def test_a_refusal_after_an_unknown_result_leaves_the_result_unknown(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = cq.CombineQueue[str, int](name)
+
+    class Deleted(WrappedDatabase):
+        """A database whose first commit has an unknown result; then the queue is deleted."""
+
+        is_lost = False
+
+        def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+            found = super().call(tr, what, *args, **kwargs)
+            if what == "commit" and not self.is_lost:
+                found.wait()
+                self.is_lost = True
+                admin.delete(db, name)
+                raise self.error(UNKNOWN)
+            return found
+
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - its code is asserted
+        queue.add_now(Deleted(db), {"a": 1})
+    assert error_code(raised.value) == UNKNOWN, "the updates may count: the queue existed at the first try"
+    assert isinstance(raised.value.__cause__, cq.errors.QueueNotConfigured)
+
+
+def test_the_main_thread_commits_only_its_own_updates(db: Any, name: str) -> None:
+    """^C may interrupt it anywhere: no other thread waits for it, and it waits for no other."""
+    cq.configure(db, name)
+    queue = cq.CombineQueue[str, int](name)
+
+    class Interrupted(WrappedDatabase):
+        """A database whose commits in the main thread end with ^C, after a call of another thread."""
+
+        is_local = True
+
+        def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+            if what == "commit" and threading.current_thread() is threading.main_thread():
+                with ThreadPoolExecutor(1) as threads:
+                    threads.submit(queue.add_now, self, {"a": 1}).result(30)
+                raise KeyboardInterrupt
+            return super().call(tr, what, *args, **kwargs)
+
+    interrupted = Interrupted(db)
+    with pytest.raises(KeyboardInterrupt):
+        queue.add_now(interrupted, {"a": 10})
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(queue.add_now, interrupted, {"a": 1}).result(30)
+    drain(db, name)
+    assert_values(db, name, {"a": 2})
