@@ -42,7 +42,7 @@ class OpenDatabase(Database, Protocol):
     """A database that cq has opened: it can also run a function in a transaction."""
 
     def transact(self, fn: Callable[[Transaction], T], /, *, write_only: bool = False) -> T:
-        """Run `fn(tr)` in a transaction, again until it has committed; see `cq.store.transact.transact`."""
+        """Run `fn(tr)` in a transaction, again until it has committed; `write_only` and errors: see `cq.transact`."""
         ...
 
 

@@ -169,6 +169,18 @@ def test_a_link_to_postgresql_is_switched_on_by_the_same_commands(reader: Reader
     assert "4 keys checked, 0 differences" in following.type("cq link verify words")
 
 
+def follow_views(reader: Reader, program: str) -> None:
+    """Run the program of the page of clusters whose transactions only write."""
+    assert reader.type("cq configure hits --combiner sum")[0] == 0
+    reader.save("view.py", program)
+    assert reader.type("python view.py")[0] == 0
+    assert reader.type("cq get hits / /about --pending") == (0, "/\t2\n/about\t1\n")
+
+
+def test_transactions_that_only_write_run_on_an_embedded_store(reader: Reader) -> None:
+    follow_views(reader, blocks(DOCS / "howto" / "foundationdb.md", "python")[-1])
+
+
 @pytest.mark.cluster
 def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
     """With the cluster file of the tests in the place of the one that the page names."""
@@ -176,7 +188,7 @@ def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
     url = cluster_url().partition("?")[0]
     reader.environment |= {"CQ_STORE": url, "FDB_CLUSTER_FILE": url.removeprefix("fdb:")}
     (first,) = blocks(page, "sh")
-    program, in_a_prefix = blocks(page, "python")
+    program, in_a_prefix, only_writing = blocks(page, "python")
     reader.type("cq delete words --yes")  # of an earlier run
 
     assert reader.type(first.replace("fdb:/etc/foundationdb/fdb.cluster", url))[0] == 0
@@ -184,6 +196,8 @@ def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
     reader.save("save.py", program)
     assert reader.type("python save.py")[0] == 0
     assert reader.type("cq get words texts --pending") == (0, "texts\t1\n")
+    follow_views(reader, only_writing)
+    reader.type("cq delete hits --yes")
     reader.save("shop.py", in_a_prefix)
     status, there = reader.type("python shop.py")
     assert status == 0
