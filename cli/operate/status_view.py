@@ -73,7 +73,7 @@ def _outbox_columns(found: Overview) -> Iterable[ShownColumn]:
 
     def rows(queue: QueueStatus) -> str:
         outbox = found.outboxes.get(queue.name)
-        if outbox is None or not (outbox.rows or outbox.exact):
+        if outbox is None or outbox.rows is None:
             return NO_VALUE
         return f"{outbox.rows:,}{'' if outbox.exact else '+'}"
 

@@ -177,7 +177,7 @@ def remove(options: Options, queue: Queue, link: Link = None, yes: Yes = False) 
     db = options.open_store()
     observer = find_link(config_of(db, queue), link)
     name = link_name(observer.name)
-    rows = sum(each.rows for each in link_status(db, queue) if each.link == name)
+    rows = sum(each.rows or 0 for each in link_status(db, queue) if each.link == name)
     if rows:
         confirm(f"link {name!r} has {quantity(rows, 'row')} of changes that are not sent. Go on?", yes)
     admin.remove_observer(db, queue, observer.name)

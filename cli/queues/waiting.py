@@ -86,7 +86,7 @@ def report_unsent(db: Database, link: LinkKeys, seconds: float) -> float:
     if found is None or not (found.waiting_buckets and seconds):
         return seconds
     queue, about = link.queue, "" if found.exact else "about "
-    rows = f"changes of queue {queue!r} that are not sent yet: {about}{quantity(found.rows, 'row')}"
+    rows = f"changes of queue {queue!r} that are not sent yet: {about}{quantity(found.rows or 0, 'row')}"
     if found.state in ("stopped", "paused"):
         error = f": {found.error}" if found.error else ""
         note(f"{rows}; not waiting for them, as the link is {found.state}{error}")

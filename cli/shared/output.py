@@ -130,9 +130,9 @@ def quantity(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def rough(number: int, is_exact: bool) -> str:
-    """A number that may be an estimate."""
-    return f"{'' if is_exact else 'about '}{number:,}"
+def rough(number: int | None, is_exact: bool) -> str:
+    """A number that may be an estimate; - for None."""
+    return NO_VALUE if number is None else f"{'' if is_exact else 'about '}{number:,}"
 
 
 def age(seconds: float | None) -> str:

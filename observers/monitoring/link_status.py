@@ -37,7 +37,7 @@ class LinkStatus:
         target: where it goes: the table, the topic ... with the environment variable of the address; None for an
             export queue of the application.
         waiting_buckets, buckets: number of buckets with entries, and of all.
-        rows, bytes: number and size of the packed rows in its log.
+        rows, bytes: number and size of the packed rows in its log; None: unknown.
         exact: whether these were counted; else they are estimates, up to a few times off.
         oldest_seconds: age of the oldest queued entry, None if there is none.
         aside: entries set aside (at most 1,000 are counted).
@@ -54,8 +54,8 @@ class LinkStatus:
     target: str | None = None
     waiting_buckets: int = 0
     buckets: int = BUCKETS
-    rows: int = 0
-    bytes: int = 0
+    rows: int | None = None
+    bytes: int | None = None
     exact: bool = False
     oldest_seconds: float | None = None
     aside: int = 0

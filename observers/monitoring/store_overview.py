@@ -218,7 +218,8 @@ def link_overview(db: Database, queue: str | None = None) -> list[LinkStatus]:
 def outbox_status(tr: Transaction, name: str, alive: Sequence[Member]) -> LinkStatus | None:
     """The outbox of a queue as one of its links, with the rows that its worker found latest; None if it has none.
 
-    The rows are up to 2,000, and as of some seconds ago; they are not exact if there are more, or nobody has read them.
+    The rows are up to 2,000, and as of some seconds ago; they are not exact if there are more. They are unknown while
+    no worker has read them, and their bytes always.
     """
     try:
         settings = read_settings(tr.snapshot, name)
@@ -228,13 +229,13 @@ def outbox_status(tr: Transaction, name: str, alive: Sequence[Member]) -> LinkSt
         is_paused = read_control(tr.snapshot, OutboxKeys(name)).paused
     except CorruptData as broken:
         return LinkStatus(name, OUTBOX, buckets=1, error=str(broken))
-    rows, has_more, oldest = _found_rows(name, alive, has_error=bool(error)) or (0, True, None)
+    rows, has_more, oldest = _found_rows(name, alive, has_error=bool(error)) or (None, True, None)
     states = {"stopped": stopped, "paused": is_paused, "failing": bool(error)}
     return LinkStatus(
         name,
         OUTBOX,
         f"from cq_outbox in ${settings.url_env}",
-        waiting_buckets=int(rows > 0),
+        waiting_buckets=int(bool(rows)),
         buckets=1,
         rows=rows,
         exact=not has_more,

@@ -59,6 +59,20 @@ def test_an_outbox_from_its_beginning_to_its_end(here: Here, shop: sqlite3.Conne
     assert "has no outbox" in here("outbox", "aside", "words").err
 
 
+def test_rows_that_no_worker_has_read_are_unknown(here: Here, shop: sqlite3.Connection) -> None:
+    here("configure", "words", "--combiner", "sum")
+    here("outbox", "init", "words")
+    with shop:
+        cq.outbox.add(shop, "words", {"a": 1})
+    (link,) = here("link", "list", "--json").rows()
+    listed = " ".join(here("link", "list").out.split())
+    in_status = here("status", "--json").rows()[0]["outbox"]
+
+    assert (link["rows"], link["bytes"], in_status["rows"]) == (None, None, None)
+    assert "waiting rows bytes oldest" in listed
+    assert "0 of 1 - - -" in listed
+
+
 def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
     here("configure", "words", "--combiner", "sum")
     wrong = here("outbox", "init", "words", "--url-env", "postgresql://me:secret@host/shop")

@@ -58,23 +58,27 @@ def age(seconds: float | None) -> str:
     return rough(seconds) if _is_usual(seconds) else UNUSUAL
 
 
-def count(number: float) -> str:
+def count(number: float | None) -> str:
     """A number with its digits in groups of three, and with one decimal below 100 unless it is whole.
 
     >>> count(12_345.6), count(3.14), count(5)
     ('12,346', '3.1', '5')
     """
+    if number is None:
+        return NOTHING
     if not _is_usual(number):
         return UNUSUAL
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:,.1f}"
 
 
-def size(number: float) -> str:
+def size(number: float | None) -> str:
     """A number of bytes.
 
     >>> size(999), size(12_345)
     ('999 bytes', '12.3 kB')
     """
+    if number is None:
+        return NOTHING
     if not _is_usual(number):
         return UNUSUAL
     for unit, name in _SIZES:
