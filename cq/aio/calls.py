@@ -24,6 +24,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from cq import runtime
 from cq.distribution import install_command
+from cq.store.api import error_code
 
 try:
     from greenlet import getcurrent, greenlet
@@ -92,7 +93,8 @@ class Call(Generic[T], Awaitable[T]):
     """A read or another request that has begun: await it for its result.
 
     Begin several before you await the first, and they are under way at the same time. One that is dropped is cancelled.
-    Tasks may await it one after the other, but not at the same time.
+    Tasks may await it one after the other, but not at the same time. An error of the store is raised when it is
+    awaited, as by the store's futures; a request that cannot begin raises at once.
     """
 
     def __init__(self, fn: Callable[..., T], *args: Any, **kwargs: Any) -> None:
@@ -101,7 +103,9 @@ class Call(Generic[T], Awaitable[T]):
         self._error: BaseException | None = None
         try:
             self._caller.start(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - as futures do, it raises when it is awaited
+        except Exception as error:
+            if error_code(error) is None:
+                raise
             self._error = error
 
     def __await__(self) -> Generator[Any, None, T]:

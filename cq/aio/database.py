@@ -61,15 +61,25 @@ class AsyncDatabase:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def transact(self, fn: Callable[[AsyncTransaction], Awaitable[T]]) -> T:
+    async def transact(
+        self, fn: Callable[[AsyncTransaction], Awaitable[T]], *, write_only: bool = False
+    ) -> T:
         """Await `fn(tr)` in a transaction, commit it, and return what `fn` returned; retries as `cq.transact` does.
 
         `fn` may run several times. If the task is cancelled, so is the transaction. A transaction whose commit has
         begun may have committed then, as a whole.
 
-        Raises the exceptions of `fn`, without a commit, and those of `cq.transact`.
+        Args:
+            fn: a function of the transaction.
+            write_only: whether `fn` only writes; then each read in it raises `TypeError`, as in `cq.transact`.
+
+        Raises:
+            FDBError: the store's error, as `cq.transact` raises it.
+            Exception: any exception of `fn`, without a commit.
         """
-        return await run(transact, self.sync, lambda tr: result_of(fn(AsyncTransaction(tr))))
+        return await run(
+            transact, self.sync, lambda tr: result_of(fn(AsyncTransaction(tr))), write_only=write_only
+        )
 
     async def call(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a synchronous function of a database, such as `cq.configure`; see `run` for what it may do."""

@@ -26,6 +26,7 @@ async def transactions(db: cq.aio.AsyncDatabase) -> None:
         return await words.get(tr.snapshot, "a", pending=True)
 
     assert_type(await db.transact(publish), int | None)
+    assert_type(await db.transact(lambda tr: words.add(tr, {"a": 1}), write_only=True), None)
     assert_type(await db.transact(lambda tr: words.get_many(tr, ["a"])), dict[str, int | None])
     assert_type([item async for item in words.scan(db, limit=10)], list[tuple[str, int]])
     assert_type(await shared.get(db.create_transaction(), b"a"), set[str] | None)
