@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.keys.queue import QueueKeys, below, bucket_range, place, prefix_end
+from cq.keys.queue import QueueKeys, below, place, prefix_end
 
 _TIME: Final = Struct(">Q")
 _HASH: Final = Struct(">I")
@@ -78,10 +78,6 @@ class ExpiryKeys:
     def time_of(self, encoded_key: bytes) -> bytes:
         """The key of the stored time of an encoded key."""
         return self._times + place(encoded_key)
-
-    def times_of_bucket(self, buckets: int, bucket: int) -> tuple[bytes, bytes]:
-        """The range of the stored times of a bucket's keys, in hash order."""
-        return bucket_range(self._times, buckets, bucket)
 
     def place_of_time(self, key: bytes) -> bytes:
         """The inverse of `time`."""

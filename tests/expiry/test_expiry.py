@@ -16,7 +16,7 @@ from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.expiry.due import DueEntries, DueKey, ExpiryStatistics, notify_due
 from cq.expiry.former_values import BLOCKED_SECONDS, index_page
-from cq.keys import QueueKeys, place
+from cq.keys import QueueKeys, below, place
 from cq.keys.expiry import ExpiryKeys, pack_time
 from cq.observers.telemetry.bus import subscribe
 from cq.observers.worker.worker import Worker
@@ -60,7 +60,7 @@ def index_of(db: Any, name: str) -> dict[Any, int]:
     found = {config.key.decode(where[4:]): time for time, where in entries}
     assert len(found) == len(entries)
     if config.expiry and config.expiry.by == "update":
-        times = {keys.place_of_time(key): value for key, value in stored(db, keys.times_of_bucket(1, 0))}
+        times = {keys.place_of_time(key): value for key, value in stored(db, below(keys.time(b"")))}
         assert times == {where: pack_time(time) for time, where in entries}
     return found
 

@@ -6,7 +6,7 @@ Nothing may stop the link: operators rebase it at any time, but neither side is 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import pytest
 
-import cq
 from cq.keys import after
 from cq.keys.link import Position
 from cq.links import Changes, ExportQueue, LinkFailed
@@ -24,6 +23,7 @@ from cq.observers.links.sender import Sender
 from cq.observers.links.task import LinkTask
 from cq.store.transact import transact
 from tests.kit.faults import Died, Passing
+from tests.kit.stores import db as db
 from tests.links.drivers import FIRST, KINDS, LINK, Case, Driver, MemoryDriver, SqlDriver
 from tests.links.linkhelpers import Workers, combine, found, link_tasks, run_killed, waits, work
 
@@ -172,13 +172,6 @@ class Drill:
         else:
             is_right = history == self.added
         return "" if is_right else f"{history} instead of {self.added}"
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Any]:
-    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
-    yield database
-    database.close()
 
 
 @pytest.mark.parametrize("driver", KINDS, indirect=True)

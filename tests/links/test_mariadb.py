@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import DONE
 from tests.kit.mariadb import MariadbServer
 from tests.kit.queues import add
+from tests.kit.stores import db as db
 from tests.links.linkhelpers import bucket_task, combine, entries_aside, waits, work
 from tests.links.sqlhelpers import Compared, configure, reporting_of, sql, table_of
 from tests.links.test_sql import test_sketches_have_columns_of_numbers
@@ -43,14 +42,6 @@ __all__ = [
     "test_rows_that_vanish_before_they_are_deleted_stop_the_outbox",
     "test_sketches_have_columns_of_numbers",
 ]
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Any]:
-    """The store does not matter here."""
-    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
-    yield database
-    database.close()
 
 
 @pytest.mark.parametrize(

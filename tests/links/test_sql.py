@@ -41,17 +41,10 @@ from cq.observers.links.sql.table import (
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import DONE
 from tests.kit.queues import add, stored
+from tests.kit.stores import db as db
 from tests.links.linkhelpers import combine, entries_aside, link_tasks, problems, work
 from tests.links.linkhelpers import found as link_of
 from tests.links.sqlhelpers import Compared, configure, definition_of, reporting_of, sql, table_of
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Any]:
-    """The store does not matter here: what depends on it is tested with the export queue."""
-    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
-    yield database
-    database.close()
 
 
 @pytest.mark.usefixtures("reporting_url")

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import cq
 from cq.keys.link import LinkKeys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
@@ -26,6 +25,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
 from tests.kit.postgres import PostgresServer
 from tests.kit.queues import add
+from tests.kit.stores import db as db
 from tests.links.linkhelpers import (
     Workers,
     bucket,
@@ -59,13 +59,6 @@ END $$;
 CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON report FOR EACH ROW EXECUTE FUNCTION audit_row();
 CREATE TRIGGER audit AFTER UPDATE ON cq_progress FOR EACH ROW EXECUTE FUNCTION audit_progress();
 """
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Any]:
-    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
-    yield database
-    database.close()
 
 
 def audited(export: OpenLink) -> int:

@@ -20,6 +20,7 @@ from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import DONE
 from tests.kit.queues import add, copy_store, stored
+from tests.kit.stores import db as db
 from tests.links.linkhelpers import (
     bucket,
     bucket_task,
@@ -37,13 +38,6 @@ KEY = "a"
 BUCKET = bucket(KEY)
 LINK = "export"
 SECONDS = 60.0
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Any]:
-    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
-    yield database
-    database.close()
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import cq
 from cq.admin.purging import is_purging
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import read_config
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, below
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.missed import MissedKeys
 from cq.passes.plan import Limits
@@ -242,7 +242,7 @@ class Expiries(Recount):
             "values": QueueKeys(name).values(),
             **super().ranges(name),
             "entries": expiry.entries(),
-            "times": expiry.times_of_bucket(1, 0),
+            "times": below(expiry.time(b"")),
             "progress": (expiry.progress, expiry.progress + b"\0"),
         }
 

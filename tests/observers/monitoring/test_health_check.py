@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,14 +18,7 @@ from cq.testing import drain
 from tests.kit.clocks import set_clock
 from tests.kit.faults import TIMED_OUT, FailedCalls
 from tests.kit.queues import add, combine_all
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Any:
-    """A store of its own: others' workers and queues would count."""
-    database: Any = cq.open(f"embedded:{tmp_path / 'test.db'}")
-    yield database
-    database.close()
+from tests.kit.stores import db as db
 
 
 @pytest.fixture

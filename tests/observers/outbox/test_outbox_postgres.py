@@ -8,21 +8,20 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import sqlalchemy as sa
 
-import cq
 from cq.observers.links.failure_note import NotedTask
 from cq.observers.links.outbox.operate import opened
 from cq.observers.links.outbox.table import OutboxTables
 from cq.observers.links.outbox.watch import RowWatch
 from cq.observers.links.target import LinkFailed
+from tests.kit.stores import db as db
 from tests.observers.outbox.outboxhelpers import (
     configure,
     insert,
@@ -154,18 +153,11 @@ class Drill:
         return "" if found == self.added else f"{found} instead of {dict(self.added)}"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Any]:
-    opened: Any = cq.open(f"embedded:{tmp_path / 'drill.db'}")
-    yield opened
-    opened.close()
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_two_workers_on_postgresql_move_each_row_once_and_never_stop(
-    store: Any, postgres_url: str, seed: int
+    db: Any, postgres_url: str, seed: int
 ) -> None:
-    drill = Drill(store, postgres_url, seed)
+    drill = Drill(db, postgres_url, seed)
     assert drill.run() == ""
     assert sum(drill.added.values()) == ROUNDS
 
@@ -185,10 +177,8 @@ def reads_the_fence_without_its_lock() -> Any:
 
 @pytest.mark.parametrize("broken", [reads_the_fence_without_its_lock, notes_the_batch_before_the_commit])
 def test_a_broken_variant_stops_without_a_cause(
-    store: Any, postgres_url: str, broken: Callable[[], Any]
+    db: Any, postgres_url: str, broken: Callable[[], Any]
 ) -> None:
     with broken():
-        found = next(
-            filter(None, (Drill(store, postgres_url, seed).run() for seed in range(CANARY_SEEDS))), ""
-        )
+        found = next(filter(None, (Drill(db, postgres_url, seed).run() for seed in range(CANARY_SEEDS))), "")
     assert "stops without a cause" in found
