@@ -81,6 +81,23 @@ class WrappedTransaction(Passing):
         return bool(self.inner.get_approximate_size().wait())
 
 
+class ChainedDatabase(WrappedDatabase):
+    """A database that notes which transactions begin at a version of their process, see `cq.store.version_chain`.
+
+    Attributes:
+        chained: the name of the thread of each of them.
+    """
+
+    def __init__(self, db: Any) -> None:
+        super().__init__(db)
+        self.chained: list[str] = []
+
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        if what == "set_read_version":
+            self.chained.append(threading.current_thread().name)
+        return super().call(tr, what, *args, **kwargs)
+
+
 class Calls(Passing):
     """A transaction, or a snapshot, that lists the calls made on it."""
 

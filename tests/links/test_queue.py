@@ -18,9 +18,10 @@ from cq.observers.links.registry import opened_link, pause_link
 from cq.observers.links.spec import QUEUE_ENV
 from cq.observers.links.targets.queue import QueueTarget
 from cq.observers.monitoring.link_status import link_status
+from cq.store import version_chain
 from cq.testing import drain
 from cq.verify.queue import verify
-from tests.kit.faults import Died, FaultyDatabase
+from tests.kit.faults import ChainedDatabase, Died, FaultyDatabase
 from tests.kit.queues import add, configured, put_built_in
 from tests.kit.sized import MOST, Sized
 from tests.links.linkhelpers import combine, link_tasks, run_to_end, status, waits
@@ -307,6 +308,27 @@ def test_commits_that_are_unknown_count_once(stores: Stores) -> None:
             run_to_end(task)
 
     assert values(stores.central) == {f"key-{number}": 3 for number in range(20)}
+
+
+def test_a_delivery_does_not_begin_at_an_earlier_commit_of_its_process(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There it would miss the position that another worker has stored since, as if the store had been set back."""
+    monkeypatch.setattr(version_chain, "CHAIN_SECONDS", 3600.0)
+    cq.configure(stores.central, QUEUE)
+    db = stores.cell("cell")
+    here, there = ChainedDatabase(db), ChainedDatabase(stores.central)
+    tasks = tasks_into(here, there)
+    for _ in range(2):
+        for each in (here, there):
+            cq.CombineQueue(QUEUE).add_now(each, {"home": 1})
+        combine(db, QUEUE)
+        for task in tasks:
+            run_to_end(task)
+
+    chained_adds = [["MainThread"], ["MainThread"]]  # the first add of each process begins its chain
+    assert [here.chained, there.chained] == chained_adds
+    assert values(stores.central) == {"home": 4}
 
 
 # What was set back, and what begins again

@@ -133,5 +133,5 @@ def read_problem(tr: TransactionRead, queue: str) -> tuple[bool, str]:
 
 
 def notify(tr: Transaction, name: str) -> None:
-    """Notify the worker's task that the table may have rows."""
+    """Notify the worker's task that the table may have rows; blind."""
     wake_keeper(tr, OutboxKeys(name))

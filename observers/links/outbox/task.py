@@ -115,7 +115,10 @@ class OutboxTask(NotedTask):
         self._finished = b""
         self._source = source
         self._watch = RowWatch(
-            source.database, source.schema, queue, lambda: transact(db, lambda tr: notify(tr, queue))
+            source.database,
+            source.schema,
+            queue,
+            lambda: transact(db, lambda tr: notify(tr, queue), write_only=True),
         )
 
     def __str__(self) -> str:

@@ -58,6 +58,7 @@ class QueueTarget(Target):
         self.repeats = resolve(config.combiner.name).is_idempotent
 
     def apply(self, changes: Changes) -> str | None:
+        # Not chained: it returns the position that it reads, and an outdated one looks like a store that was set back.
         try:
             return transact(self._database(), lambda tr: self._apply(tr, changes))
         except QueueFull as error:

@@ -21,10 +21,12 @@ from cq.observers.links.outbox.task import FULL_SECONDS, OutboxTask
 from cq.observers.links.registry import pause_link
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.links.target import LinkFailed
+from cq.observers.scheduling.runner import DONE
 from cq.observers.worker.worker import Worker
 from cq.queue import limits
+from cq.store import version_chain
 from cq.store.transact import transact
-from tests.kit.faults import Overtaken
+from tests.kit.faults import ChainedDatabase, Overtaken
 from tests.kit.postgres import PostgresServer
 from tests.kit.queues import stored
 from tests.kit.sized import MOST, Sized
@@ -500,6 +502,29 @@ def test_a_waiting_worker_is_woken_by_a_commit(
     assert found.wait(60)
     waiting.stop()
     database.close()
+
+
+def test_only_the_notification_of_new_rows_begins_at_an_earlier_commit_of_its_process(
+    db: Any, name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is blind. A move decides also by what it reads which rows it sets aside."""
+    monkeypatch.setattr(version_chain, "CHAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.01)
+    configure(db, name)
+    chained, notified = ChainedDatabase(db), threading.Event()
+    cq.CombineQueue(name).add_now(chained, {"a": 1})
+    task = outbox_task(chained, name)
+    while task.run() != DONE:
+        assert not task.problem
+    transact(db, lambda tr: tr.watch(task.notification)).on_ready(lambda _: notified.set())
+    insert(name, {"a": 10})
+    assert notified.wait(60)
+    while task.run() != DONE:
+        assert not task.problem
+    task.end()
+
+    assert chained.chained == [f"cq-outbox-{name}"]
+    assert values(db, name) == {"a": 11}
 
 
 def test_no_transaction_notifies_while_no_worker_waits(db: Any, name: str, postgres_url: str) -> None:
