@@ -62,6 +62,10 @@ class TripsReads(Passing):
             self.trips_db, future, self.trips_db.replied(what, max(self._version(), self.trips_db.now))
         )
 
+    def set_read_version(self, version: int) -> None:
+        self.inner.set_read_version(version)
+        self.versions.append(self.trips_db.now)  # it is known without a request
+
     def get_read_version(self) -> Reply:
         return Reply(self.trips_db, self.inner.get_read_version(), self._version())
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 import cq
 from cq.bucket.pass_runner import PassRunner
+from cq.store import version_chain
 from cq.store.api import is_local
 from cq.store.transact import transact
 from tests.kit.queues import add, code_of
@@ -66,6 +68,19 @@ def test_an_add_in_a_transaction_with_a_read_version_waits_for_its_commit_only(d
 
     assert before == [VERSION, ["get"]]
     assert counted.trips == [*before, COMMIT]
+
+
+@repeated_on_a_cluster
+def test_an_add_of_a_write_only_transaction_waits_for_its_commit_only_while_a_chain_lasts(
+    db: Any, name: str
+) -> None:
+    queue, counted = configured(db, name), TripsDatabase(db)
+
+    with patch.object(version_chain, "CHAIN_SECONDS", 3600.0):
+        for _ in range(3):
+            transact(counted, lambda tr: queue.add(tr, {"a": 1, "b": 2}), write_only=True)
+
+    assert counted.trips == [VERSION, COMMIT, COMMIT, COMMIT]
 
 
 def test_the_first_add_reads_its_configuration_once_more(db: Any, name: str) -> None:
