@@ -93,9 +93,7 @@ class Forum:
         """Open the emitters, and close them at the end."""
         with ExitStack() as stack:
             for kind, db in (("emitter", self._db), ("slow", SlowDatabase(self._db))):
-                emitter = stack.enter_context(
-                    VisitEmitter(Visits(kind), db, mode="fast", every=1.0, timeout=60.0)
-                )
+                emitter = stack.enter_context(VisitEmitter(Visits(kind), db, every=1.0, timeout=60.0))
                 self._count[kind] = emitter.count
             yield
 

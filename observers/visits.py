@@ -206,7 +206,7 @@ class VisitEmitter:
         self.close()
 
     def count(self, page: str, visitor: str, *, author: str | None = None) -> None:
-        """Count a visit now; waits and raises as `cq.Emitter.emit` in its mode."""
+        """Count a visit now; waits for room and raises as `cq.Emitter.emit`."""
         self._views.emit(page)
         self._seen.emit((page, visitor))
         if visitor != author:

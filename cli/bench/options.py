@@ -53,11 +53,11 @@ class BenchOptions:
         ),
     ] = "none"
     grow_to: Annotated[int, number_option("With --grow: the largest size.")] = 1_000_000
-    emitters: Annotated[
+    single_adds: Annotated[
         bool,
         flag(
-            "--emitters",
-            "Measure single increments in one process: one transaction each, and through cq.Emitter.",
+            "--single-adds",
+            "Measure single updates in one process: a transaction each, add_now, and cq.Emitter.",
         ),
     ] = False
     tasks: Annotated[

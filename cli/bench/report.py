@@ -25,7 +25,7 @@ Fields:
     live: results of adding and combining at the same time.
     exports: rates of an export into PostgreSQL, and of COPY of the same rows.
     growth: cost of an update as a queue grows.
-    emitters: results of single increments; the first one is for single adds.
+    single_adds: results of single updates; the first one is for a transaction each.
     tasks: results of adds by tasks; the first one is for threads.
     left_out: {name of a system without a measurement: reason}.
 """
@@ -50,7 +50,7 @@ def compare(report: Report) -> None:
     for grown in report["growth"]:
         compared = _first(report["growth"], system=grown["system"], what=grown["what"], size=COMPARED)
         grown["to_100000"] = _ratio("cost_us", grown, compared)
-    for part, name in (("emitters", "to_single_adds"), ("tasks", "to_threads")):
+    for part, name in (("single_adds", "to_transactions"), ("tasks", "to_threads")):
         for result in report[part]:
             result[name] = _ratio("committed", result, report[part][0])
 
@@ -100,9 +100,9 @@ _TABLES: Final = {
         "Cost as a queue grows, µs per update",
         "what system size add_us drain_us cost_us cost_us_repetitions to_100000",
     ),
-    "emitters": (
-        "Increments one at a time in one process, per second",
-        "caller callers committed committed_repetitions to_single_adds",
+    "single_adds": (
+        "Updates one at a time in one process, per second",
+        "caller callers committed committed_repetitions to_transactions",
     ),
     "tasks": (
         "Adds of one update in one process, per second",

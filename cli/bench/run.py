@@ -13,7 +13,7 @@ from typing import Any, Final
 import typer
 
 from cq.cli.bench.machine import machine_facts
-from cq.cli.bench.measures.callers import awaiting, emitting, measure_callers
+from cq.cli.bench.measures.callers import awaiting, measure_callers, single_adds
 from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
@@ -84,7 +84,7 @@ class BenchRun:
             "live": list(self._live()),
             "exports": list(self._exports()),
             "growth": list(self._growth(rivals)),
-            "emitters": callers(emitting() if options.emitters else []),
+            "single_adds": callers(single_adds() if options.single_adds else []),
             "tasks": callers(awaiting(first.threads, options.tasks) if options.tasks else []),
             "left_out": left_out,
         }

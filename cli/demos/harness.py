@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import cq
 from cq import admin, runtime
@@ -38,8 +38,6 @@ from cq.store.transact import transact
 _LOOK_SECONDS: Final = 0.1
 _SETTLING_SECONDS: Final = 10.0
 _SHOWN: Final = 5
-_VERSIONSTAMPED: Final = ("set_versionstamped_key", "set_versionstamped_value")
-_WRITES: Final = frozenset(("set", "clear", "clear_range", "add", "compare_and_clear", *_VERSIONSTAMPED))
 
 O = TypeVar("O", bound=DemoOptions)  # noqa: E741
 Figures = dict[str, Any]
@@ -295,80 +293,17 @@ def shown_steps(db: Database, what: str, steps: Sequence[Steps]) -> Iterator[Cal
         yield lambda: display.update(task, completed=sum(places(db, steps)))
 
 
-class WriteCounts(NamedTuple):
-    """Numbers of writes.
-
-    Attributes:
-        transactions: transactions with writes, committed or not.
-        operations: writes in them: keys set, changed atomically or cleared, and ranges cleared.
-    """
-
-    transactions: int
-    operations: int
-
-    @classmethod
-    def read(cls, path: Path) -> WriteCounts:
-        """The writes of all that a `CountedDatabase` of this path has committed."""
-        numbers = [int(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return cls(len(numbers), sum(numbers))
-
-
-class CountedDatabase:
-    """A database of either store that notes the number of writes of each transaction in a file.
-
-    Each transaction has a line. So threads and processes may share the file, and none of them holds a lock when it is
-    killed.
-    """
-
-    def __init__(self, db: Any, path: Path) -> None:
-        self._db, self._path = db, path
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._db, name)
-
-    def create_transaction(self) -> Any:
-        """A transaction whose writes are noted when it is committed."""
-        return _CountedTransaction(self._db.create_transaction(), self._path)
-
-
-class _CountedTransaction:
-    """A transaction that counts its writes."""
-
-    def __init__(self, tr: Any, path: Path) -> None:
-        self._tr, self._path = tr, path
-        self._operations = 0
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _WRITES:
-            self._operations += 1  # a caller gets such a method to call it once
-        return getattr(self._tr, name)
-
-    def commit(self) -> Any:
-        operations, self._operations = self._operations, 0
-        if operations:  # before the commit: a process that is killed during it has written, too
-            with self._path.open("ab", buffering=0) as file:
-                file.write(b"%d\n" % operations)
-        return self._tr.commit()
-
-    def on_error(self, error: Any) -> Any:
-        self._operations = 0  # the next try writes them again
-        return self._tr.on_error(error)
-
-
-def run_worker(
-    stop: Event, *, url: str, queues: Sequence[str], writes: Path | None = None, identity: str | None = None
-) -> None:
+def run_worker(stop: Event, *, url: str, queues: Sequence[str], identity: str | None = None) -> None:
     """Run a worker until `stop` is set.
 
     Args:
         stop: set when the process must end.
         url: URL of the store.
         queues: names of queues; empty: all queues.
-        writes: the file of a `CountedDatabase`; None: no counting.
         identity: identity of the worker: a restarted worker with the same identity gets its tasks at once.
     """
     db: Any = cq.open(url)
-    worker = Worker(CountedDatabase(db, writes) if writes else db, queues=queues, identity=identity)
+    worker = Worker(db, queues=queues, identity=identity)
 
     def end() -> None:
         stop.wait()

@@ -1,7 +1,7 @@
 """`cq demo tags`: web servers count, collectors combine and publish, all are killed, and the counts are exact.
 
-Each web server is a process with an emitter, each collector a process with a worker. A follower reads each version of
-the published cloud. At the end a recount of the events is compared with the store.
+Each web server is a process that counts the events of logs, each collector a process with a worker. A follower reads
+each version of the published cloud. At the end a recount of the events is compared with the store.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from zlib import crc32
 import cq
 from cq.admin.queue_status import is_drained
 from cq.cli.demos.harness import (
-    CountedDatabase,
     DemoDiffers,
     DemoFailed,
     DemoRun,
     Figures,
     Steps,
-    WriteCounts,
     compare,
     delete_earlier,
     killed,
@@ -42,7 +40,7 @@ from cq.cli.demos.options import TagOptions
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
 from cq.encoding import codec
-from cq.errors import FlushFailed, InvalidData
+from cq.errors import InvalidData
 from cq.observers.top.cloud import Cloud, CloudEntry
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
@@ -56,10 +54,7 @@ KEYS: Final = b"demo_tags/"
 THREADS: Final = 4
 """Number of partitions that a web server counts at the same time."""
 SLICE: Final = 50
-"""Number of events that are counted at a time."""
-MERGED: Final = 5_000
-"""Number of tags that the merging server gathers before it writes them."""
-_FLUSH_SECONDS: Final = 60.0
+"""Number of events that are counted in a transaction."""
 _PUBLISH_MILLISECONDS: Final = 200
 _FOLLOW_SECONDS: Final = 30.0
 VOCABULARY: Final = 20_000
@@ -132,24 +127,6 @@ def by_entity(events: Iterable[TagEvent], number: int) -> list[list[tuple[str, i
     return parts
 
 
-def merged_writes(changes: Iterable[tuple[str, int]], tags: int) -> tuple[WriteCounts, int]:
-    """The writes of a server that merges changes in its memory, and writes them for each `tags` tags; 1: no merging.
-
-    In addition returns the largest number of changes in memory: a crash loses that many.
-    """
-    transactions = operations = waiting = most = 0
-    gathered: set[str] = set()
-    for tag, _ in changes:
-        gathered.add(tag)
-        waiting += 1
-        most = max(most, waiting)
-        if len(gathered) == tags:
-            transactions, operations = transactions + 1, operations + tags
-            gathered, waiting = set(), 0
-    # With the last, partial one.
-    return WriteCounts(transactions + bool(gathered), operations + len(gathered)), most
-
-
 # The demo
 
 
@@ -160,9 +137,8 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
     db, url = make_store(options.store), options.store
     make_queue(db, options.top)
     steps = Steps.of_parts(demo.folder, KEYS, parts)
-    written = {who: demo.folder / f"writes of {who}" for who in ("web servers", "collectors")}
-    serve = partial(run_server, url=url, writes=written["web servers"])
-    collect = partial(run_worker, url=url, queues=[QUEUE], writes=written["collectors"])
+    serve = partial(run_server, url=url)
+    collect = partial(run_worker, url=url, queues=[QUEUE])
     with CloudFollower(db, QUEUE) as follower, shown_steps(db, "increments committed", steps) as show_steps:
         versions = Versions(follower)
 
@@ -192,7 +168,7 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
         cloud = published(db, QUEUE)
         versions.follow_to(cloud)
     entries = cloud.entries if cloud else ()
-    return figures | {"versions": len(versions.seen)} | recount(db, steps, entries, options.top, written)
+    return figures | {"versions": len(versions.seen)} | recount(db, steps, entries, options.top)
 
 
 def recount(
@@ -200,29 +176,16 @@ def recount(
     steps: Sequence[Steps],
     entries: Sequence[CloudEntry],
     shown: int,
-    written: Mapping[str, Path],
 ) -> Figures:
-    """Compare the store and the cloud with the events; returns the figures. Raises `DemoDiffers`.
-
-    `written` has the files with the writes of servers and collectors.
-    """
+    """Compare the store and the cloud with the events; returns the figures. Raises `DemoDiffers`."""
     changes = [(tag, by) for tag, by in chain(*steps)]
     counts = recounted(changes)
     compare("the increments", {"committed": sum(places(db, steps))}, {"committed": len(changes)})
     check_result(db, counts, entries, shown)
-    one_by_one, _ = merged_writes(changes, 1)
-    by_one_server, at_risk = merged_writes(changes, MERGED)
-    writes = {
-        **{who: WriteCounts.read(path) for who, path in written.items()},
-        "one UPDATE per change": one_by_one,
-        f"one server, merging {MERGED:,} tags": by_one_server,
-    }
     return {
         "increments": len(changes),
         "tags": len(counts),
         "cloud": [entry._asdict() for entry in entries],
-        "writes": {who: each._asdict() for who, each in writes.items()},
-        "at_risk": at_risk,
     }
 
 
@@ -264,16 +227,9 @@ def show(figures: Mapping[str, Any]) -> None:
     rows = ([as_word(each["key"]), f"{each['score']:,}", each["weight"]] for each in figures["cloud"])
     print_table(["tag", "count", "weight"], rows, right=["count", "weight"])
     increments = figures["increments"]
-    shares = (
-        [who, *(f"{number / increments:.4f}" for number in writes.values())]
-        for who, writes in figures["writes"].items()
-    )
-    columns = ["for an increment", "transactions", "writes"]
-    print_table(columns, shares, right=columns[1:])
     note(
         f"{quantity(increments, 'increment')} of {quantity(figures['tags'], 'tag')} in {figures['seconds']:.1f} s, "
-        f"{killed(figures)}, {quantity(figures['versions'], 'version')} of the cloud: all as recounted; "
-        f"merging by one server risks {quantity(figures['at_risk'], 'increment')}"
+        f"{killed(figures)}, {quantity(figures['versions'], 'version')} of the cloud: all as recounted"
     )
 
 
@@ -304,41 +260,29 @@ def check_result(db: Database, counts: Mapping[str, int], cloud: Sequence[CloudE
 # The web servers
 
 
-def run_server(stop: Event, *, url: str, partitions: Sequence[Steps], writes: Path) -> None:
-    """Count the remaining events of some partitions by an emitter, and the writes in a file.
+def run_server(stop: Event, *, url: str, partitions: Sequence[Steps]) -> None:
+    """Count the remaining events of some partitions.
 
     Each partition has a thread, which counts one slice at a time, as it would serve requests.
     """
-    db: Any = CountedDatabase(cq.open(url), writes)
-    with (
-        ThreadPoolExecutor(len(partitions)) as threads,
-        cq.Emitter(cq.CombineQueue(QUEUE), db, mode="durable", timeout=_FLUSH_SECONDS) as emitter,
-    ):
-        list(threads.map(partial(_count_partition, stop, db, emitter), partitions))  # raises errors
+    db = cq.open(url)
+    with ThreadPoolExecutor(len(partitions)) as threads:
+        list(threads.map(partial(_count_partition, stop, db), partitions))  # raises errors
 
 
-def _count_partition(stop: Event, db: Any, emitter: cq.Emitter, partition: Steps) -> None:
+def _count_partition(stop: Event, db: Database, partition: Steps) -> None:
     left = partition.left(db)
     while not stop.is_set() and (events := list(islice(left, SLICE))):
-        _count(db, emitter, partition, events)
+        transact(db, partial(_count, partition=partition, events=events))
 
 
-def _count(db: Any, emitter: cq.Emitter, partition: Steps, events: Sequence[tuple[int, Any]]) -> None:
+def _count(tr: cq.Transaction, partition: Steps, events: Sequence[tuple[int, Any]]) -> None:
     """Count a slice of events, given with their places, and store the position in the same transaction."""
     begin, end = events[0][0], events[-1][0] + 1
-
-    def advance(tr: Any) -> None:
-        if partition.done(tr) != begin:
-            raise LookupError("another process counts these events")
-        partition.advance(tr, end)
-
-    while True:
-        try:
-            emitter.emit_many([(tag, by) for _, (tag, by) in events], also=advance)
-        except FlushFailed:  # the flush may have committed: the position shows whether it has
-            place = transact(db, partition.done)
-            if place == begin:
-                continue
-            if place != end:
-                raise DemoFailed(f"another process counts the events of {partition.path.name}") from None
+    place = partition.done(tr)
+    if place == end:  # an earlier try has committed
         return
+    if place != begin:
+        raise DemoFailed(f"another process counts the events of {partition.path.name}")
+    cq.CombineQueue[str, int](QUEUE).add(tr, [(tag, by) for _, (tag, by) in events])
+    partition.advance(tr, end)

@@ -2,8 +2,8 @@
 
 The cost of a small increment is mostly that of its transaction. An emitter collects the increments of all threads of a
 process and merges them by key, with the queue's combiner. Its own thread commits them, one flush at a time. This is the
-only thread and loop that cq starts in an application: a caller must not wait until others have emitted enough, and an
-event loop must not wait for a store.
+only thread and loop that cq starts in an application: a caller must not wait until others have emitted enough. Callers
+whose increments must not be lost with the process call `CombineQueue.add_now`, which returns after the commit.
 
 Flushes are committed in the order of their creation. All tries of a flush share an operation id: the emitter's
 id and a number. The store keeps the latest number of each emitter, and no two commits can write the same. So each
@@ -18,7 +18,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self
+from typing import Any, Final, Generic, Self
 from weakref import WeakSet
 
 from cq import keys, runtime
@@ -34,7 +34,7 @@ from cq.errors import (
     InvalidData,
     TooLarge,
 )
-from cq.intake.flush import Also, EmitterBuffer, EmitterStatistics, Flush, Increment, Intake
+from cq.intake.flush import EmitterBuffer, EmitterStatistics, Flush, Intake
 from cq.queue.adds import refuse_adds_to_level
 from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue, combiner_of_updates
@@ -44,18 +44,17 @@ from cq.store.transact import transact, transact_chained
 from cq.type_variables import K, V
 from cq.windows.window import Window
 
-if TYPE_CHECKING:
-    from asyncio import Future
-
-MODES: Final = ("durable", "fast")
 _SMALL: Final = 1 << 32  # bound of increments on the fast path
-_LONGEST_PAUSE: Final = 2.0  # of the tries of a flush: callers wait for it
+_LONGEST_PAUSE: Final = 2.0  # of the tries of a flush: callers wait for room
 
 log = logging.getLogger("cq.intake.emitter")
 
 
 class Emitter(Generic[K, V]):
     """Adds increments of one queue, from any thread and from asyncio, many of them in one transaction.
+
+    A call returns at once, in most cases: uncommitted increments are lost if the process dies. Use
+    `CombineQueue.add_now` for increments that must not be lost.
 
     Create one for each queue and process, after a fork, and close it at the end; it is also a context manager. At a
     normal exit of the process it flushes its remaining increments. A signal that kills the process is not a normal
@@ -65,12 +64,9 @@ class Emitter(Generic[K, V]):
         queue: the queue, as `CombineQueue(name, combiner=...)` if the combiner is one of your own. In a queue with a
             window or a roll-up, increments count at the time of their commit.
         db: a database of either store.
-        mode: `durable`: a call returns, or its awaitable resolves, when its increments are committed, together with
-            those of all other waiting callers. `fast`: a call returns at once; uncommitted increments are lost if the
-            process dies.
-        every: seconds that `fast` collects increments before a flush.
-        at_most: maximum number of uncommitted increments, and so the maximum loss if the process dies. `fast` flushes
-            at half of this number.
+        every: maximum seconds that a flush collects increments.
+        at_most: maximum number of uncommitted increments, and so the maximum loss if the process dies. A flush has at
+            most half of this number.
         timeout: maximum seconds that a call waits for room, and that `flush` and `close` wait.
 
     Raises:
@@ -85,7 +81,6 @@ class Emitter(Generic[K, V]):
         queue: CombineQueue[K, V] | Window[K, V],
         db: Database,
         *,
-        mode: str = "durable",
         every: float = 0.1,
         at_most: int = 10_000,
         timeout: float = 10.0,
@@ -94,9 +89,8 @@ class Emitter(Generic[K, V]):
             raise TypeError(
                 f"expected a queue, got: {codec.shown(queue)}; write `cq.Emitter(cq.CombineQueue('words'), db)`"
             )
-        _check_settings(mode, every, at_most, timeout)
+        _check_settings(every, at_most, timeout)
         self.queue = queue
-        self.mode = mode
         self.at_most = at_most
         self.timeout = timeout
         self._db = db
@@ -104,15 +98,14 @@ class Emitter(Generic[K, V]):
         config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
         refuse_adds_to_level(config)
         self._intake = Intake(config, combiner_of_updates(queue, config))
-        self._is_durable = mode == "durable"
-        self._buffer = EmitterBuffer(self._intake, is_durable=self._is_durable, every=every, at_most=at_most)
+        self._buffer = EmitterBuffer(self._intake, every=every, at_most=at_most)
         self._closing = runtime.event()
         self._take_back = runtime.at_exit(self._at_exit)
         _emitters.add(self)
         runtime.start_thread(self._run, f"cq-emitter-{queue.name}")
 
     def __repr__(self) -> str:
-        return f"Emitter({self.queue!r}, mode={self.mode!r})"
+        return f"Emitter({self.queue!r})"
 
     def __enter__(self) -> Self:
         return self
@@ -123,29 +116,24 @@ class Emitter(Generic[K, V]):
     # Calls
 
     def emit(self, key: K, update: V = 1) -> None:  # type: ignore[assignment]
-        """Add an update of a key; the mode determines when this returns.
+        """Add an update of a key; waits only for room in the buffer.
 
         Raises:
             InvalidData, TooLarge: the queue does not take the key or update; the update is not added.
             EmitterFull: there was no room within `timeout` seconds; the update is not added.
             EmitterClosed: the update is not added.
-            FlushFailed: only in `durable` mode. Its `is_unknown` says whether the update may count nevertheless.
         """
-        flush = self._take_small(key, update)
-        if flush is None:
+        if not self._take_small(key, update):
             self.emit_many(((key, update),))
-        elif self._is_durable:
-            flush.done.wait()
-            self._check(flush)
 
-    def _take_small(self, key: Any, update: Any, done: Future[None] | None = None) -> Flush | None:
-        """Add a small int to a plain key, and a future that awaits it; returns the flush, None if `take` must do it.
+    def _take_small(self, key: Any, update: Any) -> bool:
+        """Add a small int to a plain key; returns False if `take` must do it.
 
         The fast path of the most common increments: without a list of increments, and with few function calls.
         """
         intake, buffer = self._intake, self._buffer
         if type(key) is not intake.plain_key or type(update) is not int or not -_SMALL < update < _SMALL:
-            return None
+            return False
         with buffer.lock:
             flush = buffer.open
             if flush is not None and key in flush.sums:
@@ -153,48 +141,34 @@ class Emitter(Generic[K, V]):
             else:
                 size = intake.plain_size(key)
                 if (flush := flush or buffer.flush_for(1, size)) is None:
-                    return None
+                    return False
                 flush.sums[key] = update
                 flush.grow(size)
             flush.count += 1
-            if done is not None:
-                flush.awaiting.append(done)
-            if flush.count >= flush.enough:
-                buffer.mark_due(flush)
-        return flush
+            if flush.count >= flush.most:
+                buffer.mark_due()
+        return True
 
-    def emit_many(self, updates: Mapping[K, V] | Collection[tuple[K, V]], also: Also | None = None) -> None:
+    def emit_many(self, updates: Mapping[K, V] | Collection[tuple[K, V]]) -> None:
         """Add updates like `emit`, all of them in one transaction.
 
         Args:
             updates: `{key: update}`, or pairs; at most `at_most` of them and about 500 kB at once, else `TooLarge`.
-            also: only in `durable` mode: a function of the transaction, for writes that must exist if and only if the
-                updates count, such as the position reached in a log of events. The emitter's thread calls it once for
-                each try. It must be short and write little. If it raises, the flush fails for all its callers, and none
-                of its updates counts. Its reads are read conflicts of the transaction, as usual.
         """
-        for flush, seconds in self._taking(updates, also):
+        for flush, seconds in self._waits(updates):
             flush.done.wait(seconds)
 
     async def emit_async(self, key: K, update: V = 1) -> None:  # type: ignore[assignment]
         """`emit` for asyncio: it awaits instead of blocking.
 
-        If the task is cancelled while it awaits, its update may have been taken or not, but never twice. A taken update
-        counts as if the task had continued.
+        If the task is cancelled while it awaits, its update is not taken.
         """
-        done = _asyncio().Future() if self._is_durable else None
-        flush = self._take_small(key, update, done)
-        if flush is None:
+        if not self._take_small(key, update):
             await self.emit_many_async(((key, update),))
-        elif done is not None:
-            await done
-            self._check(flush)
 
-    async def emit_many_async(
-        self, updates: Mapping[K, V] | Collection[tuple[K, V]], also: Also | None = None
-    ) -> None:
-        """`emit_many` for asyncio; `also` is not a coroutine."""
-        for flush, seconds in self._taking(updates, also):
+    async def emit_many_async(self, updates: Mapping[K, V] | Collection[tuple[K, V]]) -> None:
+        """`emit_many` for asyncio."""
+        for flush, seconds in self._waits(updates):
             await self._wait_async(flush, seconds)
 
     def flush(self) -> None:
@@ -214,8 +188,7 @@ class Emitter(Generic[K, V]):
     def close(self) -> None:
         """Refuse further increments, and commit those taken, within `timeout` seconds; a second call has no effect.
 
-        Increments not committed in time are given up: in `durable` mode their callers get `FlushFailed`, in `fast` mode
-        this call raises it.
+        Raises `FlushFailed` if increments are not committed in time; these are given up.
         """
         if not self._buffer.close(f"the emitter of queue {self.queue.name!r} is closed: make another one"):
             return
@@ -225,7 +198,7 @@ class Emitter(Generic[K, V]):
         if last is not None and not last.done.wait(self.timeout):
             reason = TimeoutError(self._buffer.latest_failure or f"not done within {self.timeout:g} s")
             left = self._buffer.give_up(reason)
-            if left and not self._is_durable:
+            if left:
                 count, is_unknown = sum(each.count for each in left), any(each.in_doubt for each in left)
                 raise self._failure(count, is_unknown, reason) from reason
 
@@ -235,28 +208,17 @@ class Emitter(Generic[K, V]):
 
     # Waits and errors of callers
 
-    def _taking(self, updates: Any, also: Also | None) -> Iterator[tuple[Flush, float | None]]:
-        """Take updates; yields the flushes for which the caller must wait, and for how many seconds at most."""
-        increments = self._increments(updates, also)
-        until = runtime.monotonic() + self.timeout
-        flush, is_taken = self._buffer.take(increments, also)
-        while not is_taken:
-            yield flush, self._seconds_left(until)
-            flush, is_taken = self._buffer.take(increments, also)
-        if self._is_durable:
-            yield flush, None
-            self._check(flush)
-
-    def _increments(self, updates: Any, also: Also | None) -> list[Increment]:
-        if also is not None and not self._is_durable:
-            raise InvalidData("`also` is for the durable mode: in fast mode no caller gets its error")
+    def _waits(self, updates: Any) -> Iterator[tuple[Flush, float]]:
+        """Take updates; yields the flushes for which the caller must wait before, and for how many seconds at most."""
         increments = self._intake.increments(updates)
         if len(increments) > self.at_most:
             raise TooLarge(
                 f"{len(increments):,} updates at once are more than the {self.at_most:,} that the emitter may hold: "
                 "emit them in smaller parts, or make it with another at_most"
             )
-        return increments
+        until = runtime.monotonic() + self.timeout
+        while (flush := self._buffer.take(increments)) is not None:
+            yield flush, self._seconds_left(until)
 
     def _seconds_left(self, until: float) -> float:
         left = until - runtime.monotonic()
@@ -265,16 +227,13 @@ class Emitter(Generic[K, V]):
         what = f"no room for more within {self.timeout:g} s, nothing was taken"
         raise EmitterFull(self._message(what, self._buffer.latest_failure))
 
-    async def _wait_async(self, flush: Flush, seconds: float | None = None) -> None:
+    async def _wait_async(self, flush: Flush, seconds: float) -> None:
         """Wait until a flush is done, at most `seconds` seconds."""
         with self._buffer.lock:
             if flush.done.is_set():
                 return
             done = flush.awaited(_asyncio().get_running_loop())
-        if seconds is None:
-            await done
-        else:
-            await _asyncio().wait([done], timeout=seconds)
+        await _asyncio().wait([done], timeout=seconds)
 
     def _check(self, flush: Flush) -> None:
         """Raise `FlushFailed` if a flush was given up."""
@@ -302,16 +261,16 @@ class Emitter(Generic[K, V]):
                 buffer.wake.wait(seconds)
 
     def _commit(self, flush: Flush) -> None:
-        """Commit a flush: in `fast` mode retry until it is committed or given up, else only by the store's retries."""
+        """Commit a flush: retry until it is committed or given up."""
         begun, failures = runtime.monotonic(), 0
         updates: Any = None
         while self._buffer.begin_try(flush):
             try:
                 updates = flush.updates() if updates is None else updates
                 transact_chained(self._db, lambda tr: self._add(tr, flush, updates), flush.doubt)  # noqa: B023 - runs at once
-            except Exception as error:  # noqa: BLE001 - callers get any error, or the flush is retried
+            except Exception as error:  # noqa: BLE001 - the flush is retried
                 self._buffer.fail_try(flush, error)
-                if isinstance(error, InvalidData) and not self._is_durable:
+                if isinstance(error, InvalidData):
                     updates = self._without_refused(flush, updates, error)
             else:
                 self._buffer.commit(flush, len(updates), runtime.monotonic() - begun)
@@ -321,7 +280,7 @@ class Emitter(Generic[K, V]):
                 self._pause(delay_after(failures, longest=_LONGEST_PAUSE))
 
     def _add(self, tr: Transaction, flush: Flush, updates: Any) -> None:
-        """Add the updates and additional writes of a flush, unless an earlier try has committed.
+        """Add the updates of a flush, unless an earlier try has committed.
 
         Each try has a read conflict on the emitter's key, and writes it. If an earlier try is still in flight, only one
         of the two can commit; if it has committed, the key holds the flush's number.
@@ -336,8 +295,6 @@ class Emitter(Generic[K, V]):
         tr.set_versionstamped_value(own, keys.new_flush(flush.number))
         self._follow_configuration(tr)
         self.queue.add(tr, updates)
-        for also in flush.also:
-            also(tr)
 
     def _follow_configuration(self, tr: Transaction) -> None:
         """Check later increments for the present configuration.
@@ -409,9 +366,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _check_settings(mode: object, every: object, at_most: object, timeout: object) -> None:
-    if mode not in MODES:
-        raise InvalidConfiguration(f"expected the mode to be {' or '.join(MODES)}, got: {codec.brief(mode)}")
+def _check_settings(every: object, at_most: object, timeout: object) -> None:
     for what, given, kind in (
         ("every", every, float),
         ("at_most", at_most, int),

@@ -12,7 +12,7 @@ size. No function here waits or uses a store.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -29,15 +29,12 @@ from cq.errors import EmitterClosed, InvalidData, TooLarge
 from cq.plain_text import describe
 from cq.queue.checks import AddCheck
 from cq.queue.packing import split_pairs
-from cq.store.api import Transaction
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 FLUSH_BYTES: Final = 500_000
 """Maximum bytes that a transaction writes for updates: with all else it should stay below 1 MB."""
-Also = Callable[[Transaction], object]
-"""A function of a caller that writes additional keys in the transaction of its increments."""
 _PLAIN_BYTES: Final = 12  # of CBOR for an int, and before a key
 _SHORT: Final = 1_000
 _loop_of: Final = methodcaller("get_loop")
@@ -127,7 +124,6 @@ class Flush:
     Args:
         intake: the checks and merges of the emitter.
         most: maximum number of increments; 0 when the flush has no room for more bytes.
-        enough: number of increments that make the flush due; at most `most`.
         number: its number in the emitter; with the emitter's id this is its operation id.
 
     Attributes:
@@ -139,13 +135,11 @@ class Flush:
         in_doubt: whether a try may have committed, or may commit later. Only a known commit ends the doubt.
         done: set when the flush is committed or given up.
         error: why it was given up.
-        also: additional writes of all callers.
-        awaiting: futures of tasks, of any event loop; each is resolved when the flush is done.
+        awaiting: futures of tasks that wait for room, of any event loop; each is resolved when the flush is done.
     """
 
-    def __init__(self, intake: Intake, most: int, enough: int, number: int) -> None:
+    def __init__(self, intake: Intake, most: int, number: int) -> None:
         self.most = most
-        self.enough = min(most, enough)
         self.sums: dict[Any, int] = {}
         self.count = self.size = 0
         self.number = number
@@ -154,7 +148,6 @@ class Flush:
         self.in_doubt = False
         self.done = runtime.latch()
         self.error: Exception | None = None
-        self.also: list[Also] = []
         self.awaiting: list[Future[None]] = []
         self._intake = intake
         self._others: dict[Any, list[Increment]] = {}
@@ -184,7 +177,7 @@ class Flush:
         """Count `size` more bytes; closes a full flush."""
         self.size += size
         if self.size >= FLUSH_BYTES:
-            self.most = self.enough = 0
+            self.most = 0
 
     def updates(self) -> Mapping[Any, int] | list[tuple[Any, Any]]:
         """The updates to add to the queue, merged by key, those of each key in the order of the calls."""
@@ -229,12 +222,11 @@ class EmitterStatistics:
     """Counts of an emitter since its creation.
 
     Attributes:
-        emitted: increments taken: the sum of the next four.
+        emitted: increments taken: the sum of the next three.
         committed: increments of committed flushes.
         buffered: increments not committed yet.
-        failed: increments whose callers got a `FlushFailed` (`durable`).
         lost: increments given up when the emitter was closed, some of which may be committed; and those that the queue
-            refuses since its configuration changed, where increments merged into one update count as one (`fast`).
+            refuses since its configuration changed, where increments merged into one update count as one.
         flushes: committed transactions.
         keys: updates in these, after merging.
         failures: failed tries of flushes, each after the store's own retries.
@@ -246,7 +238,6 @@ class EmitterStatistics:
     emitted: int
     committed: int
     buffered: int
-    failed: int
     lost: int
     flushes: int
     keys: int
@@ -256,26 +247,11 @@ class EmitterStatistics:
     latest_failure: str
 
 
-class _Finished(NamedTuple):
-    """The latest flush that is done.
-
-    Attributes:
-        callers: increments that waited while it was committed: about that many will come again.
-        at: when its callers got their result.
-        seconds: duration of the latest committed one.
-    """
-
-    callers: int = 1
-    at: float = 0.0
-    seconds: float = 0.0
-
-
 class EmitterBuffer:
     """The flushes of one emitter.
 
     Args:
         intake: the checks and merges of the emitter.
-        is_durable: whether callers wait for their flush; else the buffer collects increments for `every` seconds.
         every: maximum seconds that a flush collects increments.
         at_most: maximum number of increments in all flushes.
 
@@ -287,43 +263,37 @@ class EmitterBuffer:
         latest_failure: the latest error.
     """
 
-    def __init__(self, intake: Intake, *, is_durable: bool, every: float, at_most: int) -> None:
+    def __init__(self, intake: Intake, *, every: float, at_most: int) -> None:
         self.lock = Lock()
         self.open: Flush | None = None
         self.wake = runtime.latch()
         self.refusal = ""
         self.latest_failure = ""
         self._intake = intake
-        self._is_durable = is_durable
         self._every = every
         self._at_most = at_most
         self._flushes: deque[Flush] = deque()
         self._numbers = count(1)
-        self._latest = _Finished()
-        totals = ("committed", "failed", "lost", "flushes", "keys", "failures", "waits")
+        self._flush_seconds = 0.0
+        totals = ("committed", "lost", "flushes", "keys", "failures", "waits")
         self._totals = dict.fromkeys(totals, 0)
 
     # For callers
 
-    def take(self, increments: list[Increment], also: Also | None = None) -> tuple[Flush, bool]:
-        """Put increments, and a caller's additional writes, into a flush; returns the flush and True.
-
-        Without room, returns the flush to wait for, and False. Raises `EmitterClosed`.
-        """
+    def take(self, increments: list[Increment]) -> Flush | None:
+        """Put increments into a flush; without room, returns the flush to wait for. Raises `EmitterClosed`."""
         with self.lock:
             if self.refusal:
                 raise EmitterClosed(self.refusal)
             flush = self.flush_for(len(increments), sum(each.size for each in increments))
             if flush is None:
                 self._totals["waits"] += 1
-                return self._flushes[0], False
+                return self._flushes[0]
             for each in increments:
                 flush.add(each)
-            if also is not None:
-                flush.also.append(also)
-            if flush.count >= flush.enough:
-                self.mark_due(flush)
-            return flush, True
+            if flush.count >= flush.most:
+                self.mark_due()
+            return None
 
     def flush_for(self, count: int, size: int) -> Flush | None:
         """The open flush if `count` increments of `size` bytes fit, else a new one; None if full. Needs the lock."""
@@ -337,17 +307,14 @@ class EmitterBuffer:
         if len(self._flushes) >= MAX_FLUSHES:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
-        enough = self._latest.callers if self._is_durable else most
-        self.open = Flush(self._intake, most, enough, next(self._numbers))
+        self.open = Flush(self._intake, most, next(self._numbers))
         self._flushes.append(self.open)
-        if not self._seconds_to_wait():
-            self._wake()
+        self._wake()
         return self.open
 
-    def mark_due(self, flush: Flush) -> None:
-        """Make the open flush due, and close it if it is full. Needs the lock."""
-        if flush.count >= flush.most:
-            self.open = None
+    def mark_due(self) -> None:
+        """Close the open flush, which is full. Needs the lock."""
+        self.open = None
         self._wake()
 
     def seal(self) -> Flush | None:
@@ -381,9 +348,9 @@ class EmitterBuffer:
             totals = self._totals
             buffered = sum(flush.count for flush in self._flushes)
             return EmitterStatistics(
-                emitted=buffered + totals["committed"] + totals["failed"] + totals["lost"],
+                emitted=buffered + totals["committed"] + totals["lost"],
                 buffered=buffered,
-                flush_seconds=self._latest.seconds,
+                flush_seconds=self._flush_seconds,
                 latest_failure=self.latest_failure,
                 **totals,
             )
@@ -402,27 +369,13 @@ class EmitterBuffer:
                 self.wake = runtime.latch()
             first = self._flushes[0] if self._flushes else None
             if first is None:
-                return None, self._seconds_to_wait() or None
+                return None, None
             if first is self.open:
-                left = self._seconds_to_wait(first)
-                if left and first.count < first.enough:
+                left = first.begun + self._every - runtime.monotonic()
+                if left > 0:
                     return None, left
                 self.open = None
             return first, None
-
-    def _seconds_to_wait(self, flush: Flush | None = None) -> float:
-        """Seconds for which the open flush, or else the next one, collects more increments.
-
-        In `durable` mode the buffer waits for callers that just got a result to emit again: about as long as the latest
-        flush took. Their increments then share a flush, and need no wake-up of the thread.
-        """
-        if self._is_durable:
-            until = self._latest.at + min(self._every, self._latest.seconds)
-        elif flush is not None:
-            until = flush.begun + self._every
-        else:
-            return 0.0
-        return max(0.0, until - runtime.monotonic())
 
     def begin_try(self, flush: Flush) -> bool:
         """Start a try of a flush; returns False if the flush was given up."""
@@ -431,13 +384,11 @@ class EmitterBuffer:
             return flush.is_trying
 
     def fail_try(self, flush: Flush, error: Exception) -> None:
-        """Record a failed try: in `durable` mode its callers get the error, else the thread retries."""
+        """Record a failed try, which the thread repeats."""
         with self.lock:
             flush.is_trying = False
             self._totals["failures"] += 1
             self.latest_failure = describe(error)
-            if self._is_durable:
-                self._finish(flush, error, self._latest.seconds)
 
     def lose(self, flush: Flush, number: int, *, is_all: bool) -> int:
         """Count increments of a flush as lost, `number` of them or all; returns how many. The others stay in it.
@@ -456,7 +407,8 @@ class EmitterBuffer:
         """Record that a flush with `keys` updates is committed, after `seconds` seconds."""
         with self.lock:
             flush.is_trying = False
-            if self._finish(flush, None, seconds):
+            if self._finish(flush, None):
+                self._flush_seconds = seconds
                 self._totals["flushes"] += 1
                 self._totals["keys"] += keys
 
@@ -466,17 +418,15 @@ class EmitterBuffer:
             left = list(self._flushes)
             for flush in left:
                 flush.in_doubt |= flush.is_trying  # the try in progress may still commit
-                self._finish(flush, error, self._latest.seconds)
+                self._finish(flush, error)
             return left
 
-    def _finish(self, flush: Flush, error: Exception | None, seconds: float) -> bool:
+    def _finish(self, flush: Flush, error: Exception | None) -> bool:
         """Remove a done flush, count its increments, and wake its callers; returns False if that was already done."""
         if flush.done.is_set():
             return False
-        self._latest = _Finished(sum(each.count for each in self._flushes), runtime.monotonic(), seconds)
         self._flushes.remove(flush)
-        fate = "committed" if error is None else "failed" if self._is_durable else "lost"
-        self._totals[fate] += flush.count
+        self._totals["committed" if error is None else "lost"] += flush.count
         flush.finish(error)
         return True
 

@@ -64,20 +64,21 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     assert transact(db, lambda tr: tr.get_range(b"cq bench", b"cq bencj").to_list()) == []
 
 
-def test_many_callers_of_one_process_are_measured_with_emitters_and_with_tasks(cli: Cli) -> None:
+def test_many_callers_of_one_process_are_measured(cli: Cli) -> None:
     ended = cli.run(
         *("bench", *LITTLE, "--keys", "100000"),
-        *("--per-transaction", "none", "--emitters", "--tasks", "4", "--json"),
+        *("--per-transaction", "none", "--single-adds", "--tasks", "4", "--json"),
     )
 
     assert (ended.status, ended.err) == (0, "")
     found = json.loads(ended.out)
-    callers = [(row["system"], row["callers"]) for row in found["emitters"] + found["tasks"]]
+    callers = [(row["system"], row["callers"]) for row in found["single_adds"] + found["tasks"]]
     assert callers == [
-        *(("cq", 32), ("emitter durable, threads", 32), ("emitter durable, tasks", 32), ("emitter fast", 1)),
+        *(("threads, a transaction each", 32), ("add_now, threads", 32), ("add_now, tasks", 32)),
+        *(("add_now, tasks", 4096), ("emitter", 1)),
         *(("threads", 2), ("executor of 2 threads", 4), ("cq.aio", 4)),
     ]
-    assert min(row["committed"] for row in found["emitters"] + found["tasks"]) > 0
+    assert min(row["committed"] for row in found["single_adds"] + found["tasks"]) > 0
 
 
 def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(cli: Cli) -> None:

@@ -13,7 +13,7 @@ import pytest
 import cq
 from cq import testing
 from cq.cli.demos import tags
-from cq.cli.demos.harness import CountedDatabase, DemoFailed, WriteCounts, published
+from cq.cli.demos.harness import DemoFailed, published
 from cq.cli.demos.tags import TagEvent
 from cq.observers.top.cloud import CloudEntry
 from cq.store.transact import transact
@@ -40,9 +40,6 @@ def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, demo_db: A
     assert [(entry["key"], entry["score"]) for entry in found["cloud"]] == top
     assert dict(cq.CombineQueue("demo_tags").scan(demo_db)) == expected
     assert found["kills"] > 0
-    writes = found["writes"]
-    assert writes["one UPDATE per change"] == {"transactions": 6_000, "operations": 6_000}
-    assert 0 < writes["web servers"]["transactions"] < 2_000
 
 
 def test_a_line_that_is_no_event_is_named(here: Here, cli: Cli) -> None:
@@ -75,29 +72,6 @@ def test_partitions_hold_all_events_of_an_entity_in_order() -> None:
     for number in range(10):
         own = [event.tag for event in events if event.entity == f"entity {number}"]
         assert [tag for part in parts for tag in part if tag in own] == own
-
-
-def test_what_one_would_do_instead_is_counted() -> None:
-    changes = [("a", 1), ("b", 1), ("a", 1), ("b", -1), ("c", 1)]
-
-    assert tags.merged_writes(changes, 1) == (WriteCounts(5, 5), 1)
-    assert tags.merged_writes(changes, 2) == (WriteCounts(3, 5), 2)
-    assert tags.merged_writes([], 2) == (WriteCounts(0, 0), 0)
-
-
-def test_writes_are_counted_when_they_are_committed(db: Any, tmp_path: Path) -> None:
-    writes = tmp_path / "writes"
-    counted: Any = CountedDatabase(db, writes)
-
-    transact(counted, lambda tr: tr.get(b"a").value)
-    assert WriteCounts.read(writes) == WriteCounts(0, 0)
-
-    def write(tr: cq.Transaction) -> None:
-        tr.set(b"a", b"1")
-        tr.clear_range(b"b", b"c")
-
-    transact(counted, write)
-    assert WriteCounts.read(writes) == WriteCounts(1, 2)
 
 
 @pytest.fixture

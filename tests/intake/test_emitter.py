@@ -37,7 +37,6 @@ from tests.kit.processes import run_program
 from tests.kit.queues import get, stored, values
 from tests.kit.sized import MOST
 
-MODES = ("durable", "fast")
 CONCATENATE = cq.Combiner("concatenate", 1, lambda key, values: "".join(values))
 SIX_LEVELS = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
 """As the combiner has no differences, adds write all levels."""
@@ -67,8 +66,7 @@ def in_background(call: Callable[[], object]) -> threading.Thread:
 # What it counts
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_it_counts_what_threads_emit(db: Any, name: str, mode: str) -> None:
+def test_it_counts_what_threads_emit(db: Any, name: str) -> None:
     cq.configure(db, name, key=str, value=int)
     emitted: list[str] = []
 
@@ -79,51 +77,22 @@ def test_it_counts_what_threads_emit(db: Any, name: str, mode: str) -> None:
             emitter.emit(key)
             emitted.append(key)
 
-    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, at_most=20) as emitter:
+    with cq.Emitter(cq.CombineQueue(name), db, at_most=20) as emitter:
         in_threads(*(partial(emit, number) for number in range(4)))
 
     drain(db, name)
     assert_values(db, name, Counter(emitted))
     found = emitter.statistics()
-    assert (found.emitted, found.committed, found.buffered, found.failed, found.lost) == (120, 120, 0, 0, 0)
+    assert (found.emitted, found.committed, found.buffered, found.lost) == (120, 120, 0, 0)
     assert 0 < found.keys <= 120
     assert found.latest_failure == ""
-
-
-def test_a_durable_call_returns_when_it_is_committed(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
-        emitter.emit("k", 2)
-        assert get(db, name, "k", pending=True) == 2
-        emitter.emit_many({"k": 1, "l": 5})
-        assert get(db, name, "k", pending=True) == 3
-
-
-def test_durable_calls_that_wait_are_committed_together(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
-    queue.close()
-
-    with cq.Emitter(queue, db) as emitter:
-        first = in_background(lambda: emitter.emit("k"))
-        queue.reached.wait()
-        others = [in_background(lambda: emitter.emit("k")) for _ in range(9)]
-        while emitter.statistics().buffered < 10:
-            others[0].join(0.001)
-        queue.open()
-        for thread in (first, *others):
-            thread.join()
-
-    assert get(db, name, "k", pending=True) == 10
-    assert emitter.statistics().flushes < 10
 
 
 def test_many_are_all_in_one_transaction(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = Gate(name)
 
-    with cq.Emitter(queue, db, mode="fast", at_most=100) as emitter:
+    with cq.Emitter(queue, db, at_most=100) as emitter:
         emitter.emit_many({f"k{number}": 1 for number in range(90)})
         emitter.emit_many({f"k{number}": 1 for number in range(90)})
 
@@ -135,7 +104,7 @@ def test_flushes_stay_within_what_a_transaction_should_write(db: Any, name: str)
     cq.configure(db, name, value=str, combiner="last")
     queue = Gate(name)
 
-    with cq.Emitter(queue, db, mode="fast") as emitter:
+    with cq.Emitter(queue, db) as emitter:
         for number in range(40):
             emitter.emit(f"k{number}", f"{number:050000}")
 
@@ -148,7 +117,7 @@ def test_long_keys_count_as_much_as_they_take(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = Gate(name)
 
-    with cq.Emitter(queue, db, mode="fast", timeout=60) as emitter:
+    with cq.Emitter(queue, db, timeout=60) as emitter:
         for number in range(150):
             emitter.emit(f"{number:07900}")
 
@@ -170,7 +139,7 @@ def test_flushes_for_six_levels_write_at_most_a_megabyte(
     cq.configure(db, name, value=str, combiner=CONCATENATE, rollup=SIX_LEVELS, **settings)
     queue = Gate(name, combiner=CONCATENATE)
 
-    with cq.Emitter(queue, db, mode="fast", timeout=60) as emitter:
+    with cq.Emitter(queue, db, timeout=60) as emitter:
         for each in range(number):
             emitter.emit(f"k{each}", "x" * size)
 
@@ -189,71 +158,18 @@ def test_the_largest_update_of_a_queue_with_six_levels_is_taken(db: Any, name: s
     assert cq.transact(db, lambda tr: queue.get(tr, "k", pending=True)) == "x" * 89_990
 
 
-# What goes with the increments
-
-
-def position_of(db: Any, key: bytes) -> int:
-    return int(cq.transact(db, lambda tr: tr.get(key).value) or 0)
-
-
-def test_a_log_that_another_process_reads_now_is_refused(db: Any, name: str) -> None:
-    """A process that was thought dead counts nothing twice, if it looks where it was."""
-    cq.configure(db, name)
-    key = name.encode()
-
-    def step(emitter: cq.Emitter, before: int) -> None:
-        def move(tr: Any) -> None:
-            if int(tr.get(key).value or 0) != before:
-                raise LookupError("somebody else reads this log")
-            tr.set(key, b"%d" % (before + 1))
-
-        emitter.emit_many({"k": 1}, move)
-
-    with cq.Emitter(cq.CombineQueue(name), db) as old, cq.Emitter(cq.CombineQueue(name), db) as new:
-        step(old, 0)
-        step(new, 1)
-        with pytest.raises(cq.errors.FlushFailed, match="none of them counts: somebody else") as told:
-            step(old, 1)
-        old.emit("other")
-
-    assert not told.value.is_unknown
-    assert position_of(db, key) == get(db, name, "k", pending=True) == 2
-    assert get(db, name, "other", pending=True) == 1
-
-
-def test_a_log_goes_on_without_increments_and_from_asyncio(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    key = name.encode()
-
-    async def read() -> None:
-        await emitter.emit_many_async({"k": 1}, lambda tr: tr.set(key, b"1"))
-        await emitter.emit_many_async({}, lambda tr: tr.set(key, b"2"))
-
-    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
-        asyncio.run(read())
-        assert position_of(db, key) == 2
-
-    with (
-        cq.Emitter(cq.CombineQueue(name), db, mode="fast") as fast,
-        pytest.raises(cq.InvalidData, match="durable"),
-    ):
-        fast.emit_many({"k": 1}, lambda tr: tr.set(key, b"3"))
-    assert get(db, name, "k", pending=True) == 1
-
-
 # What fails
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("key", "update"), [(1, 1), (True, 1), ("\ud800", 1), ("k", "1"), ("k", None), ("k", 1.0)]
 )
 def test_what_a_queue_does_not_take_harms_its_own_caller_only(
-    db: Any, name: str, mode: str, key: Any, update: Any
+    db: Any, name: str, key: Any, update: Any
 ) -> None:
     cq.configure(db, name)
 
-    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
+    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
         emitter.emit("k")
         with pytest.raises(cq.InvalidData):
             emitter.emit(key, update)
@@ -265,11 +181,10 @@ def test_what_a_queue_does_not_take_harms_its_own_caller_only(
     assert emitter.statistics().emitted == 2
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_key_that_only_the_levels_refuse_harms_its_own_caller_only(db: Any, name: str, mode: str) -> None:
+def test_a_key_that_only_the_levels_refuse_harms_its_own_caller_only(db: Any, name: str) -> None:
     cq.configure(db, name, rollup="1m:2d")
 
-    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
+    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
         emitter.emit("k")
         with pytest.raises(cq.errors.TooLarge, match="a queue with a window or a roll-up"):
             emitter.emit("k" * 7_995)
@@ -279,12 +194,12 @@ def test_a_key_that_only_the_levels_refuse_harms_its_own_caller_only(db: Any, na
     assert emitter.statistics().emitted == 2
 
 
-def test_fast_gives_up_what_the_queue_refuses_since_its_configuration_changed(
+def test_it_gives_up_what_the_queue_refuses_since_its_configuration_changed(
     db: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cq.configure(db, name)
 
-    with cq.Emitter(cq.CombineQueue(name), db, mode="fast", every=60) as emitter:
+    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
         emitter.emit_many({"k": 1, "k" * 7_995: 1, "l": 1})
         cq.configure(db, name, rollup="1m:2d")
         emitter.flush()
@@ -299,11 +214,11 @@ def test_fast_gives_up_what_the_queue_refuses_since_its_configuration_changed(
     assert "1 increments are given up, as the queue refuses them: a key of 7,998 bytes" in caplog.text
 
 
-def test_fast_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str) -> None:
+def test_it_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = Gate(name)
 
-    with cq.Emitter(queue, db, mode="fast", every=60) as emitter:
+    with cq.Emitter(queue, db, every=60) as emitter:
         queue.failure = lambda: cq.InvalidData("it is refused")
         emitter.emit_many({"k": 1, "l": 1})
         while not emitter.statistics().lost:
@@ -319,7 +234,7 @@ def test_fast_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str)
 def test_what_close_gives_up_while_it_is_refused_is_lost_once(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = Gate(name)
-    emitter = cq.Emitter(queue, db, mode="fast", every=0.01, timeout=0.05)
+    emitter = cq.Emitter(queue, db, every=0.01, timeout=0.05)
     (thread,) = [each for each in threading.enumerate() if each.name == f"cq-emitter-{name}"]
     queue.failure = lambda: cq.InvalidData("it is refused")
     queue.close()
@@ -332,20 +247,6 @@ def test_what_close_gives_up_while_it_is_refused_is_lost_once(db: Any, name: str
 
     statistics = emitter.statistics()
     assert (statistics.emitted, statistics.lost) == (2, 2)
-
-
-def test_durable_follows_a_new_configuration_after_one_flush(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    with cq.Emitter(cq.CombineQueue(name), db) as emitter:
-        cq.configure(db, name, rollup="1m:2d")
-        with pytest.raises(cq.errors.FlushFailed, match="none of them counts: a key of 7,998 bytes"):
-            emitter.emit("k" * 7_995)
-        with pytest.raises(cq.errors.TooLarge):
-            emitter.emit("k" * 7_995)
-        emitter.emit("k")
-
-    assert get(db, name, "k", pending=True) == 1
 
 
 def test_a_level_has_no_emitter(db: Any, name: str) -> None:
@@ -367,49 +268,13 @@ def test_more_at_once_than_fits_is_refused(db: Any, name: str) -> None:
     assert emitter.statistics().emitted == 0
 
 
-def test_durable_callers_are_told_of_their_flush(db: Any, name: str) -> None:
-    """And those of the next one are served."""
-    cq.configure(db, name)
-    queue = Gate(name)
-
-    with cq.Emitter(queue, db) as emitter:
-        queue.failure = full
-        with pytest.raises(
-            cq.errors.FlushFailed, match=r"1 increments are given up, none of them counts: .* full"
-        ) as told:
-            emitter.emit("k")
-        assert isinstance(told.value.__cause__, cq.QueueFull)
-        assert not told.value.is_unknown
-        queue.failure = None
-        emitter.emit("k", 10)
-
-    assert get(db, name, "k", pending=True) == 10
-    found = emitter.statistics()
-    assert (found.committed, found.failed, found.failures) == (1, 1, 1)
-    assert found.latest_failure == "QueueFull: the queue is full"
-
-
-def test_a_durable_caller_is_told_when_nobody_knows(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    losing = FailedCalls(db, TIMED_OUT, is_made=True)
-
-    with cq.Emitter(cq.CombineQueue(name), losing) as emitter:
-        losing.left = 1
-        with pytest.raises(cq.errors.FlushFailed, match="may count all the same") as told:
-            emitter.emit("k")
-
-    assert told.value.is_unknown
-    assert get(db, name, "k", pending=True) == 1
-
-
-@pytest.mark.parametrize(("mode", "code"), [("durable", UNKNOWN), ("fast", UNKNOWN), ("fast", TIMED_OUT)])
-def test_a_lost_answer_counts_once(db: Any, name: str, mode: str, code: int) -> None:
+@pytest.mark.parametrize("code", [UNKNOWN, TIMED_OUT])
+def test_a_lost_answer_counts_once(db: Any, name: str, code: int) -> None:
     """Nor is it an error that the queue is full by the time it is asked again."""
     cq.configure(db, name)
     queue, losing = Gate(name), FailedCalls(db, code, is_made=True)
 
-    with cq.Emitter(queue, losing, mode=mode) as emitter:
+    with cq.Emitter(queue, losing) as emitter:
         losing.left = 1
         emitter.emit("k")
 
@@ -420,15 +285,12 @@ def test_a_lost_answer_counts_once(db: Any, name: str, mode: str, code: int) -> 
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("mode", MODES)
-def test_a_try_that_commits_while_the_next_does_counts_once(
-    db: Any, name: str, mode: str, is_first: bool
-) -> None:
+def test_a_try_that_commits_while_the_next_does_counts_once(db: Any, name: str, is_first: bool) -> None:
     """Whichever of the two is first: the other one fails."""
     cq.configure(db, name)
     late: Any = LateCommit(db, is_first=is_first)
 
-    with cq.Emitter(cq.CombineQueue(name), late, mode=mode) as emitter:
+    with cq.Emitter(cq.CombineQueue(name), late) as emitter:
         emitter.emit("k")
 
     assert late.code == (0 if is_first else NOT_COMMITTED)
@@ -450,16 +312,15 @@ class FullAfterwards(cq.CombineQueue):
         super().add(tr, updates, once)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_full_queue_does_not_end_the_doubt_about_an_earlier_try(db: Any, name: str, mode: str) -> None:
+def test_a_full_queue_does_not_end_the_doubt_about_an_earlier_try(db: Any, name: str) -> None:
     """The second try finds nothing of the first, which commits after all."""
     cq.configure(db, name)
     late = LateCommit(db, is_first=True)
-    emitter = cq.Emitter(FullAfterwards(name, late), late, mode=mode, timeout=0.3)
+    emitter = cq.Emitter(FullAfterwards(name, late), late, timeout=0.3)
 
     def emit() -> None:
         emitter.emit("k")
-        while not late.is_under_way:  # in the thread of a fast emitter
+        while not late.is_under_way:  # in the emitter's thread
             time.sleep(0.001)
         emitter.close()
 
@@ -482,10 +343,13 @@ def test_a_refused_commit_leaves_no_doubt(db: Any, name: str) -> None:
         queue.failure = full
 
     refusing.on_failure = fail_from_now_on
-    with cq.Emitter(queue, refusing) as emitter:
-        refusing.left = 1
-        with pytest.raises(cq.errors.FlushFailed, match="none of them counts") as raised:
-            emitter.emit("k")
+    emitter = cq.Emitter(queue, refusing, timeout=0.3)
+    refusing.left = 1
+    emitter.emit("k")
+    while not emitter.statistics().failures:
+        queue.reached.wait()
+    with pytest.raises(cq.errors.FlushFailed, match="none of them counts") as raised:
+        emitter.close()
 
     assert not raised.value.is_unknown
     assert get(db, name, "k", pending=True) is None
@@ -497,6 +361,7 @@ def test_flushes_leave_one_key_for_each_emitter(db: Any, name: str) -> None:
         with cq.Emitter(cq.CombineQueue(name), db) as emitter:
             for _ in range(3):
                 emitter.emit("k")
+                emitter.flush()
 
     queue = QueueKeys(name)
     assert stored(db, queue.markers()) == []
@@ -511,6 +376,7 @@ def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) 
 
     with cq.Emitter(cq.CombineQueue(name), calling) as emitter:
         emitter.emit("k")
+        emitter.flush()
         emitter.emit_many({"a": 1, "b": 2})
 
     assert calling.latest.made == [
@@ -526,12 +392,12 @@ def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) 
     ]
 
 
-def test_fast_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
+def test_it_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = Gate(name)
     queue.failure = full
 
-    with cq.Emitter(queue, db, mode="fast", every=0.001) as emitter:
+    with cq.Emitter(queue, db, every=0.001) as emitter:
         emitter.emit("k")
         while emitter.statistics().failures < 2:
             queue.reached.wait()
@@ -540,15 +406,15 @@ def test_fast_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
         queue.failure = None
 
     assert get(db, name, "k", pending=True) == 2
-    assert emitter.statistics().failed == emitter.statistics().lost == 0
+    assert emitter.statistics().lost == 0
 
 
-def test_fast_callers_wait_for_room_and_are_told_when_there_is_none(db: Any, name: str) -> None:
+def test_callers_wait_for_room_and_are_told_when_there_is_none(db: Any, name: str) -> None:
     cq.configure(db, name)
     queue = Gate(name)
     queue.close()
 
-    emitter = cq.Emitter(queue, db, mode="fast", at_most=4, timeout=0.05)
+    emitter = cq.Emitter(queue, db, at_most=4, timeout=0.05)
     for _ in range(4):
         emitter.emit("k")
     with pytest.raises(cq.EmitterFull, match=r"no room for more within 0.05 s, nothing was taken"):
@@ -572,7 +438,7 @@ def test_why_there_is_no_room_is_said(db: Any, name: str) -> None:
     queue = Gate(name)
     queue.failure = full
 
-    emitter = cq.Emitter(queue, db, mode="fast", at_most=1, timeout=0.2)
+    emitter = cq.Emitter(queue, db, at_most=1, timeout=0.2)
     emitter.emit("k")
     while not emitter.statistics().failures:
         queue.reached.wait()
@@ -590,7 +456,7 @@ def test_what_is_under_way_when_it_is_given_up_may_count(db: Any, name: str) -> 
     cq.configure(db, name)
     queue = Gate(name)
     queue.close()
-    emitter = cq.Emitter(queue, db, mode="fast", every=0.001, timeout=0.05)
+    emitter = cq.Emitter(queue, db, every=0.001, timeout=0.05)
     emitter.emit("k")
     queue.reached.wait()
 
@@ -601,31 +467,28 @@ def test_what_is_under_way_when_it_is_given_up_may_count(db: Any, name: str) -> 
     assert told.value.is_unknown
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name: str, mode: str) -> None:
+def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name: str) -> None:
     cq.configure(db, name)
-    emitter = cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60, timeout=0.1)
-    if mode == "fast":
-        emitter.emit("k")
+    emitter = cq.Emitter(cq.CombineQueue(name), db, every=60, timeout=0.1)
+    emitter.emit("k")
     admin.delete(db, name)
     cq.configure(db, name, combiner="maximum")
-    while mode == "fast" and not emitter.statistics().failures:
+    while not emitter.statistics().failures:
         with suppress(cq.errors.FlushFailed):
             emitter.flush()
 
     with pytest.raises(cq.errors.FlushFailed, match="has another combiner or other types") as told:
-        emitter.emit("k") if mode == "durable" else emitter.close()
+        emitter.close()
 
     assert isinstance(told.value.__cause__, cq.errors.CodeMismatch | TimeoutError)
     assert not told.value.is_unknown
     assert get(db, name, "k", pending=True) is None
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: str, mode: str) -> None:
+def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: str) -> None:
     cq.configure(db, name)
 
-    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, every=60) as emitter:
+    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
         emitter.emit("k")
         admin.rebucket(db, name, 3)
         emitter.emit("k")
@@ -639,7 +502,7 @@ def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: st
 
 @pytest.mark.parametrize(
     "settings",
-    [{"mode": "slow"}, {"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "1"}],
+    [{"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "1"}],
 )
 def test_settings_are_checked(db: Any, name: str, settings: dict[str, Any]) -> None:
     cq.configure(db, name)
@@ -657,10 +520,9 @@ def test_it_needs_a_queue_and_its_combiner(db: Any, name: str) -> None:
     cq.Emitter(cq.CombineQueue(name, combiner=CONCATENATE), db).close()
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_closed_it_takes_nothing(db: Any, name: str, mode: str) -> None:
+def test_closed_it_takes_nothing(db: Any, name: str) -> None:
     cq.configure(db, name)
-    emitter = cq.Emitter(cq.CombineQueue(name), db, mode=mode)
+    emitter = cq.Emitter(cq.CombineQueue(name), db)
     emitter.emit("k")
     emitter.close()
     emitter.close()
@@ -689,7 +551,7 @@ def test_its_thread_ends_with_it(db: Any, name: str) -> None:
 def test_flush_waits_for_what_was_emitted(db: Any, name: str) -> None:
     cq.configure(db, name)
 
-    with cq.Emitter(cq.CombineQueue(name), db, mode="fast", every=60) as emitter:
+    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
         emitter.flush()
         emitter.emit("k")
         assert get(db, name, "k", pending=True) is None
@@ -700,7 +562,7 @@ def test_flush_waits_for_what_was_emitted(db: Any, name: str) -> None:
 PROGRAM = """
 import os, sys, cq
 db = cq.open(sys.argv[1])
-emitter = cq.Emitter(cq.CombineQueue("q"), db, mode="fast", every=60, at_most=1_000)
+emitter = cq.Emitter(cq.CombineQueue("q"), db, every=60, at_most=1_000)
 for _ in range(100):
     emitter.emit("k")
 """
@@ -753,7 +615,7 @@ def test_what_is_buffered_is_flushed_when_the_process_ends_in_good_order(tmp_pat
 EMITTING = """
 import sys, cq
 db = cq.open(sys.argv[1])
-emitter = cq.Emitter(cq.CombineQueue("q"), db, mode=sys.argv[2], at_most=50, every=0.001)
+emitter = cq.Emitter(cq.CombineQueue("q"), db, at_most=50, every=0.001)
 count = 0
 while True:
     emitter.emit("k")
@@ -762,13 +624,12 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("mode", "lost"), [("durable", 0), ("fast", 50)])
-def test_a_kill_costs_no_more_than_was_said(tmp_path: Any, mode: str, lost: int) -> None:
+def test_a_kill_costs_no_more_than_was_said(tmp_path: Any) -> None:
     url = f"embedded:{tmp_path}/test.db"
     db = cq.open(url)
     cq.configure(db, "q")
 
-    child = subprocess.Popen([sys.executable, "-c", EMITTING, url, mode], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, "-c", EMITTING, url], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     for line in child.stdout:
         if int(line) >= 300:
@@ -779,23 +640,20 @@ def test_a_kill_costs_no_more_than_was_said(tmp_path: Any, mode: str, lost: int)
     child.stdout.close()
 
     counted = get(db, "q", "k", pending=True)
-    assert last[-1] - lost <= counted <= last[-1] + 1
+    assert last[-1] - 50 <= counted <= last[-1] + 1
 
 
 # asyncio
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_tasks_emit(db: Any, name: str, mode: str) -> None:
+def test_tasks_emit(db: Any, name: str) -> None:
     cq.configure(db, name)
 
     async def main() -> None:
         await asyncio.gather(*(emitter.emit_async(f"k{number % 3}") for number in range(60)))
         await emitter.emit_many_async({"k0": 100})
-        if mode == "durable":
-            assert get(db, name, "k0", pending=True) == 120
 
-    with cq.Emitter(cq.CombineQueue(name), db, mode=mode, at_most=10_000 if mode == "fast" else 7) as emitter:
+    with cq.Emitter(cq.CombineQueue(name), db, at_most=7) as emitter:
         asyncio.run(main())
 
     drain(db, name)
@@ -803,7 +661,7 @@ def test_tasks_emit(db: Any, name: str, mode: str) -> None:
 
 
 def test_a_loop_goes_on_while_tasks_wait(db: Any, name: str) -> None:
-    """For room, and for their flush."""
+    """For room."""
     cq.configure(db, name)
     queue = Gate(name)
     queue.close()
@@ -816,50 +674,10 @@ def test_a_loop_goes_on_while_tasks_wait(db: Any, name: str) -> None:
         queue.open()
         await asyncio.gather(*tasks)
 
-    with cq.Emitter(queue, db, mode="fast", at_most=2) as emitter:
+    with cq.Emitter(queue, db, at_most=2) as emitter:
         asyncio.run(main())
 
     assert get(db, name, "k", pending=True) == 5
-
-
-def test_a_task_that_is_cancelled_counts_if_it_was_taken(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
-    queue.close()
-
-    async def main() -> None:
-        taken = asyncio.create_task(emitter.emit_async("taken"))
-        while not emitter.statistics().buffered:
-            await asyncio.sleep(0)
-        waiting = asyncio.create_task(emitter.emit_async("waiting"))
-        while not emitter.statistics().waits:
-            await asyncio.sleep(0)
-        for task in (taken, waiting):
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        queue.open()
-
-    with cq.Emitter(queue, db, at_most=1) as emitter:
-        asyncio.run(main())
-
-    drain(db, name)
-    assert_values(db, name, {"taken": 1})
-
-
-def test_tasks_are_told_of_failures(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
-    queue.failure = full
-
-    async def main() -> None:
-        with pytest.raises(cq.errors.FlushFailed):
-            await emitter.emit_async("k")
-        with pytest.raises(cq.InvalidData):
-            await emitter.emit_async(1)
-
-    with cq.Emitter(queue, db) as emitter:
-        asyncio.run(main())
 
 
 def test_a_task_without_room_is_told_after_a_time(db: Any, name: str) -> None:
@@ -873,7 +691,7 @@ def test_a_task_without_room_is_told_after_a_time(db: Any, name: str) -> None:
             await emitter.emit_async("k")
         queue.open()
 
-    with cq.Emitter(queue, db, mode="fast", at_most=1, timeout=0.05) as emitter:
+    with cq.Emitter(queue, db, at_most=1, timeout=0.05) as emitter:
         asyncio.run(main())
         emitter.timeout = 60.0
 

@@ -61,7 +61,7 @@ def _fields(config: QueueConfig) -> dict[str, Any]:
 
 def gathered(into: Intake, updates: Any) -> dict[Any, list[Any]]:
     """What a flush of these would add, by key."""
-    flush = Flush(into, 1_000_000, 1_000_000, 1)
+    flush = Flush(into, 1_000_000, 1)
     for increment in into.increments(updates):
         flush.add(increment)
     return by_key(flush.updates())
@@ -129,7 +129,7 @@ def test_sums_of_large_ints_stay_valid_updates() -> None:
 def test_what_a_caller_changes_afterwards_is_not_changed() -> None:
     into = intake(BUILT_IN["counter"], "dict")
     counts = {"a": 1}
-    flush = Flush(into, 10, 10, 1)
+    flush = Flush(into, 10, 1)
     for increment in into.increments({"k": counts}):
         flush.add(increment)
 
@@ -175,19 +175,19 @@ def test_only_small_ints_are_summed_at_once(add: Any) -> None:
 
 
 def test_a_flush_has_no_room_beyond_what_a_transaction_should_write() -> None:
-    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 5, 1)
+    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 1)
     assert flush.has_room(FLUSH_BYTES)
 
     flush.grow(FLUSH_BYTES - 1)
 
     assert not flush.has_room(2)
-    assert (flush.most, flush.enough) == (10, 5)
+    assert flush.most == 10
     flush.grow(1)
-    assert (flush.most, flush.enough) == (0, 0)
+    assert flush.most == 0
 
 
 def test_all_who_await_it_are_woken_but_those_who_are_cancelled() -> None:
-    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 5, 1)
+    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 1)
 
     async def main() -> None:
         first, cancelled, last = [flush.awaited(asyncio.get_running_loop()) for _ in range(3)]
@@ -201,7 +201,7 @@ def test_all_who_await_it_are_woken_but_those_who_are_cancelled() -> None:
 
 
 def test_a_loop_that_is_closed_holds_nobody_up() -> None:
-    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 5, 1)
+    flush = Flush(intake(BUILT_IN["sum"], "int"), 10, 1)
     closed, other = asyncio.new_event_loop(), asyncio.new_event_loop()
     flush.awaited(closed)
     woken = flush.awaited(other)

@@ -88,7 +88,7 @@ def test_a_visit_that_comes_too_late_counts_for_its_lifetime(db: Any, visits: Vi
 
 
 def test_an_emitter_counts_all_of_it(db: Any, visits: Visits, clock: Clock) -> None:
-    with VisitEmitter(visits, db, mode="fast") as emitter:
+    with VisitEmitter(visits, db) as emitter:
         for visitor in ("ann", "bob", "ann", "eve"):
             emitter.count("/", visitor, author="eve")
         emitter.flush()

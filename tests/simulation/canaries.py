@@ -290,27 +290,20 @@ def flushes_without_a_conflict() -> Any:
     return patch.object(SimTransaction, "add_read_conflict_key", weak, create=True)
 
 
-@queues.patches(seed=20)
-def tells_callers_too_early() -> Any:
-    """A durable call returns before its flush is committed."""
-    durable = property(lambda self: False, lambda self, value: None)
-    return patch.object(Emitter, "_is_durable", durable, create=True)
-
-
 @queues.replaces("cq.intake.flush.EmitterBuffer.fail_try", seed=12)
 def drops_what_fails(_: Any, self: Any, flush: Flush, error: object) -> Any:
     """A flush that fails is taken for committed."""
     return self.commit(flush, 0, 0.0)
 
 
-@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=10, only={"emitters", "deaths"})
+@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=16, only={"emitters", "deaths"})
 def holds_more_than_was_said(take: Any, self: Any, *increments: Any) -> Any:
     """An emitter takes what it has no room for."""
     self._at_most = 1_000_000
     return take(self, *increments)
 
 
-@queues.patches(seed=2, also={"emitters", "unknown commits"})
+@queues.patches(seed=3, also={"emitters", "unknown commits"})
 def says_that_nothing_counts() -> Any:
     """An emitter forgets that a try may have been committed."""
     doubt = property(lambda self: False, lambda self, value: None)

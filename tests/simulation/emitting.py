@@ -36,14 +36,13 @@ class Account:
     only known how many there are.
 
     Attributes:
-        taken: what a call has returned for; in `durable` mode that is to be committed.
+        taken: what a call has returned for.
         refused: what a call has said that it never counts.
         is_flushed: whether the emitter has said that all it has taken is committed.
     """
 
-    def __init__(self, name: str, mode: str, at_most: int) -> None:
+    def __init__(self, name: str, at_most: int) -> None:
         self.name = name
-        self.mode = mode
         self.at_most = at_most
         self.given: Counter[Any] = Counter()
         self.taken: Counter[Any] = Counter()
@@ -81,7 +80,7 @@ class Account:
         if more := self.committed - (self.given - self.refused):
             raise Violation(f"{self.name}: committed more than was emitted: {more}")
         lost = self.taken - self.committed
-        may_lose = 0 if self.mode == "durable" or self.is_flushed else self.at_most
+        may_lose = 0 if self.is_flushed else self.at_most
         if lost.total() > may_lose:
             raise Violation(f"{self.name}: lost {lost}, where {may_lose} may be")
 
@@ -141,18 +140,13 @@ class Emitters:
 
     def _made(self, process: Process) -> cq.Emitter:
         rng = self.rng
-        name, mode, at_most = (
-            rng.choice((TEXTS, SUMS)),
-            rng.choice(("durable", "fast")),
-            rng.choice((1, 5, 30)),
-        )
-        account = Account(f"{process} {mode} {len(self.accounts)}", mode, at_most)
+        name, at_most = rng.choice((TEXTS, SUMS)), rng.choice((1, 5, 30))
+        account = Account(f"{process} {len(self.accounts)}", at_most)
         while True:
             try:
                 emitter = cq.Emitter(
                     _Queue(name, account),
                     self.world.db(process),
-                    mode=mode,
                     every=rng.choice((0.01, 1.0)),
                     at_most=at_most,
                     timeout=rng.choice((0.5, 20.0)),
@@ -189,9 +183,6 @@ class Emitters:
                 emitter.emit_many(updates)
         except (cq.EmitterFull, cq.errors.EmitterClosed):
             account.refused.update(given)
-        except cq.errors.FlushFailed as error:
-            if not error.is_unknown:
-                account.refused.update(given)
         else:
             account.taken.update(given)
 

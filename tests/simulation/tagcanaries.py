@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cq.intake.emitter import Emitter
-from cq.intake.flush import Flush
+import cq
 from cq.store.transact import transact
 from tests.simulation import tagcloud
 from tests.simulation.canary import Canaries
@@ -13,19 +12,18 @@ from tests.simulation.canary import Canaries
 tags = Canaries("tags")
 
 
-@tags.replaces("cq.intake.emitter.Emitter._add")
-def keeps_positions_elsewhere(add: Any, self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
-    """What goes with increments is written in a transaction of its own, before they are committed."""
-    also, flush.also = flush.also, []
-    for each in also:
-        transact(self._db, each)
-    add(self, tr, flush, updates)
+@tags.replaces("tests.simulation.tagcloud.count")
+def keeps_positions_elsewhere(_: Any, note: tagcloud.Counted, tr: Any) -> None:
+    """The position in a log is stored in a transaction of its own, before its events are counted."""
+    if transact(tr.db, lambda other: tagcloud.advance(other, note)):
+        cq.CombineQueue(tagcloud.TAGS).add(tr, note.changes)
 
 
-@tags.replaces("tests.simulation.tagcloud.Advance.__call__")
-def moves_on_whatever_the_position(_: Any, self: tagcloud.Advance, tr: Any) -> None:
+@tags.replaces("tests.simulation.tagcloud.advance")
+def moves_on_whatever_the_position(_: Any, tr: Any, note: tagcloud.Counted) -> bool:
     """A server does not look whether another one reads its log."""
-    tr.notes.append(self.note)
+    tr.notes.append(note)
+    return True
 
 
 @tags.replaces("cq.observers.top.follower.CloudFollower._newer", seed=53)

@@ -1,4 +1,4 @@
-"""The system of a tag cloud: servers that count the events of logs by emitters, workers, and pages that follow it.
+"""The system of a tag cloud: servers that count the events of logs, workers, and pages that follow it.
 
 Several servers may read one log at a time, as when one was thought dead: each event counts once all the same. A page
 goes from one server to another and never sees an older cloud.
@@ -33,7 +33,6 @@ TAGS: Final = "tags"
 SHOWN: Final = 3
 _KINDS: Final = 6
 _SERVERS: Final = 2
-_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,11 @@ class Counted:
     log: int
     begin: int
     changes: tuple[tuple[str, int], ...]
+
+    @property
+    def end(self) -> int:
+        """The number of the event after them."""
+        return self.begin + len(self.changes)
 
 
 class TagCloud(Scenario):
@@ -127,24 +131,27 @@ class TagCloud(Scenario):
     def _serve(self, number: int, process: Process) -> None:
         process.on_death.append(lambda: self.followers.pop(process, None))
         self.followers[process] = CloudFollower(self.db(process), TAGS)
-        emitter = self._patiently(
-            lambda: cq.Emitter(cq.CombineQueue(TAGS), self.db(process), at_most=50, timeout=_SECONDS)
-        )
         for log in range(self.logs):
             if "overlapping servers" in self.plan or log % _SERVERS == number:
-                self.hub.start(process, "count", partial(self._count, process, emitter, log))
+                self.hub.start(process, "count", partial(self._count, process, log))
 
-    def _count(self, process: Process, emitter: cq.Emitter, log: int) -> None:
+    def _count(self, process: Process, log: int) -> None:
         """Count the events of a log, a few at once."""
         while not self.is_calm:
             place = self._patiently(lambda: transact(self.db(process), lambda tr: position(tr, log)))
             for _ in range(self.hub.rng.randint(1, 5)):
                 self.hub.wait(self.hub.rng.expovariate(1 / self._pause))
                 size = self.hub.rng.randint(1, 5)
-                changes = tuple(event(log, number) for number in range(place, place + size))
+                counted = Counted(
+                    log, place, tuple(event(log, number) for number in range(place, place + size))
+                )
                 try:
-                    emitter.emit_many(changes, also=Advance(Counted(log, place, changes)))
-                except (cq.errors.FlushFailed, cq.EmitterFull):
+                    transact(self.db(process), partial(count, counted))
+                except LookupError:
+                    break
+                except Exception as error:
+                    if error_code(error) is None:
+                        raise
                     break  # whether they count, the position says
                 place += size
 
@@ -158,18 +165,22 @@ class TagCloud(Scenario):
                     raise
 
 
-class Advance:
-    """Moves the position of a log in the transaction that commits its events' increments."""
+def count(note: Counted, tr: Any) -> None:
+    """Count events of a log, and store the position in the same transaction."""
+    if advance(tr, note):
+        cq.CombineQueue(TAGS).add(tr, note.changes)
 
-    def __init__(self, note: Counted) -> None:
-        self.note = note
 
-    def __call__(self, tr: Any) -> None:
-        note = self.note
-        if position(tr, note.log) != note.begin:
-            raise LookupError("another server reads this log")
-        tr.set(_key(note.log), b"%d" % (note.begin + len(note.changes)))
-        tr.notes.append(note)
+def advance(tr: Any, note: Counted) -> bool:
+    """Move the position of a log; returns False if it is moved already. Raises `LookupError` if it is elsewhere."""
+    place = position(tr, note.log)
+    if place == note.end:
+        return False
+    if place != note.begin:
+        raise LookupError("another server reads this log")
+    tr.set(_key(note.log), b"%d" % note.end)
+    tr.notes.append(note)
+    return True
 
 
 class Page:

@@ -1,4 +1,4 @@
-"""Single updates of many callers in one process: threads and tasks of asyncio, with a transaction or an emitter."""
+"""Single updates of many callers in one process: threads and tasks of asyncio, `add_now` and an emitter."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from cq.cli.bench.systems.workload import BenchWorkload, Plan
 from cq.intake.emitter import Emitter
 
 MANY: Final = 32
-"""Concurrent callers of adds and emitters, if a call waits for its commit."""
+"""Concurrent threads, and tasks, whose calls wait for their commit."""
+VERY_MANY: Final = 4_096
+"""Concurrent tasks."""
 _LOOP: Final = 1_000
-"""Calls between two reads of the clock, if a call takes only one or two microseconds."""
+"""Calls between two reads of the clock, for an emitter: a call takes only one or two microseconds."""
 
 AsyncAdd = Callable[[Mapping[str, Any]], Awaitable[object]]
 """Adds updates, and returns after the commit."""
@@ -67,22 +69,24 @@ def measure_callers(
     return results
 
 
-def emitting() -> list[Callers]:
-    """Callers of `add`, of emitters in `durable` mode from threads and tasks, and of one in `fast` mode."""
+def single_adds() -> list[Callers]:
+    """Threads with a transaction for each update, threads and tasks that call `add_now`, and one with an emitter.
+
+    Raises `CannotMeasure` without greenlet.
+    """
+    _require_aio()
     return [
-        Callers("cq", Adder, MANY),
-        Callers("emitter durable, threads", partial(EmitterAdder, mode="durable"), MANY),
-        Callers("emitter durable, tasks", partial(TaskAdder, adding=_by_emitter), MANY),
-        Callers("emitter fast", partial(EmitterAdder, mode="fast"), 1, _LOOP),
+        Callers("threads, a transaction each", Adder, MANY),
+        Callers("add_now, threads", NowAdder, MANY),
+        Callers("add_now, tasks", partial(TaskAdder, adding=_now), MANY),
+        Callers("add_now, tasks", partial(TaskAdder, adding=_now), VERY_MANY),
+        Callers("emitter", EmitterAdder, 1, _LOOP),
     ]
 
 
 def awaiting(threads: int, tasks: int) -> list[Callers]:
     """Threads, tasks that use as many threads, and tasks with `cq.aio`; `CannotMeasure` without greenlet."""
-    try:
-        import cq.aio  # noqa: F401 - in the adding processes, too
-    except ImportError as error:
-        raise CannotMeasure(str(error)) from error
+    _require_aio()
     executor = partial(TaskAdder, adding=partial(_by_executor, threads=threads))
     return [
         Callers("threads", Adder, threads),
@@ -91,18 +95,27 @@ def awaiting(threads: int, tasks: int) -> list[Callers]:
     ]
 
 
+def _require_aio() -> None:
+    try:
+        import cq.aio  # noqa: F401 - in the adding processes, too
+    except ImportError as error:
+        raise CannotMeasure(str(error)) from error
+
+
+class NowAdder(Adder):
+    """Adds by `add_now`, whose calls share transactions."""
+
+    def __init__(self, role: AdderRole, stack: ExitStack) -> None:
+        db, queue = role.system.open(), cq.CombineQueue[str, Any](role.system.queue)
+        super().__init__(role, stack, [partial(queue.add_now, db)] * role.threads)
+
+
 class EmitterAdder(Adder):
-    """Adds through the emitter of its process, and counts updates after they are committed.
+    """Adds through the emitter of its process, and counts updates after they are committed."""
 
-    Args:
-        mode: the mode of the emitter.
-    """
-
-    def __init__(self, role: AdderRole, stack: ExitStack, *, mode: str) -> None:
-        self._emitter = _emitter(role.system, stack, mode)
-        super().__init__(
-            role, stack, [self._emit] * role.threads
-        )  # emitters merge the increments of all threads
+    def __init__(self, role: AdderRole, stack: ExitStack) -> None:
+        self._emitter = stack.enter_context(Emitter(cq.CombineQueue(role.system.queue), role.system.open()))
+        super().__init__(role, stack, [self._emit] * role.threads)
 
     def _emit(self, updates: Mapping[str, Any]) -> None:
         for key, update in updates.items():
@@ -110,7 +123,7 @@ class EmitterAdder(Adder):
 
     def run(self, begin: float, end: float) -> AddResult:
         updates, _ = super().run(begin, end)
-        # In `fast` mode emits return before their commit: the time until the commit counts, too.
+        # Calls return before the commit: the time until the commit counts, too.
         self._emitter.flush()
         return updates, runtime.monotonic()
 
@@ -141,13 +154,10 @@ class TaskAdder(Adder):
         return number
 
 
-def _emitter(system: QueueSystem, stack: ExitStack, mode: str) -> Emitter:
-    return stack.enter_context(Emitter(cq.CombineQueue(system.queue), system.open(), mode=mode))
+def _now(system: QueueSystem, stack: ExitStack) -> AsyncAdd:
+    from cq import aio  # needs an extra
 
-
-def _by_emitter(system: QueueSystem, stack: ExitStack) -> AsyncAdd:
-    emitter = _emitter(system, stack, "durable")
-    return lambda updates: emitter.emit_async(*next(iter(updates.items())))
+    return partial(aio.CombineQueue(system.queue).add_now, aio.AsyncDatabase(system.open()))
 
 
 def _by_aio(system: QueueSystem, stack: ExitStack) -> AsyncAdd:
