@@ -19,6 +19,7 @@ from cq.observers.links.target import (
     Target,
     TargetRefuses,
     in_json,
+    refuse_late_sweep,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ __all__ = [
     "kafka",
     "parse_link",
     "queue",
+    "refuse_late_sweep",
     "table",
     "webhook",
 ]

@@ -21,7 +21,7 @@ from cq.observers.links.operate import OpenLink
 from cq.observers.links.registry import opened_link
 from cq.observers.links.rows import LinkEntry
 from cq.observers.links.spec import app as app_link
-from cq.observers.links.target import CannotSend, Changes, LinkFailed, Source, Target
+from cq.observers.links.target import CannotSend, Changes, LinkFailed, Source, Target, refuse_late_sweep
 from cq.observers.monitoring.link_status import link_status
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
@@ -92,6 +92,7 @@ class MemoryTarget(Target):
 
     def sweep(self, epoch: int, below: bytes) -> int:
         with self._lock:
+            refuse_late_sweep(self.positions.values(), epoch, below)
             swept = [key for key, sequence in self._sequences.items() if sequence < below]
             for key in swept:
                 del self.values[key], self._sequences[key]

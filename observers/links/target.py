@@ -8,12 +8,13 @@ that cannot store positions may get changes again; it can compare their sequence
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
+from cq.keys.link import Position
 from cq.observers.links.rows import LinkEntry
 
 BATCH_BYTES: Final = 500_000
@@ -170,7 +171,8 @@ class Target(ABC):
     def sweep(self, epoch: int, below: bytes) -> int:
         """Delete what entries with a sequence lower than `below` have left; returns the number of rows.
 
-        All values were sent again since: these keys have none. Raises `OutdatedBatch` if the epoch has ended.
+        All values were sent again since: these keys have none. A target with positions calls `refuse_late_sweep` in the
+        transaction that deletes.
         """
         return 0
 
@@ -187,6 +189,18 @@ class FunctionTarget(Target):
     def apply(self, changes: Changes) -> None:
         if changes.entries:
             self._function(changes)
+
+
+def refuse_late_sweep(positions: Iterable[str], epoch: int, below: bytes) -> None:
+    """Raise an error if a sweep is late, by the positions that the target has in the link's buckets.
+
+    The worker then looks whether a sweep is still due. A position of a later epoch follows a rebuild or rebase. One
+    that is below the sweep is older than the values that were sent before it: both sides were set back since. Keys that
+    the sweep would delete can then have values.
+    """
+    for position in map(Position.parse, positions):
+        if position is None or position.epoch > epoch or position.sequence < below:
+            raise OutdatedBatch
 
 
 def in_json(entries: Sequence[LinkEntry]) -> list[dict[str, Any]]:

@@ -14,10 +14,13 @@ import cq
 from cq import admin, links
 from cq.keys.link import LinkKeys
 from cq.observers.links.registry import pause_link
+from cq.observers.links.state import read_control
+from cq.observers.links.target import OutdatedBatch
 from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import DONE
 from cq.observers.worker.worker import Worker
+from cq.store.transact import transact
 from cq.store.watch import wait_until
 from cq.testing import check_target, drain
 from tests.kit.faults import Overtaken
@@ -377,6 +380,27 @@ def test_a_link_that_is_removed_meanwhile_is_neither_paused_nor_rebased(
     assert case.db.is_done
     prefix = LinkKeys(name, LINK).prefix
     assert stored(db, (prefix, prefix + b"\xff")) == []
+
+
+@EACH_KIND
+def test_a_sweep_of_before_both_sides_were_set_back_deletes_nothing(case: Case) -> None:
+    """The link was rebuilt after the backups; a worker that was frozen since then sweeps."""
+    if not (case.driver.sweeps and case.driver.keeps_positions):
+        pytest.skip("it sweeps nothing, or cannot know")
+    backup, copy = stored(case.db, ALL), case.driver.copy(FIRST)
+    rebuild(case)
+    send(case)
+    frozen = opened(case).sender
+    epoch = transact(case.db, lambda tr: read_control(tr, LinkKeys(case.name, LINK))).epoch
+    restore(case.db, backup)
+    case.driver.restore(FIRST, copy)
+    for decide in (lambda case: None, rebase, rebase):
+        decide(case)
+        send(case)
+        with pytest.raises(OutdatedBatch):
+            frozen.sweep(epoch)
+        check(case)
+    frozen.target.close()
 
 
 # Several links

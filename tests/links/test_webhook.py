@@ -347,6 +347,21 @@ class TestAnswers:
             monkeypatch.setenv(URL_ENV, url)
             assert step(db, QUEUE).startswith("stopped: the receiver of the webhook answered 409: [[[")
 
+    def test_a_sweep_that_is_refused_stops_the_link_unless_a_position_shows_that_it_is_late(
+        self, db: Any, kept: Kept
+    ) -> None:
+        receive, answers = kept.receive, [str(Position(0, b"\xff" * 22)), str(Position(1, b"\xff" * 22))]
+        kept.receive = lambda to, message: (
+            (409, {"position": answers.pop()})
+            if message["type"] == "cq.sweep" and answers
+            else receive(to, message)
+        )
+        cq.configure(db, QUEUE, links=[links.webhook()])
+        change(db, a=1)
+        while len(answers) == 2:
+            assert step(db, QUEUE) == "filling: "
+        assert step(db, QUEUE).startswith("stopped: the receiver of the webhook answered 409")
+
     @pytest.mark.parametrize(
         ("code", "header", "least", "most"),
         [

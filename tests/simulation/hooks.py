@@ -59,6 +59,9 @@ class Hook:
         message = json.loads(body)
         data = message["data"]
         if message["type"] == SWEEP:
+            late = [each for each in self.kept.positions.values() if self._is_late(each, data)]
+            if late:
+                return Answer(_CONFLICT, json.dumps({"position": late[0]}))
             self.kept.rows = {key: row for key, row in self.kept.rows.items() if row[0] >= data["below"]}
         else:
             stored = self.kept.positions.get(data["bucket"], "")
@@ -71,6 +74,10 @@ class Hook:
 
     def _refuses(self, stored: str, data: Mapping[str, Any]) -> bool:
         return bool(stored != data["previous"])
+
+    def _is_late(self, position: str, data: Mapping[str, Any]) -> bool:
+        epoch, _, sequence = position.partition("-")
+        return bool(int(epoch) > data["epoch"] or sequence < data["below"])
 
     def _apply(self, data: Mapping[str, Any]) -> None:
         kept, bucket = self.kept, data["bucket"]
@@ -188,18 +195,10 @@ class SimReceiver:
         if how == "busy":
             return Answer(503, "busy", rng.choice((0.0, 2.0)))
         if how in ("late", "twice"):
-            restores = world.store_restores
-            world.hub.start(
-                world.sky, "deliver", lambda: self._land(body, restores), rng.uniform(0, LATE_SECONDS)
-            )
+            world.hub.start(world.sky, "deliver", lambda: self._take(body), rng.uniform(0, LATE_SECONDS))
         if how in ("twice", "silent"):
             self._take(body)
         raise LinkFailed(f"the receiver does not answer: {how}")
-
-    def _land(self, body: bytes, restores: int) -> None:
-        """A request arrives; a sweep of before a restore does not: processes end long before a store is restored."""
-        if json.loads(body)["type"] != SWEEP or restores == self._world.store_restores:
-            self._take(body)
 
     def _take(self, body: bytes) -> Answer:
         try:

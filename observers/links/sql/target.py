@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from cq.app import App
 from cq.config.queue import QueueConfig
-from cq.keys.link import Position
 from cq.observers.links.queue import BUCKETS
 from cq.observers.links.rows import LinkEntry
 from cq.observers.links.sql.check import check, create
@@ -29,9 +28,9 @@ from cq.observers.links.target import (
     Changes,
     LinkFailed,
     LinkStopped,
-    OutdatedBatch,
     Source,
     Target,
+    refuse_late_sweep,
 )
 
 
@@ -131,9 +130,7 @@ class SqlTarget(Target):
         def hold(conn: sa.Connection, dialect: Dialect) -> None:
             own = ProgressTables.of(dialect, self.definition.schema)
             self._hold(conn, own)
-            positions = map(Position.parse, own.positions(conn, self.feeder, lock=True).values())
-            if any(position is None or position.epoch > epoch for position in positions):
-                raise OutdatedBatch
+            refuse_late_sweep(own.positions(conn, self.feeder, lock=True).values(), epoch, below)
 
         return sweep(self.reporting, self.definition, below, hold)
 

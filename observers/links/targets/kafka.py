@@ -51,7 +51,11 @@ class KafkaTarget(Target):
         return f"the brokers at {self._topic.check_settings()} have the topic {self._topic.name!r}"
 
     def sweep(self, epoch: int, below: bytes) -> int:
-        """Append to each partition that keys last sent below this sequence have no value; returns 0."""
+        """Append to each partition that keys last sent below this sequence have no value; returns 0.
+
+        The message needs no epoch: a store that was set back to before a generation of which a topic has entries needs
+        another topic, as consumers ignore lower positions.
+        """
         # Compacted topics refuse messages without a key. No queue has this one: keys are texts, numbers and lists.
         key = _text({"sweep": self._queue})
         headers: list[tuple[str, str | bytes | None]] = [*self._source, (SWEEP, below.hex().encode())]

@@ -22,6 +22,7 @@ from cq.observers.links.target import (
     Target,
     TargetRefuses,
     in_json,
+    refuse_late_sweep,
 )
 from cq.observers.links.targets.receiver import Answer, HttpReceiver, Receiver
 from cq.plain_text import printable
@@ -70,9 +71,13 @@ class WebhookTarget(Target):
         return self._position(answer) if answer.status == _CONFLICT else None
 
     def sweep(self, epoch: int, below: bytes) -> int:
-        """Send the message that keys last sent below this sequence have no value; returns 0."""
-        answer = self._send(SWEEP, below=below.hex())
+        """Send the message that keys last sent below this sequence have no value; returns 0.
+
+        A receiver with positions answers 409, with a position that shows it, if the message is late.
+        """
+        answer = self._send(SWEEP, epoch=epoch, below=below.hex())
         if answer.status == _CONFLICT:
+            refuse_late_sweep([self._position(answer)], epoch, below)
             raise TargetRefuses(self._said(answer))
         return 0
 
