@@ -20,6 +20,7 @@ from cq.encoding.stored import StoredRecord
 from cq.errors import CorruptData, InvalidConfiguration, QueueNotConfigured
 from cq.keys.link import APP, LinkKeys, links_of, name_of, queue_end, queue_names_below, split_link
 from cq.keys.notes import NoteKeys
+from cq.keys.outbox import OutboxKeys
 from cq.observers.links.rows import holds
 from cq.observers.links.spec import links_in
 from cq.plain_text import printable
@@ -136,7 +137,7 @@ def read_view(tr: TransactionRead, queue: LinkKeys, buckets: Iterable[int]) -> C
 def wake_keeper(tr: Transaction, queue: NoteKeys, generation: int = 0) -> None:
     """Notify the keeper of a link, so that it checks all buckets again, or the task of an outbox.
 
-    Unless the link has another generation than this one, or was removed; 0 stands for any.
+    Unless the link has another generation than this one, or either was removed; 0 stands for any.
     """
     if not is_outdated(tr, queue, generation):
         tr.set_versionstamped_value(queue.keeper, keys.INCOMPLETE_VERSIONSTAMP)
@@ -336,10 +337,13 @@ def read_position(snapshot: TransactionRead, queue: LinkKeys, bucket: int, seque
 
 
 def is_outdated(tr: TransactionRead, queue: NoteKeys, generation: int) -> bool:
-    """Whether the link of an observer of this generation was changed or removed since; never for generation 0.
+    """Whether the link of an observer of this generation was changed or removed since, or the outbox was removed.
 
-    A worker with an outdated configuration writes nothing below the keys of a link: it would stay there for ever.
+    Never for generation 0 of a link. A worker with an outdated configuration writes nothing below the keys of a link or
+    an outbox: it would stay there for ever.
     """
+    if isinstance(queue, OutboxKeys):
+        return not tr.get(queue.settings).present()
     return generation != 0 and queue.link != APP and _generation(tr, queue) != generation
 
 

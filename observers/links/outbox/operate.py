@@ -16,6 +16,7 @@ from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox.state import (
     OutboxSettings,
     OutboxState,
+    existing_settings,
     new_batch,
     notify,
     number_of,
@@ -201,11 +202,15 @@ class OpenOutbox(NamedTuple):
         tr.set_versionstamped_value(keys.CHANGED, keys.INCOMPLETE_VERSIONSTAMP)
 
     def retry(self) -> int:
-        """Have workers add the rows set aside again; returns their number."""
+        """Have workers add the rows set aside again; returns their number. Raises `NotInStore` if it was removed."""
         with self._transaction() as (conn, tables):
             number = tables.retry(conn, self.queue)
-        transact(self.db, lambda tr: notify(tr, self.queue))
+        transact(self.db, self._retried)
         return number
+
+    def _retried(self, tr: Transaction) -> None:
+        existing_settings(tr, self.queue)
+        notify(tr, self.queue)
 
     def rows_aside(self) -> list[Any]:
         """The first 1,000 rows set aside: id, key_json, update_json, error."""

@@ -11,8 +11,9 @@ from cq import runtime
 from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.errors import CorruptData, NotInStore
+from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.outbox import OutboxKeys
-from cq.observers.links.state import read_failures, read_stopped, wake_keeper
+from cq.observers.links.state import read_failures, read_stopped
 from cq.store.api import Transaction, TransactionRead
 
 DEFAULT_ENV: Final = "CQ_OUTBOX_URL"
@@ -133,5 +134,5 @@ def read_problem(tr: TransactionRead, queue: str) -> tuple[bool, str]:
 
 
 def notify(tr: Transaction, name: str) -> None:
-    """Notify the worker's task that the table may have rows; blind."""
-    wake_keeper(tr, OutboxKeys(name))
+    """Notify the worker's task that the table may have rows; blind, so the caller knows that there is an outbox."""
+    tr.set_versionstamped_value(OutboxKeys(name).keeper, INCOMPLETE_VERSIONSTAMP)

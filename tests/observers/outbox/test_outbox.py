@@ -453,12 +453,31 @@ def test_remove_and_begin_again(db: Any, name: str, reporting_url: str) -> None:
     assert values(db, name) == {"a": 11}
 
 
-def test_an_outbox_that_is_removed_meanwhile_is_not_paused(db: Any, name: str, sqlite_url: str) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [lambda db, name: pause_link(db, name, OUTBOX, paused=True), lambda db, name: opened(db, name).retry()],
+    ids=["pause", "retry"],
+)
+def test_an_outbox_that_is_removed_meanwhile_is_neither_paused_nor_retried(
+    db: Any, name: str, sqlite_url: str, act: Any
+) -> None:
     configure(db, name)
     overtaken = Overtaken(db, lambda: opened(db, name).remove())
     with pytest.raises(cq.errors.NotInStore, match="has no outbox"):
-        pause_link(overtaken, name, OUTBOX, paused=True)
+        act(overtaken, name)
     assert overtaken.is_done
+    assert stored(db, cq.keys.below(OutboxKeys(name).prefix)) == []
+
+
+def test_a_worker_that_has_not_heard_of_the_removal_of_an_outbox_notes_nothing(
+    db: Any, name: str, sqlite_url: str
+) -> None:
+    configure(db, name)
+    task = outbox_task(db, name)
+    opened(db, name).remove()
+    task.run()
+    assert "has no outbox" in task.problem
+    task.end()
     assert stored(db, cq.keys.below(OutboxKeys(name).prefix)) == []
 
 
