@@ -133,16 +133,14 @@ class AddGroup:
     def _packed(self, config: QueueConfig) -> list[PackedAdd]:
         """The rows of all calls; ends the calls that the queue refuses."""
         times = [milliseconds(None)] if config.is_timed else []
-        calls = self._taken()
-        shared = [call for call in calls if call.operation is None]
+        shared = [call for call in self._taken() if call.operation is None]
+        apart = [call for call in self._taken() if call.operation is not None]
         try:
             adds = [_rows(config, shared, self._operation, times)] if shared else []
         except Exception:  # noqa: BLE001 - the queue refuses one of the calls, so each has rows of its own
-            adds = []
-        else:
-            calls = [call for call in calls if call.operation is not None]
+            adds, apart = [], shared + apart
         operations = set()
-        for call in calls:
+        for call in apart:
             operation = call.operation or self._operation
             try:
                 rows = _rows(config, [call], operation, times)

@@ -32,7 +32,7 @@ class Adders:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.operations: dict[str, Added] = {}
+        self.operations: dict[str | bytes, Added] = {}
         self.rng = world.hub.rng
         self.keys = [f"k{number}" for number in range(world.rng.randint(1, 6))]
         self.most = world.rng.choice((1, 2, 5, 20))

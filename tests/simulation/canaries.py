@@ -21,6 +21,8 @@ from cq.observers.worker import worker
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.view import View
 from cq.queue import adds, packing
+from cq.queue.shared_adds import AddGroup, SharedAdds
+from cq.runtime import token_bytes
 from cq.store.api import METADATA_VERSION
 from cq.store.reads import WriteOnly
 from cq.store.transact import transact
@@ -38,6 +40,7 @@ from tests.simulation import (
     windowcanaries,
 )
 from tests.simulation.application import SUMS, TEXTS
+from tests.simulation.calling import noted_id
 from tests.simulation.canary import SEEDS, Canaries, Canary, reads_without_conflict
 from tests.simulation.plan import END_SECONDS
 from tests.simulation.run import run
@@ -321,6 +324,44 @@ def ends_doubt_by_looking(add: Any, self: Emitter, tr: Any, flush: Flush, update
         add(self, tr, flush, updates)
     finally:
         flush.in_doubt = False
+
+
+@queues.replaces("cq.queue.shared_adds.SharedAdds._fill", seed=1, also={"single adds"})
+def tells_callers_too_early(fill: Any, self: SharedAdds, group: AddGroup) -> None:
+    """A call returns before the transaction that has its updates is committed."""
+    fill(self, group)
+    for call in group.calls[1:]:
+        call.wake()
+
+
+@queues.replaces("cq.queue.shared_adds.AddGroup._packed", also={"single adds", "unknown commits"})
+def groups_without_an_id(packed: Any, self: AddGroup, shape: Any) -> Any:
+    """Each try of a group has an id of its own."""
+    noted_id(self)
+    self._operation = token_bytes(16)
+    return packed(self, shape)
+
+
+@queues.replaces("cq.queue.shared_adds.AddGroup._packed", also={"single adds"})
+def writes_an_id_twice(packed: Any, self: AddGroup, shape: Any) -> Any:
+    """A transaction has the updates of two calls with one id."""
+    for call in self.calls:
+        call.operation = call.operation and _Apart(call.operation)
+    return packed(self, shape)
+
+
+class _Apart(bytes):
+    """Bytes that differ from all others."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+@queues.patches(seed=13, also={"single adds", "unknown commits"})
+def says_that_no_call_counts() -> Any:
+    """A call forgets that a try may have been committed."""
+    doubt = property(lambda self: None, lambda self, value: None)
+    return patch.object(AddGroup, "doubt", doubt, create=True)
 
 
 CANARIES: Final[Mapping[str, Canary]] = MappingProxyType(

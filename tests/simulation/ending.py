@@ -153,6 +153,7 @@ def not_shared(world: World) -> str:
 def check(world: World) -> None:
     """Compare what is stored with the model. Raises `Violation`."""
     world.emitters.check()
+    world.callers.check()
     world.loaders.check()
     may_set_aside = bool(MAY_SET_ASIDE & world.plan.on)
     for name, model in world.models.items():

@@ -228,6 +228,9 @@ class SimMachine(Machine):
     def condition(self) -> Any:
         return SimCondition(self.hub)
 
+    def is_interruptible(self) -> bool:
+        return False
+
     def start_thread(self, target: Callable[[], object], name: str) -> None:
         task = self.hub.current
         if task is None:

@@ -18,7 +18,7 @@ class Added:
 
     queue: str
     updates: tuple[tuple[str, Any], ...]
-    once: str | None
+    once: str | bytes | None
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Shaped:
     rebuilt: str | None = None
 
 
-IsForgotten = Callable[[str, str, int], bool]
+IsForgotten = Callable[[str, str | bytes, int], bool]
 """(queue, operation id, versions since its latest commit) -> whether the id has been forgotten, so that it counts."""
 
 
@@ -91,7 +91,7 @@ class QueueModel:
         self.observers: list[tuple[int, dict[str, int]]] = []
         self.told: dict[tuple[str, int], dict[str, Any]] = defaultdict(dict)
         self.reported: dict[str, Any] = {}
-        self._ids: dict[str, int] = {}
+        self._ids: dict[str | bytes, int] = {}
         self._purged: dict[tuple[str, int, str], int] = {}
 
     def add(self, version: int, note: Added) -> None:

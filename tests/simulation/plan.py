@@ -46,7 +46,7 @@ FAULTS: Final = (
     "the table's database fails",
 )
 LATER: Final = (
-    "emitters",  # increments from emitters of both modes
+    "emitters",  # increments from emitters
     "rebuild",  # an observer of the application's gets all values again
     "send again",  # rebuild or rebase of the table's link
     "table set back",  # the table's database is restored to an earlier state
@@ -75,6 +75,7 @@ NEWEST: Final = (
     "damage",  # a notification is lost, and the repair of a queue in use replaces it
     "drill",  # at the end, without faults: a pause, a full queue, and a lost notification
     "write only",  # adds at the version of the latest commit of their process
+    "single adds",  # calls of `add_now` by the threads of a process
 )
 """Operations of the queues that are drawn after all others, and very seldom."""
 QUEUES: Final = "queues"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.simulation import ending
 from tests.simulation.actors import Adders, Drains, Workers
 from tests.simulation.administrator import REMEMBER_SECONDS, Administrator, Trimmer
 from tests.simulation.application import OTHER_COMBINERS, OTHERS, STORED, SUMS, TEXTS, TOP, Other, app
+from tests.simulation.calling import Called, Callers
 from tests.simulation.drill import Drill
 from tests.simulation.emitting import Emitters, Flushed
 from tests.simulation.hub import Process
@@ -75,6 +76,7 @@ class World(Scenario):
         self.adders, self.workers, self.administrator = Adders(self), Workers(self), Administrator(self)
         self.drains = Drains(self)
         self.emitters = Emitters(self)
+        self.callers = Callers(self)
         self.readers, self.top_watcher = Readers(self), Watcher(self)
         self.versions = 0
         self.damaged: set[str] = set()
@@ -82,8 +84,11 @@ class World(Scenario):
         self.loaders = Loaders(self)
 
     def around(self) -> AbstractContextManager[object]:
-        """SQL as the simulated processes see it."""
-        return self.connections.simulated()
+        """SQL as the simulated processes see it, and notes of what calls of `add_now` add."""
+        stack = ExitStack()
+        stack.enter_context(self.connections.simulated())
+        stack.enter_context(self.callers.noting())
+        return stack
 
     def begin(self) -> None:
         """Make the queues, and start everybody."""
@@ -101,6 +106,8 @@ class World(Scenario):
             Trimmer(self).start()
         if "emitters" in self.plan:
             self.emitters.start()
+        if "single adds" in self.plan:
+            self.callers.start()
         if STORED in self.models:
             self.loaders.start()
 
@@ -160,6 +167,8 @@ class World(Scenario):
         for note in tr.notes:
             if isinstance(note, Flushed):
                 note.account.commit(note)
+            elif isinstance(note, Called):
+                self.callers.commit(note)
             elif isinstance(note, Loaded):
                 self.loaders.note(note)
             else:
@@ -208,7 +217,7 @@ class World(Scenario):
             model.observers.append((version, note.observers))
             self.extra = note.observers.get("extra", 0)
 
-    def _is_forgotten(self, name: str, operation: str, age: int) -> bool:
+    def _is_forgotten(self, name: str, operation: str | bytes, age: int) -> bool:
         """Whether an operation id was forgotten before its latest commit, which then counts.
 
         Ids are remembered for a number of seconds at least; later than that, the store says it.
