@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import cq
+from cq.feeds.feed import Feed
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.cli.conftest import Here
+from tests.kit.queues import config_of
 from tests.links.linkhelpers import combine, step
 
 
@@ -244,3 +246,38 @@ def test_a_rebuild_by_configure_takes_the_name_of_a_link(here: Here, db: Any, re
     Worker(db, queues=["words"]).drain()
     assert rows(report, "others") == [("a", 1)]
     assert "has no observer 'third'" in here("configure", "words", "--rebuild", "third").err
+
+
+@pytest.mark.parametrize(
+    ("added", "removal", "observer"),
+    [
+        (["--link", "hook=webhook:CQ_HOOK_URL"], ["--no-link", "hook"], "link:hook"),
+        (["--export", "word_counts"], ["--no-export"], "link:export"),
+        (["--forward", "words"], ["--no-forward"], "link:forward"),
+        (["--webhook", "CQ_WORDS_URL"], ["--no-webhook"], "link:webhook"),
+        (["--kafka", "words"], ["--no-kafka"], "link:kafka"),
+        (["--feed", "words"], ["--no-feed"], "feed"),
+        (["--top", "5"], ["--no-top"], "top"),
+    ],
+)
+def test_an_option_of_configure_removes_what_another_one_has_added(
+    here: Here, db: Any, added: list[str], removal: list[str], observer: str
+) -> None:
+    def observers() -> list[str]:
+        return [each.name for each in config_of(db, "words").observers]
+
+    Feed[Any]("words").configure(db)
+    here("configure", "words", "--link", "stays=kafka:other", *added)
+    assert sorted(observers()) == sorted(["link:stays", observer])
+    both = here("configure", "words", *added, *removal)
+    assert (both.status, len(observers())) == (2, 2)
+    assert "give either --" in both.err
+    assert here("configure", "words", *removal).status == 0
+    assert observers() == ["link:stays"]
+
+
+def test_several_links_are_removed_at_once_and_an_unknown_one_changes_nothing(here: Here, db: Any) -> None:
+    here("configure", "words", "--link", "a=kafka:a", "--link", "b=kafka:b", "--link", "c=kafka:c")
+    assert here("configure", "words", "--no-link", "a", "--no-link", "c").status == 0
+    here("configure", "words", "--no-link", "unknown")
+    assert [each.name for each in config_of(db, "words").observers] == ["link:b"]
