@@ -143,7 +143,7 @@ def overview(db: Database, name: str | None = None) -> Overview:
     members = transact(db, lambda tr: read_members(tr.snapshot))
     now = current_version(db)
     alive = [member for member in members if member.is_alive(now)]
-    outboxes = transact(db, lambda tr: {each: outbox_status(tr, each, alive) for each in names})
+    outboxes = transact(db, lambda tr: {each: _outbox_as_link(tr, each, alive) for each in names})
     shown = transact(db, lambda tr: _link_parts(tr.snapshot))
     return Overview(
         queues,
@@ -211,11 +211,11 @@ def link_overview(db: Database, queue: str | None = None) -> list[LinkStatus]:
     alive = [member for member in members if member.is_alive(now)]
     found = _with_rates(link_status(db, queue), alive)
     names = transact(db, lambda tr: queue_names(tr.snapshot) if queue is None else [queue])
-    outboxes = transact(db, lambda tr: [outbox_status(tr, each, alive) for each in names])
+    outboxes = transact(db, lambda tr: [_outbox_as_link(tr, each, alive) for each in names])
     return sorted([*found, *filter(None, outboxes)], key=lambda each: (each.queue, each.link))
 
 
-def outbox_status(tr: Transaction, name: str, alive: Sequence[Member]) -> LinkStatus | None:
+def _outbox_as_link(tr: Transaction, name: str, alive: Sequence[Member]) -> LinkStatus | None:
     """The outbox of a queue as one of its links, with the rows that its worker found latest; None if it has none.
 
     The rows are up to 2,000, and as of some seconds ago; they are not exact if there are more. They are unknown while
