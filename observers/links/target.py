@@ -171,8 +171,8 @@ class Target(ABC):
     def sweep(self, epoch: int, below: bytes) -> int:
         """Delete what entries with a sequence lower than `below` have left; returns the number of rows.
 
-        All values were sent again since: these keys have none. A target with positions calls `refuse_late_sweep` in the
-        transaction that deletes.
+        All values were sent again since: these keys have none. `epoch` is the link's: a target with positions calls
+        `refuse_late_sweep` in the transaction that deletes.
         """
         return 0
 
@@ -194,9 +194,9 @@ class FunctionTarget(Target):
 def refuse_late_sweep(positions: Iterable[str], epoch: int, below: bytes) -> None:
     """Raise an error if a sweep is late, by the positions that the target has in the link's buckets.
 
-    The worker then looks whether a sweep is still due. A position of a later epoch follows a rebuild or rebase. One
-    that is below the sweep is older than the values that were sent before it: both sides were set back since. Keys that
-    the sweep would delete can then have values.
+    `epoch` and `below` are those of the sweep. The worker then looks whether a sweep is still due. A position of a
+    later epoch follows a rebuild or rebase. One that is below the sweep is older than the values that were sent before
+    it: both sides were set back since. Keys that the sweep would delete can then have values.
     """
     for position in map(Position.parse, positions):
         if position is None or position.epoch > epoch or position.sequence < below:
