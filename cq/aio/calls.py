@@ -227,23 +227,26 @@ class LoopLatch(TaskEvent, runtime.Latch):
 
 
 class OwnLatch(runtime.Latch):
-    """An event for which one task waits, and which is set in its event loop's thread: no more than a future."""
+    """An event for which one task waits, and which is set in its event loop's thread.
 
-    __slots__ = ("_future",)
+    Attributes:
+        future: resolved when the event is set.
+    """
+
+    __slots__ = ("future",)
 
     def __init__(self) -> None:
-        self._future = asyncio.get_running_loop().create_future()
-
-    def is_set(self) -> bool:
-        return self._future.done()
+        self.future = asyncio.get_running_loop().create_future()
 
     def set(self) -> None:
-        if not self._future.done():  # it is done if its task was cancelled
-            self._future.set_result(None)
+        _resolve(self.future, None)
 
     def wait(self, timeout: float | None = None) -> bool:
-        result_of(self._future if timeout is None else asyncio.wait([self._future], timeout=timeout))
-        return self._future.done()
+        result_of(self.future if timeout is None else asyncio.wait([self.future], timeout=timeout))
+        return self.is_set()
+
+    def is_set(self) -> bool:
+        return self.future.done()
 
 
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]

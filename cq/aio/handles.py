@@ -6,18 +6,21 @@ the place of the store's. Type checkers and editors see the arguments and result
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from functools import wraps
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from cq.aio.calls import Call, run
+from cq.aio.calls import Call, OwnLatch, run
 from cq.aio.database import AsyncDatabase, AsyncRange, AsyncReads
 from cq.combiners import Combiner
 from cq.feeds.feed import Feed
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.queue.combine_queue import CombineQueue
+from cq.queue.shared_adds import AddCall, shared_adds
 from cq.queue.slots import Span
+from cq.store.api import Database
 from cq.type_variables import K, M, V, W
 from cq.windows.window import Window
 
@@ -28,44 +31,95 @@ T = TypeVar("T")
 _Store = AsyncDatabase | AsyncReads
 
 
-class Awaited(Generic[S, P, T]):
-    """A method that awaits where the synchronous method of the handle's `sync` blocks."""
+class _Made(Generic[S, P, T]):
+    """A method of a handle for tasks, made from the method of the same name of its `sync`, whose class may override it.
+
+    It is made once for each handle: to make it takes about as long as to call it.
+    """
 
     def __init__(self, method: Callable[Concatenate[S, Any, P], T]) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 
+    def _of(self, handle: Any) -> Any:
+        """The method of the handle's `sync`; of the class, if there is no handle."""
+        return self._method if handle is None else getattr(handle.sync, self._method.__name__)
+
+    def _kept(self, handle: Any, call: Any) -> Any:
+        """A function with the name and the signature of the method, kept in the handle."""
+        made = wraps(self._method)(call)
+        if handle is not None:
+            handle.__dict__[self._method.__name__] = made
+        return made
+
+
+class Awaited(_Made[S, P, T]):
+    """A method that awaits where the synchronous method of the handle's `sync` blocks.
+
+    Args:
+        method: the synchronous method.
+        by: a coroutine function that does the same, if it takes less than a greenlet in which the method runs.
+    """
+
+    def __init__(
+        self,
+        method: Callable[Concatenate[S, Any, P], T],
+        by: Callable[Concatenate[S, Any, P], Coroutine[Any, Any, T]] | None = None,
+    ) -> None:
+        super().__init__(method)
+        self._by = by
+
     def __get__(
         self, handle: Any, owner: Any = None
     ) -> Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]]:
-        @wraps(self._method)
+        method = self._of(handle)
+        is_own = (
+            getattr(method, "__func__", None) is not self._method
+        )  # of a class of queues that overrides it
+        start = partial(run, method) if self._by is None or is_own else partial(self._by, handle.sync)
+
         def call(store: _Store, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
-            return run(_of(handle.sync, self._method), store.sync, *args, **kwargs)
+            return start(store.sync, *args, **kwargs)
 
-        return call
+        kept: Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]] = self._kept(handle, call)
+        return kept
 
 
-class Iterated(Generic[S, P, T]):
+class Iterated(_Made[S, P, Iterator[T]]):
     """A method that returns an asynchronous iterator where the synchronous method returns an iterator."""
-
-    def __init__(self, method: Callable[Concatenate[S, Any, P], Iterator[T]]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
 
     def __get__(
         self, handle: Any, owner: Any = None
     ) -> Callable[Concatenate[AsyncDatabase, P], AsyncRange[T]]:
-        @wraps(self._method)
+        method = self._of(handle)
+
         def call(db: AsyncDatabase, /, *args: P.args, **kwargs: P.kwargs) -> AsyncRange[T]:
-            return AsyncRange(Call(_of(handle.sync, self._method), db.sync, *args, **kwargs))
+            return AsyncRange(Call(method, db.sync, *args, **kwargs))
 
-        return call
+        kept: Callable[Concatenate[AsyncDatabase, P], AsyncRange[T]] = self._kept(handle, call)
+        return kept
 
 
-def _of(sync: Any, method: Callable[..., T]) -> Callable[..., T]:
-    """The method of a synchronous handle, whose class may override it."""
-    found: Callable[..., T] = getattr(sync, method.__name__)
-    return found
+async def _add_now(
+    queue: CombineQueue[K, V],
+    db: Database,
+    updates: Mapping[K, V] | Collection[tuple[K, V]],
+    once: str | bytes | None = None,
+) -> None:
+    """`CombineQueue.add_now`; a call that waits for that of another task is no more than a future."""
+    call = AddCall(updates, once)
+    shared = shared_adds(db, queue.name, asyncio.get_running_loop())
+    latch = shared.join(call, OwnLatch)
+    if latch is not None:
+        try:
+            await latch.future
+        except BaseException:  # the task is cancelled
+            shared.leave(call)
+            raise
+    if call.group is None:
+        shared.finish(db, call)
+    else:
+        await run(shared.finish, db, call)
 
 
 class AsyncHandle:
@@ -101,7 +155,7 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
         )
 
     add = Awaited(CombineQueue[K, V].add)
-    add_now = Awaited(CombineQueue[K, V].add_now)
+    add_now = Awaited(CombineQueue[K, V].add_now, _add_now)
     get = Awaited(CombineQueue[K, V].get)
     get_many = Awaited(CombineQueue[K, V].get_many)
     merged = Awaited(CombineQueue[K, V].merged)

@@ -16,9 +16,10 @@ same group again, under the same ids.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from copy import copy
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from cq import runtime
@@ -31,6 +32,8 @@ from cq.queue.limits import refuse_if_full
 from cq.queue.packing import split_pairs
 from cq.store.api import Database, Transaction, is_local
 from cq.store.transact import transact_chained
+
+L = TypeVar("L", bound=runtime.Latch)
 
 GROUP_BYTES: Final = 500_000
 """Maximum bytes that the transaction of several calls writes: it should stay below 1 MB."""
@@ -180,51 +183,43 @@ class SharedAdds:
         self._waiting: deque[AddCall] = deque()
         self._lock = Lock()
 
-    def add(self, db: Database, call: AddCall) -> None:
-        """Commit the updates of a call, and return when they are committed; raises the error of the call."""
+    def join(self, call: AddCall, latch: Callable[[], L]) -> L | None:
+        """Begin a call; returns the latch for which its caller must wait, or None."""
         with self._lock:
             if self._free:
                 self._free -= 1
                 call.group = AddGroup(self.queue, call)
-            else:
-                done = call.done = runtime.own_latch()
-                self._waiting.append(call)
-        if call.group is None:
-            self._wait(call, done)
+                return None
+            done = call.done = latch()
+            self._waiting.append(call)
+            return done
+
+    def leave(self, call: AddCall) -> None:
+        """End a call whose task was cancelled while it waited."""
+        with self._lock:
+            if call in self._waiting:
+                self._waiting.remove(call)
+            call.is_abandoned = True
         if call.group is not None:
-            self._commit(db, call, call.group)
+            self._hand_on(call.group)
+
+    def finish(self, db: Database, call: AddCall) -> None:
+        """Commit the group of a call, if it has one, with all calls that wait; raises the error of the call."""
+        if call.group is not None:
+            self._fill(call.group)
+            try:
+                call.group.commit(db)
+            except BaseException:  # the task of this call is cancelled
+                call.is_abandoned = True
+                self._hand_on(call.group)
+                raise
+            with self._lock:
+                following = self._next(call.group)
+            for each in (*following, *call.group.calls):
+                if each is not call:
+                    each.wake()
         if call.error is not None:
             raise call.error
-
-    def _wait(self, call: AddCall, done: runtime.Latch) -> None:
-        """Wait until a call is done, or has a group to commit."""
-        try:
-            done.wait()
-        except BaseException:  # its task is cancelled
-            with self._lock:
-                if call in self._waiting:
-                    self._waiting.remove(call)
-                call.is_abandoned = True
-                group = call.group
-            if group is not None:
-                self._hand_on(group)
-            raise
-
-    def _commit(self, db: Database, call: AddCall, group: AddGroup) -> None:
-        """Commit the group of a call, with all calls that wait, and tell their callers."""
-        self._fill(group)
-        try:
-            group.commit(db)
-        except BaseException:  # the task of this call is cancelled
-            call.is_abandoned = True
-            self._hand_on(group)
-            raise
-        with self._lock:
-            self._waiting.extendleft(each for each in reversed(group.later) if not each.is_abandoned)
-            following = self._next()
-        for each in (*following, *group.calls):
-            if each is not call:
-                each.wake()
 
     def _fill(self, group: AddGroup) -> None:
         """Add the calls that wait to a group, unless it may be committed already."""
@@ -243,12 +238,13 @@ class SharedAdds:
             heir = next((call for call in group.calls if not call.is_abandoned), None)
             if heir is not None:
                 heir.group = group
-            following = self._next() if heir is None else [heir]
+            following = self._next(group) if heir is None else [heir]
         for call in following:
             call.wake()
 
-    def _next(self) -> list[AddCall]:
-        """Give the first call that waits a group to commit; returns it. Needs the lock."""
+    def _next(self, group: AddGroup) -> list[AddCall]:
+        """Give the first call that waits after a group a group to commit; returns it. Needs the lock."""
+        self._waiting.extendleft(call for call in reversed(group.later) if not call.is_abandoned)
         if not self._waiting:
             self._free += 1
             return []
@@ -261,22 +257,30 @@ class SharedAdds:
 _shared: Final[WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[str, SharedAdds]]]] = WeakKeyDictionary()
 
 
-def shared_adds(db: Database, queue: str) -> SharedAdds:
-    """The calls of `add_now` that may share a transaction with one of the calling thread or task."""
-    loop = runtime.event_loop() or runtime
+def shared_adds(db: Database, queue: str, loop: object | None) -> SharedAdds:
+    """The calls of `add_now` to a queue by the tasks of an event loop; without a loop, by threads."""
+    owner = loop or runtime
     try:
-        return _shared[loop][db][queue]
+        return _shared[owner][db][queue]
     except KeyError:
-        by_queue = _shared.setdefault(loop, WeakKeyDictionary()).setdefault(db, {})
+        by_queue = _shared.setdefault(owner, WeakKeyDictionary()).setdefault(db, {})
         return by_queue.setdefault(queue, SharedAdds(queue, 1 if is_local(db) else CLUSTER_GROUPS))
 
 
 def add_now(db: Database, queue: str, call: AddCall) -> None:
     """Commit the updates of a call, alone or with other calls; raises the error of the call."""
-    if not runtime.is_interruptible():
-        shared_adds(db, queue).add(db, call)
+    if runtime.is_interruptible():
+        # ^C may end this call at any point, also where it would have to wake others: it commits its own updates only.
+        AddGroup(queue, call).commit(db)
+        if call.error is not None:
+            raise call.error
         return
-    # ^C may end this call at any point, also where it would have to wake others: it commits its own updates only.
-    AddGroup(queue, call).commit(db)
-    if call.error is not None:
-        raise call.error
+    shared = shared_adds(db, queue, runtime.event_loop())
+    done = shared.join(call, runtime.own_latch)
+    if done is not None:
+        try:
+            done.wait()
+        except BaseException:  # the task is cancelled
+            shared.leave(call)
+            raise
+    shared.finish(db, call)

@@ -41,7 +41,7 @@ class HeldCommits(WrappedDatabase):
 @contextmanager
 def waiting(db: HeldCommits, queue: Any, calls: list[tuple[Any, Any]]) -> Iterator[list[Future[None]]]:
     """Calls of `add_now` with updates and an id, in their order, while the commit of the first one is under way."""
-    shared = shared_adds.shared_adds(db, queue.name)
+    shared = shared_adds.shared_adds(db, queue.name, None)
     with ThreadPoolExecutor(len(calls)) as threads:
         try:
             found: list[Future[None]] = []
