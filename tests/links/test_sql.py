@@ -720,6 +720,24 @@ def test_a_target_says_what_is_wrong_with_data_and_what_with_the_database(sqlite
     reporting.close()
 
 
+def test_a_connection_in_use_is_closed_after_its_transaction(postgres_url: str) -> None:
+    """A keeper ends while another thread sends a bucket."""
+    reporting = ReportingDatabase(postgres_url)
+    for used in (reporting.transaction, reporting.reading):
+        with used() as (conn, _):
+            driver = conn.connection.driver_connection
+            reporting.close()
+            assert conn.execute(sa.text("SELECT 1")).scalar_one() == 1
+        assert driver is not None
+        assert driver.closed
+    with reporting.reading() as (conn, _):
+        kept = conn.connection.driver_connection
+    assert kept is not None
+    assert not kept.closed
+    reporting.close()
+    assert kept.closed
+
+
 def test_the_layout_of_keys_is_the_documented_one() -> None:
     keys = LinkKeys("words")
     assert keys.control == b"cq/q/words/eapp/c"

@@ -104,7 +104,7 @@ class ReportingDatabase:
             yield reader, self._dialect_of(reader)
 
     def close(self) -> None:
-        """Close the connections that are not in use; the next transaction opens new ones."""
+        """Close the connections, those in use at the end of their transactions; the next one opens new ones."""
         with self._lock:
             engine, self._engine = self._engine, None
         if engine is not None:
@@ -116,13 +116,20 @@ class ReportingDatabase:
         name = url.database or ""
         return f"{url.get_backend_name()} {f'{url.host}/{name}' if url.host else name}"
 
-    def _connected(self) -> sa.Connection:
+    @contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
         """A connection; raises `InvalidConfiguration` for parameters of the URL that the driver rejects."""
         engine = self.engine
         try:
-            return engine.connect()
+            conn = engine.connect()
         except _PARAMETER_ERRORS as error:
             raise self._wrong_parameters(engine.url, error) from None
+        with conn:
+            try:
+                yield conn
+            finally:
+                if self._engine is not engine and not (conn.closed or conn.invalidated):
+                    conn.detach()  # `close` was called: nobody would close it in the pool of the former engine
 
     def _wrong_parameters(self, url: sa.URL, error: Exception) -> InvalidConfiguration:
         # Without the driver's own message, which may show a value, and so a password.
