@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from cq.encoding.codec import shown
+from cq.errors import CqError
 from cq.store.api import Database, Transaction, error_code, may_have_committed
 from cq.store.mistakes import refuse_unless_database, refuse_unless_function
 from cq.store.own_writes import forget_writes
@@ -94,7 +95,7 @@ def _tried(
     tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[Exception], object], chain: VersionChain | None
 ) -> T:
     """The result of `fn` once the transaction is committed."""
-    until = chain.begin(tr) if chain else 0.0
+    until, is_old = chain.begin(tr) if chain else (0.0, False)
     while True:
         is_committing = False
         try:
@@ -106,12 +107,15 @@ def _tried(
             code = error_code(error)
             if is_committing and may_have_committed(code):
                 in_doubt(error)
-            if code is None:
+            if code is not None:
+                tr.on_error(code).wait()
+            elif is_old and isinstance(error, CqError):
+                tr.reset()  # at the present version it may not be an error
+            else:
                 refuse_unless_function(fn)
                 raise
-            tr.on_error(code).wait()
             forget_writes(tr)
-            until = chain.end() if chain else 0.0
+            until, is_old = chain.end() if chain else 0.0, False
         else:
             if chain:
                 chain.extend(tr.get_committed_version(), until)

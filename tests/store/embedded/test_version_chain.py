@@ -128,8 +128,29 @@ def test_the_versions_of_a_chain_do_not_go_back() -> None:
     class Recorder:
         set_read_version = staticmethod(versions.append)
 
-    assert chain.begin(Recorder()) == until
+    assert chain.begin(Recorder()) == (until, True)
     assert versions == [7]
+
+
+def test_a_refusal_at_an_old_version_is_not_final(db: Database, remote: Remote) -> None:
+    words = cq.CombineQueue[str, int]("words")
+    begun(remote)
+    cq.configure(db, "words")
+    words.add_now(remote, {"a": 1})
+    assert transact(db, lambda tr: words.get(tr.snapshot, "a", pending=True)) == 1
+
+    begun(remote)
+    tries: list[int] = []
+
+    def refuse(tr: Any) -> None:
+        tries.append(tr.get_read_version().wait())
+        raise cq.QueueFull("it is full")
+
+    other = committed(db)
+    with pytest.raises(cq.QueueFull):
+        transact_chained(remote, refuse)
+    assert tries[0] < other <= tries[1]
+    assert len(tries) == 2
 
 
 def test_adds_go_to_the_shape_that_is_configured_meanwhile(db: Database, remote: Remote) -> None:
