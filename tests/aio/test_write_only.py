@@ -43,15 +43,17 @@ def _words(db: Any) -> None:
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("of_snapshot", [False, True])
 def test_a_write_only_transaction_refuses_reads(
-    adb: AsyncDatabase, run: Run, read: Callable[[AsyncReads], Awaitable[Any]], of_snapshot: bool
+    adb: AsyncDatabase, name: str, run: Run, read: Callable[[AsyncReads], Awaitable[Any]], of_snapshot: bool
 ) -> None:
+    key = name.encode()  # the keys of a cluster are not the test's own
+
     async def write(tr: AsyncTransaction) -> None:
-        tr.set(b"a", b"1")
+        tr.set(key, b"1")
         await read(tr.snapshot if of_snapshot else tr)
 
     with pytest.raises(TypeError, match="leave out `write_only`"):
         run(adb.transact(write, write_only=True))
-    assert run(adb.transact(lambda tr: tr.get(b"a"))) is None
+    assert run(adb.transact(lambda tr: tr.get(key))) is None
 
 
 def test_a_function_that_reads_before_it_writes_is_refused(adb: AsyncDatabase, run: Run) -> None:
@@ -62,33 +64,35 @@ def test_a_function_that_reads_before_it_writes_is_refused(adb: AsyncDatabase, r
 
 @pytest.mark.parametrize("begin", ["get", "watch"])
 def test_what_is_not_awaited_before_the_commit_is_refused_at_once(
-    adb: AsyncDatabase, run: Run, begin: str
+    adb: AsyncDatabase, name: str, run: Run, begin: str
 ) -> None:
+    key = name.encode()
+
     async def write(tr: AsyncTransaction) -> Any:
-        tr.set(b"a", b"1")
-        return getattr(tr, begin)(b"a")
+        tr.set(key, b"1")
+        return getattr(tr, begin)(key)
 
     with pytest.raises(TypeError, match="leave out `write_only`"):
         run(adb.transact(write, write_only=True))
-    assert run(adb.transact(lambda tr: tr.get(b"a"))) is None
+    assert run(adb.transact(lambda tr: tr.get(key))) is None
 
 
-def test_a_write_only_transaction_writes_as_any_other(adb: AsyncDatabase, run: Run) -> None:
-    words = cq.aio.CombineQueue[str, int]("words")
+def test_a_write_only_transaction_writes_as_any_other(adb: AsyncDatabase, name: str, run: Run) -> None:
+    words, prefix = cq.aio.CombineQueue[str, int]("words"), name.encode()
 
     async def write(tr: AsyncTransaction) -> Any:
-        tr[b"a"] = b"1"
-        tr.set(b"b", b"1")
-        tr.add(b"c", b"\1\0")
-        tr.byte_max(b"d", b"1")
-        del tr[b"b"]
+        tr[prefix + b"a"] = b"1"
+        tr.set(prefix + b"b", b"1")
+        tr.add(prefix + b"c", b"\1\0")
+        tr.byte_max(prefix + b"d", b"1")
+        del tr[prefix + b"b"]
         tr.options.set_timeout(5_000)
         await words.add(tr, {"x": 1}, once="first")
         assert await tr.get_approximate_size() > 0
         return tr.get_versionstamp()
 
     async def read(tr: AsyncTransaction) -> Any:
-        values = [await tr.get(key) for key in (b"a", b"b", b"c", b"d")]
+        values = [await tr.get(prefix + key) for key in (b"a", b"b", b"c", b"d")]
         return values, await words.get(tr.snapshot, "x", pending=True)
 
     async def main() -> Any:

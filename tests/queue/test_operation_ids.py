@@ -138,9 +138,14 @@ def test_an_emitter_goes_on_when_it_is_forgotten(db: Any, combined: str) -> None
 def test_an_emitter_that_flushes_meanwhile_is_not_forgotten(db: Any, name: str) -> None:
     cq.configure(db, name)
     with cq.Emitter(cq.CombineQueue(name), db) as emitter:
-        emitter.emit("a")
+
+        def emit() -> None:
+            emitter.emit("a")
+            emitter.flush()
+
+        emit()
         move_on(db, name)
-        meanwhile = Overtaken(db, lambda: emitter.emit("a"))
+        meanwhile = Overtaken(db, emit)
 
         assert trim(meanwhile, name) == 0
         assert meanwhile.is_done

@@ -48,20 +48,21 @@ READS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("of_snapshot", [False, True])
 def test_a_write_only_transaction_refuses_reads(
-    db: Any, read: Callable[[Any], object], of_snapshot: bool
+    db: Any, name: str, read: Callable[[Any], object], of_snapshot: bool
 ) -> None:
+    key = name.encode()  # the keys of a cluster are not the test's own
     cq.configure(db, "words")
     cq.configure(db, "hits", window="600/10")
     cq.configure(Space("there").database(db), "words")
     Feed[str]("news").configure(db)
 
     def write(tr: Any) -> None:
-        tr.set(b"a", b"1")
+        tr.set(key, b"1")
         read(tr.snapshot if of_snapshot else tr)
 
     with pytest.raises(TypeError, match="leave out `write_only`"):
         transact(db, write, write_only=True)
-    assert db[b"a"] is None
+    assert db[key] is None
 
 
 def test_a_write_only_transaction_refuses_watches(db: Any) -> None:
@@ -69,22 +70,22 @@ def test_a_write_only_transaction_refuses_watches(db: Any) -> None:
         transact(db, lambda tr: tr.watch(b"a"), write_only=True)
 
 
-def test_a_write_only_transaction_writes_as_any_other(db: Any) -> None:
-    words = cq.CombineQueue[str, int]("words")
+def test_a_write_only_transaction_writes_as_any_other(db: Any, name: str) -> None:
+    words, prefix = cq.CombineQueue[str, int]("words"), name.encode()
     cq.configure(db, "words")
 
     @transactional(write_only=True)
     def write(tr: Any, value: bytes) -> bytes:
-        tr[b"a"] = value
-        tr.set(b"b", value)
-        tr.add(b"c", b"\1\0")
-        del tr[b"b"]
+        tr[prefix + b"a"] = value
+        tr.set(prefix + b"b", value)
+        tr.add(prefix + b"c", b"\1\0")
+        del tr[prefix + b"b"]
         tr.options.set_timeout(5_000)
         words.add(tr, {"x": 1}, once="first")
         return value
 
     assert write(db, b"1") == b"1"
-    assert (db[b"a"], db[b"b"], db[b"c"]) == (b"1", None, b"\1\0")
+    assert [db[prefix + key] for key in (b"a", b"b", b"c")] == [b"1", None, b"\1\0"]
     assert transact(db, lambda tr: words.get(tr.snapshot, "x", pending=True)) == 1
 
 
@@ -95,8 +96,8 @@ def test_a_function_that_reads_before_it_writes_is_refused(db: Any) -> None:
     assert transact(db, lambda tr: documents.counts(tr, b"a")) is None
 
 
-def test_a_view_of_a_write_only_transaction_takes_adds(db: Any) -> None:
-    space, words = Space("there"), cq.CombineQueue[str, int]("words")
+def test_a_view_of_a_write_only_transaction_takes_adds(db: Any, name: str) -> None:
+    space, words = Space(f"there-{name}"), cq.CombineQueue[str, int]("words")
     there = space.database(db)
     cq.configure(there, "words")
 
@@ -107,8 +108,10 @@ def test_a_view_of_a_write_only_transaction_takes_adds(db: Any) -> None:
     assert transact(there, lambda tr: words.get(tr.snapshot, "a", pending=True)) == 3
 
 
-def test_a_database_runs_a_write_only_transaction(db: Any) -> None:
-    db.transact(lambda tr: tr.set(b"a", b"1"), write_only=True)
-    assert db[b"a"] == b"1"
+def test_a_database_runs_a_write_only_transaction(db: Any, name: str) -> None:
+    if not hasattr(db, "transact"):
+        pytest.skip("a database of the binding that cq has not opened")
+    db.transact(lambda tr: tr.set(name.encode(), b"1"), write_only=True)
+    assert db[name.encode()] == b"1"
     with pytest.raises(TypeError, match="leave out `write_only`"):
         db.transact(lambda tr: tr.get(b"a"), write_only=True)
