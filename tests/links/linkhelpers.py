@@ -35,7 +35,7 @@ from tests.kit.processes import StartedProcesses, ended
 from tests.kit.queues import combine_all, config_of, stored
 
 _WORKER = Path(__file__).with_name("linkworker.py")
-ALL = (b"", b"\xff")
+ALL = (b"cq/", b"cq0")  # what cq stores: on a cluster, in the space of the test
 """All keys of a store."""
 
 
