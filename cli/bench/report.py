@@ -137,8 +137,11 @@ def tables(report: Report) -> list[ReportTable]:
 
 
 def _flat(result: Result) -> Result:
-    caller = "single adds" if result["system"] == OWN else result["system"]
-    return {"caller": caller, **result, **{f"to_{name}": each for name, each in result.get("to", {}).items()}}
+    return {
+        "caller": result["system"],
+        **result,
+        **{f"to_{name}": each for name, each in result.get("to", {}).items()},
+    }
 
 
 def _cell(name: str, value: Any) -> str:

@@ -238,16 +238,22 @@ def test_emitters_with_the_new_version_add_during_the_change_and_others_no_longe
     def emitter(version: int) -> cq.Emitter[str, Any]:
         return cq.Emitter(cq.CombineQueue[str, Any](queue.name, combiner=queue.combiner(version)), queue.db)
 
-    with emitter(1) as former:
-        queue.configure(2)
-        with pytest.raises(cq.errors.FlushFailed, match="has another combiner"):
-            former.emit("a", [UPDATE, 7])
+    former = emitter(1)
+    queue.configure(2)
+    former.emit("a", [UPDATE, 7])
+    while not former.statistics().failures:
+        former._buffer.wake.wait(0.001)
+    former.timeout = 0.01
+    with pytest.raises(cq.errors.FlushFailed, match="has another combiner"):
+        former.close()
     with pytest.raises(CodeMismatch, match="asks for the combiner numbers@2"):
         emitter(1)
     with emitter(2) as later:
         later.emit("a", [UPDATE, 8])
+        later.flush()
         queue.drain(1)
         later.emit("a", [UPDATE, 9])
+        later.flush()
         queue.drain(2)
 
     assert queue.values()["a"] == [2, 1, 2, 8, 9]

@@ -107,7 +107,10 @@ def test_a_write_only_transaction_begins_at_the_commit_before_it_in_its_process(
     db: Any, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version_chain, "CHAIN_SECONDS", 3600.0)
-    remote = AsyncDatabase(WrappedDatabase(db) if is_local(db) else db)
+    wrapped = WrappedDatabase(db)
+    wrapped.is_local = is_local(db)  # while it is opened: a cluster needs its client library
+    remote = AsyncDatabase(wrapped)
+    wrapped.is_local = False
 
     async def write(tr: AsyncTransaction) -> int:
         tr.set(b"a", b"1")

@@ -333,7 +333,7 @@ def report(**parts: Any) -> Report:
         "rows": [row("cq", 5, 50.0, 70.0), row("postgres-upsert", 5, 100.0), row("cq", 100, 1.0, 2.0)],
         "live": [{**live, "rate": rate} for rate in (None, 20.0)],
         "growth": [grown("cq", size, float(size)) for size in (10_000, 100_000)],
-        "emitters": [committed("cq", 32, 2.0), committed("emitter fast", 1, 8.0)],
+        "single_adds": [committed("threads, a transaction each", 32, 2.0), committed("emitter", 1, 8.0)],
         "exports": [
             {"system": "cq+export", "size": 9, **medians(exported=[3.0], copied=[4.0], to_copy=[0.75])}
         ],
@@ -350,7 +350,7 @@ def test_figures_are_compared_with_those_of_the_same_size() -> None:
     assert [each["cq_to_it"] for each in found["rows"]] == [1.0, 0.5, 1.0]
     assert [each["to"] for each in found["live"]] == [{"postgres-upsert": 0.4}, {}]
     assert [each["to_100000"] for each in found["growth"]] == [0.1, 1.0]
-    assert [each["to_single_adds"] for each in found["emitters"]] == [1.0, 4.0]
+    assert [each["to_transactions"] for each in found["single_adds"]] == [1.0, 4.0]
     assert [each["to_threads"] for each in found["tasks"]] == [1.0, 1.5]
     assert found["live"][0]["p99_ms"] == 2_000
     assert found["live"][0]["p99_ms_repetitions"] == [2_000, 1_000, 3_000]
@@ -393,7 +393,7 @@ def test_a_table_has_the_figures_of_each_result_under_their_heads() -> None:
         for table in tables(report())
     }
 
-    in_turn, live, exports, growth, emitters, tasks = found.values()
+    in_turn, live, exports, growth, single_adds, tasks = found.values()
     assert " | ".join(map(" ".join, in_turn[0].items())) == (
         "system cq | per transaction 5 | add 50 | drain 70 | both 50 | spread 0% | cq to it 1.00"
     )
@@ -408,8 +408,9 @@ def test_a_table_has_the_figures_of_each_result_under_their_heads() -> None:
     assert " | ".join(map(" ".join, growth[0].items())) == (
         "of keys | size 10,000 | add 2.00 | drain 2.00 | both 10,000.00 | spread 0% | to 100,000 0.10"
     )
-    assert [each["by"] for each in emitters + tasks] == ["single adds", "emitter fast", "threads", "cq.aio"]
-    assert emitters[1]["to single adds"] == "4.00"
+    assert [each["by"] for each in single_adds] == ["threads, a transaction each", "emitter"]
+    assert [each["by"] for each in tasks] == ["threads", "cq.aio"]
+    assert single_adds[1]["to transactions"] == "4.00"
     assert tasks[1] == {
         "by": "cq.aio",
         "callers": "8",

@@ -8,6 +8,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -39,6 +40,8 @@ from cq.store.transact import transact
 from tests.kit.faults import Passing
 from tests.kit.processes import free_ports
 from tests.kit.queues import add
+from tests.observers.outbox.outboxhelpers import URL_ENV
+from tests.observers.outbox.outboxhelpers import configure as configure_outbox
 
 MEASURED = {
     "queue": "words",
@@ -152,8 +155,11 @@ class TestMeasuring:
         assert with_entries.links[1].link_bytes > 0
         assert [each.stopped for each in after_a_rebase.links] == [0, 0]
 
-    def test_a_stopped_outbox_is_found(self, db: Any, name: str) -> None:
-        cq.configure(db, name)
+    def test_a_stopped_outbox_is_found(
+        self, db: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(URL_ENV, f"sqlite:///{tmp_path}/shop.db")
+        configure_outbox(db, name)
         transact(db, lambda tr: stop(tr, OutboxKeys(name), LinkStop(0, "set back"), is_reviewed=True))
         assert transact(db, lambda tr: measure(tr, name)) == Measurement(
             0, 0, 0.0, [LinkMeasurement("outbox", 0, 0.0, 1)]
