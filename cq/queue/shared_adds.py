@@ -15,6 +15,7 @@ same group again, under the same ids.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from copy import copy
@@ -216,7 +217,7 @@ class SharedAdds:
             with self._lock:
                 following = self._next(call.group)
             for each in (*following, *call.group.calls):
-                if each is not call:
+                if each is not call and not each.is_abandoned:  # an abandoned one may be awake already
                     each.wake()
         if call.error is not None:
             raise call.error
@@ -255,6 +256,8 @@ class SharedAdds:
 
 # Each event loop has its own: one that ends holds up no caller elsewhere. The module stands for threads.
 _shared: Final[WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[str, SharedAdds]]]] = WeakKeyDictionary()
+# In a forked child nobody commits the groups of its parent: a call must fail there, as its store does, and not wait.
+os.register_at_fork(after_in_child=_shared.clear)
 
 
 def shared_adds(db: Database, queue: str, loop: object | None) -> SharedAdds:

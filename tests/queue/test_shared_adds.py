@@ -207,3 +207,29 @@ def test_the_main_thread_commits_only_its_own_updates(db: Any, name: str) -> Non
         threads.submit(queue.add_now, interrupted, {"a": 1}).result(30)
     drain(db, name)
     assert_values(db, name, {"a": 2})
+
+
+def test_an_interrupted_call_that_was_woken_holds_up_no_other(db: Any, name: str) -> None:
+    """A thread that waited, and is interrupted when it commits for others, is not woken a second time."""
+    cq.configure(db, name)
+    queue = cq.CombineQueue[str, int](name)
+
+    class Interrupt(BaseException):
+        """Raised in another thread, as by a limit of time."""
+
+    class Interrupted(HeldCommits):
+        """A database whose second commit is interrupted."""
+
+        def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+            found = super().call(tr, what, *args, **kwargs)
+            if what == "commit" and self.commits == 2:
+                raise Interrupt
+            return found
+
+    with waiting(Interrupted(db), queue, [({"a": 1}, None)] * 5) as calls:
+        pass
+    assert [type(call.exception(30)) for call in calls] == [
+        *(type(None), Interrupt, type(None), type(None), type(None))
+    ]
+    drain(db, name)
+    assert dict(queue.scan(db))["a"] in (4, 5)
