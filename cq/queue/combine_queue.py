@@ -131,6 +131,7 @@ class CombineQueue(Generic[K, V]):
             TypeError: `db` is a transaction: call `add`.
             FDBError: the updates are not committed, or this is unknown (codes 1021 and 1031). Only a call with the same
                 `once` can then be repeated safely.
+            StoreError: this is unknown, since the task that committed them with its own was cancelled.
         """
         add_now(db, self.name, AddCall(updates, once))
 

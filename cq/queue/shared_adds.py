@@ -27,11 +27,12 @@ from cq import runtime
 from cq.config.queue import QueueConfig, read_config
 from cq.config.window import milliseconds
 from cq.encoding import codec
-from cq.errors import StoreError
+from cq.errors import InvalidData, StoreError
 from cq.queue.adds import PackedAdd, refuse_adds_to_level
 from cq.queue.limits import refuse_if_full
 from cq.queue.packing import split_pairs
 from cq.store.api import Database, Transaction, is_local
+from cq.store.mistakes import refuse_unless_database
 from cq.store.transact import transact_chained
 
 L = TypeVar("L", bound=runtime.Latch)
@@ -93,12 +94,14 @@ class AddGroup:
         self.calls = [call]
         self.later: list[AddCall] = []
         self.doubt: Exception | None = None
+        self._is_final = False
         self._operation = runtime.token_bytes(_RANDOM_ID_BYTES)
 
     def commit(self, db: Database) -> None:
         """Commit the updates of all calls; an error is that of each call which it concerns."""
+        self._is_final = is_local(db)
         try:
-            transact_chained(db, self._write, self._note_doubt)
+            self._try(db)
         except Exception as error:  # noqa: BLE001 - the callers get it
             for call in self._taken():
                 self._refuse(call, error)
@@ -107,6 +110,13 @@ class AddGroup:
                 StoreError("the updates may count or not: the caller that committed them was cancelled")
             )
             raise
+
+    def _try(self, db: Database) -> None:
+        try:
+            transact_chained(db, self._write, self._note_doubt)
+        except InvalidData:
+            # The queue may have had other types at the read version of the chain: only the next answer is final.
+            transact_chained(db, self._write, self._note_doubt, is_at_present=True)
 
     def _note_doubt(self, error: Exception) -> None:
         self.doubt = error
@@ -117,7 +127,7 @@ class AddGroup:
 
     def _refuse(self, call: AddCall, error: Exception) -> None:
         """End a call with an error of its own, as each caller adds a traceback; in doubt, with that of the doubt."""
-        call.error = copy(self.doubt or error).with_traceback(error.__traceback__)
+        call.error = _copied(self.doubt or error).with_traceback(error.__traceback__)
         if self.doubt is not None and self.doubt is not error:
             call.error.__cause__ = error
 
@@ -135,7 +145,10 @@ class AddGroup:
             add.write(tr)
 
     def _packed(self, config: QueueConfig) -> list[PackedAdd]:
-        """The rows of all calls; ends the calls that the queue refuses."""
+        """The rows of all calls; ends the calls that the queue refuses.
+
+        On a cluster, raises the first `InvalidData` of the group: it may be outdated.
+        """
         times = [milliseconds(None)] if config.is_timed else []
         shared = [call for call in self._taken() if call.operation is None]
         apart = [call for call in self._taken() if call.operation is not None]
@@ -148,7 +161,10 @@ class AddGroup:
             operation = call.operation or self._operation
             try:
                 rows = _rows(config, [call], operation, times)
-            except Exception as error:  # noqa: BLE001 - its caller gets it
+            except Exception as error:
+                if isinstance(error, InvalidData) and not self._is_final:
+                    self._is_final = True
+                    raise
                 self._refuse(call, error)
                 continue
             # Of the calls with one id, only the first counts: one transaction writes one marker for them.
@@ -156,6 +172,16 @@ class AddGroup:
                 adds.append(rows)
             operations.add(operation)
         return adds
+
+
+def _copied(error: Exception) -> Exception:
+    """A copy of an error with its cause; the error itself, if it has a constructor that cannot copy it."""
+    try:
+        found = copy(error)
+    except Exception:  # noqa: BLE001 - of the constructor of any store
+        return error
+    found.__cause__, found.__suppress_context__ = error.__cause__, error.__suppress_context__
+    return found
 
 
 def _rows(config: QueueConfig, calls: list[AddCall], operation: bytes, times: list[int]) -> PackedAdd:
@@ -181,6 +207,7 @@ class SharedAdds:
     def __init__(self, queue: str, groups: int) -> None:
         self.queue = queue
         self._free = groups
+        self._most = GROUP_UPDATES
         self._waiting: deque[AddCall] = deque()
         self._lock = Lock()
 
@@ -228,7 +255,7 @@ class SharedAdds:
             return
         with self._lock:
             count = len(group.calls[0].keys)
-            while self._waiting and count + len(self._waiting[0].keys) <= GROUP_UPDATES:
+            while self._waiting and count + len(self._waiting[0].keys) <= self._most:
                 call = self._waiting.popleft()
                 count += len(call.keys)
                 group.calls.append(call)
@@ -245,6 +272,9 @@ class SharedAdds:
 
     def _next(self, group: AddGroup) -> list[AddCall]:
         """Give the first call that waits after a group a group to commit; returns it. Needs the lock."""
+        # Large updates fill a transaction before they are as many: else each group would pack most of them in vain.
+        taken = sum(len(call.keys) for call in group.calls)
+        self._most = min(GROUP_UPDATES, 2 * (taken if group.later else self._most))
         self._waiting.extendleft(call for call in reversed(group.later) if not call.is_abandoned)
         if not self._waiting:
             self._free += 1
@@ -265,7 +295,10 @@ def shared_adds(db: Database, queue: str, loop: object | None) -> SharedAdds:
     owner = loop or runtime
     try:
         return _shared[owner][db][queue]
-    except KeyError:
+    except (KeyError, TypeError):
+        refuse_unless_database(db)
+        for ended in [each for each in list(_shared) if getattr(each, "is_closed", bool)()]:
+            _shared.pop(ended, None)  # calls of its tasks that still wait would keep it
         by_queue = _shared.setdefault(owner, WeakKeyDictionary()).setdefault(db, {})
         return by_queue.setdefault(queue, SharedAdds(queue, 1 if is_local(db) else CLUSTER_GROUPS))
 

@@ -59,14 +59,24 @@ def transact_versioned(db: Database, fn: Callable[[Transaction], T]) -> tuple[T,
 
 
 def transact_chained(
-    db: Database, fn: Callable[[Transaction], T], in_doubt: Callable[[Exception], object] = lambda error: None
+    db: Database,
+    fn: Callable[[Transaction], T],
+    in_doubt: Callable[[Exception], object] = lambda error: None,
+    *,
+    is_at_present: bool = False,
 ) -> T:
     """Same as `transact`, at a read version of the process's chain; `fn` must not return what it has read.
 
     Calls `in_doubt` with the error of a try that may have committed, or may commit later. The final result does not
     show this: a retry at an earlier read version does not see that commit, and may fail for another reason.
+
+    Args:
+        db: a database of either store.
+        fn: a function of the transaction.
+        in_doubt: see above.
+        is_at_present: whether to begin at a requested read version all the same.
     """
-    return _run(db, fn, in_doubt, is_chained=True)[0]
+    return _run(db, fn, in_doubt, is_chained=not is_at_present)[0]
 
 
 def _run(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from cq.queue import shared_adds
 from cq.store.api import error_code
 from cq.testing import assert_values, drain
 from tests.kit.faults import UNKNOWN, FaultyDatabase, WrappedDatabase, WrappedTransaction
+from tests.kit.processes import run_program
 
 
 class HeldCommits(WrappedDatabase):
@@ -233,3 +236,62 @@ def test_an_interrupted_call_that_was_woken_holds_up_no_other(db: Any, name: str
     ]
     drain(db, name)
     assert dict(queue.scan(db))["a"] in (4, 5)
+
+
+FORKING = """
+import os, sys, threading, cq
+from tests.queue.test_shared_adds import HeldCommits
+db = HeldCommits(cq.open(sys.argv[1]))
+queue = cq.CombineQueue("q")
+held = threading.Thread(target=queue.add_now, args=(db, {"a": 1}))
+held.start()
+db.begun.wait()
+def add():
+    try:
+        queue.add_now(db, {"a": 1})
+    except cq.StoreError as error:
+        print(error, flush=True)
+if os.fork() == 0:
+    thread = threading.Thread(target=add)
+    thread.start()
+    thread.join()
+    os._exit(7)
+code = os.waitstatus_to_exitcode(os.wait()[1])
+db.go.set()
+held.join()
+os._exit(code)
+"""
+
+
+def test_a_forked_child_waits_for_no_group_of_its_parent(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path}/test.db"
+    cq.configure(cq.open(url), "q")
+    found = run_program(sys.executable, "-W", "ignore", "-c", FORKING, url)
+    assert found.status == 7, found.err
+    assert "fork" in found.out
+
+
+def test_large_updates_are_not_packed_again_and_again(
+    db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cq.configure(db, name, value=bytes, combiner="last")
+    queue, held, packed = cq.CombineQueue[str, bytes](name), HeldCommits(db), [0]
+    rows = shared_adds._rows
+
+    def count(config: Any, calls: Any, *rest: Any) -> Any:
+        packed[0] += len(calls)
+        return rows(config, calls, *rest)
+
+    monkeypatch.setattr(shared_adds, "_rows", count)
+    with waiting(held, queue, [({f"key {number}": bytes(80_000)}, None) for number in range(60)]) as calls:
+        pass
+    assert [call.result() for call in calls] == [None] * 60
+    assert packed[0] < 60 * 7, f"{packed[0]}: all of them in the first try, then about each group twice"
+
+
+@pytest.mark.parametrize("db", ["file.cq", None, 5])
+def test_what_is_no_database_is_refused_in_a_thread_too(db: Any) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        error = threads.submit(cq.CombineQueue[str, int]("q").add_now, db, {"a": 1}).exception()
+    assert isinstance(error, TypeError)
+    assert "expected a database" in str(error)

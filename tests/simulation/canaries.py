@@ -326,7 +326,7 @@ def ends_doubt_by_looking(add: Any, self: Emitter, tr: Any, flush: Flush, update
         flush.in_doubt = False
 
 
-@queues.replaces("cq.queue.shared_adds.SharedAdds._fill", seed=1, also={"single adds"})
+@queues.replaces("cq.queue.shared_adds.SharedAdds._fill", seed=10, also={"single adds"})
 def tells_callers_too_early(fill: Any, self: SharedAdds, group: AddGroup) -> None:
     """A call returns before the transaction that has its updates is committed."""
     fill(self, group)
@@ -357,7 +357,7 @@ class _Apart(bytes):
     __hash__ = object.__hash__
 
 
-@queues.patches(seed=13, also={"single adds", "unknown commits"})
+@queues.patches(seed=51, also={"single adds", "unknown commits"})
 def says_that_no_call_counts() -> Any:
     """A call forgets that a try may have been committed."""
     doubt = property(lambda self: None, lambda self, value: None)

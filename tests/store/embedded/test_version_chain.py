@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import cq
 from cq import admin, runtime
+from cq.config.queue import read_config
+from cq.queue import shared_adds
 from cq.store.embedded import Database, FDBError
 from cq.store.transact import transact, transact_chained
 from cq.store.version_chain import CHAIN_SECONDS, VersionChain
@@ -163,3 +166,45 @@ def test_adds_go_to_the_shape_that_is_configured_meanwhile(db: Database, remote:
 
     assert transact(db, lambda tr: words.get(tr.snapshot, "a", pending=True)) == 2
     assert transact(db, lambda tr: words.get(tr.snapshot, "b", pending=True)) == 1
+
+
+def test_a_call_refused_at_an_old_version_is_checked_again(db: Database, remote: Remote) -> None:
+    """Its queue takes texts now, and did not take them at the version of the chain."""
+
+    class AtOld(Remote):
+        """A database whose chained transactions read the configuration of before."""
+
+        def create_transaction(self) -> Any:
+            return Old(self.inner.create_transaction())
+
+    class Old:
+        def __init__(self, inner: Any) -> None:
+            self.inner, self.is_old = inner, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def set_read_version(self, version: int) -> None:
+            self.is_old = True
+
+        def reset(self) -> None:
+            self.is_old = False
+            self.inner.reset()
+
+    words = cq.CombineQueue[str, Any]("words")
+    cq.configure(db, "words")
+    before = read_config(db.create_transaction(), "words")
+    admin.delete(db, "words")
+    cq.configure(db, "words", value=str, combiner="last")
+    old = AtOld(db)
+    begun(old)
+
+    def read(tr: Any, name: str) -> Any:
+        return before if getattr(tr, "is_old", False) else read_config(tr, name)
+
+    with patch.object(shared_adds, "read_config", read):
+        words.add_now(old, {"a": "x"})
+        begun(old)
+        with pytest.raises(cq.InvalidData):
+            words.add_now(old, {"a": None})
+    assert transact(db, lambda tr: words.get(tr.snapshot, "a", pending=True)) == "x"
