@@ -38,7 +38,8 @@ def transact(db: Database, fn: Callable[[Transaction], T], *, write_only: bool =
     Args:
         db: a database of either store.
         fn: a function of the transaction.
-        write_only: whether `fn` only writes, as adds do; then each read in it raises `TypeError`. On a cluster, a
+        write_only: whether `fn` only writes, as adds do; then each read in it raises `TypeError`. It must not handle
+            errors of cq, which may be outdated: `fn` runs again after the first one that it raises. On a cluster, a
             process that writes often saves one of two requests for each such transaction: see
             `cq.store.version_chain`.
 
