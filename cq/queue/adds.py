@@ -8,6 +8,7 @@ from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
 from cq.config.queue import QueueConfig
+from cq.config.window import milliseconds
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.queue.checks import check_add, row_bytes
@@ -113,6 +114,11 @@ def write_updates(
     keys, values = split_pairs(updates)
     operation = None if once is None else codec.encode_operation(once)
     PackedAdd.of(config, keys, values, operation, times).write(tr)
+
+
+def times_now(config: QueueConfig) -> list[int]:
+    """The `times` of updates that count as of now; empty for a queue without times."""
+    return [milliseconds(None)] if config.is_timed else []
 
 
 def refuse_adds_to_level(config: QueueConfig) -> None:

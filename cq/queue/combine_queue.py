@@ -9,11 +9,10 @@ from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
-from cq.config.window import milliseconds
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import QueueKeys
-from cq.queue.adds import refuse_adds_to_level, write_updates
+from cq.queue.adds import refuse_adds_to_level, times_now, write_updates
 from cq.queue.pending import before_adds, read_pending
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.shared_adds import AddCall, add_now
@@ -104,7 +103,7 @@ class CombineQueue(Generic[K, V]):
         """
         config = read_config(tr, self.name)
         refuse_adds_to_level(config)
-        write_updates(tr, config, updates, once, times=[milliseconds(None)] if config.is_timed else ())
+        write_updates(tr, config, updates, once, times=times_now(config))
 
     def add_now(
         self,

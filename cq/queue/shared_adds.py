@@ -1,8 +1,8 @@
 """Calls of `CombineQueue.add_now` that wait share a transaction.
 
 The cost of a small add is mostly that of its transaction. So a call that begins while the transaction of another call
-is under way waits for it, and then the first call that waits commits the updates of all that wait by then. No thread is
-started, no option is needed, and a call that is alone waits for nothing. Without this, 32 threads that add one key at a
+is under way waits for it, and then the first call that waits commits the updates of all that wait by then. This
+starts no thread and has no option, and a single caller does not wait. Without this, 32 threads that add one key at a
 time to a file reach about a third of the rate.
 
 The threads of a process commit for each other, and so do the tasks of an event loop. At a time there is one such
@@ -25,10 +25,9 @@ from weakref import WeakKeyDictionary
 
 from cq import runtime
 from cq.config.queue import QueueConfig, read_config
-from cq.config.window import milliseconds
 from cq.encoding import codec
 from cq.errors import InvalidData, StoreError
-from cq.queue.adds import PackedAdd, refuse_adds_to_level
+from cq.queue.adds import PackedAdd, refuse_adds_to_level, times_now
 from cq.queue.limits import refuse_if_full
 from cq.queue.packing import split_pairs
 from cq.store.api import Database, Transaction, is_local
@@ -149,7 +148,7 @@ class AddGroup:
 
         On a cluster, raises the first `InvalidData` of the group: it may be outdated.
         """
-        times = [milliseconds(None)] if config.is_timed else []
+        times = times_now(config)
         shared = [call for call in self._taken() if call.operation is None]
         apart = [call for call in self._taken() if call.operation is not None]
         try:

@@ -6,8 +6,8 @@ request. So a transaction of cq begins at the latest version at which its proces
 of that version, and it fails if anything that it has read with a conflict has changed since, as any transaction does:
 an add still fails if the configuration of its queue changes before it commits.
 
-What a chain gives up is that a transaction sees all commits that had returned before it began; so only transactions
-that return nothing that they have read are chained. An error of cq, such as `QueueNotConfigured`, may be outdated, too:
+A chained transaction does not see all commits that had returned before it began. So only transactions that do not
+return what they have read are chained. An error of cq, such as `QueueNotConfigured`, may be outdated, too:
 then the transaction begins again at a requested version. Without chains, adds of 5 updates to a cluster reach 0.7 to
 0.8 of their rate.
 

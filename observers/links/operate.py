@@ -114,7 +114,7 @@ def _store_epoch(tr: Transaction, link: LinkKeys, epoch: int) -> bool:
     The states of buckets are not written: so a bucket has no position in the epoch until the target has its first batch
     of the epoch, or the keeper has begun it. Until then the target may have any position.
     """
-    find_link(read_config(tr, link.queue), link.link)  # a link that is removed meanwhile leaves no state
+    find_link(read_config(tr, link.queue), link.link)  # else a removed link would get a state
     control = read_control(tr, link)
     if control.epoch >= epoch:
         return control.epoch == epoch  # equal: this is a retry after a commit with unknown result

@@ -128,7 +128,7 @@ def pause_link(db: Database, queue: str, link: str | None = None, *, paused: boo
     """
 
     def write(tr: Transaction) -> str:
-        found = _existing_keys(tr, queue, link)  # read here: a link that is removed meanwhile leaves no state
+        found = _existing_keys(tr, queue, link)  # in this transaction: else a removed link would get a state
         tr.set(found.control, replace(read_control(tr, found), paused=paused).to_bytes())
         wake_keeper(tr, found)
         return found.link
