@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,22 @@ from cq.admin.configured_queue import configure
 from cq.app import App
 from cq.draining import drain
 from cq.errors import CqError
-from cq.keys.link import Position
+from cq.keys.link import Position, first_sequence
 from cq.observers.links.operate import OpenLink
+from cq.observers.links.queue import BUCKETS
 from cq.observers.links.registry import opened_link
 from cq.observers.links.rows import LinkEntry
 from cq.observers.links.spec import app as app_link
-from cq.observers.links.target import CannotSend, Changes, LinkFailed, Source, Target, refuse_late_sweep
+from cq.observers.links.state import read_control
+from cq.observers.links.target import (
+    CannotSend,
+    Changes,
+    LinkFailed,
+    OutdatedBatch,
+    Source,
+    Target,
+    refuse_late_sweep,
+)
 from cq.observers.monitoring.link_status import link_status
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
@@ -126,7 +137,7 @@ def check_target(
     repeated, late, concurrent, or without an answer, and through a rebase and a rebuild.
 
     - A target that keeps positions has to apply each change once: `apply` must do nothing, and return the stored
-      position, unless that is `previous`.
+      position, unless that is `previous`. A late `sweep` must delete nothing, see `cq.links.refuse_late_sweep`.
     - A target whose `apply` always returns None is only checked to take every change, some of them twice: it gets each
       change at least once, the entries of a key in order within a run, and knows older entries by their sequences.
 
@@ -154,6 +165,10 @@ def check_target(
                 _change(db, number)
                 contract.settle(db, app)
                 _compare(db, read, step)
+            if contract.keeps:
+                with opened_link(db, _NAME, app=app) as link:
+                    for late in contract.late_sweeps(link):
+                        _compare(db, read, late)
         except CqError as error:
             raise AssertionError(contract.failure or str(error)) from error
         finally:
@@ -253,6 +268,27 @@ class _Contract:
         )
         self.expect(found is None or isinstance(found, str), f"apply has returned {found!r}")
         return found
+
+    def late_sweeps(self, link: OpenLink) -> Iterator[str]:
+        """Sweep as a worker does that has stood still since before both sides were set back; yields what each sweep is.
+
+        Its generation is lost, so nothing was sent in it, and nothing may be deleted. First only the sequences in the
+        target's positions show that it is late, and then only their epoch. No changes can be sent afterwards.
+        """
+        target, below = self._made[0], first_sequence(link.observer.generation + 1)
+        epoch = transact(link.db, lambda tr: read_control(tr, link.keys)).epoch
+        self._sweep_late(target, epoch, below)
+        yield "late sweep of a generation that is lost"
+        for bucket in range(BUCKETS):
+            changes = Changes(_NAME, bucket, "", str(Position(epoch + 1, below)), ())
+            target.apply(replace(changes, previous=self.position(target, changes) or ""))
+        self._sweep_late(target, epoch, below)
+        yield "late sweep of an earlier epoch"
+
+    def _sweep_late(self, target: Target, epoch: int, below: bytes) -> None:
+        with suppress(OutdatedBatch):
+            swept = target.sweep(epoch, below)
+            self.expect(swept == 0, f"a late sweep has deleted {swept} rows")
 
     def order(self, changes: Changes) -> None:
         """Check the order of the entries of each key, for targets that keep no positions."""

@@ -10,6 +10,7 @@ import pytest
 
 import cq
 from cq import links
+from cq.keys.link import Position
 from cq.links import CannotSend, Changes, LinkFailed, Target
 from cq.testing import MemoryTarget, assert_drained, check_target, drain
 from tests.kit.queues import add
@@ -100,6 +101,40 @@ def fails(target: Unlike, changes: Changes) -> Any:
 )
 def test_a_target_that_breaks_the_contract_is_found(broken: Any, message: str) -> None:
     target = Unlike(broken)
+    with pytest.raises(AssertionError, match=message):
+        check_target(lambda source: target, lambda: target.values)
+
+
+class Sweeping(MemoryTarget):
+    """A target that sweeps late, for one of two reasons; it may not tell how many rows it has deleted."""
+
+    def __init__(self, *, compares_epochs: bool, counts: bool) -> None:
+        super().__init__()
+        self._compares_epochs, self._counts = compares_epochs, counts
+
+    def sweep(self, epoch: int, below: bytes) -> int:
+        stored = self.positions
+        found = [position for position in map(Position.parse, stored.values()) if position is not None]
+        if self._compares_epochs:
+            self.positions = {0: str(Position(max(position.epoch for position in found), below))}
+        else:
+            self.positions = {0: str(Position(0, min(position.sequence for position in found)))}
+        try:
+            swept = super().sweep(epoch, below)
+        finally:
+            self.positions = stored
+        return swept if self._counts else 0
+
+
+@pytest.mark.parametrize(
+    ("compares_epochs", "what"), [(True, "of a generation that is lost"), (False, "of an earlier epoch")]
+)
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_target_that_sweeps_late_is_found(compares_epochs: bool, what: str, counts: bool) -> None:
+    target = Sweeping(compares_epochs=compares_epochs, counts=counts)
+    message = (
+        r"a late sweep has deleted \d+ rows" if counts else f"wrong values after the step 'late sweep {what}'"
+    )
     with pytest.raises(AssertionError, match=message):
         check_target(lambda source: target, lambda: target.values)
 
