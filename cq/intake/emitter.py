@@ -35,7 +35,7 @@ from cq.errors import (
     TooLarge,
 )
 from cq.intake.flush import EmitterBuffer, EmitterStatistics, Flush, Intake
-from cq.queue.adds import refuse_adds_to_level
+from cq.queue.adds import config_for_adds
 from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue, combiner_of_updates
 from cq.queue.limits import is_positive
@@ -95,8 +95,7 @@ class Emitter(Generic[K, V]):
         self.timeout = timeout
         self._db = db
         self._id = runtime.token_bytes(keys.EMITTER_ID_BYTES)
-        config = transact(db, lambda tr: read_config(tr.snapshot, queue.name))
-        refuse_adds_to_level(config)
+        config = transact(db, lambda tr: config_for_adds(tr.snapshot, queue.name))
         self._intake = Intake(config, combiner_of_updates(queue, config))
         self._buffer = EmitterBuffer(self._intake, every=every, at_most=at_most)
         self._closing = runtime.event()

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
-from cq.config.queue import QueueConfig
+from cq.config.queue import QueueConfig, read_config
 from cq.config.window import milliseconds
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
@@ -15,7 +15,7 @@ from cq.queue.checks import check_add, row_bytes
 from cq.queue.ledger import count_added
 from cq.queue.limits import refuse_if_full
 from cq.queue.packing import Checked, check, pack, split_pairs
-from cq.store.api import Transaction
+from cq.store.api import Transaction, TransactionRead
 from cq.store.own_writes import note_writes
 from cq.store.sizes import set_bytes
 
@@ -121,7 +121,13 @@ def times_now(config: QueueConfig) -> list[int]:
     return [milliseconds(None)] if config.is_timed else []
 
 
-def refuse_adds_to_level(config: QueueConfig) -> None:
-    """Raises `InvalidConfiguration` for a level or a part of a window: it has exactly the updates of its queue."""
+def config_for_adds(tr: TransactionRead, name: str) -> QueueConfig:
+    """The configuration of a queue to which an application adds.
+
+    Raises `QueueNotConfigured`, and `InvalidConfiguration` for a level or a part of a window, which has exactly the
+    updates of its queue.
+    """
+    config = read_config(tr, name)
     if config.level_of is not None:
-        config.level_of.refuse(config.name, "add to")
+        config.level_of.refuse(name, "add to")
+    return config

@@ -12,7 +12,7 @@ from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import QueueKeys
-from cq.queue.adds import refuse_adds_to_level, times_now, write_updates
+from cq.queue.adds import config_for_adds, times_now, write_updates
 from cq.queue.pending import before_adds, read_pending
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.shared_adds import AddCall, add_now
@@ -101,8 +101,7 @@ class CombineQueue(Generic[K, V]):
             TypeError: `tr` is a database, or the `.snapshot` of a transaction.
             FDBError: from the store, as for any read; the retry loop handles it.
         """
-        config = read_config(tr, self.name)
-        refuse_adds_to_level(config)
+        config = config_for_adds(tr, self.name)
         write_updates(tr, config, updates, once, times=times_now(config))
 
     def add_now(
@@ -116,8 +115,8 @@ class CombineQueue(Generic[K, V]):
         For updates that belong to no other write. An update counts once, also if the transaction is retried after an
         unknown commit result. Calls of several threads, or of several tasks of an event loop, share transactions: see
         `cq.queue.shared_adds`. The main thread commits alone, as ^C may interrupt it anywhere. If a task is cancelled
-        while it waits, its updates count once or not at all. For many small updates that may be lost with the process,
-        `cq.Emitter` is faster.
+        while it waits, its updates count once or not at all. It does not call `add`: a class that overrides one of them
+        overrides both. For many small updates that may be lost with the process, `cq.Emitter` is faster.
 
         Args:
             db: a database of either store.

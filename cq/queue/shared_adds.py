@@ -24,10 +24,10 @@ from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from cq import runtime
-from cq.config.queue import QueueConfig, read_config
+from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.errors import InvalidData, StoreError
-from cq.queue.adds import PackedAdd, refuse_adds_to_level, times_now
+from cq.queue.adds import PackedAdd, config_for_adds, times_now
 from cq.queue.limits import refuse_if_full
 from cq.queue.packing import split_pairs
 from cq.store.api import Database, Transaction, is_local
@@ -132,8 +132,7 @@ class AddGroup:
 
     def _write(self, tr: Transaction) -> None:
         """Write the keys of all calls, or of the first ones that fit."""
-        config = read_config(tr, self.queue)
-        refuse_adds_to_level(config)
+        config = config_for_adds(tr, self.queue)
         refuse_if_full(tr, config)
         adds = self._packed(config)
         while self.doubt is None and len(self.calls) > 1 and sum(add.size for add in adds) > GROUP_BYTES:

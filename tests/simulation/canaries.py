@@ -129,7 +129,7 @@ def does_not_wait_for_the_former_shape(*_: Any) -> bool:
     return False
 
 
-@queues.replaces("cq.queue.combine_queue.read_config", seed=7, only={"rebucket", "calls are late"})
+@queues.replaces("cq.queue.adds.read_config", seed=7, only={"rebucket", "calls are late"})
 def adds_under_old_shapes(_: Any, tr: Any, name: str) -> Any:
     """An add reads the metadata version by a snapshot read, and adds no conflict on the configuration."""
     return config.read_config(tr.snapshot if isinstance(tr, SimTransaction) else tr, name)
