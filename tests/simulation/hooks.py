@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cq.keys.link import LinkKeys
-from cq.observers.links.target import LinkFailed, Source
+from cq.observers.links.target import LinkFailed, OutdatedBatch, Source, refuse_late_sweep
 from cq.observers.links.targets.receiver import Answer
 from cq.observers.links.targets.webhook import SWEEP, WebhookTarget
 from tests.simulation.application import SUMS
@@ -47,10 +47,14 @@ class Hook:
 
     Args:
         look: called with the rows after each request.
+
+    Attributes:
+        sweeps: the requests to sweep since the latest backup.
     """
 
     def __init__(self, look: Callable[[Mapping[str, Any]], object]) -> None:
         self.kept = Kept()
+        self.sweeps: list[bytes] = []
         self._saved: Kept | None = None
         self._look = look
 
@@ -59,6 +63,7 @@ class Hook:
         message = json.loads(body)
         data = message["data"]
         if message["type"] == SWEEP:
+            self.sweeps.append(body)
             late = [each for each in self.kept.positions.values() if self._is_late(each, data)]
             if late:
                 return Answer(_CONFLICT, json.dumps({"position": late[0]}))
@@ -76,8 +81,11 @@ class Hook:
         return bool(stored != data["previous"])
 
     def _is_late(self, position: str, data: Mapping[str, Any]) -> bool:
-        epoch, _, sequence = position.partition("-")
-        return bool(int(epoch) > data["epoch"] or sequence < data["below"])
+        try:
+            refuse_late_sweep([position], data["epoch"], bytes.fromhex(data["below"]))
+        except OutdatedBatch:
+            return True
+        return False
 
     def _apply(self, data: Mapping[str, Any]) -> None:
         kept, bucket = self.kept, data["bucket"]
@@ -101,6 +109,7 @@ class Hook:
             self.kept = copy.deepcopy(self._saved)
             return True
         self._saved = copy.deepcopy(self.kept)
+        self.sweeps.clear()
         return False
 
     def forget_sequences(self) -> None:
@@ -145,6 +154,22 @@ class Hooks:
             self.models[name].set_back(hook.rows())
         return is_restored
 
+    def sweep_late(self, name: str) -> None:
+        """Requests to sweep of after the backup come again, unless the link has another generation by then.
+
+        While a receiver gets all values again, it may lack those that it has not got yet.
+        """
+        generation = self.world.hook_generation()
+
+        def deliver(body: bytes) -> None:
+            if self.world.hook_generation() == generation:
+                self.world.trace("a sweep is late")
+                SimReceiver(self.world, self.by_name[name]).deliver(body)
+
+        for body in list(self.by_name[name].sweeps):
+            delay = self.world.hub.rng.uniform(0, LATE_SECONDS)
+            self.world.hub.start(self.world.sky, "deliver", partial(deliver, body), delay)
+
     def _look(self, name: str, rows: dict[str, Any]) -> None:
         self.models[name].look(rows, set())
 
@@ -171,12 +196,12 @@ class SimReceiver:
     def post(self, message: str, body: bytes) -> Answer:
         world = self._world
         if world.hub.current is None or world.hub.is_over:
-            return self._take(body)
+            return self.deliver(body)
         rng = world.hub.rng
         self._pass_time(rng.choice((0.002, 0.002, 0.05)))
         if world.happens("the receiver fails", 0.2):
             return self._fail(body, rng.choice(("down", "busy", "late", "twice", "silent")))
-        answer = self._take(body)
+        answer = self.deliver(body)
         self._pass_time(LATE_SECONDS if world.happens("targets are slow", 0.2) else 0.002)
         return answer
 
@@ -195,12 +220,13 @@ class SimReceiver:
         if how == "busy":
             return Answer(503, "busy", rng.choice((0.0, 2.0)))
         if how in ("late", "twice"):
-            world.hub.start(world.sky, "deliver", lambda: self._take(body), rng.uniform(0, LATE_SECONDS))
+            world.hub.start(world.sky, "deliver", lambda: self.deliver(body), rng.uniform(0, LATE_SECONDS))
         if how in ("twice", "silent"):
-            self._take(body)
+            self.deliver(body)
         raise LinkFailed(f"the receiver does not answer: {how}")
 
-    def _take(self, body: bytes) -> Answer:
+    def deliver(self, body: bytes) -> Answer:
+        """A request arrives."""
         try:
             return self._hook.take(body)
         except Violation as violation:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 from cq.keys import after
@@ -80,7 +80,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=94, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=103, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -91,7 +91,7 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=49, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=72, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
@@ -133,7 +133,7 @@ def begins_no_idle_buckets(*_: Any) -> None:
     """A keeper leaves buckets without entries at a position of an earlier epoch."""
 
 
-@links.replaces("cq.observers.links.keeper.Keeper._begin", seed=1, also={"send again", "deaths"})
+@links.replaces("cq.observers.links.keeper.Keeper._begin", seed=2, also={"send again", "deaths"})
 def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     """A keeper stores that a bucket has begun before the target has the position."""
     for batch in batches:
@@ -227,6 +227,24 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
     return 0
+
+
+_REFUSES: Final = (
+    "tests.simulation.hooks.refuse_late_sweep",
+    "cq.observers.links.sql.target.refuse_late_sweep",
+)
+
+
+@links.replaces(*_REFUSES, seed=28, only={"set back after a rebuild"})
+def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
+    """A target that was set back with the store takes a late sweep, whose epoch is not over."""
+    refuse(positions, epoch, b"")
+
+
+@links.replaces(*_REFUSES, seed=52, only={"set back after a rebuild"})
+def compares_sequences_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
+    """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
+    refuse(positions, 10**15, below)
 
 
 @links.replaces("cq.observers.links.keeper.Keeper._is_sent", seed=28, only={"send again"})

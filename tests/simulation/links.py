@@ -36,6 +36,7 @@ from cq.observers.links.registry import opened_link
 from cq.observers.links.rows import ReadLimits, read_entries
 from cq.observers.links.spec import links_in
 from cq.observers.links.sql.target import SqlTarget
+from cq.observers.links.state import read_control
 from cq.observers.links.targets.webhook import WebhookTarget
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
@@ -54,7 +55,14 @@ from tests.simulation.store import CommitRequest
 
 _HOT: Final = ("hot 0", "hot 1")
 _HOOK_KINDS: Final = frozenset(
-    ("hook", "hook set back", "hook moves", "the receiver fails", "hook comes and goes")
+    (
+        "hook",
+        "hook set back",
+        "hook moves",
+        "the receiver fails",
+        "hook comes and goes",
+        "set back after a rebuild",
+    )
 )
 """The kinds of runs with the second link."""
 _SENDS_AGAIN: Final = frozenset(
@@ -65,6 +73,7 @@ _SENDS_AGAIN: Final = frozenset(
         "send again",
         "hook comes and goes",
         "set back once begun",
+        "set back after a rebuild",
     )
 )
 """What makes a receiver get values more than once."""
@@ -252,6 +261,7 @@ class Links(Scenario):
             "store set back": lambda: self.hub.start(self.sky, "change", self._set_store_back),
             "table set back": self._set_table_back,
             "hook set back": self._set_hook_back,
+            "set back after a rebuild": lambda: self._set_back_after_a_rebuild(process),
             "hook moves": lambda: self._link_hook(self.db(process)),
             "hook comes and goes": lambda: self._come_and_go(self.db(process)),
             "send again": lambda: self._send_again(process),
@@ -299,12 +309,17 @@ class Links(Scenario):
             return
         self.hub.wait(self.hub.rng.expovariate(1 / self.change_seconds))
         self._rebase_link(process, linked)
+        if self._is_in_time(partial(self._has_begun, linked.keys), _LOOK_SECONDS):
+            self._copy_target(linked, restore=True)
+
+    def _is_in_time(self, is_so: Callable[[], bool], look_seconds: float) -> bool:
+        """Wait until something is so; returns whether it is in time."""
         deadline = self.hub.clock + _BEGIN_SECONDS
-        while not self._has_begun(linked.keys):
+        while not is_so():
             if self.hub.clock > deadline or self.is_calm:
-                return
-            self.hub.wait(_LOOK_SECONDS)
-        self._copy_target(linked, restore=True)
+                return False
+            self.hub.wait(look_seconds)
+        return True
 
     def _has_begun(self, keys: LinkKeys) -> bool:
         """Whether the keeper of a link has done everything, and no entry waits."""
@@ -365,17 +380,28 @@ class Links(Scenario):
         found = self._links_now().get(HOOK.link)
         return next(iter(self.hooks.by_name)) if found is None else str(found.settings["target"])
 
+    def hook_generation(self) -> int:
+        """The generation of the present link to a receiver; 0: there is none."""
+        found = self._links_now().get(HOOK.link)
+        return 0 if found is None else found.generation
+
     def _links_now(self) -> dict[str, ObserverConfig]:
         return links_in(transact(self.inner, lambda tr: read_config(tr, SUMS)))
 
     def _set_store_back(self) -> None:
         """Make a backup of the store, or restore the latest one."""
-        copy = self.folder / "store-copy.db"
         if self._saved is None or self.hub.rng.random() < 0.5:
-            copy_store(self.path_of(STORE), copy)
-            self._saved, self._saved_clock = self.sums.copy(), self.hub.clock + self.hub.jumped
-            self.trace("the store is saved")
-            return
+            self._save_store()
+        else:
+            self._restore_store()
+
+    def _save_store(self) -> None:
+        copy_store(self.path_of(STORE), self._store_copy)
+        self._saved, self._saved_clock = self.sums.copy(), self.hub.clock + self.hub.jumped
+        self.trace("the store is saved")
+
+    def _restore_store(self) -> None:
+        assert self._saved is not None
         for process in list(self._databases):
             if process.is_alive:
                 self._die(process)
@@ -383,7 +409,7 @@ class Links(Scenario):
             self.hub.tasks.discard(task)  # the commits under way are lost with the store
         self.inner.close()
         self.store_restores += 1
-        shutil.copy(copy, self.path_of(STORE))
+        shutil.copy(self._store_copy, self.path_of(STORE))
         self._open_store()
         if (
             self.hub.rng.random() < 0.5
@@ -394,6 +420,38 @@ class Links(Scenario):
         for linked in self.links:
             linked.note_set_back()
         self.trace("the store is restored")
+
+    def _set_back_after_a_rebuild(self, process: Process) -> None:
+        """Set the receiver back to before a rebuild, with the store, or alone with a rebase; its sweep comes again."""
+        if not self._is_in_time(self._is_swept, 25 * _LOOK_SECONDS):
+            return
+        name = self._hook_name()
+        self._save_store()
+        self.hooks.copy(name, restore=False)
+        self._rebuild(process, self.to_hook)
+        if not self._is_in_time(self._is_swept, 25 * _LOOK_SECONDS):
+            return
+        if self.hub.rng.random() < 0.5:
+            self.hub.start(self.sky, "change", partial(self._set_both_back, name))
+        else:
+            self._restore_hook(name)
+            self._rebase_link(process, self.to_hook)
+            self._is_in_time(partial(self._has_begun, HOOK), 25 * _LOOK_SECONDS)
+            self.hooks.sweep_late(name)
+
+    def _is_swept(self) -> bool:
+        """Whether the receiver has all values of the present generation."""
+        control = transact(self.inner, lambda tr: read_control(tr.snapshot, HOOK))
+        return control.swept == self.hook_generation()
+
+    def _set_both_back(self, name: str) -> None:
+        self._restore_store()
+        self._restore_hook(name)
+        self.hooks.sweep_late(name)
+
+    def _restore_hook(self, name: str) -> None:
+        self.hooks.copy(name, restore=True)
+        self.to_hook.note_restored()
 
     def _report_restored(self) -> None:
         """The targets may get the entries that were queued in the backup, and then its values."""
@@ -406,6 +464,10 @@ class Links(Scenario):
                 values.append(stored.get(key))
         for hook in self.hooks.by_name.values():
             hook.forget_sequences()
+
+    @property
+    def _store_copy(self) -> Path:
+        return self.folder / "store-copy.db"
 
     def path_of(self, name: str) -> Path:
         # A restored store gets another file: threads of the one before may still close its connections.

@@ -118,6 +118,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "set back once begun",  # a target is, at once after a rebase, when no bucket has sent an entry since
         "targets are slow",  # to begin, or to answer what they have applied
         "workers hear late",  # of changes of the configuration
+        "set back after a rebuild",  # the receiver is, alone or with the store, and the sweep of before comes late
     ),
     "outboxes": (
         "store set back",
