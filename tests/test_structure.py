@@ -94,7 +94,7 @@ A line names folders or modules; a module belongs to the longest name that fits.
 """
 MODULES_MAX = 20
 PARAMETERS_MAX = 6
-PUBLIC_NAMES = {*cq.__all__, "Ranking", "Worker"}
+PUBLIC_NAMES = {*cq.__all__, "Ranking", "Worker", "top"}
 """What applications call: it may have many keyword-only parameters, because its settings are independent."""
 PUBLIC = ("cq/__init__.py", "cq/testing.py")
 """For applications. Of cq itself, only programs that show how to use it import the first, and only tests the second."""

@@ -1,7 +1,8 @@
 """`cq demo tags`: web servers count, collectors combine and publish, all are killed, and the counts are exact.
 
 Each web server is a process that counts the events of logs, each collector a process with a worker. A follower reads
-each version of the published cloud. At the end a recount of the events is compared with the store.
+versions of the published cloud, and the store keeps all of them. At the end the store is compared with a recount of the
+events.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from itertools import accumulate, chain, islice
 from pathlib import Path
@@ -41,7 +43,7 @@ from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
 from cq.encoding import codec
 from cq.errors import InvalidData
-from cq.observers.top.cloud import Cloud, CloudEntry
+from cq.observers.top.cloud import Cloud, CloudEntry, CloudReader
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
 from cq.observers.worker.worker import Worker
@@ -56,6 +58,7 @@ THREADS: Final = 4
 SLICE: Final = 50
 """Number of events that are counted in a transaction."""
 _PUBLISH_MILLISECONDS: Final = 200
+_KEEP: Final = "1d"
 _FOLLOW_SECONDS: Final = 30.0
 VOCABULARY: Final = 20_000
 """Number of tags in generated events; tag r is drawn with 1/r of the frequency of the first."""
@@ -167,8 +170,9 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
         Worker(db, queues=[QUEUE]).drain()  # publishes the last cloud, too
         cloud = published(db, QUEUE)
         versions.follow_to(cloud)
+    check_versions(db, cloud, versions.seen)
     entries = cloud.entries if cloud else ()
-    return figures | {"versions": len(versions.seen)} | recount(db, steps, entries, options.top)
+    return figures | {"versions": cloud.version if cloud else 0} | recount(db, steps, entries, options.top)
 
 
 def recount(
@@ -193,16 +197,16 @@ class Versions:
     """The versions of the cloud that a follower has had. All methods raise `DemoDiffers`.
 
     Attributes:
-        seen: the versions, each once.
+        seen: the clouds, each once.
     """
 
     def __init__(self, follower: CloudFollower) -> None:
-        self.seen: list[int] = []
+        self.seen: list[Cloud] = []
         self._follower = follower
 
     @property
     def _last(self) -> int:
-        return self.seen[-1] if self.seen else 0
+        return self.seen[-1].version if self.seen else 0
 
     def see(self, cloud: Cloud | None) -> None:
         """Note the version of the cloud; an earlier one must not have been newer."""
@@ -211,7 +215,7 @@ class Versions:
                 raise DemoDiffers(
                     f"version {cloud.version:,} of the cloud has come after version {self._last:,}"
                 )
-            self.seen.append(cloud.version)
+            self.seen.append(cloud)
 
     def follow_to(self, cloud: Cloud | None) -> None:
         """Wait until the follower has the last cloud: short demos end before it has read any."""
@@ -236,7 +240,7 @@ def show(figures: Mapping[str, Any]) -> None:
 def make_queue(db: Database, shown: int) -> None:
     """Create the queue, and delete all data of an earlier demo."""
     delete_earlier(db, KEYS, [QUEUE])  # also the positions: servers would skip events
-    spec = top(shown, every=_PUBLISH_MILLISECONDS)
+    spec = top(shown, every=_PUBLISH_MILLISECONDS, keep=_KEEP)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum", observers=[spec])
 
 
@@ -255,6 +259,18 @@ def check_result(db: Database, counts: Mapping[str, int], cloud: Sequence[CloudE
     highest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:shown]
     if [(entry.key, entry.score) for entry in cloud] != highest:
         raise DemoDiffers("the published cloud is not the top of the recount")
+
+
+def check_versions(db: Database, newest: Cloud | None, seen: Sequence[Cloud]) -> None:
+    """Raise `DemoDiffers` unless all versions are kept, those that the follower has had as it had them."""
+    reader, cloud = CloudReader(QUEUE), newest
+    had = {each.version: each for each in seen}
+    while cloud is not None and cloud.version > 1:
+        before = (cloud.created - timedelta(milliseconds=1)).timestamp()
+        older = transact(db, lambda tr: reader.read(tr.snapshot, before))  # noqa: B023 - runs at once
+        if older.version != cloud.version - 1 or had.get(older.version, older) != older:
+            raise DemoDiffers(f"version {cloud.version - 1:,} of the cloud is not kept as it was published")
+        cloud = older
 
 
 # The web servers

@@ -44,7 +44,7 @@ class _ShortForm(NamedTuple):
 
 
 _SHORT_FORMS: Final = {
-    "top": _ShortForm("top", top_spec),
+    "top": _ShortForm("top", top_spec, {"keep": "keep_clouds"}),
     "feed": _ShortForm("feed", feed_spec),
     "export": _ShortForm(f"{OBSERVER}export", links.table, {"url_env": "reporting_url_env"}),
     "forward": _ShortForm(f"{OBSERVER}forward", links.queue, {"url_env": "forward_url_env"}),
@@ -98,6 +98,14 @@ class ConfigureOptions(AppOptions):
     ] = None
     top: Annotated[
         int | None, option("[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100).")
+    ] = None
+    keep_clouds: Annotated[
+        str | None,
+        option(
+            "TIME[/STEP]",
+            "With --top: keep each version of the cloud for this time after its replacement: 1h, or 30d/1h for the "
+            "last version of each hour.",
+        ),
     ] = None
     no_top: Annotated[bool, flag("--no-top", "Remove the top and the cloud.")] = False
     link: Annotated[
@@ -200,6 +208,8 @@ class ConfigureOptions(AppOptions):
 
     def put(self) -> list[ObserverSpec]:
         """The observers and links to add or to change; raises `typer.BadParameter` for one that is also removed."""
+        if self.keep_clouds is not None and self.top is None:
+            raise typer.BadParameter("--keep-clouds needs the top: add --top")
         found = []
         for name, short in _SHORT_FORMS.items():
             given = _either(name, getattr(self, name), getattr(self, f"no_{name}"))
@@ -272,7 +282,7 @@ def configure(options: ConfigureOptions, queue: Queue, yes: Yes = False) -> None
     creates = is_set and options.rebuild is None
     db = options.make_store() if creates else options.open_store()
     if options.top is not None and transact(db, lambda tr: is_level(tr.snapshot, queue)):
-        put[0] = top_spec(options.top, ranks=True, group=LAST_PART)
+        put[0] = top_spec(options.top, ranks=True, group=LAST_PART, keep=options.keep_clouds)
     changes = requested(
         **given,
         put=put,

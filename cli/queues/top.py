@@ -8,18 +8,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from cq import runtime
 from cq.cli.formats.rows import RowsOptions, print_rows
 from cq.cli.formats.whole_file import whole_file
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, flag, option
-from cq.cli.shared.output import is_read, note, print_document, print_json, print_words, say
+from cq.cli.shared.output import is_read, note, print_document, print_json, print_words, quantity, say
+from cq.durations import seconds_in
 from cq.encoding.json_values import to_json
+from cq.errors import NotInStore
 from cq.observers.top.cloud import Cloud, CloudReader
-from cq.observers.top.html import to_html
+from cq.observers.top.html import to_animation, to_html
 from cq.observers.top.ranking import Ranking
 from cq.store.transact import transact
 from cq.tables.rows import group_rows, top_rows, trending_rows
 
+_FRAMES: Final = 60
 _MODE: Final = 0o644  # of a page: readable for web servers, which run as other users
 Group = Annotated[str | None, option("GROUP", "Group to show, if the queue keeps its top in groups.")]
 
@@ -53,7 +57,10 @@ def top(
     ] = None,
     at: Annotated[
         str | None,
-        option("TIME", "With --by: a time in the period, as 2026-01-31T12:00 in UTC. Default: now."),
+        option(
+            "TIME",
+            "With --by: a time in the period, as 2026-01-31T12:00 in UTC, or 2d for so long ago. Default: now.",
+        ),
     ] = None,
     groups: Annotated[
         bool, flag("--groups", "Show the names of the groups, with the number of keys of each.")
@@ -87,19 +94,40 @@ def top(
 
 
 def _time(given: str) -> float:
-    """Seconds since 1970; a time without a zone is in UTC."""
+    """Seconds since 1970 of a time, which is in UTC if it has no zone, or of so long ago."""
+    ago = seconds_in(given)
+    if ago is not None:
+        return runtime.time() - ago
     try:
         time = datetime.fromisoformat(given)
     except ValueError:
-        raise typer.BadParameter(f"expected a time such as 2026-01-31T12:00, got: {given!r}") from None
+        raise typer.BadParameter(
+            f"expected a time such as 2026-01-31T12:00, or a duration such as 2d for so long ago, got: {given!r}"
+        ) from None
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-@commands.command("cloud", examples=["cq cloud words --html words.html", "cq cloud words --follow --json"])
+@commands.command(
+    "cloud",
+    examples=[
+        "cq cloud words --html words.html",
+        "cq cloud words --follow --json",
+        "cq cloud words --at 2026-11-01",
+        "cq cloud words --since 1h",
+    ],
+)
 def cloud(
     options: Options,
     queue: Queue,
     group: Group = None,
+    at: Annotated[
+        str | None,
+        option("TIME", "Show the cloud as of this time: 2026-01-31T12:00 in UTC, or 2d for so long ago."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        option("TIME", "Show what has changed since the cloud of this time; with --html as an animation."),
+    ] = None,
     follow: Annotated[
         bool, flag("--follow", "Print each newer version when it is published, until ^C.")
     ] = False,
@@ -111,11 +139,24 @@ def cloud(
     """Print the published cloud of a queue.
 
     The first line has the version. Then each line has the weight (1 to 9), key and score of an entry. Workers publish
-    the cloud. With --json one line per version: queue, group, version, created, and entries as
-    `[{"key": ..., "score": ..., "weight": ...}, ...]`.
+    the cloud. With --json one line per version: queue, group, version, created, through, and entries as
+    `[{"key": ..., "score": ..., "weight": ...}, ...]`. The scores include every update that was committed up to the
+    version `through` of the store.
+
+    --at and --since read the versions that `cq configure words --top --keep-clouds 30d` keeps. With --since the first
+    line has the two versions, the older one being the oldest that is kept if none of that time is, and each line a key
+    with its score and its score before, - if it was not in that cloud.
+    In JSON these are `since`, `version`, and `changes` as `[{"key": ..., "score": ..., "before": ...}, ...]`. With
+    --html, up to 60 versions of the time are shown one after the other.
     """
+    if follow and (at is not None or since is not None):
+        raise typer.BadParameter("give either --follow, or --at and --since")
+    begin, end = (None if time is None else _time(time) for time in (since, at))
     db, reader = options.read_store(), CloudReader(queue, group)
-    for found in _versions(db, reader) if follow else [transact(db, lambda tr: reader.read(tr.snapshot))]:
+    if begin is not None:
+        _show_since(options, db, reader, (begin, end), html)
+        return
+    for found in _versions(db, reader) if follow else [_read(db, reader, end)]:
         if html is not None:
             _write_page(html, to_html(found))
         if options.json:
@@ -126,11 +167,59 @@ def cloud(
             note(f"cq cloud: wrote version {found.version:,} to {html}")
 
 
+def _read(db: Any, reader: CloudReader, at: float | None) -> Cloud:
+    return transact(db, lambda tr: reader.read(tr.snapshot, at))
+
+
 def _versions(db: Any, reader: CloudReader) -> Iterator[Cloud]:
     version = 0
     while is_read() and (found := reader.wait(db, version)):
         yield found
         version = found.version
+
+
+def _show_since(
+    options: Options, db: Any, reader: CloudReader, times: tuple[float, float | None], html: str | None
+) -> None:
+    """Print the changes from the cloud of one time to that of another, or write the versions between as a page."""
+    newer = _read(db, reader, times[1])
+    try:
+        older = _read(db, reader, times[0])
+    except NotInStore:
+        older = transact(db, lambda tr: reader.oldest(tr.snapshot))
+    if html is not None:
+        _write_page(html, to_animation(_frames(db, reader, older, newer)))
+    changes = newer.changes_since(older)
+    if options.json:
+        print_json(
+            {
+                "queue": newer.queue,
+                "group": newer.group,
+                "since": older.version,
+                "version": newer.version,
+                "changes": [
+                    {"key": to_json(key), "score": _score_in_json(score), "before": _score_in_json(before)}
+                    for key, score, before in changes
+                ],
+            }
+        )
+    elif html is None:
+        say(f"version {older.version:,} to {newer.version:,}, {quantity(len(changes), 'change')}")
+        for key, score, before in changes:
+            print_words(key, *("-" if each is None else each for each in (score, before)))
+    elif html != "-":
+        note(f"cq cloud: wrote versions {older.version:,} to {newer.version:,} to {html}")
+
+
+def _frames(db: Any, reader: CloudReader, oldest: Cloud, newest: Cloud) -> list[Cloud]:
+    """The versions at equal distances of time, each once."""
+    begin, step = oldest.created, (newest.created - oldest.created) / (_FRAMES - 1)
+    between = (_read(db, reader, (begin + number * step).timestamp()) for number in range(1, _FRAMES - 1))
+    return [*{each.version: each for each in (oldest, *between, newest)}.values()]
+
+
+def _score_in_json(score: Any) -> Any:
+    return None if score is None else to_json(score)
 
 
 def _print_cloud(found: Cloud) -> None:
@@ -146,6 +235,7 @@ def _as_json(found: Cloud) -> dict[str, Any]:
         "group": found.group,
         "version": found.version,
         "created": found.created.isoformat(),
+        "through": found.through,
         "entries": [
             {"key": to_json(entry.key), "score": to_json(entry.score), "weight": entry.weight}
             for entry in found.entries

@@ -24,7 +24,7 @@ from cq.config.queue import (
 )
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
-from cq.keys.top import FormerTopKeys
+from cq.keys.top import CloudKeys
 from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import with_audit, without_audit
 from cq.store.api import Database, Transaction, TransactionRead
@@ -62,7 +62,7 @@ def _mark(tr: Transaction, current: QueueConfig) -> QueueConfig:
     for bounds in queue.sources():  # documents and file positions: sources stored again must count again
         tr.clear_range(*bounds)
     tr.clear_range(*ExpiryKeys(current.name).all())  # the values that remain for a while need no times
-    tr.clear_range(*FormerTopKeys(queue).all())  # they name keys that the purge deletes
+    tr.clear_range(*keys.below(CloudKeys(queue).all_kept()))  # they name keys that the purge deletes
     tr.clear_range(*queue.aside())  # now: an update added again after this commit would survive the purge
     notify_all(tr, current)
     write_config(tr, changed)

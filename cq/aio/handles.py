@@ -259,4 +259,5 @@ class AsyncCloudReader(AsyncHandle):
         self.sync = CloudReader(name, group)
 
     read = Awaited(CloudReader.read)
+    oldest = Awaited(CloudReader.oldest)
     wait = Awaited(CloudReader.wait)

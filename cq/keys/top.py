@@ -1,10 +1,10 @@
-"""The keys of a queue's top, its published clouds and its former tops, below the prefixes in `cq.keys.queue`."""
+"""The keys of a queue's top and of its published clouds, below the prefixes in `cq.keys.queue`."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from cq.errors import CorruptData
 from cq.keys.queue import QueueKeys, below
@@ -13,7 +13,7 @@ _LENGTH: Final = Struct(">H")
 _VERSION: Final = Struct(">Q")
 _PIECE: Final = Struct(">I")
 _TIME: Final = Struct(">Q")
-TIME_BYTES: Final = _TIME.size
+_KEPT: Final = Struct(">QQI")
 _GROUPS_REMEMBERED: Final = 1_000
 
 
@@ -84,6 +84,9 @@ class CloudKeys:
 
     Z "h" group                    the cloud, or its head if it is in pieces
     Z "p" group version8 piece4    a piece of a cloud, which never changes
+    Z "v" group time8 version8 number4
+                                   a kept version, by its time in milliseconds since 1970: as its head was (number 0),
+                                   and its pieces (from 1)
     """
 
     def __init__(self, queue: QueueKeys) -> None:
@@ -113,27 +116,21 @@ class CloudKeys:
         """The key of one piece of a cloud."""
         return self.pieces(group, version) + _PIECE.pack(piece)
 
+    def all_kept(self) -> bytes:
+        """The prefix of all kept versions of all groups; group, time, version and number follow."""
+        return self._published + b"v"
 
-class FormerTopKeys:
-    """The keys of former tops, which `trending` reads: `Z` is the prefix of the published data of the queue's top.
+    def kept_of(self, group: str | None) -> bytes:
+        """The prefix of the kept versions of a group's cloud."""
+        return self.all_kept() + group_bytes(group)
 
-    Z "t" time8    the first keys of the top at this time, in milliseconds since 1970, as in a cloud
-    """
+    def kept_from(self, group: str | None, time: int) -> bytes:
+        """The first possible key of a kept version that was published at a time, in milliseconds since 1970."""
+        return self.kept_of(group) + _TIME.pack(max(0, time))
 
-    def __init__(self, queue: QueueKeys) -> None:
-        self.prefix = queue.observer_published("top") + b"t"
-
-    def at(self, time: int) -> bytes:
-        """The key of the top at a time."""
-        return self.prefix + _TIME.pack(time)
-
-    def until(self, time: int, length: int) -> tuple[bytes, bytes]:
-        """The range of the tops of the `length` milliseconds that end with a time, which is included."""
-        return self.at(max(0, time - length + 1)), self.at(max(0, time + 1))
-
-    def all(self) -> tuple[bytes, bytes]:
-        """The range of all former tops."""
-        return below(self.prefix)
+    def kept(self, group: str | None, time: int, version: int, number: int) -> bytes:
+        """The key of the head (number 0) or of a piece of a kept version."""
+        return self.kept_of(group) + _KEPT.pack(time, version, number)
 
 
 @lru_cache(maxsize=_GROUPS_REMEMBERED)
@@ -174,3 +171,20 @@ def split_piece(data: bytes) -> tuple[str | None, int, int]:
     if len(rest) != _VERSION.size + _PIECE.size:
         raise CorruptData("the key is not one of a piece of a cloud")
     return group, _VERSION.unpack_from(rest)[0], _PIECE.unpack_from(rest, _VERSION.size)[0]
+
+
+class KeptRow(NamedTuple):
+    """What the key of a row of a kept version says, see `CloudKeys.kept`."""
+
+    group: str | None
+    time: int
+    version: int
+    number: int
+
+
+def split_kept(data: bytes) -> KeptRow:
+    """The parts of a kept version's key, without the prefix `CloudKeys.all_kept`; raises `CorruptData`."""
+    group, rest = split_group(data)
+    if len(rest) != _KEPT.size:
+        raise CorruptData("the key is not one of a kept version of a cloud")
+    return KeptRow(group, *_KEPT.unpack(rest))

@@ -5,6 +5,7 @@ The room may import scheduling, telemetry and the rooms of `cq`.
 
 from cq.observers.top.cloud import (
     Cloud,
+    CloudChange,
     CloudEntry,
     CloudReader,
 )
@@ -14,6 +15,7 @@ from cq.observers.top.follower import (
 from cq.observers.top.html import (
     cloud_list,
     cloud_style,
+    to_animation,
     to_html,
 )
 from cq.observers.top.index import (
@@ -26,6 +28,7 @@ from cq.observers.top.ranking import (
 
 __all__ = [
     "Cloud",
+    "CloudChange",
     "CloudEntry",
     "CloudFollower",
     "CloudReader",
@@ -33,6 +36,7 @@ __all__ = [
     "TopPage",
     "cloud_list",
     "cloud_style",
+    "to_animation",
     "to_html",
     "top",
 ]

@@ -5,23 +5,26 @@ its version by one, whichever worker publishes. The version starts again only if
 configuration and added again.
 
 A cloud is one value; if it is too large for one, a head and pieces under keys of its version. Head and pieces are
-read at one version of the store, so they always belong together.
+read at one version of the store, so they always belong together. Versions that are kept (see `cq.observers.top.kept`)
+are stored once more by their times, so that a reader finds the cloud as of a time with one range read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from cq.admin.backfill import parse_generation
 from cq.config.queue import QueueConfig, read_config
+from cq.config.window import checked_time
 from cq.encoding import codec
-from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotReady
-from cq.keys import QueueKeys
-from cq.keys.top import CloudKeys
+from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotInStore, NotReady
+from cq.keys import QueueKeys, below
+from cq.keys.top import CloudKeys, split_kept
 from cq.observers.top.index import MAX_N, NAME
 from cq.observers.top.ranking import check_group, entry_of, missing, settings_of
 from cq.observers.top.scores import exact
@@ -51,6 +54,20 @@ class CloudEntry(NamedTuple):
     weight: int
 
 
+class CloudChange(NamedTuple):
+    """A key whose score differs in two versions of a cloud.
+
+    Attributes:
+        key: a key of the queue.
+        score: in the newer version; None if the key is not in it.
+        before: in the older version; None if the key is not in it.
+    """
+
+    key: Any
+    score: Any
+    before: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Cloud:
     """A published cloud.
@@ -61,6 +78,8 @@ class Cloud:
         version: number of the publication, from 1.
         created: time of publication, in UTC, by the clock of the worker that published it.
         entries: the highest score first, equal scores by key; empty if no key has a score any more.
+        through: a version of the store: the scores include every update that was committed at or before it and that is
+            not set aside. Some of later transactions may be included, too.
     """
 
     queue: str
@@ -68,6 +87,18 @@ class Cloud:
     version: int
     created: datetime
     entries: tuple[CloudEntry, ...]
+    through: int = 0
+
+    def changes_since(self, older: Cloud) -> list[CloudChange]:
+        """The keys whose scores differ from those in another version, those of this version first, in its order.
+
+        Args:
+            older: the version to compare with.
+        """
+        before = {entry.key: entry.score for entry in older.entries}
+        found = [CloudChange(key, score, before.pop(key, None)) for key, score, _ in self.entries]
+        found += [CloudChange(key, None, score) for key, score in before.items()]
+        return [each for each in found if each.score != each.before]
 
 
 class CloudReader:
@@ -84,17 +115,64 @@ class CloudReader:
         self._keys = CloudKeys(QueueKeys(name))
         self._current = QueueKeys(name).observer_current(NAME)
 
-    def read(self, tr: TransactionRead) -> Cloud:
+    def read(self, tr: TransactionRead, at: float | None = None) -> Cloud:
         """The newest cloud, with one read; above 90 kB with a second, parallel read of all pieces.
+
+        Args:
+            tr: a transaction, or its snapshot reads.
+            at: the cloud as of this time, in seconds since 1970: the latest version published until then, of those that
+                `top(keep=...)` keeps. The version before a cloud is that of a millisecond before its `created`.
 
         Raises:
             NotReady: no cloud has been published yet.
+            NotInStore: no version published until that time is kept.
             InvalidConfiguration, QueueNotConfigured: the queue has no top, or does not exist.
         """
-        stored = tr.get(self._keys.head(self.group)).value
-        if stored is None:
+        future = tr.get(self._keys.head(self.group))
+        time = None if at is None else checked_time(at)
+        kept = None if time is None else self._last_kept(tr, time)
+        if future.value is None:
             raise self._missing(tr)
-        return self._cloud(tr, CloudHead.from_bytes(stored))
+        head = CloudHead.from_bytes(future.value)
+        if time is None or (
+            head.created <= time and (kept is None or kept[:2] <= (head.created, head.version))
+        ):
+            return self._newest(tr, head)
+        if kept is None:
+            when = datetime.fromtimestamp(time / 1000, UTC).isoformat(" ", "seconds")
+            raise NotInStore(
+                f"the store has no cloud of queue {self.name!r} as of {when}: `cq configure {self.name} --top "
+                "--keep-clouds 30d` keeps those of 30 days from now on"
+            )
+        return self._kept(tr, kept)
+
+    def oldest(self, tr: TransactionRead) -> Cloud:
+        """The oldest version that is kept, or else the newest cloud; raises as `read`."""
+        kept = self._end_of_kept(tr, below(self._keys.kept_of(self.group)))
+        return self.read(tr) if kept is None else self._kept(tr, kept)
+
+    def _last_kept(self, tr: TransactionRead, time: int) -> tuple[int, int] | None:
+        """Time and version of the latest kept version that was published until then, in milliseconds since 1970."""
+        bounds = self._keys.kept_of(self.group), self._keys.kept_from(self.group, time + 1)
+        return self._end_of_kept(tr, bounds, reverse=True)
+
+    def _end_of_kept(
+        self, tr: TransactionRead, bounds: tuple[bytes, bytes], *, reverse: bool = False
+    ) -> tuple[int, int] | None:
+        """Time and version in the first or last row of a range of kept versions."""
+        for row in tr.get_range(*bounds, limit=1, reverse=reverse):
+            place = split_kept(row.key[len(self._keys.all_kept()) :])
+            return place.time, place.version
+        return None
+
+    def _kept(self, tr: TransactionRead, kept: tuple[int, int]) -> Cloud:
+        piece = partial(self._keys.kept, self.group, *kept)
+        stored = tr.get(piece(0)).value
+        if stored is None:
+            raise CorruptData(
+                f"a kept version of a cloud has no head: `cq verify {self.name} --repair` clears it"
+            )
+        return self._cloud(tr, CloudHead.from_bytes(stored), lambda number: piece(number + 1))
 
     def wait(self, db: Database, version: int = 0, timeout: float | None = None) -> Cloud | None:
         """Wait for a cloud of another version, which is a newer one, and return it.
@@ -128,17 +206,16 @@ class CloudReader:
             if not isinstance(error, NotReady):
                 raise error
         elif (head := CloudHead.from_bytes(stored)).version != version:
-            return self._cloud(tr.snapshot, head), None
+            return self._newest(tr.snapshot, head), None
         return None, tr.watch(key)
 
-    def _cloud(self, tr: TransactionRead, head: CloudHead) -> Cloud:
-        return Cloud(
-            self.name,
-            self.group,
-            head.version,
-            datetime.fromtimestamp(head.created / 1000, UTC),
-            head.entries(tr, self._keys, self.group),
-        )
+    def _newest(self, tr: TransactionRead, head: CloudHead) -> Cloud:
+        return self._cloud(tr, head, partial(self._keys.piece, self.group, head.version))
+
+    def _cloud(self, tr: TransactionRead, head: CloudHead, piece: Callable[[int], bytes]) -> Cloud:
+        created = datetime.fromtimestamp(head.created / 1000, UTC)
+        entries = head.entries(tr, piece)
+        return Cloud(self.name, self.group, head.version, created, entries, head.through)
 
     def _missing(self, tr: TransactionRead) -> Exception:
         current = tr.get(self._current)
@@ -165,6 +242,7 @@ class CloudHead:
         digest: of the encoded entries.
         pieces: number of pieces that contain the encoded entries; 0 if `data` does.
         data: the encoded entries, if they fit.
+        through: the version of the store up to which all updates are in the scores, see `Cloud`.
     """
 
     version: int
@@ -172,16 +250,20 @@ class CloudHead:
     digest: bytes
     pieces: int
     data: bytes
+    through: int = 0
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> CloudHead:
         """The inverse of `to_bytes`; raises `CorruptData`."""
-        format_, *fields = codec.decode_list(stored, (int, int, int, bytes, int, bytes), "a cloud")
+        format_, *fields = codec.decode_list(
+            stored, (int, int, int, bytes, int, bytes, int), "a cloud", optional=1
+        )
         head = cls(*fields)
         numbers = (
             (head.version, _MAX_VERSIONS),
             (head.created, _LAST_MILLISECOND),
             (head.pieces, _MAX_PIECES),
+            (head.through, _MAX_VERSIONS),
         )
         if format_ != _FORMAT or not all(0 <= number <= most for number, most in numbers):
             raise CorruptData("this version of cq has not written this cloud: upgrade cq, or rebuild the top")
@@ -189,25 +271,28 @@ class CloudHead:
 
     def to_bytes(self) -> bytes:
         """The stored value."""
-        return codec.encode([_FORMAT, self.version, self.created, self.digest, self.pieces, self.data])
+        return codec.encode([_FORMAT, *astuple(self)])
 
-    def entries(self, tr: TransactionRead, keys: CloudKeys, group: str | None) -> tuple[CloudEntry, ...]:
-        """The entries, from the head or its pieces; `tr` is the transaction that read the head."""
+    def entries(self, tr: TransactionRead, piece: Callable[[int], bytes]) -> tuple[CloudEntry, ...]:
+        """The entries, from the head or its pieces.
+
+        Args:
+            tr: the transaction that read the head.
+            piece: returns the key of the piece of a number, from 0.
+        """
         data = self.data
         if self.pieces:
-            found = [tr.get(keys.piece(group, self.version, number)) for number in range(self.pieces)]
-            data = b"".join(piece.value or b"" for piece in found)
+            found = [tr.get(piece(number)) for number in range(self.pieces)]
+            data = b"".join(each.value or b"" for each in found)
         return decode_entries(data)
 
 
-def first_entries(
-    config: QueueConfig, rows: Iterable[KeyValue], prefix_length: int, most: int = CLOUD_BYTES
-) -> bytes:
-    """The encoded entries of a cloud from these rows of an index, up to about `most` bytes."""
+def first_entries(config: QueueConfig, rows: Iterable[KeyValue], prefix_length: int) -> bytes:
+    """The encoded entries of a cloud from these rows of an index, up to about `CLOUD_BYTES`."""
     entries, size = [], 0
     for row in rows:
         size += len(row.key) - prefix_length + len(row.value)
-        if size > most:
+        if size > CLOUD_BYTES:
             break
         entry = entry_of(config, row.key[prefix_length:], row.value)
         entries.append((entry.key, entry.score))
@@ -248,6 +333,13 @@ def _entry(stored: object) -> CloudEntry:
     if type(weight) is not int or not LEAST <= weight <= MOST:
         raise InvalidData(f"expected a weight from {LEAST} to {MOST}, got: {codec.shown(weight)}")
     return CloudEntry(tuple(key) if type(key) is list else key, score, weight)
+
+
+def pieces_of(data: bytes) -> list[bytes]:
+    """Encoded entries in pieces that each fit into a value; no pieces if they fit into the head."""
+    if len(data) <= PIECE_BYTES:
+        return []
+    return [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
 
 
 def digest_of(data: bytes) -> bytes:

@@ -7,6 +7,7 @@ weight, and colours keep a contrast of at least 4.5 to 1 on their background.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from html import escape
 from typing import Any, Final
@@ -30,12 +31,16 @@ _PAGE: Final = """\
 <body>
 <main>
 <h1 id="title">{title}</h1>
-<p class="about">{about}</p>
 {body}
 </main>
 </body>
 </html>
 """
+_FRAME: Final = """\
+<section class="frame" style="animation-delay: {delay}s">
+<p class="about">{about}</p>
+{body}
+</section>"""
 
 _STYLE: Final = """\
 * { box-sizing: border-box; }
@@ -48,6 +53,16 @@ h1 { margin: 0; font-size: 1.5rem; font-weight: 650; line-height: 1.25; overflow
 .about { margin: .35rem 0 0; color: var(--quiet); font-size: .875rem; font-variant-numeric: tabular-nums; }
 .cloud, .empty { margin: 1.75rem 0 0; padding: 1.75rem 0 0; border-top: 1px solid var(--line); }
 @media print { body { background: none; } }
+"""
+# All frames have the same place, and one is visible at a time. Without motion it is the last.
+_FRAMES: Final = """\
+.frames {{ display: grid; }}
+.frame {{ grid-area: 1 / 1; visibility: hidden; animation: frame {seconds}s step-end infinite; }}
+@keyframes frame {{ 0% {{ visibility: visible; }} {share:.4f}% {{ visibility: hidden; }} }}
+@media print, (prefers-reduced-motion: reduce) {{
+  .frame {{ animation: none; }}
+  .frame:last-child {{ visibility: visible; }}
+}}
 """
 _WORDS: Final = """\
 :root {
@@ -78,13 +93,40 @@ def to_html(cloud: Cloud, title: str | None = None, language: str = "en") -> str
         title: the page's heading; by default the queue's name and group.
         language: of the page, as an HTML language tag; the words may be in any language.
     """
+    return _page(
+        cloud, title, language, f'<p class="about">{cloud_about(cloud)}</p>\n{cloud_list(cloud)}', ""
+    )
+
+
+def to_animation(
+    clouds: Sequence[Cloud], title: str | None = None, language: str = "en", *, seconds: float = 1.0
+) -> str:
+    """A whole page that shows versions of a cloud one after the other, again and again; encode it in UTF-8.
+
+    It needs no script. If a reader prefers no motion it shows the last version.
+
+    Args:
+        clouds: at least one; each adds its whole list to the page.
+        title: the page's heading; by default the queue's name and group.
+        language: of the page, as an HTML language tag.
+        seconds: how long each version is shown.
+    """
+    frames = [
+        _FRAME.format(delay=f"{number * seconds:g}", about=cloud_about(cloud), body=cloud_list(cloud))
+        for number, cloud in enumerate(clouds)
+    ]
+    style = _FRAMES.format(seconds=f"{len(clouds) * seconds:g}", share=100 / len(clouds))
+    body = "\n".join(['<div class="frames">', *frames, "</div>"])
+    return _page(clouds[-1], title, language, body, style)
+
+
+def _page(cloud: Cloud, title: str | None, language: str, body: str, style: str) -> str:
     heading = title or (cloud.queue if cloud.group is None else f"{cloud.queue}: {cloud.group}")
     return _PAGE.format(
         language=escape(language),
         title=escape(shown(heading)),
-        style=cloud_style() + _STYLE,
-        about=cloud_about(cloud),
-        body=cloud_list(cloud),
+        style=cloud_style() + _STYLE + style,
+        body=body,
     )
 
 

@@ -23,8 +23,10 @@ from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.keys.top import TopKeys
 from cq.observer import Change, ObserverFunction, ObserverSpec
+from cq.observers.top.kept import KeptClouds
 from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import to_sort_key
+from cq.queue.slots import Span
 from cq.store.api import Transaction
 
 ScoreFunction = Callable[[Any, Any], Any]
@@ -49,6 +51,7 @@ def top(
     n: int = DEFAULT_N,
     *,
     every: int = 1000,
+    keep: Span | None = None,
     ranks: bool = False,
     score: ScoreFunction | None = None,
     group: GroupFunction | str | None = None,
@@ -59,6 +62,8 @@ def top(
     Args:
         n: how many keys the published cloud has; 1 to 10,000. The index has all keys.
         every: least time between two publications of a cloud, in milliseconds; 0 to 86,400,000.
+        keep: how long each version of the cloud is kept after its replacement, such as `"1h"`; `"30d/1h"` keeps only
+            the last version of each hour. None: not at all. The totals of a window keep the versions of one width.
         ranks: keep the counts that ranks need: a few atomic adds for each change of a score.
         score: function of the score to order by; None for the value itself, or of a sketch its estimate or count. An
             error that it raises sets the key aside.
@@ -83,7 +88,15 @@ def top(
         )
     function = None if isinstance(group, str) else group
     by = group if isinstance(group, str) else group is not None
-    settings = {"n": n, "every": every, "ranks": ranks, "score": score is not None, "group": by}
+    settings: dict[str, Any] = {
+        "n": n,
+        "every": every,
+        "ranks": ranks,
+        "score": score is not None,
+        "group": by,
+    }
+    if keep is not None:
+        settings["keep"] = str(KeptClouds.parse(keep))
     make = partial(observer, score=score, group=function)
     factory = make if score is not None or function is not None else None
     return ObserverSpec(NAME, version, settings, factory, check=lambda tr, config: make(config, settings, 0))

@@ -2,7 +2,9 @@
 
 Passes mark each group whose top they change. A step processes the marks one by one: it reads the group's first n
 entries, and writes a new version of the cloud if they differ from the published one. The same transaction removes the
-mark if it is still the one that was read, so a mark by a later change stays.
+mark if it is still the one that was read, so a mark by a later change stays. If versions are kept, it also writes the
+new version a second time under its time, and clears what need not be kept any longer: so a version is published and
+kept, or neither.
 
 Any number of workers may publish. A publication reads the cloud's head with a conflict range, so of two concurrent ones
 the second retries and finds the first's; it also reads the generation in use so, and fails after a switch to another.
@@ -18,13 +20,15 @@ from cq import runtime
 from cq.admin.backfill import parse_generation
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys, after, below, prefix_end
-from cq.keys.top import CloudKeys, TopKeys, group_of
+from cq.keys.top import CloudKeys, TopKeys, group_of, split_kept
 from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
-from cq.observers.top.cloud import PIECE_BYTES, CloudHead, digest_of, first_entries
-from cq.observers.top.former import FormerTopTask
+from cq.observers.top.cloud import CloudHead, digest_of, first_entries, pieces_of
 from cq.observers.top.index import NAME
+from cq.observers.top.kept import KeptClouds
+from cq.queue.bucket_state import BucketState
+from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.transact import transact
 
@@ -65,6 +69,7 @@ class Publisher(Task):
         self._db = db
         self._config = config
         self._generation = observer.generation
+        self._settings = observer.settings
         self._n: int = observer.settings["n"]
         self._every: float = observer.settings["every"] / 1000
         self._queue = QueueKeys(config.name)
@@ -164,15 +169,37 @@ class Publisher(Task):
         digest = digest_of(data)
         if head is not None and head.digest == digest:
             return 0.0, None
+        through = read_through(tr, self._queue, head.through if head else 0)
+        kept = KeptClouds.of(tr, self._config, self._settings)
         version = head.version + 1 if head else 1
         if head is not None and head.pieces:
             tr.clear_range(*below(self._clouds.pieces(group, head.version)))
-        starts = range(0, len(data), PIECE_BYTES) if len(data) > PIECE_BYTES else range(0)
-        for number, start in enumerate(starts):
-            tr.set(self._clouds.piece(group, version, number), data[start : start + PIECE_BYTES])
-        new = CloudHead(version, now, digest, len(starts), b"" if starts else data)
+        pieces = pieces_of(data)
+        for number, piece in enumerate(pieces):
+            tr.set(self._clouds.piece(group, version, number), piece)
+        new = CloudHead(version, now, digest, len(pieces), b"" if pieces else data, through)
         tr.set(self._clouds.head(group), new.to_bytes())
+        if kept is not None:
+            self._clear_outdated(tr, kept, group, now)
+            for number, value in enumerate([new.to_bytes(), *pieces]):
+                tr.set(self._clouds.kept(group, now, version, number), value)
         return 0.0, version
+
+    def _clear_outdated(self, tr: Transaction, kept: KeptClouds, group: str | None, now: int) -> None:
+        """Clear the versions that need not be kept any longer, and those of a clock that was far ahead.
+
+        The version that was the newest one when the time began for which versions are kept stays.
+        """
+        keys = self._clouds
+        begin, end = below(keys.kept_of(group))
+        for row in tr.snapshot.get_range(
+            begin, keys.kept_from(group, now - kept.keep), limit=1, reverse=True
+        ):
+            first = split_kept(row.key[len(keys.all_kept()) :])
+            tr.clear_range(begin, keys.kept(group, first.time, first.version, 0))
+        if kept.step:
+            tr.clear_range(keys.kept_from(group, now - now % kept.step), keys.kept_from(group, now))
+        tr.clear_range(keys.kept_from(group, now + kept.keep), end)
 
     # The clouds of earlier generations
 
@@ -200,14 +227,27 @@ class Publisher(Task):
         return None
 
 
-def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
-    """A worker's tasks for a queue with a top: its clouds, and for totals of a window also its former tops.
+def read_through(tr: Transaction, queue: QueueKeys, before: int) -> int:
+    """The version of the store up to which the values include all updates that are not set aside.
 
-    A top in groups has no former tops.
+    Updates that are neither queued nor staged are in the values, and later rows of a bucket have later versions. Of
+    staged updates the version is not known, so while a bucket has any, the result is that of an earlier read.
+
+    Args:
+        tr: the transaction that reads the values.
+        queue: the keys of the queue.
+        before: the result of an earlier read; 0 without one.
     """
+    read_version, oldest = tr.get_read_version(), oldest_by_bucket(tr.snapshot, queue)
+    states = [tr.snapshot.get(queue.state(*bucket)) for bucket in oldest]
+    if any(BucketState.from_bytes(state.value).staged for state in states):
+        return before
+    versions = [version - 1 for version in oldest.values() if version is not None]
+    return max(before, min([read_version.wait(), *versions]))
+
+
+def publishers(db: Database, config: QueueConfig, observer: ObserverConfig) -> list[Task]:
+    """A worker's tasks for a queue with a top."""
     task = Publisher(db, config, observer)
     transact(db, task.prepare)
-    keeps_former = (
-        config.level_of is not None and config.level_of.is_window and not observer.settings["group"]
-    )
-    return [task, FormerTopTask(db, config, observer)] if keeps_former else [task]
+    return [task]

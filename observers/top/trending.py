@@ -10,8 +10,8 @@ from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUpLevel, key_without_time
 from cq.config.window import WindowSpec, checked_time, milliseconds
 from cq.durations import duration, seconds_of
-from cq.errors import InvalidConfiguration, NotInStore
-from cq.observers.top.former import read_former
+from cq.errors import InvalidConfiguration, NotInStore, NotReady
+from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.queue.slots import Span
 from cq.store.api import TransactionRead
@@ -26,8 +26,8 @@ class TrendingEntry(NamedTuple, Generic[K]):
         key: a key of the queue.
         score: its value in the period.
         rank: 1 plus the number of keys with a strictly higher score in the period.
-        before: its rank in the period before; None if it had no value there. For a window also None if it was not among
-            the first keys of the top, as many as the top's cloud has, or if no worker ran at that time.
+        before: its rank in the period before; None if it had no value there. For a window its rank in the cloud of
+            that time; None if the cloud did not have the key, or was not published yet.
     """
 
     key: K
@@ -43,10 +43,10 @@ def trending(
 
     The level of the period must keep a top by periods: `cq configure hits.1h --top`. A period as long as the window of
     a queue is the window, whose totals must keep a top: `cq configure hits.window --top`. The period before then ended
-    one width ago, exact to a 60th of the width. All reads see one version of the store.
+    one width ago, exact to a 60th of the width and the top's `every`. All reads see one version of the store.
 
     Reads the top, and then for all entries together what
-    `Ranking.ranks` reads, or for a window the copy of the top of that time.
+    `Ranking.ranks` reads, or for a window the cloud as of that time.
 
     Args:
         tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
@@ -84,10 +84,19 @@ def _of_window(
 ) -> list[TrendingEntry[Any]]:
     ranking: Ranking[Any, Any] = Ranking(config.totals_name)
     page = ranking.page(tr, limit).entries
-    former = read_former(tr, config.totals_name, window, milliseconds(None))
+    former = _ranks_as_of(tr, config.totals_name, milliseconds(None) - window.width)
     keys = [entry.key for entry in page]
-    before = [None if former is None else former.rank(key) for key in keys]
-    return _ranked(keys, [entry.score for entry in page], before)
+    return _ranked(keys, [entry.score for entry in page], list(map(former.get, keys)))
+
+
+def _ranks_as_of(tr: TransactionRead, name: str, time: int) -> dict[Any, int]:
+    """The ranks of the keys in the cloud as of a time, in milliseconds; empty without one."""
+    try:
+        entries = CloudReader(name).read(tr, time / 1000).entries
+    except (NotReady, NotInStore):
+        return {}
+    keys, scores = [entry.key for entry in entries], [entry.score for entry in entries]
+    return {each.key: each.rank for each in _ranked(keys, scores, [None] * len(keys))}
 
 
 def _ranked(

@@ -1,23 +1,25 @@
 """Checks of a queue's published clouds: each must be readable, and equal to the first entries of its top.
 
 A cloud that differs from the top must have a mark, which the transaction that publishes it removes. The repair clears
-and marks an unreadable cloud, so that a worker publishes it again.
+and marks an unreadable cloud, so that a worker publishes it again. It clears kept versions that are unreadable.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from cq.config.queue import ObserverConfig
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import prefix_end
-from cq.keys.top import TIME_BYTES, CloudKeys, TopKeys, split_group, split_piece
+from cq.keys.top import CloudKeys, TopKeys, split_group, split_kept, split_piece
 from cq.observers.top.cloud import CloudHead, digest_of, first_entries
-from cq.observers.top.former import FormerTop
 from cq.observers.top.index import NAME
 from cq.observers.verify.top import top_of
 from cq.verify.piece import Found, Piece
+
+_LAST_NUMBER: Final = (1 << 32) - 1
 
 
 def check_cloud(piece: Piece, found: Found) -> None:
@@ -33,8 +35,8 @@ def check_cloud(piece: Piece, found: Found) -> None:
         _check_head(piece, observer, group, found)
     elif tail[:1] == b"p":
         _check_piece(piece, tail[1:], found)
-    elif tail[:1] == b"t":
-        _check_former(piece, tail[1:], found)
+    elif tail[:1] == b"v":
+        _check_kept(piece, tail[1:], found)
     else:
         raise CorruptData("not a key of a cloud")
 
@@ -92,14 +94,25 @@ def _check_piece(piece: Piece, data: bytes, found: Found) -> None:
     piece.defer(check)
 
 
-def _check_former(piece: Piece, time: bytes, found: Found) -> None:
-    """Check that a former top can be read."""
-    if len(time) != TIME_BYTES:
-        raise CorruptData("the key is not one of a former top")
-    try:
-        FormerTop(found.value)
-    except CorruptData as error:
-        piece.report("former-top-unreadable", found.key, str(error), partial(piece.tr.clear, found.key))
+def _check_kept(piece: Piece, data: bytes, found: Found) -> None:
+    """Check that a kept version can be read: at each of its rows, as a row may lack its head."""
+    row, keys = split_kept(data), CloudKeys(piece.keys)
+    key = partial(keys.kept, row.group, row.time, row.version)
+    fix = partial(piece.tr.clear_range, key(0), key(_LAST_NUMBER))
+    stored = piece.snapshot.get(key(0))
+
+    def check() -> None:
+        try:
+            if stored.value is None:
+                raise CorruptData("it has no head")
+            head = CloudHead.from_bytes(stored.value)
+            if row.number > head.pieces or (head.created, head.version) != (row.time, row.version):
+                raise CorruptData("a row belongs to another version")
+            head.entries(piece.snapshot, lambda number: key(number + 1))
+        except CorruptData as error:
+            piece.report("kept-cloud-unreadable", found.key, str(error), fix)
+
+    piece.defer(check)
 
 
 def _publish_again(piece: Piece, keys: CloudKeys, top: TopKeys, group: str | None) -> None:

@@ -15,9 +15,6 @@ import pytest
 
 import cq
 from cq.config.flags import read_flags
-from cq.config.queue import read_config
-from cq.observers.top.former import FormerTopTask
-from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
 from tests.kit.clocks import set_clock
 from tests.kit.processes import SECONDS
@@ -493,11 +490,9 @@ def test_windows_that_are_refused_say_what_to_do(here: Here, words: list[str], s
 def test_the_top_of_a_window_shows_the_ranks_of_one_width_ago(here: Here, db: Any) -> None:
     here("configure", "turnover", "--window", "600/10")
     here("configure", "turnover.window", "--top")
-    config = transact(db, lambda tr: read_config(tr.snapshot, "turnover.window"))
     with set_clock() as clock:
         here("add", "turnover", "a=9", "b=5")
         here("worker", "--drain", "turnover")
-        FormerTopTask(db, config, config.observers[0]).run()
         clock.now += 610
         here("add", "turnover", "b=7", "c=3")
         here("worker", "--drain", "turnover")

@@ -17,6 +17,7 @@ from cq.observers.top.index import observer, top
 from cq.observers.top.publisher import Publisher
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
+from tests.kit.clocks import set_clock
 from tests.kit.processes import SECONDS
 from tests.kit.queues import configured
 
@@ -99,6 +100,43 @@ def test_following_shows_each_version_as_it_comes(cli: Cli, db: Any) -> None:
     following.send_signal(signal.SIGINT)
 
     assert following.wait(SECONDS) == 130
+
+
+def test_the_cloud_of_a_time_and_what_has_changed_since(here: Here, db: Any, cli: Cli) -> None:
+    assert here("configure", "words", "--top", "3", "--keep-clouds", "30d").status == 0
+    with set_clock() as clock:
+        for updates in (["a=9", "b=5", "c=4"], ["b=6", "c=-4", "d=1"], ["e=1"]):
+            here("add", "words", *updates)
+            here("worker", "words", "--drain")
+            clock.now += 86_400
+
+        older = here("cloud", "words", "--at", "2023-11-15")
+        changes = here("cloud", "words", "--since", "3d", "--at", "2023-11-16T00:00+00:00")
+        rows = here("cloud", "words", "--since", "2d", "--json").rows()
+        page = here("cloud", "words", "--since", "9d", "--html", "words.html")
+        unknown = here("cloud", "words", "--at", "2023-11-14")
+
+    assert older.out == "version 1, 2023-11-14 22:13:20 UTC, 3 keys\n9\ta\t9\n3\tb\t5\n1\tc\t4\n"
+    assert changes.out == "version 1 to 2, 3 changes\nb\t11\t5\nd\t1\t-\nc\t-\t4\n"
+    assert rows == [{"queue": "words", "group": None, "since": 2, "version": 2, "changes": []}]
+    assert page.err == "cq cloud: wrote versions 1 to 2 to words.html\n"
+    assert (cli.folder / "words.html").read_text().count('<section class="frame"') == 2
+    assert "--keep-clouds 30d" in unknown.err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["cloud", "words", "--at", "soon"], "expected a time such as 2026-01-31T12:00, or a duration"),
+        (["cloud", "words", "--since", "1h", "--follow"], "give either --follow, or --at and --since"),
+        (["configure", "words", "--keep-clouds", "1h"], "--keep-clouds needs the top: add --top"),
+        (["configure", "words", "--top", "--keep-clouds", "x"], "expected a duration of whole seconds"),
+    ],
+)
+def test_options_that_are_refused_say_what_to_do(here: Here, command: list[str], said: str) -> None:
+    ended = here(*command)
+    assert (ended.status, ended.out) == (2, "")
+    assert said in ended.err
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,20 @@ def moves_on_whatever_the_position(_: Any, tr: Any, note: tagcloud.Counted) -> b
     return True
 
 
-@tags.replaces("cq.observers.top.follower.CloudFollower._newer", seed=53)
+@tags.replaces("cq.observers.top.follower.CloudFollower._newer", seed=155)
 def shows_the_cloud_it_knows(newer: Any, self: Any, version: int, looks: int) -> Any:
     """A follower gives an older cloud to a page without looking for a newer one."""
     return newer(self, version, 0)
+
+
+@tags.replaces("cq.observers.top.kept.KeptClouds.of", seed=1)
+def keeps_one_version_of_a_second(of: Any, *args: Any) -> Any:
+    """Of the versions of a cloud in one second only the last is kept, though all should be."""
+    return of(*args)._replace(step=1_000)
+
+
+@tags.replaces("cq.observers.top.publisher.read_through", seed=1)
+def says_that_queued_updates_are_shown(_: Any, tr: Any, queue: Any, before: int) -> int:
+    """A version of a cloud says that it includes all that is committed, whether passes have combined it or not."""
+    found: int = tr.get_read_version().wait()
+    return found

@@ -1,7 +1,8 @@
 """The system of a tag cloud: servers that count the events of logs, workers, and pages that follow it.
 
 Several servers may read one log at a time, as when one was thought dead: each event counts once all the same. A page
-goes from one server to another and never sees an older cloud.
+goes from one server to another and never sees an older cloud. At the end the store has every version of the cloud, each
+with at least the events that it says it includes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any, Final
 
 import cq
 from cq.errors import NotReady
-from cq.observers.top.cloud import CloudReader
+from cq.keys import below
+from cq.keys.top import CloudKeys
+from cq.observers.top.cloud import CloudHead, CloudReader, decode_entries
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
 from cq.queue.set_aside import retry_aside
@@ -54,6 +57,7 @@ class TagCloud(Scenario):
 
     Attributes:
         counts: of each tag, by what is committed.
+        history: of each tag, the version of each commit that changed it, and its count from then on.
         read: how far each log is read, by what is committed.
         followers: those of servers that live.
     """
@@ -62,6 +66,7 @@ class TagCloud(Scenario):
         super().__init__(plan, folder, trace)
         self.faults.too_large = 0.0  # else keys are set aside of which the top cannot be told
         self.counts: Counter[str] = Counter()
+        self.history: dict[str, list[tuple[int, int]]] = {}
         self.read: Counter[int] = Counter()
         self.followers: dict[Process, CloudFollower] = {}
         self.pages = [Page(self) for _ in range(self.rng.randint(1, 3) if "pages" in plan else 0)]
@@ -71,7 +76,7 @@ class TagCloud(Scenario):
 
     def begin(self) -> None:
         """Make the queue, and start everybody."""
-        spec = top(SHOWN, every=self.rng.choice((0, 300)))
+        spec = top(SHOWN, every=self.rng.choice((0, 300)), keep="10d")
         cq.configure(self.inner, TAGS, buckets=self.rng.randint(1, 4), observers=[spec])
         for number in range(_SERVERS):
             self.start_process("server", "count", partial(self._serve, number))
@@ -88,6 +93,7 @@ class TagCloud(Scenario):
             self.read[note.log] += len(note.changes)
             for tag, by in note.changes:
                 self.counts[tag] += by
+                self.history.setdefault(tag, [(0, 0)]).append((version, self.counts[tag]))
 
     def settle(self) -> None:
         while not self.workers.running:
@@ -118,6 +124,37 @@ class TagCloud(Scenario):
         for log in range(self.logs):
             if (place := transact(self.inner, lambda tr: position(tr, log))) != self.read[log]:  # noqa: B023
                 raise Violation(f"log {log} is read to {self.read[log]}, and the store says {place}")
+
+        self._check_versions()
+
+    def _check_versions(self) -> None:
+        """All versions are kept, and each can have come from events among which are those that it includes."""
+        keys, newest = CloudKeys(cq.CombineQueue(TAGS).keys), self._published()[0]
+        rows = transact(self.inner, lambda tr: tr.get_range(*below(keys.all_kept())).to_list())
+        heads = {head.version: head for head in (CloudHead.from_bytes(row.value) for row in rows)}
+        if sorted(heads) != list(range(1, newest + 1)):
+            raise Violation(f"versions {sorted(heads)} of the cloud are kept, of {newest}")
+        for version, head in heads.items():
+            shown = {entry.key: entry.score for entry in decode_entries(head.data)}
+            if not shown.keys() <= self.history.keys():
+                raise Violation(f"version {version} of the cloud has tags that were not counted: {shown}")
+            for tag in self.history:
+                possible = self._possible(tag, head.through)
+                if tag in shown and shown[tag] not in possible:
+                    raise Violation(
+                        f"version {version} of the cloud has {tag} {shown[tag]} times, which was {possible} since "
+                        f"{head.through}"
+                    )
+                last = min(shown.values()) if len(shown) == SHOWN else None
+                if tag not in shown and not any(
+                    count == 0 or (last is not None and count <= last) for count in possible
+                ):
+                    raise Violation(f"version {version} of the cloud lacks {tag}, which was {possible} times")
+
+    def _possible(self, tag: str, through: int) -> list[int]:
+        """The counts of a tag with all changes up to a version, and with any number of later ones."""
+        before = [count for version, count in self.history[tag] if version <= through]
+        return [before[-1], *(count for version, count in self.history[tag] if version > through)]
 
     def _published(self) -> tuple[int, list[tuple[str, int]]]:
         try:

@@ -22,9 +22,9 @@ from cq.observers.feeds.tasks import FeedStatus, read_all
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.observers.top.cloud import Cloud, CloudReader
-from cq.observers.top.former import window_of_totals
 from cq.observers.top.index import LAST_PART
 from cq.observers.top.index import NAME as TOP
+from cq.observers.top.kept import window_of_totals
 from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.observers.top.trending import TrendingEntry, trending
 from cq.queue.rows import oldest_by_bucket

@@ -18,14 +18,12 @@ from cq.cli.web.pages.queues import added_minutes
 from cq.cli.web.pages.text import NOTHING
 from cq.cli.web.sampling.lookup import KeySeries
 from cq.cli.web.sampling.snapshot import Sample
-from cq.config.queue import read_config
 from cq.encoding.codec import ValueType
 from cq.encoding.sketches import Frequent
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.telemetry.history import HistoryMinute
 from cq.observers.top import top
-from cq.observers.top.former import FormerTopTask
 from cq.observers.top.index import LAST_PART
 from cq.testing import drain
 from cq.windows import Window
@@ -118,12 +116,10 @@ def test_tops_of_windows_and_periods_have_the_ranks_before(db: Any) -> None:
     admin.put_observer(db, "hits.window", top(n=5))
     admin.put_observer(db, "hits.10m", top(ranks=True, group=LAST_PART))
     drain(db)
-    config = cq.transact(db, lambda tr: read_config(tr.snapshot, "hits.window"))
     with set_clock() as clock:
         for updates in ({"a": 9, "b": 5}, {"b": 7, "c": 3}):
             cq.CombineQueue[str, int]("hits").add_now(db, updates)
             drain(db)
-            FormerTopTask(db, config, config.observers[0]).run()
             clock.now += 610
         clock.now -= 610
         with serving(db) as found:

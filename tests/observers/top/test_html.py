@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cq.observers.top.cloud import Cloud, CloudEntry
-from cq.observers.top.html import number, shown, to_html
+from cq.observers.top.html import number, shown, to_animation, to_html
 
 WHEN = datetime(2026, 3, 4, 5, 6, 7, 890_000, UTC)
 
@@ -156,3 +156,19 @@ def test_type_grows_with_the_weight() -> None:
 
     assert len(sizes) == 9
     assert sizes == sorted(set(sizes))
+
+
+def test_an_animation_shows_each_version_for_its_share_of_the_time() -> None:
+    clouds = [cloud(("the", count, 9)) for count in range(1, 5)]
+
+    text = to_animation(clouds, title="<words>", seconds=0.5)
+
+    page = Page(text)
+    delays = [attributes["style"] for name, attributes, _ in page.elements if name == "section"]
+    assert delays == [f"animation-delay: {delay}s" for delay in ("0", "0.5", "1", "1.5")]
+    assert page.texts("span", "score") == ["1", "2", "3", "4"]
+    assert page.texts("h1") == ["<words>"]
+    assert "animation: frame 2s step-end infinite" in text
+    assert "25.0000% { visibility: hidden; }" in text
+    assert "prefers-reduced-motion" in text
+    assert "<script" not in text
