@@ -108,7 +108,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         REPUBLISH,
     ),
     "cloud-piece": ("a piece of a cloud that is not published", "clears it"),
-    "kept-cloud-unreadable": ("a kept version of a cloud is unreadable", "clears it"),
+    "cloud-version": ("a kept version of a cloud is unreadable", "clears it"),
     "link-row": (
         "queued entries of a link are unreadable, from the future, or in a wrong bucket",
         SET_ASIDE,

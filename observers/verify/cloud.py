@@ -110,7 +110,7 @@ def _check_kept(piece: Piece, data: bytes, found: Found) -> None:
                 raise CorruptData("a row belongs to another version")
             head.entries(piece.snapshot, lambda number: key(number + 1))
         except CorruptData as error:
-            piece.report("kept-cloud-unreadable", found.key, str(error), fix)
+            piece.report("cloud-version", found.key, str(error), fix)
 
     piece.defer(check)
 

@@ -591,6 +591,6 @@ def test_every_kind_is_tried() -> None:
     assert {
         kind
         for kind in KINDS
-        if not kind.startswith(("top", "cloud", "former", "link", "outbox"))
+        if not kind.startswith(("top", "cloud", "link", "outbox"))
         and not kind.startswith(("window", "history", "expiry", "level"))
     } == tried

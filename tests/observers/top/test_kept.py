@@ -291,7 +291,7 @@ def test_verify_repairs_a_damaged_version(db: Any, name: str) -> None:
 
         found = list(verification(db, name, repair=True).run())
 
-        assert {each.kind for each in found} <= {"kept-cloud-unreadable", "cloud-piece"} & KINDS.keys()
+        assert {each.kind for each in found} <= {"cloud-version", "cloud-piece"} & KINDS.keys()
         assert found
         assert list(verification(db, name).run()) == []
         transact(db, lambda tr: tr.set(key, value))
