@@ -17,6 +17,7 @@ from datetime import datetime
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact, InvalidOperation, localcontext
 from functools import lru_cache
 from itertools import chain
+from math import fsum, isfinite, isnan, log2
 from operator import ne
 from types import NoneType
 from typing import Any, Final
@@ -201,6 +202,12 @@ def _is_empty(value: Any) -> bool:
     return not value
 
 
+def _log_of_sum(key: Any, values: Sequence[float]) -> float:
+    """The binary logarithm of the sum of the numbers with these logarithms."""
+    highest = max(values)
+    return highest + log2(fsum(2.0 ** (value - highest) for value in values))
+
+
 def latest_only(combiner: Combiner) -> Combiner:
     """A combiner of values that are the latest update alone, in the form of the given combiner's values."""
 
@@ -210,14 +217,28 @@ def latest_only(combiner: Combiner) -> Combiner:
     return replace(combiner, combine=latest, is_empty=_never, difference=None)
 
 
-COMPARING: Final = frozenset(("minimum", "maximum"))
-"""The built-in combiners that accept only comparable values."""
+_COMPARING: Final = ("minimum", "maximum")  # accept only comparable values
 _ADDABLE: Final = frozenset((int, float, bool, Decimal))
 
 
 def _is_number(value: object) -> bool:
     """Whether the value can be added to others. False for Decimals without digits: CBOR gives them back as floats."""
     return type(value) in _ADDABLE and (type(value) is not Decimal or value.is_finite())
+
+
+def _is_finite(value: object) -> bool:
+    return type(value) in (int, float) and isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_not_finite(value: float) -> bool:
+    return not isfinite(value)
+
+
+REFUSED_FLOATS: Final[Mapping[str, Callable[[float], bool]]] = {
+    **dict.fromkeys(_COMPARING, isnan),
+    "decaying": _is_not_finite,
+}
+"""{built-in combiner: which floats it refuses}, of those that refuse some."""
 
 
 def _has_counts(value: object) -> bool:
@@ -227,7 +248,8 @@ def _has_counts(value: object) -> bool:
 _TAKEN: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "sum": (_is_number, "a number"),
     "counter": (_has_counts, "a dict of numbers"),
-    **dict.fromkeys(COMPARING, (is_comparable, "a value that has an order, so neither NaN nor a set")),
+    "decaying": (_is_finite, "a finite float"),
+    **dict.fromkeys(_COMPARING, (is_comparable, "a value that has an order, so neither NaN nor a set")),
 }
 """{built-in combiner: whether it can combine an update of its value types, and what it expects}."""
 
@@ -279,10 +301,12 @@ last = Combiner("last", 1, _last, _is_delete, takes_delete=True, is_idempotent=T
 first = Combiner("first", 1, _first, is_idempotent=True)
 union = Combiner("union", 1, _union, _is_empty, ("set",), difference=_added_items, is_idempotent=True)
 counter = Combiner("counter", 1, _counter, _is_empty, ("dict",), difference=_subtracted_counts)
+decaying = Combiner("decaying", 1, _log_of_sum, value_types=("float",))
 _SKETCHES: Final = tuple(of_sketches(kind, kind.SIZE) for kind in KINDS.values())
 
 BUILT_IN: Final[dict[str, Combiner]] = {
-    combiner.name: combiner for combiner in (sum_, minimum, maximum, last, first, union, counter, *_SKETCHES)
+    combiner.name: combiner
+    for combiner in (sum_, minimum, maximum, last, first, union, counter, decaying, *_SKETCHES)
 }
 """The built-in combiners, which every worker has:
 
@@ -291,6 +315,7 @@ BUILT_IN: Final[dict[str, Combiner]] = {
 - `last`, `first`: the update that was committed last or first. `DELETE` as an update of `last` deletes the key.
 - `union`: of sets. An empty set deletes the key.
 - `counter`: of dicts of counts, summed for each item. Items with count 0 are removed; an empty dict deletes the key.
+- `decaying`: of floats, logarithms of scores that decay, see `cq.observers.top.HalfLife`; approximate, as `sum`.
 - `distinct`, `quantiles`, `frequent`, `theta`: sketches, see `cq.sketches`. A sketch without items deletes the key.
 
 Sketches of other sizes are built in, too, with names such as `distinct(lg_k=14)`: see `built_in_combiner`.

@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import accumulate, chain, islice
+from math import fsum, log2
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -43,14 +44,27 @@ from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
 from cq.encoding import codec
 from cq.errors import InvalidData
+from cq.observers.distinct import distinct
 from cq.observers.top.cloud import Cloud, CloudEntry, CloudReader
+from cq.observers.top.decay import HalfLife
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
+from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact
+from cq.type_variables import K
 
 QUEUE: Final = "demo_tags"
+ENTITIES: Final = "demo_tags_entities"
+"""The queue of the number of different entities that have each tag."""
+USES: Final = "demo_tags_uses"
+"""The queue of the tags of each entity, by tag and entity."""
+HOT: Final = "demo_tags_hot"
+"""The queue of scores that decay."""
+QUEUES: Final = (QUEUE, USES, ENTITIES, HOT)
+HALF_LIFE: Final = HalfLife("5m")
+"""Of the scores that decay. The time of an event is its place in its partition, in seconds."""
 KEYS: Final = b"demo_tags/"
 """The prefix of the demo's own keys."""
 THREADS: Final = 4
@@ -59,6 +73,8 @@ SLICE: Final = 50
 """Number of events that are counted in a transaction."""
 _PUBLISH_MILLISECONDS: Final = 200
 _KEEP: Final = "1d"
+_HOT_SHOWN: Final = 5
+_ROUNDING: Final = 1e-6
 _FOLLOW_SECONDS: Final = 30.0
 VOCABULARY: Final = 20_000
 """Number of tags in generated events; tag r is drawn with 1/r of the frequency of the first."""
@@ -121,13 +137,18 @@ def _event(line: str, where: str) -> TagEvent:
     )
 
 
-def by_entity(events: Iterable[TagEvent], number: int) -> list[list[tuple[str, int]]]:
-    """The (tag, change) pairs in `number` partitions, like a log of events: those of an entity in one, in order."""
-    parts: list[list[tuple[str, int]]] = [[] for _ in range(number)]
-    for entity, tag, by in events:
-        # Not `hash`: runs with one seed must have the same partitions. Text from JSON may have lone surrogates.
-        parts[crc32(entity.encode("utf-8", "surrogatepass")) % number].append((tag, by))
+def by_entity(events: Iterable[TagEvent], number: int) -> list[list[TagEvent]]:
+    """The events in `number` partitions, like a log of events: those of an entity in one, in order."""
+    parts: list[list[TagEvent]] = [[] for _ in range(number)]
+    for event in events:
+        # Not `hash`: runs with one seed must have the same partitions.
+        parts[crc32(_bytes_of(event.entity)) % number].append(event)
     return parts
+
+
+def _bytes_of(entity: str) -> bytes:
+    """An entity as a part of a key: text from JSON may have lone surrogates."""
+    return entity.encode("utf-8", "surrogatepass")
 
 
 # The demo
@@ -141,7 +162,7 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
     make_queue(db, options.top)
     steps = Steps.of_parts(demo.folder, KEYS, parts)
     serve = partial(run_server, url=url)
-    collect = partial(run_worker, url=url, queues=[QUEUE])
+    collect = partial(run_worker, url=url, queues=QUEUES)
     with CloudFollower(db, QUEUE) as follower, shown_steps(db, "increments committed", steps) as show_steps:
         versions = Versions(follower)
 
@@ -151,7 +172,7 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
 
         def is_settled() -> bool:
             versions.see(follower.latest)
-            return is_drained(db, QUEUE)
+            return all(is_drained(db, name) for name in QUEUES)
 
         figures = demo.complete(
             # Each server has a share of the partitions, and so its own entities: the order of an entity's events is
@@ -167,7 +188,7 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
             look,
             is_settled,
         )
-        Worker(db, queues=[QUEUE]).drain()  # publishes the last cloud, too
+        Worker(db, queues=QUEUES).drain()  # publishes the last cloud, too
         cloud = published(db, QUEUE)
         versions.follow_to(cloud)
     check_versions(db, cloud, versions.seen)
@@ -182,15 +203,35 @@ def recount(
     shown: int,
 ) -> Figures:
     """Compare the store and the cloud with the events; returns the figures. Raises `DemoDiffers`."""
-    changes = [(tag, by) for tag, by in chain(*steps)]
-    counts = recounted(changes)
-    compare("the increments", {"committed": sum(places(db, steps))}, {"committed": len(changes)})
+    parts = [[TagEvent(*event) for event in part] for part in steps]
+    events = list(chain(*parts))
+    counts = recounted((event.tag, event.by) for event in events)
+    compare("the increments", {"committed": sum(places(db, steps))}, {"committed": len(events)})
     check_result(db, counts, entries, shown)
+    uses = recounted(((event.tag, event.entity), event.by) for event in events)
+    compare("the entities of tags", dict(_queue(ENTITIES).scan(db)), Counter(tag for tag, _ in uses))
     return {
-        "increments": len(changes),
+        "increments": len(events),
         "tags": len(counts),
         "cloud": [entry._asdict() for entry in entries],
+        "hot": check_hot(db, parts)[:_HOT_SHOWN],
     }
+
+
+def check_hot(db: Database, parts: Iterable[Sequence[TagEvent]]) -> list[str]:
+    """The tags by their scores that decay, as the top has them; raises `DemoDiffers` if a score is not as recounted."""
+    logs: dict[str, list[float]] = {}
+    for part in parts:
+        for tag, update in _updates_of_hot(enumerate(part)):
+            logs.setdefault(tag, []).append(update)
+    ranking: Ranking[str, float] = Ranking(HOT)
+    found = [(entry.key, entry.score) for entry in ranking.scan(db)]
+    for tag, score in found:
+        # Less than 1,024 half-lives: a float has the sum itself.
+        if tag not in logs or abs(score - log2(fsum(2.0**each for each in logs[tag]))) > _ROUNDING:
+            raise DemoDiffers(f"the decayed score of {tag!r} is not that of the recount")
+    compare("the tags with a score", {"number": len(found)}, {"number": len(logs)})
+    return [tag for tag, _ in found]
 
 
 class Versions:
@@ -231,6 +272,7 @@ def show(figures: Mapping[str, Any]) -> None:
     rows = ([as_word(each["key"]), f"{each['score']:,}", each["weight"]] for each in figures["cloud"])
     print_table(["tag", "count", "weight"], rows, right=["count", "weight"])
     increments = figures["increments"]
+    note(f"used most lately: {', '.join(map(as_word, figures['hot']))}")
     note(
         f"{quantity(increments, 'increment')} of {quantity(figures['tags'], 'tag')} in {figures['seconds']:.1f} s, "
         f"{killed(figures)}, {quantity(figures['versions'], 'version')} of the cloud: all as recounted"
@@ -239,17 +281,20 @@ def show(figures: Mapping[str, Any]) -> None:
 
 def make_queue(db: Database, shown: int) -> None:
     """Create the queue, and delete all data of an earlier demo."""
-    delete_earlier(db, KEYS, [QUEUE])  # also the positions: servers would skip events
+    delete_earlier(db, KEYS, QUEUES)  # also the positions: servers would skip events
     spec = top(shown, every=_PUBLISH_MILLISECONDS, keep=_KEEP)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum", observers=[spec])
+    cq.configure(db, ENTITIES, key=str, value=int, combiner="sum", observers=[top(shown)])
+    cq.configure(db, USES, key=(str, bytes), value=int, combiner="sum", observers=[distinct(ENTITIES)])
+    cq.configure(db, HOT, key=str, value=float, combiner="decaying", observers=[top(shown)])
 
 
-def recounted(changes: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """{tag: number of entities with the tag} after these changes, without zeros."""
-    counts: Counter[str] = Counter()
-    for tag, by in changes:
-        counts[tag] += by
-    return {tag: count for tag, count in counts.items() if count}
+def recounted(changes: Iterable[tuple[K, int]]) -> dict[K, int]:
+    """{key: sum} of these changes, without zeros."""
+    counts: Counter[K] = Counter()
+    for key, by in changes:
+        counts[key] += by
+    return {key: count for key, count in counts.items() if count}
 
 
 def check_result(db: Database, counts: Mapping[str, int], cloud: Sequence[CloudEntry], shown: int) -> None:
@@ -300,5 +345,19 @@ def _count(tr: cq.Transaction, partition: Steps, events: Sequence[tuple[int, Any
         return
     if place != begin:
         raise DemoFailed(f"another process counts the events of {partition.path.name}")
-    cq.CombineQueue[str, int](QUEUE).add(tr, [(tag, by) for _, (tag, by) in events])
+    placed = [(place, TagEvent(*event)) for place, event in events]
+    _queue(QUEUE).add(tr, [(event.tag, event.by) for _, event in placed])
+    _queue(USES).add(tr, [((event.tag, _bytes_of(event.entity)), event.by) for _, event in placed])
+    _queue(HOT).add(tr, list(_updates_of_hot(placed)))
     partition.advance(tr, end)
+
+
+def _updates_of_hot(events: Iterable[tuple[int, TagEvent]]) -> Iterator[tuple[str, float]]:
+    """The updates of the scores that decay: of tags that entities get, at the places of the events."""
+    for place, event in events:
+        if event.by > 0:
+            yield event.tag, HALF_LIFE.update(at=place)
+
+
+def _queue(name: str) -> cq.CombineQueue[Any, Any]:
+    return cq.CombineQueue(name)

@@ -73,8 +73,8 @@ class ConfigureOptions(AppOptions):
         str | None,
         option(
             "NAME",
-            "Combiner: sum (default), minimum, maximum, last, first, union, counter, a sketch (distinct, theta, "
-            "quantiles, frequent, or of another size, such as 'distinct(lg_k=14)'), or one of --app.",
+            "Combiner: sum (default), minimum, maximum, last, first, union, counter, decaying, a sketch (distinct, "
+            "theta, quantiles, frequent, or of another size, such as 'distinct(lg_k=14)'), or one of --app.",
             autocompletion=completion.combiners,
         ),
     ] = None

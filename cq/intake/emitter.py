@@ -67,6 +67,8 @@ class Emitter(Generic[K, V]):
         every: maximum seconds that a flush collects increments.
         at_most: maximum number of uncommitted increments, and so the maximum loss if the process dies. A flush has at
             most half of this number.
+        flush_keys: a flush begins once it has so many different keys; None: only for the other reasons, one of which is
+            that it has about 500 kB.
         timeout: maximum seconds that a call waits for room, and that `flush` and `close` wait.
 
     Raises:
@@ -83,13 +85,16 @@ class Emitter(Generic[K, V]):
         *,
         every: float = 0.1,
         at_most: int = 10_000,
+        flush_keys: int | None = None,
         timeout: float = 10.0,
     ) -> None:
         if not isinstance(queue, CombineQueue | Window):
             raise TypeError(
                 f"expected a queue, got: {codec.shown(queue)}; write `cq.Emitter(cq.CombineQueue('words'), db)`"
             )
-        _check_settings(every, at_most, timeout)
+        _check_settings(
+            every=every, at_most=at_most, timeout=timeout, flush_keys=1 if flush_keys is None else flush_keys
+        )
         self.queue = queue
         self.at_most = at_most
         self.timeout = timeout
@@ -97,7 +102,7 @@ class Emitter(Generic[K, V]):
         self._id = runtime.token_bytes(keys.EMITTER_ID_BYTES)
         config = transact(db, lambda tr: config_for_adds(tr.snapshot, queue.name))
         self._intake = Intake(config, combiner_of_updates(queue, config))
-        self._buffer = EmitterBuffer(self._intake, every=every, at_most=at_most)
+        self._buffer = EmitterBuffer(self._intake, every=every, at_most=at_most, flush_keys=flush_keys)
         self._closing = runtime.event()
         self._take_back = runtime.at_exit(self._at_exit)
         _emitters.add(self)
@@ -365,11 +370,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _check_settings(every: object, at_most: object, timeout: object) -> None:
-    for what, given, kind in (
-        ("every", every, float),
-        ("at_most", at_most, int),
-        ("timeout", timeout, float),
-    ):
-        if not is_positive(given, kind):
+def _check_settings(**settings: object) -> None:
+    for what, given in settings.items():
+        if not is_positive(given, int if what in ("at_most", "flush_keys") else float):
             raise InvalidConfiguration(f"expected {what} to be a positive number, got: {codec.brief(given)}")

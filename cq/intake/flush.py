@@ -125,6 +125,7 @@ class Flush:
         intake: the checks and merges of the emitter.
         most: maximum number of increments; 0 when the flush has no room for more bytes.
         number: its number in the emitter; with the emitter's id this is its operation id.
+        most_keys: number of different keys that close it; None: any number.
 
     Attributes:
         sums: {key: sum} of small ints, which need no order.
@@ -138,8 +139,9 @@ class Flush:
         awaiting: futures of tasks that wait for room, of any event loop; each is resolved when the flush is done.
     """
 
-    def __init__(self, intake: Intake, most: int, number: int) -> None:
+    def __init__(self, intake: Intake, most: int, number: int, most_keys: int | None = None) -> None:
         self.most = most
+        self.most_keys = most_keys
         self.sums: dict[Any, int] = {}
         self.count = self.size = 0
         self.number = number
@@ -174,10 +176,15 @@ class Flush:
         self.grow(size)
 
     def grow(self, size: int) -> None:
-        """Count `size` more bytes; closes a full flush."""
+        """Count `size` more bytes, of an increment that may have a new key; closes a full flush."""
         self.size += size
-        if self.size >= FLUSH_BYTES:
+        if self.size >= FLUSH_BYTES or (self.most_keys is not None and self._count_keys() >= self.most_keys):
             self.most = 0
+
+    def _count_keys(self) -> int:
+        if self.sums and self._others:
+            return len(self.sums.keys() | self._others.keys())
+        return len(self.sums) + len(self._others)
 
     def updates(self) -> Mapping[Any, int] | list[tuple[Any, Any]]:
         """The updates to add to the queue, merged by key, those of each key in the order of the calls."""
@@ -254,6 +261,7 @@ class EmitterBuffer:
         intake: the checks and merges of the emitter.
         every: maximum seconds that a flush collects increments.
         at_most: maximum number of increments in all flushes.
+        flush_keys: number of different keys at which a flush is due; None: any number.
 
     Attributes:
         lock: the caller must hold it to change a flush, or `open`.
@@ -263,7 +271,7 @@ class EmitterBuffer:
         latest_failure: the latest error.
     """
 
-    def __init__(self, intake: Intake, *, every: float, at_most: int) -> None:
+    def __init__(self, intake: Intake, *, every: float, at_most: int, flush_keys: int | None = None) -> None:
         self.lock = Lock()
         self.open: Flush | None = None
         self.wake = runtime.latch()
@@ -272,6 +280,7 @@ class EmitterBuffer:
         self._intake = intake
         self._every = every
         self._at_most = at_most
+        self._flush_keys = flush_keys
         self._flushes: deque[Flush] = deque()
         self._numbers = count(1)
         self._flush_seconds = 0.0
@@ -307,7 +316,7 @@ class EmitterBuffer:
         if len(self._flushes) >= MAX_FLUSHES:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
-        self.open = Flush(self._intake, most, next(self._numbers))
+        self.open = Flush(self._intake, most, next(self._numbers), self._flush_keys)
         self._flushes.append(self.open)
         self._wake()
         return self.open

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from math import isnan
 from typing import Any, Final, NamedTuple
 
 import cbor2
 
 from cq.arguments import repeatable
-from cq.combiners import COMPARING, check_combinable
+from cq.combiners import REFUSED_FLOATS, check_combinable
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.cbor import dumps
@@ -124,7 +123,10 @@ def check_updates(config: QueueConfig, keys: Sequence[Any], values: Sequence[Any
         if (
             kinds <= _NINE_BYTES
             and config.value.sketch is None
-            and not (config.combiner.name in COMPARING and any(map(isnan, values)))
+            and not (
+                config.combiner.name in REFUSED_FLOATS
+                and any(map(REFUSED_FLOATS[config.combiner.name], values))
+            )
         ):
             return
         if kinds == {int} and are_int64(values):

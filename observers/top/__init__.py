@@ -9,6 +9,9 @@ from cq.observers.top.cloud import (
     CloudEntry,
     CloudReader,
 )
+from cq.observers.top.decay import (
+    HalfLife,
+)
 from cq.observers.top.follower import (
     CloudFollower,
 )
@@ -32,6 +35,7 @@ __all__ = [
     "CloudEntry",
     "CloudFollower",
     "CloudReader",
+    "HalfLife",
     "Ranking",
     "TopPage",
     "cloud_list",

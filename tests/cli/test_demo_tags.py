@@ -15,9 +15,13 @@ from cq import testing
 from cq.cli.demos import tags
 from cq.cli.demos.harness import DemoFailed, published
 from cq.cli.demos.tags import TagEvent
+from cq.errors import NotInStore
+from cq.keys import QueueKeys, below
+from cq.keys.top import CloudKeys
 from cq.observers.top.cloud import CloudEntry
 from cq.store.transact import transact
 from tests.cli.conftest import Cli, Here
+from tests.kit.queues import put, stored
 
 
 def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, demo_db: Any) -> None:
@@ -40,6 +44,8 @@ def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, demo_db: A
     assert [(entry["key"], entry["score"]) for entry in found["cloud"]] == top
     assert dict(cq.CombineQueue("demo_tags").scan(demo_db)) == expected
     assert found["kills"] > 0
+    assert found["versions"] > 0
+    assert len(found["hot"]) == 5
 
 
 def test_a_line_that_is_no_event_is_named(here: Here, cli: Cli) -> None:
@@ -66,7 +72,7 @@ def test_generated_events_are_those_of_the_seed_and_lose_only_what_is_there() ->
 def test_partitions_hold_all_events_of_an_entity_in_order() -> None:
     events = [TagEvent(f"entity {number % 10}", f"tag {number}", 1) for number in range(100)]
 
-    parts = [[tag for tag, _ in part] for part in tags.by_entity(events, 3)]
+    parts = [[event.tag for event in part] for part in tags.by_entity(events, 3)]
 
     assert sorted(tag for part in parts for tag in part) == sorted(event.tag for event in events)
     for number in range(10):
@@ -106,6 +112,39 @@ def test_a_result_that_is_wrong_is_named(
     else:
         with pytest.raises(DemoFailed, match=said):
             tags.check_result(done, counts, cloud, 2)
+
+
+def test_a_decayed_score_that_is_wrong_is_named(done: Any) -> None:
+    events = [TagEvent("e", "a", 1), TagEvent("e", "a", -1), TagEvent("e", "b", 1), TagEvent("f", "a", 1)]
+    updates = [
+        ("a", tags.HALF_LIFE.update(at=0)),
+        ("b", tags.HALF_LIFE.update(at=2)),
+        ("a", tags.HALF_LIFE.update(at=3)),
+    ]
+    transact(done, lambda tr: cq.CombineQueue(tags.HOT).add(tr, updates))
+    testing.drain(done, tags.HOT)
+
+    assert tags.check_hot(done, [events]) == ["a", "b"]
+    for wrong in (events[:3], [*events, TagEvent("f", "c", 1)], events[:2]):
+        with pytest.raises(DemoFailed, match=r"decayed score|tags with a score"):
+            tags.check_hot(done, [wrong])
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_version_that_is_not_kept_is_named(done: Any, missing: int) -> None:
+    for _ in range(2):
+        transact(done, lambda tr: cq.CombineQueue("demo_tags").add(tr, {"b": 5}))
+        testing.drain(done, "demo_tags")
+    newest = published(done, "demo_tags")
+    assert newest is not None
+    tags.check_versions(done, newest, [])
+    keys = CloudKeys(QueueKeys("demo_tags"))
+    rows = stored(done, below(keys.all_kept()))
+    assert len(rows) == newest.version == 3
+    put(done, {rows[missing - 1][0]: None})
+
+    with pytest.raises((DemoFailed, NotInStore), match=r"is not kept|no cloud"):
+        tags.check_versions(done, newest, [])
 
 
 def test_a_queue_of_an_earlier_demo_is_made_anew(done: Any) -> None:

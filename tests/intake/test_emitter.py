@@ -497,12 +497,33 @@ def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: st
     assert_values(db, name, {"k": 2})
 
 
+@pytest.mark.parametrize(("value", "updates"), [(int, [1, 1 << 70]), (list, [[1], [2]])])
+def test_a_flush_begins_at_a_number_of_different_keys(
+    db: Any, name: str, value: type, updates: list[Any]
+) -> None:
+    """Of sums, of sums that are too large to be merged at once, and of updates of other combiners."""
+    queue: cq.CombineQueue[str, Any] = cq.configure(
+        db, name, value=value, combiner="sum" if value is int else "last"
+    )
+    with cq.Emitter(queue, db, every=600, flush_keys=3) as emitter:
+        for update in updates * 5:
+            emitter.emit("a", update)
+            emitter.emit("b", update)
+        flush = emitter._buffer.open
+        assert flush is not None
+        emitter.emit("c", updates[0])
+        assert flush.done.wait(60)
+        assert flush.count == 21
+        emitter.emit("c", updates[0])
+        assert emitter.statistics().flushes == 1
+
+
 # Beginning and end
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "1"}],
+    [{"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "1"}, {"flush_keys": 0}],
 )
 def test_settings_are_checked(db: Any, name: str, settings: dict[str, Any]) -> None:
     cq.configure(db, name)
