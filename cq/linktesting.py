@@ -272,22 +272,29 @@ class _Contract:
     def late_sweeps(self, link: OpenLink) -> Iterator[str]:
         """Sweep as a worker does that has stood still since before both sides were set back; yields what each sweep is.
 
-        Its generation is lost, so nothing was sent in it, and nothing may be deleted. First only the sequences in the
-        target's positions show that it is late, and then only their epoch. No changes can be sent afterwards.
+        Its generation is lost, so nothing was sent in it, and nothing may be deleted. First only the earlier generation
+        of the target's positions shows that it is late, then only their epoch, and then only their later generation. No
+        changes can be sent afterwards.
         """
-        target, below = self._made[0], first_sequence(link.observer.generation + 1)
+        target, generation = self._made[0], link.observer.generation + 1
         epoch = transact(link.db, lambda tr: read_control(tr, link.keys)).epoch
-        self._sweep_late(target, epoch, below)
+        self._sweep_late(target, epoch, generation)
         yield "late sweep of a generation that is lost"
-        for bucket in range(BUCKETS):
-            changes = Changes(_NAME, bucket, "", str(Position(epoch + 1, below)), ())
-            target.apply(replace(changes, previous=self.position(target, changes) or ""))
-        self._sweep_late(target, epoch, below)
+        self._begin(target, Position(epoch + 1, first_sequence(generation)))
+        self._sweep_late(target, epoch, generation)
         yield "late sweep of an earlier epoch"
+        self._begin(target, Position(epoch + 1, first_sequence(generation + 1)))
+        self._sweep_late(target, epoch + 1, generation)
+        yield "late sweep of an earlier generation"
 
-    def _sweep_late(self, target: Target, epoch: int, below: bytes) -> None:
+    def _begin(self, target: Target, position: Position) -> None:
+        for bucket in range(BUCKETS):
+            changes = Changes(_NAME, bucket, "", str(position), ())
+            target.apply(replace(changes, previous=self.position(target, changes) or ""))
+
+    def _sweep_late(self, target: Target, epoch: int, generation: int) -> None:
         with suppress(OutdatedBatch):
-            swept = target.sweep(epoch, below)
+            swept = target.sweep(epoch, first_sequence(generation))
             self.expect(swept == 0, f"a late sweep has deleted {swept} rows")
 
     def order(self, changes: Changes) -> None:

@@ -45,7 +45,7 @@ class LinkKeys(NoteKeys):
         "b" bucket4                              epoch and `cleared up to`  workers (the lock)
         "f" bucket4                              failure: reason, start     workers
         "x" bucket4 sequence22 piece4            entries set aside          workers
-        "c"                                      epoch, generation swept    rebuild, rebase, pause, the keeper
+        "c"                                      epoch, generation swept    rebase, pause, the keeper
         "s"                                      reason of a stop           workers
         "k"                                      the keeper's notification  workers, rebuild, rebase, resume
 

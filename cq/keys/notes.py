@@ -16,7 +16,7 @@ class NoteKeys:
     Attributes:
         queue, link: the names of the queue and of the link; `outbox` for an outbox.
         prefix: of all keys.
-        control: the key of the epoch, which counts rebuilds and rebases.
+        control: the key of the epoch, which counts rebases.
         stopped: the key of the reason of a stop.
         keeper: the key of the notification of the task for all buckets.
     """

@@ -1,13 +1,12 @@
 """What operators do with a link: create what the target lacks, check it, continue or repeat it.
 
-A rebuild sends all values again; a rebase continues with the queued entries. Both begin a new epoch in the store, and
-with the next batch of each bucket, or by the keeper, at the target. A batch that a worker read before is then applied
-in its place in the order, or not at all.
+A rebuild sends all values again, in a new generation; a rebase continues with the queued entries, in a new epoch. Both
+begin in the store, and with the next batch of each bucket, or by the keeper, at the target. A batch that a worker read
+before is then applied in its place in the order, or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -59,7 +58,12 @@ class OpenLink(NamedTuple):
 
     def rebase(self) -> int:
         """Continue with the queued entries, whatever positions the target has; returns the new epoch."""
-        return self._begin_epoch(self._positions())
+        positions = self._positions()
+        control = transact(self.db, lambda tr: read_control(tr.snapshot, self.keys))
+        epoch = max([control.epoch, *(each.epoch for each in positions)]) + 1
+        if not transact(self.db, lambda tr: _store_epoch(tr, self.keys, epoch)):
+            raise LinkFailed(f"another rebase of queue {self.queue!r} has overtaken this one")
+        return epoch
 
     def rebuild(self) -> int:
         """Have all values sent again by the passes and workers; returns the new generation.
@@ -80,7 +84,7 @@ class OpenLink(NamedTuple):
             raise LinkFailed(f"{self.target.noun} has sequences that are not cq's: empty it first")
         while generation <= highest:
             generation = self._new_generation()
-        self._begin_epoch(positions)
+        transact(self.db, lambda tr: _clear_stop(tr, self.keys, generation))
         return generation
 
     def _new_generation(self) -> int:
@@ -92,14 +96,6 @@ class OpenLink(NamedTuple):
         self.target.check_settings()
         self.target.take_over()
         return self.sender.positions(self._batches())
-
-    def _begin_epoch(self, positions: Sequence[Position]) -> int:
-        """Start an epoch later than the store's and the target's."""
-        control = transact(self.db, lambda tr: read_control(tr.snapshot, self.keys))
-        epoch = max([control.epoch, *(each.epoch for each in positions)]) + 1
-        if not transact(self.db, lambda tr: _store_epoch(tr, self.keys, epoch)):
-            raise LinkFailed(f"another rebuild or rebase of queue {self.queue!r} has overtaken this one")
-        return epoch
 
     def _batches(self) -> list[LinkBatch]:
         """Batches without entries, for comparing the positions of all buckets."""
@@ -119,6 +115,11 @@ def _store_epoch(tr: Transaction, link: LinkKeys, epoch: int) -> bool:
     if control.epoch >= epoch:
         return control.epoch == epoch  # equal: this is a retry after a commit with unknown result
     tr.set(link.control, replace(control, epoch=epoch).to_bytes())
-    tr.clear(link.stopped)
-    wake_keeper(tr, link)
+    _clear_stop(tr, link)
     return True
+
+
+def _clear_stop(tr: Transaction, link: LinkKeys, generation: int = 0) -> None:
+    """Let a stopped link continue; `generation` as for `wake_keeper`."""
+    tr.clear(link.stopped)
+    wake_keeper(tr, link, generation)

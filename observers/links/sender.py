@@ -1,6 +1,6 @@
 """The sender of a link: it has a target apply batches, and compares the positions of both sides.
 
-A position is the link's epoch, which counts rebuilds and rebases, and the sequence of the last entry applied. The
+A position is the link's epoch, which counts rebases, and the sequence of the last entry applied. The
 target compares it in the transaction that applies a batch, so a batch of a late worker or of an earlier epoch is
 applied in its place in the order, or not at all. If the positions differ, the sender finds out which entries the
 target has, whether another worker was faster, or whether one of the two sides was set back, which stops the link.
@@ -128,7 +128,10 @@ class Sender:
         has_begun = sequence != b"" and sequence != first_sequence(self.source.generation)
         if not cleared and (is_former or epoch < batch.epoch or not has_begun):
             return b""  # the first entries of a generation or an epoch follow any earlier position
-        is_ahead = stored > (batch.epoch, cleared)
+        is_ahead = not is_former and stored > (
+            batch.epoch,
+            cleared,
+        )  # a rebuild may begin in an earlier epoch
         raise self._store_was_set_back() if is_ahead else self._target_was_set_back()
 
     def _read_position(self, batch: LinkBatch, sequence: bytes) -> StorePosition:

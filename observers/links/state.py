@@ -1,6 +1,6 @@
 """The stored state of a link: positions of its buckets, failures, the reason of a stop, and entries set aside.
 
-The epoch counts the rebuilds and rebases of the link. A bucket's position is valid within one epoch only; a worker
+The epoch counts the rebases of the link. A bucket's position is valid within one epoch only; a worker
 discards a batch that it read in an earlier epoch.
 """
 
@@ -37,7 +37,7 @@ class Control(StoredRecord):
     """The state of a link as a whole; with its defaults at first.
 
     Attributes:
-        epoch: number of rebuilds and rebases.
+        epoch: number of rebases.
         swept: the newest generation whose predecessors' rows were swept from the target; 0 at first.
         paused: whether an operator has paused the link.
     """

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
-from cq.keys.link import Position
+from cq.keys.link import Position, generation_of
 from cq.observers.links.rows import LinkEntry
 
 BATCH_BYTES: Final = 500_000
@@ -195,11 +195,13 @@ def refuse_late_sweep(positions: Iterable[str], epoch: int, below: bytes) -> Non
     """Raise an error if a sweep is late, by the positions that the target has in the link's buckets.
 
     `epoch` and `below` are those of the sweep. The worker then looks whether a sweep is still due. A position of a
-    later epoch follows a rebuild or rebase. One that is below the sweep is older than the values that were sent before
-    it: both sides were set back since. Keys that the sweep would delete can then have values.
+    later epoch follows a rebase, and one of a later generation a rebuild. One of an earlier generation is older than
+    the values that were sent before the sweep: both sides were set back since. Keys that the sweep would delete can
+    then have values.
     """
+    generation = generation_of(below)
     for position in map(Position.parse, positions):
-        if position is None or position.epoch > epoch or position.sequence < below:
+        if position is None or position.epoch > epoch or generation_of(position.sequence) != generation:
             raise OutdatedBatch
 
 

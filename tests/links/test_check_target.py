@@ -105,20 +105,29 @@ def test_a_target_that_breaks_the_contract_is_found(broken: Any, message: str) -
         check_target(lambda source: target, lambda: target.values)
 
 
-class Sweeping(MemoryTarget):
-    """A target that sweeps late, for one of two reasons; it may not tell how many rows it has deleted."""
+def compares_epochs(position: Position, below: bytes) -> Position:
+    return position._replace(sequence=below)
 
-    def __init__(self, *, compares_epochs: bool, counts: bool) -> None:
+
+def compares_generations(position: Position, below: bytes) -> Position:
+    return position._replace(epoch=0)
+
+
+def compares_earlier_generations(position: Position, below: bytes) -> Position:
+    return position._replace(sequence=min(position.sequence, below))
+
+
+class Sweeping(MemoryTarget):
+    """A target that takes some sweeps that are late; it may not tell how many rows it has deleted."""
+
+    def __init__(self, compared: Callable[[Position, bytes], Position], *, counts: bool) -> None:
         super().__init__()
-        self._compares_epochs, self._counts = compares_epochs, counts
+        self._compared, self._counts = compared, counts
 
     def sweep(self, epoch: int, below: bytes) -> int:
         stored = self.positions
         found = [position for position in map(Position.parse, stored.values()) if position is not None]
-        if self._compares_epochs:
-            self.positions = {0: str(Position(max(position.epoch for position in found), below))}
-        else:
-            self.positions = {0: str(Position(0, min(position.sequence for position in found)))}
+        self.positions = {number: str(self._compared(each, below)) for number, each in enumerate(found)}
         try:
             swept = super().sweep(epoch, below)
         finally:
@@ -127,11 +136,16 @@ class Sweeping(MemoryTarget):
 
 
 @pytest.mark.parametrize(
-    ("compares_epochs", "what"), [(True, "of a generation that is lost"), (False, "of an earlier epoch")]
+    ("compared", "what"),
+    [
+        (compares_epochs, "of a generation that is lost"),
+        (compares_generations, "of an earlier epoch"),
+        (compares_earlier_generations, "of an earlier generation"),
+    ],
 )
 @pytest.mark.parametrize("counts", [True, False])
-def test_a_target_that_sweeps_late_is_found(compares_epochs: bool, what: str, counts: bool) -> None:
-    target = Sweeping(compares_epochs=compares_epochs, counts=counts)
+def test_a_target_that_sweeps_late_is_found(compared: Any, what: str, counts: bool) -> None:
+    target = Sweeping(compared, counts=counts)
     message = (
         r"a late sweep has deleted \d+ rows" if counts else f"wrong values after the step 'late sweep {what}'"
     )

@@ -222,7 +222,7 @@ def test_a_store_that_was_set_back_stops_the_link(case: Case, decide: Callable[[
         pytest.skip("it keeps no positions")
     before, expected = stored(case.db, ALL), dict(case.expected)
     if case.driver.repeats:
-        rebuild(case)  # so that the target has a later epoch and generation than the restored store
+        rebuild(case)  # so that the target has a later generation than the restored store
         send(case)
     case.put(a=7, lost=8)
     send(case)

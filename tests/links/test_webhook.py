@@ -18,7 +18,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 import cq
 from cq import admin, links, runtime
-from cq.keys.link import LinkKeys, Position
+from cq.keys.link import LinkKeys, Position, first_sequence
 from cq.links import LinkFailed
 from cq.observers.links.registry import opened_link
 from cq.observers.links.spec import TABLE_ENV
@@ -33,7 +33,7 @@ from cq.testing import drain
 from tests.cli.conftest import BOTH_STORES, Cli, Here, cli, here
 from tests.kit.certificates import certified
 from tests.kit.processes import free_ports
-from tests.kit.queues import add
+from tests.kit.queues import add, config_of
 from tests.links.linkhelpers import bucket, combine, link_tasks, run_to_end, status, step
 from tests.links.webhookhelpers import SECRET, Kept, dripping, serving, serving_kept
 
@@ -350,13 +350,14 @@ class TestAnswers:
     def test_a_sweep_that_is_refused_stops_the_link_unless_a_position_shows_that_it_is_late(
         self, db: Any, kept: Kept
     ) -> None:
-        receive, answers = kept.receive, [str(Position(0, b"\xff" * 22)), str(Position(1, b"\xff" * 22))]
+        cq.configure(db, QUEUE, links=[links.webhook()])
+        sequence = first_sequence(config_of(db, QUEUE).observers[0].generation)
+        receive, answers = kept.receive, [str(Position(0, sequence)), str(Position(1, sequence))]
         kept.receive = lambda to, message: (
             (409, {"position": answers.pop()})
             if message["type"] == "cq.sweep" and answers
             else receive(to, message)
         )
-        cq.configure(db, QUEUE, links=[links.webhook()])
         change(db, a=1)
         while len(answers) == 2:
             assert step(db, QUEUE) == "filling: "

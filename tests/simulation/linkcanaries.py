@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from cq.keys.link import Position, first_sequence
 from cq.observers.links.batch import LinkBatch
 from cq.observers.links.keeper import Keeper
 from cq.observers.links.sender import Sender
-from cq.observers.links.state import LinkState, read_control, read_view
+from cq.observers.links.state import LinkState, read_view, wake_keeper
 from cq.observers.links.target import Changes, OutdatedBatch
 from cq.observers.links.task import LinkTask
 from cq.store.transact import transact
@@ -80,7 +80,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=103, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=115, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -155,12 +155,12 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     return begin
 
 
-@links.replaces(
-    "cq.observers.links.operate.OpenLink._begin_epoch", seed=105, only={"send again", "table set back"}
-)
-def begins_no_epoch(_: Any, self: Any, positions: Any) -> int:
+@links.replaces("cq.observers.links.operate._store_epoch", seed=105, only={"send again", "table set back"})
+def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
     """A rebase continues in the epoch that there is."""
-    return transact(self.db, lambda tr: read_control(tr.snapshot, self.keys)).epoch
+    tr.clear(link.stopped)
+    wake_keeper(tr, link)
+    return True
 
 
 # Outdated configurations
@@ -235,16 +235,20 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=28, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=30, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
-    refuse(positions, epoch, b"")
+    refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=52, only={"set back after a rebuild"})
-def compares_sequences_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
+@links.replaces(*_REFUSES, seed=67, only={"set back after a rebuild"})
+def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
-    refuse(positions, 10**15, below)
+    refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)
+
+
+def _parsed(positions: Iterable[str]) -> list[Position]:
+    return [each for each in map(Position.parse, positions) if each is not None]
 
 
 @links.replaces("cq.observers.links.keeper.Keeper._is_sent", seed=28, only={"send again"})
