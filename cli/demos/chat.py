@@ -90,7 +90,7 @@ def run(options: ChatOptions, demo: DemoRun) -> Figures:
     with suppress(cq.errors.FeedNotConfigured):
         feed.delete(db)
     delete_earlier(db, KEYS)
-    feed.configure(db, numbers=True)
+    feed.configure(db, numbers=True, unread=True)
     users = [f"user {number}" for number in range(options.users)]
     steps = {
         name: Steps.stored(demo.folder / name, KEYS + b"position/" + name.encode(), actions)
@@ -232,6 +232,11 @@ def _see(tr: Any, *, user: str, terminal: str, since: float) -> None:
     feed, now = Feed(FEED), runtime.time()
     # The position is read with a conflict, the messages without: new ones must not abort this transaction.
     page = feed.read(tr.snapshot, user, feed.position(tr, user, terminal), _PAGE)
+    unread = feed.unread(tr.snapshot, user, terminal)
+    if unread != len(page.messages) if not page.more else unread <= len(page.messages):
+        raise DemoDiffers(
+            f"{user}'s {terminal} has {unread:,} unread messages, and reads {len(page.messages):,}"
+        )
     # -1: sent before the terminal was online, so that the delay says nothing about the system.
     sights = [
         [message.id, (now - message.sent) * 1000 if message.sent >= since else -1.0]
@@ -266,6 +271,7 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
                 raise DemoDiffers(
                     f"{user}'s {terminal} has not seen each message of {user} once and in order"
                 )
+            compare_unread(db, user, terminal)
             sights += [(user, message, took) for message, (_, took) in zip(inbox, found, strict=True)]
     return {
         "messages": expected.messages,
@@ -273,6 +279,15 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
         "seen": len(sights),
         "delays": delays_by_kind(sights),
     }
+
+
+def compare_unread(db: Database, user: str, terminal: str) -> None:
+    """Raise `DemoDiffers` unless a terminal that has read all messages has none unread, and another one has all."""
+    feed = Feed(FEED)
+    found = transact(db, lambda tr: [feed.unread(tr.snapshot, user, each) for each in (terminal, "new")])
+    inbox = sum(1 for _ in inbox_of(db, user))
+    if found != [0, inbox]:
+        raise DemoDiffers(f"{user} has {found} unread messages, and in the recount {[0, inbox]}")
 
 
 def show(figures: Mapping[str, Any]) -> None:

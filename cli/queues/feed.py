@@ -52,6 +52,10 @@ def configure(
             "Number each receiver's messages 1, 2, 3 ...; cannot be switched off again.",
         ),
     ] = None,
+    unread: Annotated[
+        bool | None,
+        flag("--unread/--no-unread", "Count each terminal's unread messages; cannot be switched off again."),
+    ] = None,
     keep: Annotated[
         str | None,
         option("DURATION", "Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."),
@@ -71,7 +75,7 @@ def configure(
         )
     seconds = None if keep is None else seconds_of(keep)
     db = options.make_store()
-    Feed(name).configure(db, numbers=numbers, keep_seconds=seconds, keep_last=keep_last)
+    Feed(name).configure(db, numbers=numbers, unread=unread, keep_seconds=seconds, keep_last=keep_last)
     _print_feeds(options, [transact(db, lambda tr: read_status(tr.snapshot, name))])
 
 
@@ -99,13 +103,7 @@ def append(
 
     It is for one receiver, or for all members of a group.
     """
-    target = Feed(name)
-    append_message = target.append_to_group if group else target.append
-    end, versionstamp = transact(
-        options.open_store(), lambda tr: (append_message(tr, receiver, message), tr.get_versionstamp())
-    )
-    # The rest of the id is known before the commit; the versionstamp only after it.
-    id_ = (versionstamp.value + end).hex()
+    id_ = Feed(name).append_now(options.open_store(), receiver, message, to_group=group).hex()
     options.answer(id_, id=id_)
 
 

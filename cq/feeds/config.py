@@ -29,12 +29,14 @@ class FeedConfig:
         numbers: whether messages get numbers; never changes.
         keep_seconds: workers remove older messages; None: no limit.
         keep_last: number of messages kept for each receiver; None: no limit. Needs numbers.
+        unread: whether unread messages are counted; never changes.
     """
 
     name: str
     numbers: bool = False
     keep_seconds: float | None = None
     keep_last: int | None = None
+    unread: bool = False
 
     @property
     def removes(self) -> bool:
@@ -56,13 +58,14 @@ class FeedConfig:
 
     def to_bytes(self) -> bytes:
         """Encode the configuration for the store."""
-        return codec.encode([_FORMAT, self.numbers, self.keep_seconds, self.keep_last])
+        return codec.encode([_FORMAT, self.numbers, self.keep_seconds, self.keep_last, self.unread])
 
     @classmethod
     def from_bytes(cls, name: str, data: bytes) -> FeedConfig:
         """Decode a stored configuration; raises `CorruptData`."""
         what = f"the configuration of feed {name!r}"
-        format_, *settings = codec.decode_list(data, (int, bool, float | int | None, int | None), what)
+        types = (int, bool, float | int | None, int | None, bool)
+        format_, *settings = codec.decode_list(data, types, what, optional=1)
         if format_ != _FORMAT:
             # A version that cannot know all settings must not append or remove messages.
             raise CorruptData(f"{what} is of another version of cq: upgrade cq")

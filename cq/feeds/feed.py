@@ -19,6 +19,7 @@ from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, Pend
 from cq.feeds.config import FeedConfig, clear_feed, read_feed_config, write_feed_config
 from cq.feeds.groups import by_user, events_in, is_member, put_event
 from cq.feeds.messages import (
+    COUNT_BYTES,
     MAX_MESSAGE_BYTES,
     FeedPage,
     Message,
@@ -30,6 +31,7 @@ from cq.feeds.messages import (
 )
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.feed import (
+    ID_BYTES,
     FeedKeys,
     bucket_of,
     check_id,
@@ -78,6 +80,7 @@ class Feed(Generic[M]):
         db: Database,
         *,
         numbers: bool | None = None,
+        unread: bool | None = None,
         keep_seconds: float | None = None,
         keep_last: int | None = None,
     ) -> FeedConfig:
@@ -87,13 +90,15 @@ class Feed(Generic[M]):
             db: a database of either store.
             numbers: whether workers give each receiver's messages the numbers 1, 2, 3 ...; False for a new feed. It
                 cannot be changed later.
+            unread: whether the feed counts unread messages, see `unread`; False for a new feed. It cannot be changed
+                later.
             keep_seconds: workers remove messages that were committed longer ago, by the store's versions. 0 (default of
                 a new feed): no limit.
             keep_last: workers keep the last `keep_last` numbered messages of each receiver. 0 (default of a new feed):
                 no limit.
 
         Raises:
-            InvalidConfiguration: a setting is invalid, or `numbers` differs from that of the existing feed.
+            InvalidConfiguration: a setting is invalid, or `numbers` or `unread` differs from that of the existing feed.
         """
 
         def change(tr: Transaction) -> FeedConfig:
@@ -101,12 +106,16 @@ class Feed(Generic[M]):
                 before = read_feed_config(tr, self.name)
             except FeedNotConfigured:
                 before = None
-            found = before or FeedConfig(self.name, bool(numbers))
-            if numbers is not None and found.numbers != numbers:
-                gives = "gives" if found.numbers else "does not give"
-                raise InvalidConfiguration(
-                    f"feed {self.name!r} {gives} numbers, which cannot change: make another feed, or omit `numbers`"
-                )
+            found = before or FeedConfig(self.name, bool(numbers), unread=bool(unread))
+            for what, given, has in (
+                ("numbers", numbers, found.numbers),
+                ("unread", unread, found.unread),
+            ):
+                if given is not None and given != has:
+                    raise InvalidConfiguration(
+                        f"feed {self.name!r} was made with {what}={has}, which cannot change: make another feed, or "
+                        f"omit `{what}`"
+                    )
             if keep_seconds is not None:
                 found = replace(found, keep_seconds=keep_seconds or None)
             if keep_last is not None:
@@ -162,6 +171,26 @@ class Feed(Generic[M]):
             encoded,
             [encode_message(each) for each in repeatable(messages, "messages")],
         )
+
+    def append_now(self, db: Database, receiver: Any, message: M, *, to_group: bool = False) -> bytes:
+        """Append a message in a transaction of its own, and return its id once it is committed.
+
+        If the store does not know whether a commit has happened, it is repeated: the message may be there twice.
+
+        Args:
+            db: a database of either store.
+            receiver: name of the receiver, or of the group.
+            message: as of `append`.
+            to_group: append it to the group of this name; the id is then the `origin` of the members' messages.
+
+        Raises:
+            InvalidData, TooLarge: as `append`; nothing is written.
+        """
+        append: Any = self.append_to_group if to_group else self.append
+        # The versionstamp is known after the commit, as long as the transaction exists.
+        _, end, stamp = transact(db, lambda tr: (tr, append(tr, receiver, message), tr.get_versionstamp()))
+        found: bytes = stamp.value + end
+        return found
 
     def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> FeedPage[M]:
         """Return the receiver's messages after an id, in the order of their ids: at most `limit`, or about 1 MB.
@@ -255,17 +284,74 @@ class Feed(Generic[M]):
     # Positions
 
     def advance(self, tr: Transaction, receiver: Any, terminal: Any, position: bytes) -> None:
-        """Store that a terminal of the receiver has read up to the id `position`; blind, and never decreases."""
-        read_feed_config(tr, self.name)
-        key = self._position(receiver, terminal)
+        """Store that a terminal of the receiver has read up to the id `position`; never decreases.
+
+        It conflicts with no other transaction. Blind, except in a feed with unread counts: there it counts the messages
+        from the terminal's position to the new one, which it reads; if the new one is the last message, it reads only
+        this. Raises `PendingUnreadable` in such a feed after an append for the receiver in the same transaction.
+        """
+        config = read_feed_config(tr, self.name)
+        encoded, key = encode_name("receiver", receiver), self._position(receiver, terminal)
         if check_id(position):
-            # Ids compare in commit order, so the greater one of two late calls wins.
-            tr.byte_max(key, position)
+            count = self._count_through(tr, encoded, key, position) if config.unread else b""
+            # Ids compare in commit order, so the greater one of two late calls wins. The count depends on the id.
+            tr.byte_max(key, position + count)
 
     def position(self, tr: TransactionRead, receiver: Any, terminal: Any) -> bytes:
         """Return the id up to which a terminal has read, empty at first: the `after` of its next `read`."""
         read_feed_config(snapshot_of(tr), self.name)
-        return tr.get(self._position(receiver, terminal)).value or b""
+        return (tr.get(self._position(receiver, terminal)).value or b"")[:ID_BYTES]
+
+    def unread(self, tr: TransactionRead, receiver: Any, terminal: Any) -> int:
+        """Return how many messages of the receiver a terminal has not read, without those that were removed.
+
+        Three reads, whatever the number. Appends and positions change what it reads in their own transactions, so the
+        count is exact at the version of the read. Group messages count from their delivery.
+
+        Args:
+            tr: a transaction, or its `.snapshot` for a read that must not conflict with appends.
+            receiver: name of the receiver.
+            terminal: name of the terminal. Terminals that share a position may use one name, such as the user's.
+
+        Raises:
+            InvalidConfiguration: the feed has no unread counts.
+        """
+        if not read_feed_config(snapshot_of(tr), self.name).unread:
+            raise InvalidConfiguration(
+                f"feed {self.name!r} does not count unread messages: make another feed, with `unread=True`"
+            )
+        encoded = encode_name("receiver", receiver)
+        appended, position, removed = (
+            tr.get(key)
+            for key in (
+                self.keys.appended(encoded),
+                self._position(receiver, terminal),
+                self.keys.removed(encoded),
+            )
+        )
+        read = max(split_mark(position.value)[1], split_mark(removed.value)[1])
+        return int.from_bytes(appended.value or b"", "little") - read
+
+    def _count_through(self, tr: Transaction, receiver: bytes, key: bytes, position: bytes) -> bytes:
+        """The number of messages up to a position that the receiver has ever got, as stored behind the position.
+
+        All by snapshot reads: no message appears at or before a position later, so the number never changes.
+        """
+        self._refuse_after_append(tr, receiver)
+        snapshot = tr.snapshot
+        marks = [snapshot.get(each) for each in (key, self.keys.removed(receiver))]
+        appended = snapshot.get(self.keys.appended(receiver))
+        last = snapshot.get_range(*self.keys.messages(receiver), limit=1, reverse=True)
+        begin, count = max(split_mark(each.value) for each in marks)
+        if all(id_of(row.key) <= position for row in last):
+            count = int.from_bytes(appended.value or b"", "little")
+        elif begin < position:
+            behind, end = (
+                self.keys.messages(receiver, begin)[0],
+                self.keys.messages_through(receiver, position)[1],
+            )
+            count += sum(1 for _ in snapshot.get_range(behind, end))
+        return count.to_bytes(COUNT_BYTES, "big")
 
     # Groups
 

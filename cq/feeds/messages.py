@@ -23,6 +23,7 @@ from cq.type_variables import M
 
 MAX_MESSAGE_BYTES: Final = 90_000
 """Limit of a message's body: bytes in CBOR."""
+COUNT_BYTES: Final = 8
 PAGE_BYTES: Final = 1_000_000
 """About the most bytes of messages in a page."""
 _SENT_END: Final = (
@@ -117,6 +118,8 @@ def put_messages(
     note_writes(tr, keys.messages(receiver)[0])
     # The value changes with each commit: it wakes watches of waiting readers.
     tr.set_versionstamped_value(keys.latest(receiver), INCOMPLETE_VERSIONSTAMP)
+    if config.unread:
+        tr.add(keys.appended(receiver), len(counters).to_bytes(COUNT_BYTES, "little"))
     if config.numbers:
         tr.set_versionstamped_value(keys.unnumbered(receiver), INCOMPLETE_VERSIONSTAMP)
         tr.set_versionstamped_value(keys.numbering(bucket_of(receiver)), INCOMPLETE_VERSIONSTAMP)

@@ -38,12 +38,14 @@ class _VerifiedPage(NamedTuple):
         found: the problems in it.
         position, number: id and number of its last message, after which the next page begins.
         more: whether there are more messages.
+        total: number of messages up to the position that the receiver has ever got.
     """
 
     found: list[str]
     position: bytes
     number: int
     more: bool
+    total: int = 0
 
 
 def verify_feed(db: Database, name: str) -> Iterator[FeedDifference]:
@@ -76,13 +78,14 @@ def _check_messages(
     config: FeedConfig, keys: FeedKeys, receiver: bytes, before: _VerifiedPage, tr: TransactionRead
 ) -> _VerifiedPage:
     """Check the next messages of a receiver."""
-    futures = [tr.get(each(receiver)) for each in (keys.removed, keys.numbered, keys.latest)]
+    futures = [tr.get(each(receiver)) for each in (keys.removed, keys.numbered, keys.latest, keys.appended)]
     try:
         (removed, removed_number), (last, last_number) = (split_mark(each.value) for each in futures[:2])
     except CorruptData as error:
         return _VerifiedPage([str(error)], b"", 0, False)
     # Retention may have removed messages after the page before.
     position, number = max((before.position, before.number), (removed, removed_number))
+    _, count = max((before.position, before.total), (removed, removed_number))
     rows, more = take(tr.get_range(*keys.messages(receiver, position), limit=_PAGE + 1), _PAGE)
     found = list(_undecodable(rows))
     if removed and tr.get_range(*keys.messages_through(receiver, removed), limit=1).to_list():
@@ -90,6 +93,10 @@ def _check_messages(
     ids = [id_of(row.key) for row in rows]
     if ids and (futures[2].value or b"") < versionstamp_of_id(ids[-1]):
         found.append("waiting readers are not notified of the latest message")
+    count += len(ids)
+    appended = int.from_bytes(futures[3].value or b"", "little")
+    if config.unread and not more and count != appended:
+        found.append(f"{appended:,} messages were counted, and there were {count:,}")
     if config.numbers:
         with_number = [id_ for id_ in ids if id_ <= last]
         found += _wrong_numbers(tr, keys, receiver, number, with_number)
@@ -103,7 +110,7 @@ def _check_messages(
             found.append(f"numbers go to {last_number:,}, and there are greater numbers")
         if len(with_number) < len(ids) and not _is_noted(tr, keys.unnumbered, keys.numbering, receiver):
             found.append("messages have no numbers, and no worker is notified")
-    return _VerifiedPage(found, ids[-1] if ids else position, number, more)
+    return _VerifiedPage(found, ids[-1] if ids else position, number, more, count)
 
 
 def _undecodable(rows: list[KeyValue]) -> Iterator[str]:

@@ -14,6 +14,8 @@ who writes it.
     F "k" receiver number8    id of a message                             numbering, retention
     F "t" receiver            id and number of the last message removed   retention
     F "p" receiver terminal   id of the last message that it has read     advance (blind)
+                              with unread counts also its count8: how many messages the receiver had got by then
+    F "u" receiver            number of messages ever, little-endian      append (blind), deliveries
     F "e" group user id       joined or left                              join, leave (blind), old ones cleared
     F "g" group id            a message to a group                        append (blind), cleared when delivered
     F "w" bucket4 group       versionstamp of the latest such message     append (blind), cleared by deliveries
@@ -122,10 +124,19 @@ class FeedKeys:
         """The key of the id of the last message that a terminal has read."""
         return self.prefix + b"p" + receiver + terminal
 
+    def appended(self, receiver: bytes) -> bytes:
+        """The key of the number of messages that a receiver has ever got, in a feed with unread counts."""
+        return self.prefix + b"u" + receiver
+
     def of_receiver(self, receiver: bytes) -> list[Range]:
         """The ranges of all data of a receiver, except memberships."""
         whole = [self.prefix + part + receiver for part in (b"m", b"k", b"p")]
-        single = self.latest(receiver), self.removed(receiver), self.numbered(receiver)
+        single = (
+            self.latest(receiver),
+            self.removed(receiver),
+            self.numbered(receiver),
+            self.appended(receiver),
+        )
         return [
             *((prefix, prefix_end(prefix)) for prefix in whole),
             *((key, key + b"\x00") for key in (*single, self.unnumbered(receiver))),

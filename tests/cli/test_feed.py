@@ -19,6 +19,7 @@ def test_messages_are_appended_and_read(here: Here) -> None:
             "numbers": True,
             "keep_seconds": 30 * 86_400.0,
             "keep_last": None,
+            "unread": False,
             "to_deliver": 0,
             "to_number": 0,
         }

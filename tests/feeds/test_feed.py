@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cq
+from cq.errors import InvalidConfiguration
+from cq.feeds.config import read_feed_config
 from cq.feeds.feed import MAX_MESSAGE_BYTES, Feed, FeedPage
 from cq.keys import prefix_end
 from cq.keys.feed import FeedKeys, encode_name
+from cq.observers.feeds.trim import FeedTrimTask
+from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from tests.kit.queues import commits
 
@@ -274,3 +278,118 @@ def test_members_are_those_who_have_joined_last(db: Any, feed: Feed) -> None:
         True,
         False,
     ]
+
+
+# Unread counts, and ids after the commit
+
+
+@pytest.fixture
+def counting(db: Any, name: str) -> Feed:
+    made = Feed(name)
+    made.configure(db, unread=True)
+    return made
+
+
+def unread(db: Any, feed: Feed, terminal: str = "phone") -> int:
+    return transact(db, lambda tr: feed.unread(tr.snapshot, "ann", terminal))
+
+
+def advance(db: Any, feed: Feed, position: bytes, terminal: str = "phone") -> None:
+    transact(db, lambda tr: feed.advance(tr, "ann", terminal, position))
+
+
+def test_unread_messages_are_those_after_the_position_of_each_terminal(db: Any, counting: Feed) -> None:
+    assert unread(db, counting) == 0
+    append(db, counting, "ann", *range(5))
+    append(db, counting, "bob", 1)
+    ids = [message.id for message in read(db, counting, "ann").messages]
+    for place, left in ((1, 3), (0, 3), (3, 1), (4, 0)):
+        advance(db, counting, ids[place])
+        assert unread(db, counting) == left
+    advance(db, counting, ids[2], "tablet")
+    append(db, counting, "ann", "more")
+
+    assert (unread(db, counting), unread(db, counting, "tablet"), unread(db, counting, "new")) == (1, 3, 6)
+    assert transact(db, lambda tr: counting.position(tr, "ann", "phone")) == ids[4]
+
+
+def test_unread_counts_are_part_of_the_transactions_of_appends_and_positions(db: Any, counting: Feed) -> None:
+    append(db, counting, "ann", 1, 2)
+    position = read(db, counting, "ann", limit=1).position
+
+    def both(tr: Any) -> int:
+        counting.advance(tr, "ann", "phone", position)
+        counting.append(tr, "ann", 3)
+        return counting.unread(tr, "ann", "phone")
+
+    assert transact(db, both) == 2
+    assert unread(db, counting) == 2
+    tr = db.create_transaction()
+    both(tr)
+    tr.reset()
+    assert unread(db, counting) == 2
+
+
+def test_an_append_and_an_advance_do_not_conflict_with_counts(db: Any, counting: Feed) -> None:
+    append(db, counting, "ann", 1, 2)
+    position = read(db, counting, "ann", limit=1).position
+    one, two, three = (db.create_transaction() for _ in range(3))
+    counting.append(one, "ann", 3)
+    counting.advance(two, "ann", "phone", position)
+    counting.advance(three, "ann", "phone", read(db, counting, "ann").position)
+
+    assert [commits(one), commits(three), commits(two)] == [True, True, True]
+    assert unread(db, counting) == 1
+
+
+def test_no_position_is_stored_after_an_append_in_a_feed_with_counts(db: Any, counting: Feed) -> None:
+    append(db, counting, "ann", 1)
+    position = read(db, counting, "ann").position
+
+    def both(tr: Any) -> None:
+        counting.append(tr, "ann", 2)
+        counting.advance(tr, "ann", "phone", position)
+
+    with pytest.raises(cq.errors.PendingUnreadable):
+        transact(db, both)
+
+
+def test_removed_and_forgotten_messages_are_not_unread(db: Any, name: str) -> None:
+    feed = Feed(name)
+    feed.configure(db, numbers=True, unread=True, keep_last=2)
+    append(db, feed, "ann", *range(6))
+    ids = [message.id for message in read(db, feed, "ann").messages]
+    advance(db, feed, ids[0], "phone")
+    Worker(db, queues=[name]).drain()
+    while len(read(db, feed, "ann").messages) > 2:
+        FeedTrimTask(db, transact(db, lambda tr: read_feed_config(tr, name))).run()
+    assert (unread(db, feed), unread(db, feed, "new")) == (2, 2)
+    advance(db, feed, ids[2])  # a page that was read before the removal
+    assert unread(db, feed) == 2
+    advance(db, feed, ids[4])
+    assert unread(db, feed) == 1
+
+    transact(db, lambda tr: feed.forget(tr, "ann"))
+    assert unread(db, feed) == 0
+    append(db, feed, "ann", "again")
+    assert unread(db, feed) == 1
+
+
+def test_a_feed_without_counts_says_so(db: Any, feed: Feed) -> None:
+    with pytest.raises(InvalidConfiguration, match="does not count unread messages"):
+        unread(db, feed)
+    with pytest.raises(InvalidConfiguration, match="was made with unread=False, which cannot change"):
+        feed.configure(db, unread=True)
+
+
+def test_the_id_is_known_after_the_commit(db: Any, feed: Feed) -> None:
+    first, second = feed.append_now(db, "ann", "one"), feed.append_now(db, "ann", "two")
+    transact(db, lambda tr: feed.join(tr, "crew", "bob"))
+    origin = feed.append_now(db, "crew", "all", to_group=True)
+    Worker(db, queues=[feed.name]).drain()
+
+    assert [(each.id, each.body) for each in read(db, feed, "ann").messages] == [
+        (first, "one"),
+        (second, "two"),
+    ]
+    assert [(each.origin, each.body) for each in read(db, feed, "bob").messages] == [(origin, "all")]

@@ -24,7 +24,7 @@ CREW = encode_name("", "crew")
 @pytest.fixture
 def feed(db: Any, name: str) -> Feed:
     made = Feed(name)
-    made.configure(db, numbers=True)
+    made.configure(db, numbers=True, unread=True)
     transact(db, lambda tr: made.append_many(tr, "ann", range(10)))
     transact(db, lambda tr: made.append_many(tr, "bob", range(3)))
     Worker(db, queues=[name]).drain()
@@ -67,6 +67,7 @@ DAMAGES: dict[str, tuple[Callable[[Feed, Any, bytes], object], str]] = {
         lambda feed, tr, id_: tr.set(feed.keys.removed(ANN), mark(id_, 4)),
         "recorded as removed",
     ),
+    "a count lost": (lambda feed, tr, id_: tr.clear(feed.keys.appended(ANN)), "0 messages were counted"),
     "waiters forgotten": (lambda feed, tr, id_: tr.set(feed.keys.latest(ANN), b"\0" * 10), "waiting readers"),
 }
 

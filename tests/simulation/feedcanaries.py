@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -38,3 +39,18 @@ def removes_without_a_word(_: Any, self: Any, tr: Any, receiver: bytes, until: b
     """Messages that are too many are removed without a note of it."""
     tr.clear_range(*self.keys.messages_through(receiver, until))
     tr.clear_range(*self.keys.numbers_through(receiver, number))
+
+
+@feeds.replaces("cq.feeds.feed.Feed._count_through")
+def counts_as_read_all_that_there_is(
+    _: Any, self: Any, tr: Any, receiver: bytes, key: bytes, position: bytes
+) -> bytes:
+    """A terminal that moves on counts as one that has read everything."""
+    count = int.from_bytes(tr.snapshot.get(self.keys.appended(receiver)).value or b"", "little")
+    return count.to_bytes(8, "big")
+
+
+@feeds.replaces("cq.observers.feeds.deliver.put_messages")
+def delivers_without_counting(put: Any, tr: Any, config: Any, *args: Any) -> Any:
+    """Messages of groups are no unread messages."""
+    return put(tr, replace(config, unread=False), *args)

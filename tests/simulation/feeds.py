@@ -73,7 +73,10 @@ class FeedWorld(Scenario):
         """Make the feed, and start everybody."""
         keeps = "numbers" in self.plan and "keep" in self.plan
         self.feed.configure(
-            self.inner, numbers="numbers" in self.plan, keep_last=self.rng.choice((1, 5)) if keeps else None
+            self.inner,
+            numbers="numbers" in self.plan,
+            unread=True,
+            keep_last=self.rng.choice((1, 5)) if keeps else None,
         )
         for _ in range(self.rng.randint(1, 3)):
             self.start_process("sender", "add", self._send)
@@ -130,9 +133,19 @@ class FeedWorld(Scenario):
 
     def _see(self, tr: Any, user: str, terminal: str) -> None:
         position = self.feed.position(tr, user, terminal)
+        self._compare_unread(tr.snapshot, user, terminal)
         page = self.feed.read(tr.snapshot, user, position, self.hub.rng.choice((1, 3, 100)))
         self.feed.advance(tr, user, terminal, page.position)
         tr.notes.append(Seen(user, terminal, page.messages, page.missed))
+
+    def _compare_unread(self, tr: Any, user: str, terminal: str) -> None:
+        """The unread count must be the number of messages after the position, at any version."""
+        unread, position = self.feed.unread(tr, user, terminal), self.feed.position(tr, user, terminal)
+        found = len(self.feed.read(tr, user, position, _MOST).messages)
+        if unread != found:
+            self.violations.append(
+                f"{user}'s {terminal} has {found} unread messages, and the count is {unread}"
+            )
 
     def _come_and_go(self) -> None:
         while not self.is_calm:
@@ -166,6 +179,7 @@ class FeedWorld(Scenario):
                     return f"messages to {group}"
             for user, terminal in self.terminals:
                 position, latest = self.feed.position(tr, user, terminal), self.feed.latest(tr, user)
+                self._compare_unread(tr, user, terminal)
                 if position != latest:
                     return f"{user}'s {terminal} is at {position.hex()}, not at {latest.hex()}"
                 if status.config.keep_last and len(self._inbox(tr, user)) > status.config.keep_last:
