@@ -25,6 +25,7 @@ from cq.keys.link import LinkKeys, first_sequence, generation_of
 from cq.links import CannotSend, LinkFailed
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.sql import verify as sqlverify
+from cq.observers.links.sql.dialects import postgresql
 from cq.observers.links.sql.dialects.dialect import CannotConvert
 from cq.observers.links.sql.dialects.mysql import Mysql
 from cq.observers.links.sql.dialects.postgresql import Postgresql
@@ -47,7 +48,17 @@ from tests.links.linkhelpers import found as link_of
 from tests.links.sqlhelpers import Compared, configure, definition_of, reporting_of, sql, table_of
 
 
-@pytest.mark.usefixtures("reporting_url")
+@pytest.fixture
+def copied_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From how many rows COPY is used."""
+    monkeypatch.setattr(postgresql, "_COPIED_ROWS", request.param)
+
+
+COPIED = pytest.mark.parametrize("copied_rows", [1, 1_000], indirect=True)
+
+
+@COPIED
+@pytest.mark.usefixtures("reporting_url", "copied_rows")
 def test_sketches_have_columns_of_numbers(db: Any, name: str) -> None:
     """Small and large sketches of each kind, with the extreme numbers and texts that databases store differently."""
     visitors = [f"visitor {number}" for number in range(3_000)]
@@ -114,6 +125,8 @@ class TestTable:
             ("(bytes, str, int)", [(b"\x00", "é", -5), (b"", "", 0)]),
         ],
     )
+    @pytest.mark.usefixtures("copied_rows")
+    @COPIED
     def test_keys_of_all_types(self, db: Any, name: str, key_type: Any, keys: list[Any]) -> None:
         export = configure(db, name, key=key_type)
         add(db, name, dict.fromkeys(keys, 7))
@@ -145,6 +158,8 @@ class TestTable:
             ("any", [1, "a", [1], b"x"]),
         ],
     )
+    @pytest.mark.usefixtures("copied_rows")
+    @COPIED
     def test_values_of_all_types(self, db: Any, name: str, value_type: str, values: list[Any]) -> None:
         export = configure(db, name, value=value_type, combiner="last")
         add(db, name, {str(number): value for number, value in enumerate(values)})
@@ -155,6 +170,33 @@ class TestTable:
         assert len(table_of(export)) == len(values)
         assert Compared(export).differences == []
 
+    def test_new_rows_of_a_large_batch_are_written_though_one_is_inserted_meanwhile(
+        self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By a program beside cq, after cq has looked which rows there are. In PostgreSQL it fails the batch."""
+        export = configure(db, name)
+        add(db, name, {f"key {number}": 1 for number in range(4_000)})
+        combine(db, name)
+        has_any, inserted = Postgresql._has_any, list[str]()
+
+        def inserting(self: Any, conn: Any, table: Any, columns: Any) -> bool:
+            found = has_any(self, conn, table, columns)
+            if not inserted:
+                inserted.append(columns["key"][-1])
+                with reporting_of(export).transaction() as (other, dialect):
+                    row = {"key": inserted[0], "value": 5, SEQUENCE: b"", UPDATED_AT: datetime.now(UTC)}
+                    other.execute(sa.insert(definition_of(export).table(dialect)), row)
+            return found
+
+        monkeypatch.setattr(Postgresql, "_has_any", inserting)
+        monkeypatch.setattr(postgresql, "_COPIED_ROWS", 100)
+        work(db, name)
+        assert (entries_aside(db, name, "export"), link_status(db, name)[0].error) == ([], "")
+        assert len(inserted) == (reporting_of(export).engine.dialect.name == "postgresql")
+        assert Compared(export).differences == []
+
+    @pytest.mark.usefixtures("copied_rows")
+    @COPIED
     def test_names_are_identifiers_whatever_they_contain(self, db: Any, name: str) -> None:
         export = configure(db, name, table='sélect "x`; DROP %s :a')
         add(db, name, {"a": 1})

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -35,6 +37,21 @@ _BEGIN: Final = sa.text(
 )
 _HOLD: Final = sa.text("SELECT pg_advisory_xact_lock_shared(hashtextextended(:name, 0))")
 _HOLD_ALONE: Final = sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
+_COPIED_ROWS: Final = 1_000
+"""Number of rows from which COPY is used. A batch that a concurrent insert fails is halved until it is below that."""
+_COPIED_TYPES: Final[Mapping[type, tuple[str, type]]] = {
+    postgresql.TEXT: ("text", str),
+    postgresql.BYTEA: ("bytea", bytes),
+    postgresql.DOUBLE_PRECISION: ("float8", float),
+    postgresql.NUMERIC: ("numeric", Decimal),
+    postgresql.JSONB: ("jsonb", object),
+    postgresql.TIMESTAMP: ("timestamptz", datetime),
+    sa.BigInteger: ("int8", int),
+    sa.Boolean: ("bool", bool),
+}
+"""The types of columns that COPY is used for, those of cq's own columns: psycopg's name, and the type of the values."""
+# Quotes names for a statement without parameters: a percent sign stays one.
+_QUOTED: Final = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # U+0000 escaped in JSON, but no escaped backslash
 
 
@@ -100,8 +117,21 @@ class Postgresql(Dialect):
         return postgresql.insert(table).values(row).on_conflict_do_nothing()
 
     def upsert(self, conn: sa.Connection, table: sa.Table, columns: ColumnValues, same: Row) -> None:
+        # COPY of rows takes less than two thirds of the time of an upsert, if the table has none of them.
+        if conn.dialect.driver == "psycopg" and len(next(iter(columns.values()))) >= _COPIED_ROWS:
+            given = {**columns, **{name: [value] for name, value in same.items()}}
+            types = [_copied_type(table.columns[name].type, values) for name, values in given.items()]
+            if "" not in types and not self._has_any(conn, table, columns):
+                _copy(
+                    conn, table, types, {**columns, **{name: repeat(value) for name, value in same.items()}}
+                )
+                return
         arrays = _arrays([table.columns[name] for name in columns], columns)
         conn.execute(_upsert(table, tuple(columns), tuple(same)), {**arrays, **same})
+
+    def _has_any(self, conn: sa.Connection, table: sa.Table, columns: ColumnValues) -> bool:
+        """Whether the table has a row with one of the primary keys."""
+        return bool(conn.execute(_any(table), _arrays(table.primary_key.columns, columns)).scalar_one())
 
     def delete(self, conn: sa.Connection, table: sa.Table, keys: ColumnValues) -> None:
         conn.execute(_delete(table), _arrays(table.primary_key.columns, keys))
@@ -121,6 +151,42 @@ def _upsert(table: sa.Table, names: Sequence[str], same: Sequence[str]) -> sa.Ex
 def _delete(table: sa.Table) -> sa.Executable:
     columns = list(table.primary_key.columns)
     return sa.delete(table).where(sa.tuple_(*columns).in_(sa.select(*_unnested(columns).c)))
+
+
+@lru_cache(maxsize=TABLES_REMEMBERED)
+def _any(table: sa.Table) -> sa.Executable:
+    key = list(table.primary_key.columns)
+    given = _unnested(key)
+    is_given = [column == value for column, value in zip(key, given.c, strict=True)]
+    return sa.select(sa.exists().where(*is_given))
+
+
+def _copied_type(of: sa.types.TypeEngine[Any], values: Sequence[Any]) -> str:
+    """The name of a column's type for COPY; "" if the upsert may convert a value, as of an application's column."""
+    name, python = _COPIED_TYPES.get(type(of), ("", object))
+    is_converted = python is not object and not set(map(type, values)) <= {python}
+    if is_converted or (isinstance(of, postgresql.TIMESTAMP) and not of.timezone):
+        return ""
+    return name
+
+
+def _copy(
+    conn: sa.Connection, table: sa.Table, types: Sequence[str], columns: Mapping[str, Iterable[Any]]
+) -> None:
+    """Insert rows, which the table lacks, by psycopg's COPY in binary format."""
+    names = ", ".join(map(_QUOTED.quote, columns))
+    statement = f"COPY {_QUOTED.format_table(table)} ({names}) FROM STDIN (FORMAT BINARY)"
+    connection: Any = conn.connection.driver_connection
+    error_type = conn.dialect.loaded_dbapi.Error
+    try:
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            copy.set_types(types)
+            for row in zip(*columns.values(), strict=False):
+                copy.write_row(row)
+    except error_type as error:  # as SQLAlchemy raises the errors of its own statements
+        raise sa.exc.DBAPIError.instance(
+            statement, None, error, error_type, hide_parameters=True, dialect=conn.dialect
+        ) from error
 
 
 def _unnested(columns: Sequence[sa.Column[Any]]) -> Any:
