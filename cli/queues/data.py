@@ -22,7 +22,8 @@ from cq.config.rollup import LevelPart
 from cq.encoding.columns import Row
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
-from cq.intake.json_lines import FilePosition, LoadedLines, add_jsonl
+from cq.intake.json_lines import LoadedLines, add_jsonl
+from cq.intake.lines import FilePosition
 from cq.tables.rows import queue_rows
 from cq.windows.window import reader_of
 

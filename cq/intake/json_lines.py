@@ -8,45 +8,29 @@ the next run. A file that changed before the position is refused.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from cq import runtime
 from cq.config.queue import QueueConfig, read_config
 from cq.config.window import checked_time
 from cq.encoding import codec
 from cq.encoding.json_values import key_from_json, value_from_json
-from cq.encoding.stored import StoredRecord
 from cq.errors import InvalidData
+from cq.intake.lines import AddedLines, FilePosition, LineReader, StoredPosition, add_lines, read_position
 from cq.keys import QueueKeys
 from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction
 from cq.store.sizes import PREDICTED_BYTES
 from cq.store.transact import transact
 from cq.windows.window import TAKEN, Window
 
-_BATCH_LINES: Final = 2_000
-_BATCH_BYTES: Final = 200_000
-_LONGEST_LINE: Final = 1_000_000
 _Line = tuple[Any, Any, float | None]  # key, update, and its time if the line has one
 _SHOWN: Final = 60  # characters of a bad line in error messages
-
-
-@dataclass(frozen=True, slots=True)
-class FilePosition(StoredRecord):
-    """The bytes and the lines of a file added so far, and the fingerprint (BLAKE2b) of these bytes."""
-
-    NOUN = "the position in a file"
-
-    offset: int = 0
-    lines: int = 0
-    fingerprint: bytes = hashlib.blake2b(digest_size=16).digest()
 
 
 class LoadedLines(NamedTuple):
@@ -62,16 +46,6 @@ class LoadedLines(NamedTuple):
     position: FilePosition
     added: int
     refused: int
-
-
-class _AddedBatch(NamedTuple):
-    """The position after a batch, the hasher of the bytes before it, the error of the next line; numbers of updates."""
-
-    reached: FilePosition
-    hasher: Any
-    error: InvalidData | None = None
-    added: int = 0
-    refused: int = 0
 
 
 def add_jsonl(
@@ -98,93 +72,63 @@ def add_jsonl(
         QueueNotConfigured: the queue is not configured.
     """
     key = None if name is None else QueueKeys(queue.name).load(name)
-    position = transact(db, lambda tr: _begin(tr, queue.name, key))
-    hasher = _skip(stream, position)
+    reader = LineReader(stream, transact(db, lambda tr: _begin(tr, queue.name, key)))
     added = refused = 0
-    for lines in _batches(stream):
-        left = lines
-        while left:
-            batch = _add(db, _NextLines(queue, left, position, hasher), key)
-            left = left[batch.reached.lines - position.lines :]
-            position, hasher = batch.reached, batch.hasher
-            added, refused = added + batch.added, refused + batch.refused
-            progress(position)
-            if batch.error is not None:
-                raise batch.error
-    return LoadedLines(position, added, refused)
+    while lines := reader.next_lines():
+        while lines:
+            stored = None if key is None else StoredPosition(key, reader.position)
+            done = add_lines(db, reader, lines, partial(_add, queue), stored)
+            lines = lines[done.lines :]
+            added, refused = added + done.added, refused + done.refused
+            progress(reader.position)
+            if done.error is not None:
+                raise _named(done.error, reader.position.lines)
+    return LoadedLines(reader.position, added, refused)
 
 
 def _begin(tr: Transaction, queue: str, key: bytes | None) -> FilePosition:
     """The stored position; raises `QueueNotConfigured`, also for a stream without lines."""
     read_config(tr.snapshot, queue)
-    return FilePosition() if key is None else _read_position(tr.snapshot, key)
+    return FilePosition() if key is None else read_position(tr.snapshot, key)
 
 
-def _skip(stream: BinaryIO, position: FilePosition) -> Any:
-    """Read up to the position; returns the hasher of these bytes."""
-    hasher = hashlib.blake2b(digest_size=16)
-    left = position.offset
-    while left and (piece := stream.read(min(left, 1 << 20))):
-        hasher.update(piece)
-        left -= len(piece)
-    if hasher.digest() != position.fingerprint:
-        raise InvalidData(
-            f"the file has changed before byte {position.offset:,}, and its lines up to there are already added: "
-            "put new lines into a new file"
-        )
-    return hasher
+def _add(queue: CombineQueue, tr: Transaction, lines: Sequence[bytes], once: bytes | None) -> AddedLines:
+    """Add the first lines that fit into one transaction, up to a bad line.
+
+    They are checked for the configuration under which the same transaction adds them.
+    """
+    config = read_config(tr, queue.name)
+    parsed, done, error = _parsed(config, lines)
+    taken = len(parsed)
+    if parsed and config.is_timed:
+        taken = Window[Any, Any](queue).add_each(tr, parsed, once)[TAKEN]
+    elif parsed:
+        queue.add(tr, [(key, update) for key, update, _ in parsed], once=once)
+    return AddedLines(done, taken, len(parsed) - taken, error)
 
 
-def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
-    size = 0
-    while line := stream.readline(_LONGEST_LINE):
-        batch.append(line)
-        size += len(line)
-        if len(batch) >= _BATCH_LINES or size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def _parsed(config: QueueConfig, lines: Sequence[bytes]) -> tuple[list[_Line], int, InvalidData | None]:
+    """The first lines that fit into one transaction, up to a bad line; the number of lines done; its error."""
+    adds, size = AddCheck(config), 0
+    parsed: list[_Line] = []
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            found, bytes_written = _line(adds, line)
+        except InvalidData as error:
+            return parsed, number, error
+        size += bytes_written
+        if parsed and size > PREDICTED_BYTES:
+            return parsed, number, None
+        parsed.append(found)
+    return parsed, len(lines), None
 
 
-@dataclass(frozen=True, slots=True)
-class _NextLines:
-    """Lines to add, at least one, the position before them, and the hasher of the bytes before it."""
-
-    queue: CombineQueue
-    lines: list[bytes]
-    position: FilePosition
-    hasher: Any
-
-    def parsed(self, config: QueueConfig) -> tuple[list[_Line], int, InvalidData | None]:
-        """The first lines that fit into one transaction, up to a bad line; the number of lines done; its error."""
-        adds, size = AddCheck(config), 0
-        parsed: list[_Line] = []
-        for number, line in enumerate(self.lines):
-            if not line.strip():
-                continue
-            try:
-                found, bytes_written = _line(adds, line)
-            except InvalidData as error:
-                return parsed, number, self._named(number, error)
-            size += bytes_written
-            if parsed and size > PREDICTED_BYTES:
-                return parsed, number, None
-            parsed.append(found)
-        return parsed, len(self.lines), None
-
-    def after(self, number: int) -> tuple[FilePosition, Any]:
-        """The position after this number of lines, and the hasher of the bytes before it."""
-        content, hasher, before = b"".join(self.lines[:number]), self.hasher.copy(), self.position
-        hasher.update(content)
-        return FilePosition(before.offset + len(content), before.lines + number, hasher.digest()), hasher
-
-    def _named(self, number: int, error: InvalidData) -> InvalidData:
-        """The error of the line of this number."""
-        done = self.position.lines + number
-        before = {0: "no line is", 1: "the line before it is"}.get(done, f"the {done:,} lines before it are")
-        return InvalidData(f"line {done + 1}: {error}; {before} committed")
+def _named(error: InvalidData, done: int) -> InvalidData:
+    """The error of the line after `done` lines."""
+    before = {0: "no line is", 1: "the line before it is"}.get(done, f"the {done:,} lines before it are")
+    return InvalidData(f"line {done + 1}: {error}; {before} committed")
 
 
 def _line(adds: AddCheck, line: bytes) -> tuple[_Line, int]:
@@ -233,43 +177,3 @@ def _shown(line: bytes) -> str:
     """The beginning of a line as text, in quotes."""
     text = line.decode(errors="backslashreplace").strip()
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
-
-
-def _add(db: Database, batch: _NextLines, key: bytes | None) -> _AddedBatch:
-    """Add the first lines of a batch in one transaction.
-
-    The lines are checked for the configuration under which the same transaction adds them.
-    """
-    # Without a stored position, an operation id prevents that a retry adds the batch again.
-    once = runtime.token_bytes(16) if key is None else None
-    tried = _AddedBatch(batch.position, batch.hasher)
-
-    def add(tr: Transaction) -> _AddedBatch:
-        nonlocal tried
-        config = read_config(tr, batch.queue.name)
-        lines, done, error = batch.parsed(config)
-        reached, hasher = batch.after(done)
-        if not done:
-            return _AddedBatch(reached, hasher, error)
-        if key is not None:
-            stored = _read_position(tr, key)
-            if stored == tried.reached != batch.position:
-                return tried  # an earlier try has committed
-            if stored != batch.position:
-                raise InvalidData(
-                    "another process is adding this file at the same time: run this again when it has finished"
-                )
-            tr.set(key, reached.to_bytes())
-        taken = len(lines)
-        if config.is_timed:
-            taken = Window[Any, Any](batch.queue).add_each(tr, lines, once)[TAKEN]
-        else:
-            batch.queue.add(tr, [(key, update) for key, update, _ in lines], once=once)
-        tried = _AddedBatch(reached, hasher, error, taken, len(lines) - taken)
-        return tried
-
-    return transact(db, add)
-
-
-def _read_position(tr: TransactionRead, key: bytes) -> FilePosition:
-    return FilePosition.from_bytes(tr.get(key).value)

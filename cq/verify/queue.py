@@ -9,7 +9,7 @@ from cq.admin.audit import check_bucket
 from cq.bucket.attempt_notes import parse_note
 from cq.combiners import Combiner
 from cq.config.flags import Flags
-from cq.intake.json_lines import FilePosition
+from cq.intake.lines import FilePosition
 from cq.keys.audit import AuditKeys
 from cq.queue.limits import Full
 from cq.store.api import Database

@@ -337,7 +337,7 @@ DIE_AT_BATCH = """
 import os, signal
 from cq.intake import json_lines
 
-add, left = json_lines._add, [{batch}]
+add, left = json_lines.add_lines, [{batch}]
 
 def add_or_die(*args):
     left[0] -= 1
@@ -348,7 +348,7 @@ def add_or_die(*args):
         os.kill(os.getpid(), signal.SIGKILL)
     return found
 
-json_lines._add = add_or_die
+json_lines.add_lines = add_or_die
 """
 
 

@@ -11,8 +11,9 @@ import pytest
 
 import cq
 from cq.errors import InvalidData, QueueNotConfigured
-from cq.intake import json_lines
-from cq.intake.json_lines import FilePosition, add_jsonl
+from cq.intake import lines as lines_of_files
+from cq.intake.json_lines import add_jsonl
+from cq.intake.lines import FilePosition
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.kit.queues import values
@@ -20,7 +21,7 @@ from tests.kit.queues import values
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "_BATCH_LINES", 3)
+    monkeypatch.setattr(lines_of_files, "_BATCH_LINES", 3)
 
 
 def line(key: Any, update: Any) -> bytes:

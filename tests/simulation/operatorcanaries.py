@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import hashing
-from cq.intake import json_lines
+from cq.intake import lines as lines_of_files
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.queue.ledger import to_bytes
@@ -89,11 +89,12 @@ def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) 
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
 
 
-@queues.replaces("cq.intake.json_lines._add", seed=2, also={"files", "deaths", "unknown commits"})
-def adds_lines_whatever_the_position(add: Any, db: Any, batch: Any, key: Any) -> Any:
+@queues.replaces("cq.intake.json_lines.add_lines", seed=2, also={"files", "deaths", "unknown commits"})
+def adds_lines_whatever_the_position(add_lines: Any, *given: Any) -> Any:
     """A file is added from the position that the process remembers."""
-    with patch.object(json_lines, "_read_position", lambda tr, key: batch.position):
-        return add(db, batch, key)
+    *_, stored = given
+    with patch.object(lines_of_files, "read_position", lambda tr, key: stored.before):
+        return add_lines(*given)
 
 
 @queues.replaces("cq.admin.purging.write_config", seed=2, also={"delete"})

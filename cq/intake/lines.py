@@ -1,0 +1,163 @@
+"""Lines of a file, each added once: the transaction that adds lines also stores the position reached.
+
+A position has a fingerprint of all bytes before it. So a file is recognised by its content, whatever its name, and a
+file that changed before the position is not taken for the one that was read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, NamedTuple
+
+from cq import runtime
+from cq.encoding.stored import StoredRecord
+from cq.errors import InvalidData
+from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
+
+_BATCH_LINES: Final = 2_000
+_BATCH_BYTES: Final = 200_000
+_LONGEST_LINE: Final = 1_000_000
+_PIECE_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FilePosition(StoredRecord):
+    """The bytes and the lines of a file added so far, and the fingerprint (BLAKE2b) of these bytes."""
+
+    NOUN = "the position in a file"
+
+    offset: int = 0
+    lines: int = 0
+    fingerprint: bytes = hashlib.blake2b(digest_size=16).digest()
+
+
+class AddedLines(NamedTuple):
+    """What a transaction has done with some lines.
+
+    Attributes:
+        lines: the number of lines that are done, the first ones; 0 only with an error.
+        added: the number of updates that were added.
+        refused: the number of updates that were not added, because of their time.
+        error: why the next line cannot be added; None if it can, in another transaction.
+    """
+
+    lines: int
+    added: int = 0
+    refused: int = 0
+    error: InvalidData | None = None
+
+
+LineAdder = Callable[[Transaction, Sequence[bytes], bytes | None], AddedLines]
+"""Adds the first of some lines, as many as fit into the transaction, with an operation id or None."""
+
+
+class LineReader:
+    """A stream that is read up to a position.
+
+    Args:
+        stream: a binary file at its beginning.
+        position: read up to there.
+
+    Attributes:
+        position: the position before the next lines to add.
+
+    Raises `InvalidData` if the stream does not begin with the bytes before the position.
+    """
+
+    def __init__(self, stream: BinaryIO, position: FilePosition) -> None:
+        self.stream, self.position = stream, position
+        self._hasher = hashlib.blake2b(digest_size=16)
+        left = position.offset
+        while left and (piece := stream.read(min(left, _PIECE_BYTES))):
+            self._hasher.update(piece)
+            left -= len(piece)
+        if self._hasher.digest() != position.fingerprint:
+            raise InvalidData(
+                f"the file has changed before byte {position.offset:,}, and its lines up to there are already added: "
+                "put new lines into a new file"
+            )
+
+    def next_lines(self) -> list[bytes]:
+        """Read the next lines, a batch at most; none at the end."""
+        batch: list[bytes] = []
+        size = 0
+        while len(batch) < _BATCH_LINES and size < _BATCH_BYTES:
+            line = self.stream.readline(_LONGEST_LINE)
+            if not line:
+                break
+            batch.append(line)
+            size += len(line)
+        return batch
+
+    def after(self, lines: Sequence[bytes]) -> tuple[FilePosition, Any]:
+        """The position after these lines, and the hasher of the bytes before it."""
+        content, hasher, before = b"".join(lines), self._hasher.copy(), self.position
+        hasher.update(content)
+        return FilePosition(before.offset + len(content), before.lines + len(lines), hasher.digest()), hasher
+
+    def advance(self, lines: Sequence[bytes]) -> None:
+        """Move the position behind these lines, which are added."""
+        self.position, self._hasher = self.after(lines)
+
+
+class StoredPosition(NamedTuple):
+    """Where the position in a file is stored.
+
+    Attributes:
+        key: its key.
+        before: the position that is stored there, which may be one in another file.
+        former: the key that gets this position when the key gets one in the next file; None: none.
+    """
+
+    key: bytes
+    before: FilePosition
+    former: bytes | None = None
+
+
+def add_lines(
+    db: Database, reader: LineReader, lines: Sequence[bytes], add: LineAdder, stored: StoredPosition | None
+) -> AddedLines:
+    """Add the first of the next lines of a reader in one transaction, with the position; advances the reader.
+
+    Args:
+        db: a database of either store.
+        reader: at the position before the lines.
+        lines: at least one line.
+        add: called in the transaction.
+        stored: where the position is stored; None: an operation id prevents that a retry adds the lines again.
+
+    Raises `InvalidData` if another process has moved the stored position.
+    """
+    once = runtime.token_bytes(16) if stored is None else None
+    tried: tuple[FilePosition, AddedLines] | None = None
+
+    def add_once(tr: Transaction) -> AddedLines:
+        nonlocal tried
+        if stored is not None:
+            found = read_position(tr, stored.key)
+            if tried is not None and found == tried[0] != stored.before:
+                return tried[1]  # an earlier try has committed
+            if found != stored.before:
+                raise InvalidData(
+                    "another process is adding this file at the same time: run this again when it has finished"
+                )
+        added = add(tr, lines, once)
+        reached, _ = reader.after(lines[: added.lines])
+        if stored is not None and added.lines:
+            tr.set(stored.key, reached.to_bytes())
+            if stored.former is not None:
+                tr.set(stored.former, stored.before.to_bytes())
+        tried = reached, added
+        return added
+
+    added = transact(db, add_once)
+    reader.advance(lines[: added.lines])
+    return added
+
+
+def read_position(tr: TransactionRead, key: bytes) -> FilePosition:
+    """The stored position of a key; that of the beginning if none is stored."""
+    return FilePosition.from_bytes(tr.get(key).value)
