@@ -19,7 +19,8 @@ from cq.store.transact import transact
 
 _BATCH_LINES: Final = 2_000
 _BATCH_BYTES: Final = 200_000
-_LONGEST_LINE: Final = 1_000_000
+LONGEST_LINE: Final = 1_000_000
+"""Maximum bytes of a line; a longer one is read as several."""
 _PIECE_BYTES: Final = 1 << 20
 
 
@@ -42,12 +43,16 @@ class AddedLines(NamedTuple):
         added: the number of updates that were added.
         refused: the number of updates that were not added, because of their time.
         error: why the next line cannot be added; None if it can, in another transaction.
+        skipped: the number of lines that are done without an update, because they have another form.
+        problem: why the first of these was skipped.
     """
 
     lines: int
     added: int = 0
     refused: int = 0
     error: InvalidData | None = None
+    skipped: int = 0
+    problem: str = ""
 
 
 LineAdder = Callable[[Transaction, Sequence[bytes], bytes | None], AddedLines]
@@ -85,7 +90,7 @@ class LineReader:
         batch: list[bytes] = []
         size = 0
         while len(batch) < _BATCH_LINES and size < _BATCH_BYTES:
-            line = self.stream.readline(_LONGEST_LINE)
+            line = self.stream.readline(LONGEST_LINE)
             if not line:
                 break
             batch.append(line)

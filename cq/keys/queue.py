@@ -23,7 +23,7 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "x" h4 length2 key versionstamp10 n4    updates set aside, the reason    a pass
     P "k" length2 id                          number of parts of a document    Documents
     P "w" length2 id part4 piece4             a document's counts              Documents
-    P "l" name                                position in a file being added   add_jsonl
+    P "l" name                                position in a file being added   add_jsonl, LogFollower
     P "t" g4 ...                              data of a generation of an observer
     P "y" observer                            generation that readers use      configure, workers
     P "z" observer 0 ...                      published data of an observer    workers
