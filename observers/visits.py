@@ -12,9 +12,12 @@ Four queues, or six with `readers`; their names begin with the name of the visit
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,13 +27,20 @@ from cq.admin.configure import change, put_observer, requested
 from cq.arguments import repeatable
 from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, InvalidData
+from cq.intake.access_log import AccessLogFormat, Visit
+from cq.intake.lines import AddedLines
+from cq.intake.logs import LogFollower
+from cq.keys import queue_entry
 from cq.observers.distinct import count_now, distinct
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.reads import snapshot_of
+from cq.store.transact import transact
 from cq.windows import Window
 from cq.windows.window import TAKEN
 
+BOTS: Final = r"bot|crawl|spider|slurp|scan|monitor|preview|fetch|curl|wget|python|java/|go-http|^-$"
+"""Parts of the names of programs that are no browsers, and of requests without a name."""
 _PAIR: Final = (str, str)
 
 
@@ -69,6 +79,14 @@ class Visits:
         self.read = cq.CombineQueue(f"{name}.read")
         # The queue with the pairs of page and visitor in the window.
         self._inside = LevelPart.WINDOW.queue_of(self.seen.name)
+
+    @classmethod
+    def stored(cls, db: Database, name: str) -> Visits | None:
+        """Return the visits of a name with the queues that the store has; None if there are none."""
+        made = cls(name, readers=True)
+        names = made.views.name, made.read.name
+        views, read = transact(db, lambda tr: [tr.get(queue_entry(each)).value is not None for each in names])
+        return cls(name, readers=read) if views else None
 
     @property
     def queues(self) -> list[str]:
@@ -141,10 +159,35 @@ class Visits:
         if result == TAKEN:
             self.seen.add(tr, found, once, at=at, now=now)
         read = {each: number for each, number in found.items() if authors.get(each[0]) != each[1]}
+        self._count_ever(tr, read, once)
+        return result
+
+    def _count_ever(
+        self, tr: Transaction, read: Mapping[tuple[str, str], int], once: str | bytes | None
+    ) -> None:
         self.lifetime.add(tr, _by_page(read), once)
         if self.readers is not None:
             self.read.add(tr, read, once)
-        return result
+
+    def count_each(
+        self, tr: Transaction, visits: Iterable[tuple[str, str, float]], *, once: str | bytes | None = None
+    ) -> None:
+        """Count visits of different times, as triples of page, visitor and time in seconds since 1970.
+
+        Visits that are not in the window, for their time, count for their lifetime only. `once` and errors are those of
+        `count_many`.
+        """
+        found, now = Counter(repeatable(visits, "visits")), runtime.time()
+        views: Counter[tuple[str, float]] = Counter()
+        pairs: Counter[tuple[str, str]] = Counter()
+        for (page, visitor, at), number in found.items():
+            views[page, at] += number
+            pairs[page, visitor] += number
+        # One `now` for both windows: each visit is in both, or in none.
+        self.views.add_each(tr, [(page, number, at) for (page, at), number in views.items()], once, now=now)
+        each = [((page, visitor), number, at) for (page, visitor, at), number in found.items()]
+        self.seen.add_each(tr, each, once, now=now)
+        self._count_ever(tr, pairs, once)
 
     def get(self, tr: TransactionRead, page: str, *, pending: bool = False) -> PageVisits:
         """Return the counts of a page: a read for each count, and one of the slices that have left.
@@ -181,6 +224,54 @@ class Visits:
         visitors.update(count_now(snapshot, self._inside, self.visitors.name, 1, present))
         pages = sorted(page for page in {*views, *visitors} if views.get(page) or visitors[page])
         return {page: (views.get(page, 0), visitors[page]) for page in pages}
+
+
+class VisitLog:
+    """Counts the visits in the lines of an access log: call it with lines in a transaction, as `LogFollower` does.
+
+    An address and, if the log names it, a browser are a visitor.
+
+    Args:
+        visits: counts them.
+        log_format: the format of the lines; by default common or combined format.
+        bots: visits of browsers do not count if this regular expression matches their name anywhere, in upper or lower
+            case; None: all count.
+
+    Raises:
+        InvalidConfiguration: `bots` is not a regular expression.
+    """
+
+    def __init__(
+        self, visits: Visits, log_format: AccessLogFormat | None = None, *, bots: str | None = BOTS
+    ) -> None:
+        self._visits = visits
+        self._format = AccessLogFormat() if log_format is None else log_format
+        try:
+            self._bots = None if bots is None else re.compile(bots, re.IGNORECASE)
+        except re.error as error:
+            raise InvalidConfiguration(
+                f"expected a regular expression of bots, got: {bots!r} ({error})"
+            ) from None
+
+    def follow(self, db: Database, path: str | os.PathLike[str], *, name: str | None = None) -> LogFollower:
+        """Return the follower of the log at a path; `name` and errors are those of `cq.intake.LogFollower`."""
+        return LogFollower(db, self._visits.views.name, Path(path), name)
+
+    def __call__(
+        self, tr: Transaction, lines: Sequence[bytes], once: str | bytes | None = None
+    ) -> AddedLines:
+        """Count the visits of lines as a part of the transaction, and skip those that have another format."""
+        found, skipped, problem = list[Visit](), 0, ""
+        for line in lines:
+            try:
+                visit = self._format.parse(line)
+            except InvalidData as error:
+                skipped, problem = skipped + 1, problem or str(error)
+                continue
+            if visit is not None and not (self._bots and self._bots.search(visit.agent)):
+                found.append(visit)
+        self._visits.count_each(tr, [(each.page, each.visitor, each.time) for each in found], once=once)
+        return AddedLines(len(lines), len(found), skipped=skipped, problem=problem)
 
 
 class VisitEmitter:

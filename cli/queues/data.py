@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -17,26 +21,30 @@ from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, AppOptions, Options, Queue, argument, flag, option
 from cq.cli.shared.output import note, progress, quantity
+from cq.cli.shared.processes import stop_on_signals
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import LevelPart
 from cq.encoding.columns import Row
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
+from cq.intake.access_log import AccessLogFormat
 from cq.intake.json_lines import LoadedLines, add_jsonl
 from cq.intake.lines import FilePosition
+from cq.intake.logs import LogFollower
+from cq.observers.visits import BOTS, VisitLog, Visits
 from cq.tables.rows import queue_rows
 from cq.windows.window import reader_of
 
 commands = CommandSet()
 
+_POLL_SECONDS: Final = 0.5
+_SKIPPED_SHOWN: Final = 5
 
-@commands.command("add", examples=["cq add words hello=1 world=2", "cq add words --jsonl updates.jsonl"])
-def add(
-    options: Options,
-    queue: Queue,
-    updates: Annotated[
-        list[str] | None, argument("KEY=UPDATE", "An update of a key, split at the last '='. " + WORDS)
-    ] = None,
+
+@dataclass(frozen=True)
+class AddOptions(Options):
+    """The options of `cq add`."""
+
     jsonl: Annotated[
         str | None,
         option(
@@ -44,22 +52,79 @@ def add(
             'Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input. For a queue with '
             'a window or a roll-up, "at" is the time of an update: seconds since 1970, or as 2026-01-31T12:00.',
         ),
-    ] = None,
+    ] = None
     once: Annotated[
         str | None, option("ID", "Operation id: of all adds with the same id only the first counts.")
+    ] = None
+    access_log: Annotated[
+        Path | None,
+        option(
+            "FILE", "Count the visits in the access log of a web server; QUEUE is then the name of visits."
+        ),
+    ] = None
+    follow: Annotated[
+        bool,
+        flag("--follow", "Go on with the lines that are written to the access log from now on, until ^C."),
+    ] = False
+    log_format: Annotated[
+        str | None,
+        option(
+            "PATTERN",
+            "Format of the access log, as in the settings of nginx or Apache. Default: common or combined format.",
+        ),
+    ] = None
+    bots: Annotated[
+        str,
+        option("REGEX", "Visits of browsers whose name matches do not count; an empty text matches none."),
+    ] = BOTS
+    name: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Name of the position in the access log. Default: its path. Logs of several machines differ.",
+        ),
+    ] = None
+
+
+@commands.command(
+    "add",
+    examples=[
+        "cq add words hello=1 world=2",
+        "cq add words --jsonl updates.jsonl",
+        "cq add visits --access-log /var/log/nginx/access.log --follow",
+    ],
+)
+def add(
+    options: AddOptions,
+    queue: Queue,
+    updates: Annotated[
+        list[str] | None, argument("KEY=UPDATE", "An update of a key, split at the last '='. " + WORDS)
     ] = None,
 ) -> None:
-    """Add updates to a queue.
+    """Add updates to a queue, or the visits of an access log.
 
     KEY=UPDATE arguments are added in one transaction. The lines of a file are added in batches. After an interruption
     run the command again: each line of the file is added once, also lines appended later. For standard input
     and pipes the position is not stored: a second run adds their lines again.
+
+    The visits of an access log count in the queues QUEUE.views and so on, which are created with a window of ten
+    minutes if there are none. A log that was rotated is finished first if it is beside the present one, with a number
+    or a date after the name, such as access.log.1 or access.log-20261101.gz. Lines in another format are skipped with a
+    message.
     """
-    if bool(updates) == bool(jsonl) or (once and jsonl):
-        raise typer.BadParameter("give either KEY=UPDATE ... (with or without --once) or --jsonl FILE")
+    given = [bool(updates), bool(options.jsonl), options.access_log is not None]
+    if sum(given) != 1 or (options.once and not updates):
+        raise typer.BadParameter(
+            "give either KEY=UPDATE ... (with or without --once), --jsonl FILE or --access-log FILE"
+        )
+    if options.access_log is not None:
+        log_format, db = AccessLogFormat(options.log_format), options.make_store()
+        visits = VisitLog(_visits(db, queue, options.access_log), log_format, bots=options.bots or None)
+        _add_log(options, queue, visits, visits.follow(db, options.access_log, name=options.name))
+        return
     db, handle = options.open_store(), cq.CombineQueue(queue)
-    if jsonl:
-        _, added, refused = _add_file(db, handle, jsonl)
+    if options.jsonl:
+        _, added, refused = _add_file(db, handle, options.jsonl)
         if refused:
             are = "is not added: its" if refused == 1 else "are not added: their"
             note(f"cq: {quantity(refused, 'update')} {are} time is too long ago or in the future")
@@ -67,11 +132,47 @@ def add(
         config = db.transact(lambda tr: read_config(tr.snapshot, queue))
         pairs = [_pair(config, word) for word in updates or ()]
         # A retry after a lost commit answer must not add the updates again.
-        operation = once or secrets.token_bytes(16)
+        operation = options.once or secrets.token_bytes(16)
         db.transact(lambda tr: handle.add(tr, pairs, once=operation))
         added, refused = len(pairs), 0
     done = f"added {quantity(added, 'update')} to queue {queue!r}"
     options.answer(done, queue=queue, added=added, refused=refused)
+
+
+def _visits(db: Any, name: str, log: Path) -> Visits:
+    """The visits of a name, which are configured if there are none, and a log."""
+    visits = Visits.stored(db, name)
+    if visits is None:
+        log.open("rb").close()
+        visits = Visits(name)
+        visits.configure(db)
+        note(f"configured visits {name!r}: queues {', '.join(visits.queues)}")
+    return visits
+
+
+def _add_log(options: AddOptions, queue: str, visits: VisitLog, follower: LogFollower) -> None:
+    """Count the visits of a log, until its end or, with --follow, until a signal."""
+    stop = threading.Event()
+    if options.follow:
+        stop_on_signals(stop.set)
+    added = skipped = 0
+    with progress(counted=False) as display, contextlib.closing(follower):
+        task = display.add_task("visits counted")
+        while not stop.is_set():
+            done = follower.add_next(visits)
+            if done is None:
+                if not options.follow:
+                    break
+                stop.wait(_POLL_SECONDS)
+                continue
+            if done.problem and skipped < _SKIPPED_SHOWN:
+                note(f"cq: skipped {quantity(done.skipped, 'line')}, the first: {done.problem}")
+            added, skipped = added + done.added, skipped + done.skipped
+            display.update(task, description=f"{quantity(added, 'visit')} counted")
+    text = f"counted {quantity(added, 'visit')} in {queue!r}" + (
+        f", skipped {quantity(skipped, 'line')}" if skipped else ""
+    )
+    options.answer(text, queue=queue, added=added, skipped=skipped)
 
 
 @commands.command("get", examples=["cq get words hello --pending"])

@@ -1,8 +1,12 @@
-"""Ways to add many updates: an emitter that merges increments in memory, documents, and files of JSON lines.
+"""Ways to add many updates: an emitter that merges increments in memory, documents, files of JSON lines, and logs.
 
 All of them call `CombineQueue.add`. The room may import windows, the queue and the rooms below them.
 """
 
+from cq.intake.access_log import (
+    AccessLogFormat,
+    Visit,
+)
 from cq.intake.documents import (
     Documents,
 )
@@ -10,9 +14,19 @@ from cq.intake.json_lines import (
     LoadedLines,
     add_jsonl,
 )
+from cq.intake.lines import (
+    AddedLines,
+)
+from cq.intake.logs import (
+    LogFollower,
+)
 
 __all__ = [
+    "AccessLogFormat",
+    "AddedLines",
     "Documents",
     "LoadedLines",
+    "LogFollower",
+    "Visit",
     "add_jsonl",
 ]

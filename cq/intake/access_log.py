@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from cq.errors import InvalidConfiguration, InvalidData
@@ -54,6 +55,13 @@ class Visit(NamedTuple):
     size: int | None = None
     took: float | None = None
 
+    @property
+    def visitor(self) -> str:
+        """Address and browser, with a hash instead of the browser's long name."""
+        if not self.agent:
+            return self.address
+        return f"{self.address} {blake2b(self.agent.encode(), digest_size=6).hexdigest()}"
+
 
 class AccessLogFormat:
     r"""The format of an access log, by which its lines are read.
@@ -67,7 +75,8 @@ class AccessLogFormat:
             the time of the response: seconds with a decimal point, such as nginx writes for `$request_time`, or whole
             microseconds, such as Apache writes for `%D`.
 
-    Raises `InvalidConfiguration` if the pattern lacks the address, the time, the request or the status.
+    Raises:
+        InvalidConfiguration: the pattern lacks the address, the time, the request or the status.
 
     >>> AccessLogFormat().parse(b'192.0.2.7 - - [01/Mar/2025:20:00:00 +0000] "GET /news?from=list HTTP/1.1" 200 5120\n')
     Visit(time=1740859200.0, page='/news', address='192.0.2.7', agent='', size=5120, took=None)

@@ -171,9 +171,17 @@ class LogFollower:
                 file.close()
 
     def add_next(self, add: LineAdder) -> AddedLines | None:
-        """Add the next complete lines, as many as one transaction takes; None if there are none now.
+        """Add the next complete lines, as many as one transaction takes.
 
-        Raises `InvalidData` if another process adds the same log under the same name.
+        Args:
+            add: called in the transaction with lines and None, which would be an operation id; returns what it did with
+                the first of them. It may be called again with the same lines if the transaction is retried.
+
+        Returns:
+            What was done; None if there are no complete lines now.
+
+        Raises:
+            InvalidData: another process adds the same log under the same name.
         """
         for file in (self._former, self._file):
             lines = None if file is None else file.next_lines()

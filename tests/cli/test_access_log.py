@@ -1,92 +1,20 @@
-"""Access logs in both formats are read as they are, and what is none of their lines is named."""
+"""The log of the demo of visits: read as it is, and generated."""
 
 from __future__ import annotations
 
 import gzip
 import tracemalloc
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from statistics import mean, median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cq.cli.demos.visits.access_log import NoVisit, Visit, parse, read_log, write_log
+from cq.cli.demos.visits.access_log import read_log, write_log
+from cq.intake.access_log import Visit
 
 COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'
-COMBINED = COMMON.rstrip() + b' "http://www.example.com/" "Mozilla/4.08 \\"x\\" [en]"\n'
-VISIT = Visit(971_211_336.0, "/apache.gif", "192.0.2.7", 2_326)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "visit"),
-    [
-        (b"", b"", VISIT),
-        (b"GET", b"POST", None),
-        (b"GET", b"HEAD", None),
-        (b" 200 ", b" 404 ", None),
-        (b" 200 ", b" 301 ", None),
-        (b" 200 ", b" 500 ", None),
-        (b"200 2326", b"304 -", VISIT._replace(size=None)),
-        # The time of the response: in seconds with a decimal point, otherwise in microseconds.
-        (b"\n", b" 0.012\n", VISIT._replace(took=0.012)),
-        (b"\n", b" 12.5\n", VISIT._replace(took=12.5)),
-        (b"\n", b" 1500\n", VISIT._replace(took=0.0015)),
-        (b"\n", b" 0\n", VISIT._replace(took=0.0)),
-        (b"\n", b" -\n", VISIT),
-    ],
-)
-def test_a_line_is_a_visit_or_a_request_that_does_not_count(
-    before: bytes, after: bytes, visit: Visit | None
-) -> None:
-    assert parse(COMMON.replace(before, after, 1)) == visit
-    combined = parse(COMBINED.replace(before, after, 1))
-    if visit is None:
-        assert combined is None
-    else:
-        assert combined is not None
-        assert combined.visitor.startswith("192.0.2.7 ")
-        assert combined._replace(visitor=visit.visitor) == visit
-
-
-def test_the_browser_is_a_part_of_the_visitor() -> None:
-    visits = parse(COMBINED), parse(COMBINED.replace(b"4.08", b"4.09"))
-
-    assert len({visit.visitor for visit in visits if visit}) == 2
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        (b"", "neither common nor combined"),
-        (b"nothing\n", "neither common nor combined"),
-        (COMMON.replace(b"Oct", b"Okt"), "not a time"),
-        (COMMON.replace(b"10/Oct", b"32/Oct"), "not a time"),
-        (COMMON.replace(b"-0700", b"+9900"), "not a time"),
-        (COMMON.replace(b" 200 ", b" 2000 "), "neither"),
-        (COMMON.replace(b"2326", b"9" * 5_000), "neither"),
-        (COMMON.rstrip() + b" 1e3", "neither"),
-        (COMMON.replace(b"GET /apache.gif?a=1 HTTP/1.0", b"\\x16\\x03"), "not a request"),
-        (COMMON[:-20], "neither"),
-        (COMBINED[:-3], "neither"),
-        (b"\xff\x00" * 1000, "neither"),
-    ],
-)
-def test_what_is_no_line_is_named(line: bytes, why: str) -> None:
-    with pytest.raises(NoVisit, match=why) as raised:
-        parse(line)
-
-    assert str(raised.value).isprintable()
-    assert len(str(raised.value)) < 400
-
-
-@given(st.binary(max_size=100), st.integers(0, len(COMBINED)), st.integers(0, len(COMBINED)))
-def test_any_bytes_are_a_visit_or_refused(data: bytes, begin: int, end: int) -> None:
-    for line in (data, COMBINED[:begin] + data + COMBINED[end:]):
-        with suppress(NoVisit):
-            parse(line)
+VISIT = Visit(971_211_336.0, "/apache.gif", "192.0.2.7", "", 2_326)
 
 
 @pytest.mark.parametrize("packed", [False, True])

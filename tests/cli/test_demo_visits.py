@@ -18,7 +18,7 @@ from rich.console import Console
 import cq
 from cq import runtime
 from cq.cli.demos.harness import DemoCrew, DemoDiffers
-from cq.cli.demos.visits.access_log import Visit, read_log, write_log
+from cq.cli.demos.visits.access_log import read_log, write_log
 from cq.cli.demos.visits.queues import TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitorEstimate, VisitRecount
 from cq.cli.demos.visits.replay import ReplayClock
@@ -34,6 +34,7 @@ from cq.cli.demos.visits.tables import (
 from cq.combiners import BUILT_IN
 from cq.config.window import WindowSpec
 from cq.errors import NotReady
+from cq.intake.access_log import Visit
 from cq.observers.visits import Visits
 from cq.observers.worker.worker import Worker
 from tests.cli.conftest import Cli, Here
@@ -179,7 +180,7 @@ def test_quantiles_of_responses_are_exact_and_within_the_bounds_of_the_rank() ->
     ascending = sorted(numbers)
 
     def recount(sizes: list[int]) -> VisitRecount:
-        return recount_of([Visit(0.0, "/", "ann", size) for size in sizes])
+        return recount_of([Visit(0.0, "/", "ann", "", size) for size in sizes])
 
     (bytes_,) = recount(numbers).check_responses(found)
 
@@ -266,7 +267,7 @@ def test_the_tables_of_a_look_fit_80_columns() -> None:
     rng = Random(3)
     page = "/a/long/path/of/a/page/that/no/terminal/could/ever/show/in/one/of/its/columns.html"
     sizes = [round(rng.lognormvariate(15, 3)) for _ in range(3_000)]
-    recount = recount_of([Visit(0.0, page, str(number), size) for number, size in enumerate(sizes)])
+    recount = recount_of([Visit(0.0, page, str(number), "", size) for number, size in enumerate(sizes)])
     visitors = sketch("distinct", {str(number) for number in range(3_000)})
     look = Look(
         1e9,

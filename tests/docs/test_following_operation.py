@@ -61,7 +61,11 @@ PAGES = [
     Page("howto/foundationdb.md", left={"": "needs a FoundationDB cluster: see below"}),
     Page(
         "systems/visits.md",
-        left={"cq demo": DEMO, "measure_visits": "takes minutes, on an idle machine"},
+        left={
+            "cq demo": DEMO,
+            "--access-log": "needs a log of a web server, and does not end",
+            "measure_visits": "takes minutes, on an idle machine",
+        },
     ),
     Page("operations/opentelemetry.md", left={"export OTEL": COLLECTOR, "--processes 2": COLLECTOR}),
     Page("systems/cells.md", left={"cq demo": DEMO}),

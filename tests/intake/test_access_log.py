@@ -2,35 +2,93 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.intake.access_log import AccessLogFormat, Visit
 
 TIME = b"[01/Mar/2025:20:00:00 +0000]"
+COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'
+COMBINED = COMMON.rstrip() + b' "http://www.example.com/" "Mozilla/4.08 \\"x\\" [en]"\n'
+VISIT = Visit(971_211_336.0, "/apache.gif", "192.0.2.7", "", 2_326)
 AT = 1_740_859_200.0
 
 
 @pytest.mark.parametrize(
-    ("line", "visit"),
+    ("before", "after", "visit"),
     [
-        (b'192.0.2.7 - - TIME "GET /a?b=c HTTP/1.1" 200 5', Visit(AT, "/a", "192.0.2.7", "", 5)),
-        (b'::1 - ann TIME "GET / HTTP/2.0" 304 - "http://x/" "B/1"\r\n', Visit(AT, "/", "::1", "B/1")),
-        (
-            b'::1 - - TIME "GET / HTTP/2.0" 200 7 "-" "\\"b\\"" 0.250\n',
-            Visit(AT, "/", "::1", '\\"b\\"', 7, 0.25),
-        ),
-        (b'::1 - - TIME "GET /" 206 7 250000\n', Visit(AT, "/", "::1", "", 7, 0.25)),
-        (b'::1 - - TIME "GET / HTTP/1.1" 200 7 -\n', Visit(AT, "/", "::1", "", 7)),
-        (b'::1 - - TIME "POST / HTTP/1.1" 200 7\n', None),
-        (b'::1 - - TIME "GET / HTTP/1.1" 404 7\n', None),
+        (b"", b"", VISIT),
+        (b"GET", b"POST", None),
+        (b"GET", b"HEAD", None),
+        (b" 200 ", b" 404 ", None),
+        (b" 200 ", b" 301 ", None),
+        (b" 200 ", b" 500 ", None),
+        (b"200 2326", b"304 -", VISIT._replace(size=None)),
+        # The time of the response: in seconds with a decimal point, otherwise in microseconds.
+        (b"\n", b" 0.012\n", VISIT._replace(took=0.012)),
+        (b"\n", b" 12.5\n", VISIT._replace(took=12.5)),
+        (b"\n", b" 1500\n", VISIT._replace(took=0.0015)),
+        (b"\n", b" 0\n", VISIT._replace(took=0.0)),
+        (b"\n", b" -\n", VISIT),
     ],
-    ids=range(7),
 )
-def test_common_and_combined_format(line: bytes, visit: Visit | None) -> None:
-    assert AccessLogFormat().parse(line.replace(b"TIME", TIME)) == visit
+def test_a_line_is_a_visit_or_a_request_that_does_not_count(
+    before: bytes, after: bytes, visit: Visit | None
+) -> None:
+    parse = AccessLogFormat().parse
+
+    assert parse(COMMON.replace(before, after, 1)) == visit
+    combined = parse(COMBINED.replace(before, after, 1))
+    if visit is None:
+        assert combined is None
+    else:
+        assert combined is not None
+        assert combined.visitor.startswith("192.0.2.7 ")
+        assert combined._replace(agent="") == visit
+
+
+def test_the_browser_is_a_part_of_the_visitor() -> None:
+    parse = AccessLogFormat().parse
+    visits = parse(COMBINED), parse(COMBINED.replace(b"4.08", b"4.09"))
+
+    assert len({visit.visitor for visit in visits if visit}) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"", "neither common nor combined"),
+        (b"nothing\n", "neither common nor combined"),
+        (COMMON.replace(b"Oct", b"Okt"), "not a time"),
+        (COMMON.replace(b"10/Oct", b"32/Oct"), "not a time"),
+        (COMMON.replace(b"-0700", b"+9900"), "not a time"),
+        (COMMON.replace(b" 200 ", b" 2000 "), "neither"),
+        (COMMON.replace(b"2326", b"9" * 5_000), "neither"),
+        (COMMON.rstrip() + b" 1e3", "neither"),
+        (COMMON.replace(b"GET /apache.gif?a=1 HTTP/1.0", b"\\x16\\x03"), "not a request"),
+        (COMMON[:-20], "neither"),
+        (COMBINED[:-3], "neither"),
+        (b"\xff\x00" * 1000, "neither"),
+    ],
+)
+def test_what_is_no_line_is_named(line: bytes, why: str) -> None:
+    with pytest.raises(InvalidData, match=why) as raised:
+        AccessLogFormat().parse(line)
+
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 400
+
+
+@given(st.binary(max_size=100), st.integers(0, len(COMBINED)), st.integers(0, len(COMBINED)))
+def test_any_bytes_are_a_visit_or_refused(data: bytes, begin: int, end: int) -> None:
+    for line in (data, COMBINED[:begin] + data + COMBINED[end:]):
+        with suppress(InvalidData):
+            AccessLogFormat().parse(line)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +135,6 @@ def test_a_pattern_must_say_who_saw_what_and_when(lacking: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "line", "said"),
     [
-        (None, b"nothing\n", "neither common nor combined log format: 'nothing"),
         (None, b'::1 - - [01/Mat/2025:20:00:00 +0000] "GET / HTTP/1.1" 200 5', "not a time"),
         (None, b'::1 - - [01/Mar/2025:20:00:00 +0000] "\\x16\\x03" 200 5', "not a request"),
         ("%h %t %r %>s", b"::1", "not in the given log format"),
@@ -87,7 +144,7 @@ def test_a_pattern_must_say_who_saw_what_and_when(lacking: str) -> None:
             "not a time with a zone",
         ),
     ],
-    ids=range(5),
+    ids=range(4),
 )
 def test_another_line_is_refused_with_the_reason(pattern: str | None, line: bytes, said: str) -> None:
     with pytest.raises(InvalidData, match=said):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from cq import admin
 from cq.errors import InvalidConfiguration
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
-from cq.observers.visits import PageVisits, VisitEmitter, Visits
+from cq.observers.visits import PageVisits, VisitEmitter, VisitLog, Visits
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import assert_values, drain
@@ -222,3 +224,58 @@ def test_a_queue_without_values_can_be_counted_in_another_way(db: Any, name: str
     drain(db, pairs, into)
 
     assert_values(db, into, {"/": 1})
+
+
+# Access logs
+
+
+def log_line(page: str, visitor: str, at: float, agent: str = "Browser/1") -> bytes:
+    time = datetime.fromtimestamp(at, UTC).strftime("%d/%b/%Y:%H:%M:%S %z")
+    return f'{visitor} - - [{time}] "GET {page} HTTP/1.1" 200 5 "-" "{agent}"\n'.encode()
+
+
+def test_the_lines_of_a_log_are_visits(db: Any, visits: Visits, clock: Clock) -> None:
+    lines = [
+        log_line("/", "192.0.2.1", START),
+        log_line("/", "192.0.2.1", START - 5),
+        log_line("/", "192.0.2.1", START, "Browser/2"),
+        log_line("/", "192.0.2.2", START - 1_000),
+        log_line("/", "192.0.2.3", START, "Googlebot/2.1"),
+        log_line("/a", "192.0.2.3", START, "-"),
+        b"nothing\n",
+        b"nothing else\n",
+    ]
+
+    added = transact(db, lambda tr: VisitLog(visits)(tr, lines))
+
+    assert (added.lines, added.added, added.skipped) == (8, 4, 2)
+    assert added.problem.endswith("'nothing\\n'")
+    assert page(db, visits, "/") == PageVisits(3, 2, 4, 3)
+    assert page(db, visits, "/a") == PageVisits(0, 0, 0, 0)
+    transact(db, lambda tr: VisitLog(visits, bots=None)(tr, lines[-4:]))
+    assert page(db, visits, "/a") == PageVisits(1, 1, 1, 1)
+    with pytest.raises(InvalidConfiguration, match="regular expression of bots"):
+        VisitLog(visits, bots="(")
+
+
+def test_stored_visits_have_the_queues_of_the_store(db: Any, name: str) -> None:
+    assert Visits.stored(db, name) is None
+    for readers in (False, True):
+        made = Visits(name, readers=readers)
+        made.configure(db)
+        stored = Visits.stored(db, name)
+        assert stored is not None
+        assert stored.queues == made.queues
+
+
+def test_a_log_is_followed(db: Any, visits: Visits, clock: Clock, tmp_path: Path) -> None:
+    path, log = tmp_path / "access.log", VisitLog(visits)
+    path.write_bytes(log_line("/", "192.0.2.1", START))
+    for _ in range(2):
+        with closing(log.follow(db, path)) as follower:
+            while follower.add_next(log):
+                pass
+        path.rename(tmp_path / "access.log.1")
+        path.write_bytes(log_line("/", "192.0.2.2", START))
+
+    assert page(db, visits, "/") == PageVisits(2, 2, 2, 2)

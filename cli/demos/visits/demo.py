@@ -27,7 +27,7 @@ from cq.cli.demos.harness import (
     run_worker,
 )
 from cq.cli.demos.options import VisitOptions
-from cq.cli.demos.visits.access_log import Visit, read_log, write_log
+from cq.cli.demos.visits.access_log import read_log, write_log
 from cq.cli.demos.visits.queues import LEFT_OUT, SITE, TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitRecount, period_of
 from cq.cli.demos.visits.replay import KEYS, START, ReplayClock, read_late, run_server
@@ -46,6 +46,7 @@ from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidConfiguration, InvalidData, NotReady
+from cq.intake.access_log import Visit
 from cq.observers.worker.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import cq
 from cq.admin.configure import put_observer
-from cq.cli.demos.visits.access_log import Visit
+from cq.intake.access_log import Visit
 from cq.keys import QueueKeys
 from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.trending import trending

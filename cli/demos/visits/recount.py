@@ -15,10 +15,10 @@ from math import ceil
 from typing import Any, Final
 
 from cq.cli.demos.harness import DemoDiffers, compare
-from cq.cli.demos.visits.access_log import Visit
 from cq.cli.demos.visits.queues import PERIOD_SECONDS, SITE, TrendingPage, measures
 from cq.cli.demos.visits.replay import ReplayClock
 from cq.config.window import milliseconds
+from cq.intake.access_log import Visit
 
 _TIMES: Final = 3
 _SLACK: Final = 2

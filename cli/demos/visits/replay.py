@@ -16,11 +16,11 @@ from typing import Any, Final
 import cq
 from cq import runtime
 from cq.cli.demos.harness import Steps
-from cq.cli.demos.visits.access_log import Visit
 from cq.cli.demos.visits.queues import VisitQueues
 from cq.config.window import MIN_SLICE_MS, WindowSpec
 from cq.durations import rough
 from cq.encoding import codec
+from cq.intake.access_log import Visit
 from cq.keys import prefix_end
 from cq.store.api import TransactionRead
 from cq.store.transact import transact

@@ -1,0 +1,111 @@
+"""`cq add NAME --access-log FILE`: each visit counts once, through kills and rotations."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cq.cli.demos.harness import compare
+from cq.keys import QueueKeys
+from cq.observers.visits import Visits
+from cq.store.transact import transact
+from cq.testing import drain
+from tests.cli.conftest import Cli, Here
+from tests.kit.processes import SECONDS
+
+COMMAND = ("add", "visits", "--access-log", "access.log")
+
+
+def line(page: str, visitor: str = "192.0.2.1", agent: str = "Browser/1") -> str:
+    now = datetime.now(UTC).strftime("%d/%b/%Y:%H:%M:%S %z")
+    return f'{visitor} - - [{now}] "GET {page} HTTP/1.1" 200 5 "-" "{agent}"\n'
+
+
+def lifetime(db: Any) -> dict[str, int]:
+    visits = Visits("visits")
+    drain(db, *visits.queues)
+    return dict(visits.lifetime.scan(db))
+
+
+def test_visits_of_a_log_are_counted_in_queues_that_are_created(here: Here, cli: Cli, db: Any) -> None:
+    log = cli.folder / "access.log"
+    missing = here(*COMMAND)
+    assert (missing.status, "No such file" in missing.err) == (1, True)
+    assert Visits.stored(db, "visits") is None
+    log.write_text(line("/a") + "nothing\n" + line("/b", agent="Googlebot/2") + line("/a"))
+
+    first, again = here(*COMMAND), here(*COMMAND, "--json")
+
+    assert first.out == "counted 2 visits in 'visits', skipped 1 line\n"
+    assert "configured visits 'visits': queues visits.views, " in first.err
+    assert "cq: skipped 1 line, the first: neither common nor combined log format: 'nothing" in first.err
+    assert again.rows() == [{"queue": "visits", "added": 0, "skipped": 0}]
+    assert here(*COMMAND, "--name", "another", "--bots", "").out.startswith("counted 3 visits")
+    assert lifetime(db) == {"/a": 4, "/b": 1}
+
+
+def test_a_pattern_is_the_format_of_the_lines(here: Here, cli: Cli, db: Any) -> None:
+    (cli.folder / "access.log").write_text("192.0.2.1 1740859200.000 /a 200\n")
+
+    ended = here(*COMMAND, "--log-format", "$remote_addr $msec $uri $status")
+
+    assert ended.out == "counted 1 visit in 'visits'\n"
+    assert here(*COMMAND, "--log-format", "$remote_addr").status == 2
+    assert lifetime(db) == {"/a": 1}
+
+
+@pytest.mark.parametrize("wrong", [("--jsonl", "x"), ("a=1",), ("--once", "id")])
+def test_a_log_is_added_alone(here: Here, wrong: tuple[str, ...]) -> None:
+    assert here(*COMMAND, *wrong).status == 2
+
+
+def position(db: Any) -> list[bytes]:
+    begin = QueueKeys("visits.views").load(b"")
+    return transact(db, lambda tr: [row.value for row in tr.snapshot.get_range(begin, begin + b"\xff")])
+
+
+def test_a_follower_that_is_killed_and_a_log_that_is_rotated(here: Here, cli: Cli, db: Any) -> None:
+    log, written = cli.folder / "access.log", Counter[str]()
+
+    def write(text: str, mode: str = "a") -> None:
+        pages = [f"/{text}/{number % 50}" for number in range(3_000)]
+        written.update(pages)
+        with log.open(mode) as file:
+            file.write("".join(map(line, pages)))
+
+    write("begin")
+    for kill in range(4):
+        before = position(db)
+        follower = cli.start(*COMMAND, "--follow")
+        deadline = time.monotonic() + SECONDS
+        while position(db) == before:
+            assert time.monotonic() < deadline, "no line is added"
+            assert follower.poll() is None
+            time.sleep(0.01)
+        if kill % 2:
+            follower.send_signal(signal.SIGKILL)
+            follower.communicate(timeout=SECONDS)
+        write("before")
+        log.rename(log.with_name(f"access.log-2026110{kill}"))
+        write("after", "w")
+        if not kill % 2:
+            follower.send_signal(signal.SIGKILL)
+            follower.communicate(timeout=SECONDS)
+
+    follower = cli.start(*COMMAND, "--follow")
+    while written.total() != sum(lifetime(db).values()):
+        assert time.monotonic() < deadline, "lines are missing"
+        assert follower.poll() is None
+        time.sleep(0.1)
+    follower.send_signal(signal.SIGTERM)
+    out, _ = follower.communicate(timeout=SECONDS)
+
+    assert follower.returncode == 0
+    assert out.endswith(b"in 'visits'\n")
+    assert here(*COMMAND, "--json").rows()[0]["added"] == 0
+    compare("the views of all time", lifetime(db), written)
