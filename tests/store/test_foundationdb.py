@@ -328,6 +328,36 @@ def test_waits_in_all_threads_except_the_main_one_use_no_callback(
 
 
 @pytest.mark.cluster
+def test_reads_and_writes_that_do_not_wait_let_no_other_thread_run() -> None:
+    db = open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"])
+    turns, stopped = [0], threading.Event()
+    tr = db.create_transaction()
+    before = sys.getswitchinterval()
+
+    def count_turns() -> None:
+        while not stopped.is_set():
+            turns[0] += 1
+
+    thread = threading.Thread(target=count_turns)
+    sys.setswitchinterval(
+        0.5
+    )  # only a call that releases the interpreter lock lets the other thread run earlier
+    try:
+        thread.start()
+        begun = turns[0]
+        for number in range(100):
+            tr.set(b"cq-test/lock/%d" % number, b"")
+            tr.snapshot.get(b"cq-test/lock").is_ready()
+        ended = turns[0]
+    finally:
+        stopped.set()
+        sys.setswitchinterval(before)
+        thread.join()
+
+    assert 0 < begun == ended
+
+
+@pytest.mark.cluster
 def test_a_cancelled_future_ends_the_wait_of_another_thread() -> None:
     db = open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"])
     watch = db.transact(lambda tr: tr.watch(b"cq-test/cancelled"))
