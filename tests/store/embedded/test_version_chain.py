@@ -11,7 +11,7 @@ import pytest
 import cq
 from cq import admin, runtime
 from cq.config.queue import read_config
-from cq.queue import shared_adds
+from cq.queue import adds
 from cq.store.embedded import Database, FDBError
 from cq.store.transact import transact, transact_chained
 from cq.store.version_chain import CHAIN_SECONDS, VersionChain
@@ -202,7 +202,7 @@ def test_a_call_refused_at_an_old_version_is_checked_again(db: Database, remote:
     def read(tr: Any, name: str) -> Any:
         return before if getattr(tr, "is_old", False) else read_config(tr, name)
 
-    with patch.object(shared_adds, "read_config", read):
+    with patch.object(adds, "read_config", read):
         words.add_now(old, {"a": "x"})
         begun(old)
         with pytest.raises(cq.InvalidData):
