@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from cq.errors import InvalidConfiguration, InvalidUrl, NotAStore, StoreError
 from cq.keys import ROOT
 from cq.store.api import Database, Transaction
+from cq.store.follower import FollowedRead, ReadFollower
 from cq.store.space import Space
 
 DEFAULT_URL = "embedded:cq.db"
@@ -26,7 +27,9 @@ T = TypeVar("T")
 
 __all__ = [
     "DEFAULT_URL",
+    "FollowedRead",
     "OpenDatabase",
+    "ReadFollower",
     "Space",
     "absolute",
     "close",

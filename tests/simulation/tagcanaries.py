@@ -26,7 +26,7 @@ def moves_on_whatever_the_position(_: Any, tr: Any, note: tagcloud.Counted) -> b
     return True
 
 
-@tags.replaces("cq.observers.top.follower.CloudFollower._newer", seed=155)
+@tags.replaces("cq.store.follower.StoreFollower._newer", seed=155)
 def shows_the_cloud_it_knows(newer: Any, self: Any, version: int, looks: int) -> Any:
     """A follower gives an older cloud to a page without looking for a newer one."""
     return newer(self, version, 0)

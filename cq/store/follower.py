@@ -1,0 +1,259 @@
+"""Followers: what one thread reads of the store is in memory, for any number of threads and open pages that wait.
+
+A thread keeps the newest version in memory. It notifies the waiting callers, in threads or in asyncio, which take the
+newest version; no backlog is kept for slow callers.
+
+A page may come from another server that knew a newer version than this process does yet. So the thread reads the store
+before a caller gets an older version: that is correct only if the versions have started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import ClassVar, Generic, Protocol, Self, TypeVar
+
+from cq import runtime
+from cq.backoff import delay_after
+from cq.plain_text import describe
+from cq.store.api import Database, Transaction, TransactionRead, Void
+from cq.store.transact import transact
+from cq.store.watch import WatchSlot
+
+log = logging.getLogger("cq.follower")
+
+
+class HasVersion(Protocol):
+    """A version of what is followed."""
+
+    @property
+    def version(self) -> int:
+        """Its number, which grows."""
+        ...
+
+
+T = TypeVar("T", bound=HasVersion)
+V = TypeVar("V")
+
+
+class StoreFollower(Generic[T]):
+    """The newest version of something, in memory, for all threads and tasks of a process: the base of followers.
+
+    Create one for each process, after forking, and close it at the end; it is also a context manager. While
+    the store cannot be read, `latest` stays the same, and the read is retried, at least every 10 s.
+
+    Args:
+        db: a database of either store.
+        what: what is followed, for messages.
+        every: seconds between two reads of the store, if no watch fires before.
+
+    Attributes:
+        latest: the newest version known to this process, None before the first.
+        problem: why the store cannot be read now; empty if it can.
+    """
+
+    def __init__(self, db: Database, what: str, every: float) -> None:
+        self.latest: T | None = None
+        self.problem = ""
+        self._db, self._what, self._every = db, what, every
+        self._lock = Lock()
+        self._listeners: set[Callable[[], object]] = set()
+        self._begun = self._done = 0  # reads of the store
+        self._watch = WatchSlot()
+        self._wake, self._closing, self._ended = runtime.event(), runtime.event(), runtime.event()
+        runtime.start_thread(self._run, "cq-follower")
+
+    _has_watch: ClassVar[bool]
+
+    def _fetch(self, tr: Transaction) -> tuple[T | None, Void | None]:
+        """Read a newer version than the latest, or None and a watch for one, if there is a watch."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is closed, so that callers should not wait any more."""
+        return self._closing.is_set()
+
+    def wait(self, version: int = 0, timeout: float | None = None) -> T | None:
+        """Wait for another version, which is a newer one, and return it.
+
+        Args:
+            version: the caller's version; 0 without one. Versions in between may be skipped.
+            timeout: in seconds; None waits for ever.
+
+        Returns:
+            The version; None at the timeout, or once the follower is closed.
+        """
+        until = None if timeout is None else runtime.monotonic() + timeout
+        changed = runtime.event()
+        with self._listening(changed.set):
+            read = self._read_needed(version)
+            while (found := self._newer(version, read)) is None and not self.is_closed:
+                if not changed.wait(None if until is None else max(0.0, until - runtime.monotonic())):
+                    break
+                changed.clear()
+            return found
+
+    async def wait_async(self, version: int = 0, timeout: float | None = None) -> T | None:
+        """As `wait`, for asyncio."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def notify() -> None:
+            with suppress(RuntimeError):  # the loop is closed, so no task awaits the event any more
+                loop.call_soon_threadsafe(changed.set)
+
+        with self._listening(notify), suppress(TimeoutError):
+            read = self._read_needed(version)
+            async with asyncio.timeout(timeout):
+                while (found := self._newer(version, read)) is None and not self.is_closed:
+                    await changed.wait()
+                    changed.clear()
+                return found
+        return None
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Stop following, and end all waits. From any thread.
+
+        Waits up to `timeout` seconds for a read of the store under way.
+        """
+        self._closing.set()
+        self._wake.set()
+        self._notify()
+        self._ended.wait(timeout)
+
+    # Waiting callers
+
+    @contextmanager
+    def _listening(self, listener: Callable[[], object]) -> Iterator[None]:
+        """A context in which `listener` is called, from any thread, after each read of the store."""
+        with self._lock:
+            self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._listeners.discard(listener)
+
+    def _read_needed(self, version: int) -> int:
+        """The number of the read that must be done before an older version counts as the newest; requests that read."""
+        with self._lock:
+            read, latest = self._begun + 1, self.latest  # a read that has begun may have seen an older state
+        if latest is not None and latest.version < version:
+            self._wake.set()
+        return read
+
+    def _newer(self, version: int, read: int) -> T | None:
+        """The latest version if its version is newer than `version`, or older as of the read number `read`."""
+        with self._lock:
+            found, is_sure = self.latest, self._done >= read
+        if found is None or found.version == version or (found.version < version and not is_sure):
+            return None
+        return found
+
+    def _notify(self) -> None:
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
+
+    # The follower's thread
+
+    def _run(self) -> None:
+        failures = 0
+        while not self.is_closed:
+            self._wake.clear()
+            try:
+                is_newer = self._read()
+            except Exception as error:  # noqa: BLE001 - any error may be temporary
+                self._note(describe(error))
+                failures += 1
+                self._closing.wait(delay_after(failures))
+            else:
+                self._note("")
+                failures = 0
+                if not (is_newer and self._has_watch):  # otherwise the next read makes a watch
+                    self._wake.wait(self._every)
+            if self._watch.is_free and self._watch.failures:  # the next watch would fail as well, perhaps
+                self._closing.wait(delay_after(self._watch.failures))
+        self._watch.cancel()
+        self._ended.set()
+
+    def _read(self) -> bool:
+        """Store a newer version, or watch for one; returns whether there was a newer one."""
+        with self._lock:
+            self._begun += 1
+        found, watch = transact(self._db, self._fetch)
+        if watch is not None:
+            self._watch.hold(watch, self._wake.set, self._wake.set)
+        with self._lock:
+            self.latest = self.latest if found is None else found
+            self._done = self._begun
+        self._notify()
+        return found is not None
+
+    def _note(self, problem: str) -> None:
+        if problem and not self.problem and not self.is_closed:
+            log.warning("%s cannot be read: %s", self._what, problem)
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRead(Generic[V]):
+    """What a read returned.
+
+    Attributes:
+        value: its result.
+        version: greater than that of an earlier reading with another value: about its time in milliseconds.
+        at: when it was read, in seconds since 1970.
+    """
+
+    value: V
+    version: int
+    at: float
+
+    @property
+    def age(self) -> float:
+        """How many seconds ago it was read."""
+        return max(0.0, runtime.time() - self.at)
+
+
+class ReadFollower(StoreFollower[FollowedRead[V]], Generic[V]):
+    """The result of any read, such as a window, a top or a series, in memory for all threads and tasks of a process.
+
+    A page that many people load takes `latest`, and requests nothing of the store. Its `age` is at most about `every`
+    seconds, unless the store cannot be read.
+
+    Create one for each read and process, after forking, and close it at the end; it is also a context manager.
+
+    Args:
+        db: a database of either store.
+        read: called in a transaction with its snapshot reads; returns a value that can be compared and is not changed.
+        every: seconds between two reads.
+
+    Attributes:
+        latest: the newest reading, None before the first.
+        problem: why the store cannot be read now; empty if it can.
+    """
+
+    _has_watch = False
+
+    def __init__(self, db: Database, read: Callable[[TransactionRead], V], *, every: float = 1.0) -> None:
+        self._read_value = read
+        super().__init__(db, getattr(read, "__qualname__", "a read"), every)
+
+    def _fetch(self, tr: Transaction) -> tuple[FollowedRead[V], None]:
+        at, latest = runtime.time(), self.latest
+        value = self._read_value(tr.snapshot)
+        if latest is not None and latest.value == value:
+            return FollowedRead(value, latest.version, at), None
+        return FollowedRead(value, max(round(1000 * at), latest.version + 1 if latest else 1), at), None

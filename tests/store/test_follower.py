@@ -1,0 +1,94 @@
+"""A follower of a read: its newest result with its age, however many ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import cq
+from cq.observers.top import Ranking, top
+from cq.store import FollowedRead, ReadFollower
+from cq.testing import drain
+from cq.windows import Window
+from tests.kit.faults import TIMED_OUT, WrappedDatabase
+from tests.kit.queues import add
+
+SECONDS = 60.0
+
+
+class FailingStore(WrappedDatabase):
+    """A database that fails while it has a failure."""
+
+    failure: Exception | None = None
+
+    def create_transaction(self) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        return super().create_transaction()
+
+
+def after(follower: ReadFollower[Any], reading: FollowedRead[Any]) -> FollowedRead[Any]:
+    """The first reading after this one, also of the same value."""
+    while follower.latest is None or follower.latest.at <= reading.at:
+        follower.wait(reading.version, 0.01)
+    return follower.latest
+
+
+def test_a_window_a_top_and_a_series_are_followed(db: Any, name: str) -> None:
+    queue = cq.configure(db, name, key=str, window=(600, 10), rollup="1m:1h", observers=[top()])
+    window, ranking = Window[str](name), Ranking[str, int](name)
+
+    def read(tr: Any) -> tuple[Any, ...]:
+        keys = [entry.key for entry in ranking.page(tr, 3).entries]
+        return window.get(tr, "a"), keys, sum(value for _, value in queue.series(tr, "a", last="1h", fill=0))
+
+    add(db, name, {"a": 2, "b": 1})
+    drain(db)
+    with ReadFollower(db, read, every=0.01) as follower, ThreadPoolExecutor(3) as pool:
+        first = follower.wait(0, SECONDS)
+        assert first is not None
+        waiting = [pool.submit(follower.wait, first.version, SECONDS) for _ in range(2)]
+        task = pool.submit(asyncio.run, follower.wait_async(first.version, SECONDS))
+        add(db, name, {"a": 3, "c": 9})
+        drain(db)
+        while (found := after(follower, first)).value[2] != 5:
+            pass
+        got = [each.result() for each in (*waiting, task)]
+        assert None not in got
+
+    assert (first.value, found.value) == ((2, ["a", "b"], 2), (5, ["c", "a", "b"], 5))
+    assert found.version > first.version
+
+
+def test_a_result_that_stays_keeps_its_version_and_gets_a_new_time(db: Any) -> None:
+    with ReadFollower(db, lambda tr: tr.get(b"some").value, every=0.01) as follower:
+        first = follower.wait(0, SECONDS)
+        assert first is not None
+        second = after(follower, first)
+
+        assert (first.value, second.value, second.version) == (None, None, first.version)
+        assert 0 <= second.age < SECONDS
+        assert follower.wait(first.version, 0.01) is None
+    assert follower.is_closed
+    assert follower.wait(first.version) is None
+
+
+def test_the_latest_stays_while_the_store_cannot_be_read(db: Any) -> None:
+    store: Any = FailingStore(db)
+    with ReadFollower(store, lambda tr: tr.get(b"some").value, every=0.01) as follower:
+        first = follower.wait(0, SECONDS)
+        assert first is not None
+        store.failure = store.error(TIMED_OUT)
+        while not follower.problem:
+            follower.wait(first.version, 0.01)
+        assert follower.latest is not None
+        assert follower.latest.value is None
+        db.transact(lambda tr: tr.set(b"some", b"thing"))
+        store.failure = None
+        found = follower.wait(first.version, SECONDS)
+
+        assert found is not None
+        assert found.value == b"thing"
+        after(follower, found)
+        assert not follower.problem
