@@ -1,9 +1,14 @@
-"""Processes that load documents and files into a queue without observers, and what must come of it."""
+"""Processes that load documents, files and logs into a queue without observers, and what must come of it."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import shutil
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import cq
 from cq.intake.documents import Documents
 from cq.intake.json_lines import add_jsonl
+from cq.intake.lines import AddedLines
+from cq.intake.logs import LogFollower
 from cq.store.transact import transact
 from tests.simulation.application import STORED, NotingQueue
 from tests.simulation.hub import Process
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
 
 DOCUMENTS: Final = "documents"
 FILES: Final = "files"
+LOGS: Final = "logs"
+"""Of a log that is rotated, in each run with files."""
 _FILE: Final = b"a file"
 _LINES: Final = 300
 
@@ -48,9 +57,11 @@ class Loaders:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rng = world.plan.rng("loaders")
-        self.totals: dict[str, Counter[str]] = {DOCUMENTS: Counter(), FILES: Counter()}
+        self.totals: dict[str, Counter[str]] = {each: Counter() for each in (DOCUMENTS, FILES, LOGS)}
         self.path: Path = world.folder / "updates.jsonl"
         self._written: Counter[str] = Counter()
+        self.log: Path = world.folder / "logs" / "access.log"
+        self._logged: Counter[str] = Counter()
         self._documents = Documents(_queue(DOCUMENTS))
 
     def start(self) -> None:
@@ -61,6 +72,9 @@ class Loaders:
         if FILES in self.world.plan:
             self._write_lines(_LINES)
             self.world.start_process("loader", "load", self._load_again)
+            self.log.parent.mkdir()
+            self._write_log(_LINES)
+            self.world.start_process("follower", "load", self._follow_again)
 
     def note(self, note: Loaded) -> None:
         """A transaction that has loaded something is committed."""
@@ -124,12 +138,65 @@ class Loaders:
         with self.path.open("rb") as file:
             add_jsonl(db, _queue(FILES), file, name=_FILE)
 
+    # Logs
+
+    def _write_log(self, number: int) -> None:
+        rng = self.world.hub.rng
+        with self.log.open("a") as file:
+            for _ in range(number):
+                key = f"l{rng.randrange(5)}"
+                self._logged[key] += 1
+                # The lines of a log differ by their times: so do those of two files.
+                file.write(f"{key} {self._logged.total()}\n")
+
+    def _rotate(self) -> None:
+        """Rename the log, or copy and truncate it; some former files are compressed."""
+        rng = self.world.hub.rng
+        former = self.log.with_name(f"{self.log.name}-{20260000 + self._logged.total()}")
+        # Before the first position and after a purge, a follower begins with the present file.
+        is_begun = self.totals[LOGS] and "purge" not in self.world.plan and "delete" not in self.world.plan
+        if not is_begun or not self.log.stat().st_size:
+            return
+        if rng.random() < 0.5:
+            self.log.rename(former)
+            self.log.touch()
+        else:
+            shutil.copyfile(self.log, former)
+            os.truncate(self.log, 0)
+        if rng.random() < 0.3:
+            former.with_name(f"{former.name}.gz").write_bytes(gzip.compress(former.read_bytes()))
+            former.unlink()
+
+    def _follow_again(self, process: Process) -> None:
+        """Follow the log for a while, again and again, while lines are written and the log is rotated."""
+        while not self.world.is_calm:
+            self.world.attempt(partial(self._follow, self.world.db(process)), cq.CqError)
+            self.world.hub.wait(self.world.hub.rng.expovariate(1.0))
+            self._change_log()
+
+    def _change_log(self) -> None:
+        rng = self.world.hub.rng
+        if rng.random() < 0.5:
+            self._write_log(rng.randint(1, 20))
+        if rng.random() < 0.3:
+            self._rotate()
+
+    def _follow(self, db: Any) -> None:
+        with closing(LogFollower(db, STORED, self.log)) as follower:
+            for _ in range(4):
+                while follower.add_next(_add_log):
+                    pass
+                if self.world.is_calm:
+                    break
+                self._change_log()
+
     # The end
 
     def finish(self, process: Process) -> None:
         """Load the rest of the file."""
         if FILES in self.world.plan:
             self.world.attempt(partial(self._load, self.world.db(process)), cq.CqError)
+            self.world.attempt(partial(self._follow, self.world.db(process)), cq.CqError)
 
     def check(self) -> None:
         """Raises `Violation` unless sums are those of all documents, and each line was added once."""
@@ -140,6 +207,13 @@ class Loaders:
             raise Violation(f"the documents have {stored}, and {self.totals[DOCUMENTS]} was added for them")
         if FILES in self.world.plan and self.totals[FILES] != self._written:
             raise Violation(f"the file has {self._written}, and {self.totals[FILES]} was added")
+        if FILES in self.world.plan and self.totals[LOGS] != self._logged:
+            raise Violation(f"the log has {self._logged}, and {self.totals[LOGS]} was added")
+
+
+def _add_log(tr: Any, lines: Sequence[bytes], once: Any) -> AddedLines:
+    _queue(LOGS).add(tr, Counter(line.split()[0].decode() for line in lines))
+    return AddedLines(len(lines), len(lines))
 
 
 def _without_zeros(counts: Counter[str]) -> dict[str, int]:

@@ -10,6 +10,8 @@ from unittest.mock import patch
 from cq.config.queue import QueueConfig, read_config, write_config
 from cq.encoding import hashing
 from cq.intake import lines as lines_of_files
+from cq.intake.lines import FilePosition
+from cq.intake.logs import LogFile
 from cq.keys import QueueKeys
 from cq.keys.audit import AuditKeys
 from cq.queue.ledger import to_bytes
@@ -89,12 +91,36 @@ def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) 
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
 
 
-@queues.replaces("cq.intake.json_lines.add_lines", seed=2, also={"files", "deaths", "unknown commits"})
+@queues.replaces("cq.intake.json_lines.add_lines", seed=5, also={"files", "deaths", "unknown commits"})
 def adds_lines_whatever_the_position(add_lines: Any, *given: Any) -> Any:
     """A file is added from the position that the process remembers."""
     *_, stored = given
     with patch.object(lines_of_files, "read_position", lambda tr, key: stored.before):
         return add_lines(*given)
+
+
+@queues.replaces("cq.intake.logs.add_lines", seed=2, also={"files", "deaths", "unknown commits"})
+def adds_lines_of_logs_whatever_the_position(add_lines: Any, *given: Any) -> Any:
+    """A log is added from the position that the follower remembers."""
+    *_, stored = given
+    with patch.object(lines_of_files, "read_position", lambda tr, key: stored.before):
+        return add_lines(*given)
+
+
+@queues.replaces("cq.intake.logs.LogFollower._find", seed=6, also={"files"})
+def leaves_the_rest_of_rotated_logs(find: Any, self: Any, position: FilePosition) -> LogFile | None:
+    """A follower that begins after a rotation begins with the present file."""
+    found = find(self, position)
+    if found is None or found.path == self._path:
+        return found  # type: ignore[no-any-return]
+    found.close()
+    return LogFile(self._path, FilePosition())
+
+
+@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=111, also={"files"})
+def takes_a_truncated_log_for_the_one_before(*_: Any) -> bool:
+    """A follower does not notice that a log was truncated."""
+    return True
 
 
 @queues.replaces("cq.admin.purging.write_config", seed=2, also={"delete"})
