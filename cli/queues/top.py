@@ -59,7 +59,7 @@ def top(
         str | None,
         option(
             "TIME",
-            "With --by: a time in the period, as 2026-01-31T12:00 in UTC, or 2d for so long ago. Default: now.",
+            "With --by: a time in the period, as 2026-01-31T12:00 in UTC, or 2d for two days ago. Default: now.",
         ),
     ] = None,
     groups: Annotated[
@@ -94,7 +94,7 @@ def top(
 
 
 def _time(given: str) -> float:
-    """Seconds since 1970 of a time, which is in UTC if it has no zone, or of so long ago."""
+    """Seconds since 1970 of a time, which is in UTC if it has no zone, or of a duration before now."""
     ago = seconds_in(given)
     if ago is not None:
         return runtime.time() - ago
@@ -102,7 +102,7 @@ def _time(given: str) -> float:
         time = datetime.fromisoformat(given)
     except ValueError:
         raise typer.BadParameter(
-            f"expected a time such as 2026-01-31T12:00, or a duration such as 2d for so long ago, got: {given!r}"
+            f"expected a time such as 2026-01-31T12:00, or 2d for two days ago, got: {given!r}"
         ) from None
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
@@ -122,7 +122,7 @@ def cloud(
     group: Group = None,
     at: Annotated[
         str | None,
-        option("TIME", "Show the cloud as of this time: 2026-01-31T12:00 in UTC, or 2d for so long ago."),
+        option("TIME", "Show the cloud as of this time: 2026-01-31T12:00 in UTC, or 2d for two days ago."),
     ] = None,
     since: Annotated[
         str | None,

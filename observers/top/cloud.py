@@ -139,11 +139,7 @@ class CloudReader:
         ):
             return self._newest(tr, head)
         if kept is None:
-            when = datetime.fromtimestamp(time / 1000, UTC).isoformat(" ", "seconds")
-            raise NotInStore(
-                f"the store has no cloud of queue {self.name!r} as of {when}: `cq configure {self.name} --top "
-                "--keep-clouds 30d` keeps those of 30 days from now on"
-            )
+            raise self._too_early(tr, time)
         return self._kept(tr, kept)
 
     def oldest(self, tr: TransactionRead) -> Cloud:
@@ -164,6 +160,16 @@ class CloudReader:
             place = split_kept(row.key[len(self._keys.all_kept()) :])
             return place.time, place.version
         return None
+
+    def _too_early(self, tr: TransactionRead, time: int) -> NotInStore:
+        """The error of a time before the oldest version, in milliseconds since 1970."""
+        first = self._end_of_kept(tr, below(self._keys.kept_of(self.group)))
+        remedy = (
+            f"`cq configure {self.name} --top --keep-clouds 30d` keeps those of 30 days from now on"
+            if first is None
+            else f"the oldest is of {_shown(first[0])}"
+        )
+        return NotInStore(f"the store has no cloud of queue {self.name!r} as of {_shown(time)}: {remedy}")
 
     def _kept(self, tr: TransactionRead, kept: tuple[int, int]) -> Cloud:
         piece = partial(self._keys.kept, self.group, *kept)
@@ -345,3 +351,8 @@ def pieces_of(data: bytes) -> list[bytes]:
 def digest_of(data: bytes) -> bytes:
     """A digest of encoded entries, to compare clouds without reading their pieces."""
     return blake2b(data, digest_size=16).digest()
+
+
+def _shown(time: int) -> str:
+    """The text of a time in milliseconds since 1970."""
+    return f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
