@@ -92,8 +92,9 @@ def tags(options: TagOptions) -> None:
 def visits(options: VisitOptions) -> None:
     """Count views and visitors of the last ten minutes of an access log.
 
-    The log is replayed by its own times, but faster. Web servers count each visit when it happens. Workers combine the
-    visits and remove those that have left the window. Processes are killed by SIGKILL at random moments and started
+    The log is replayed by its own times, but faster. Web servers write each visit into their logs when it happens, and
+    rotate these. Followers count the visits, as `cq add --access-log --follow` does. Workers combine the visits and
+    remove those that have left the window. Followers and workers are killed by SIGKILL at random moments and started
     again. Several times the views and unique visitors of every page must equal a recount of the visits counted so far,
     at the same moment. At the end the window must be empty, and all views must be in the lifetime counts; otherwise the
     exit status is 4. The queues `demo_visits.*` are deleted first.
@@ -104,7 +105,7 @@ def visits(options: VisitOptions) -> None:
 
     A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
     format are skipped with a message. A last field with the time of the response is in seconds with a decimal point, or
-    in whole microseconds. Visits of a server that is down are counted later: after the end of their window
+    in whole microseconds. Visits are counted later while a follower is down: after the end of their window
     they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s. ^C ends the replay
     early: the visits counted until then are recounted, and the chart is written.
     """

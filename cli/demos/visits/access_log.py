@@ -18,8 +18,8 @@ _LINE_BYTES: Final = 65_536
 """Maximum bytes of a line; web servers accept requests of 8 to 16 kB."""
 
 
-def read_log(path: Path, skip: Callable[[str], object] = lambda line: None) -> Iterator[Visit]:
-    """The visits in a plain or gzip file, in the order of the file.
+def read_log(path: Path, skip: Callable[[str], object] = lambda line: None) -> Iterator[tuple[Visit, bytes]]:
+    """The visits in a plain or gzip file and their lines, in the order of the file.
 
     They are in common or combined format, see `AccessLogFormat`. Raises `OSError`, also for a truncated gzip file.
 
@@ -37,7 +37,7 @@ def read_log(path: Path, skip: Callable[[str], object] = lambda line: None) -> I
                     skip(f"{path}:{number}: {error}")
                     continue
                 if visit is not None:
-                    yield visit
+                    yield visit, line
         except (EOFError, zlib.error) as error:
             raise OSError(f"{path}: the file is truncated or damaged: {error}") from None
 

@@ -1,8 +1,8 @@
-"""The demo of visits: web servers replay a log and are killed, and each reading of the counts equals a recount.
+"""The demo of visits: followers of logs are killed, and each reading of the counts equals a recount.
 
-A look reads all numbers in one transaction, together with the position of each web server. The positions say which
-visits the numbers must include, even while servers and workers run. The numbers are compared with a recount of exactly
-these visits at the time of the look.
+A look reads all numbers in one transaction, together with the number of visits that each follower has counted. These
+numbers say which visits must be included, even while followers and workers run. All is compared with a recount of
+exactly these visits at the time of the look.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cq.cli.demos.options import VisitOptions
 from cq.cli.demos.visits.access_log import read_log, write_log
 from cq.cli.demos.visits.queues import LEFT_OUT, SITE, TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitRecount, period_of
-from cq.cli.demos.visits.replay import KEYS, START, ReplayClock, read_late, run_server
+from cq.cli.demos.visits.replay import KEYS, START, LogWriter, ReplayClock, ServerLog, read_late, run_follower
 from cq.cli.demos.visits.tables import (
     Look,
     clock,
@@ -64,9 +64,10 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     for path in options.logs or ():
         path.open("rb").close()  # report a missing file before the first line of output
     db = make_store(options.store)
-    log, skipped = read_visits(options, demo)
-    pace = ReplayClock.at_speed(window, options.speed, min(visit.time for visit in log))
-    duration = pace.about_duration(max(visit.time for visit in log))
+    lines, skipped = read_visits(options, demo)
+    times = [visit.time for visit, _ in lines]
+    pace = ReplayClock.at_speed(window, options.speed, min(times))
+    duration = pace.about_duration(max(times))
     if duration is not None:
         note(duration)
     queues = VisitQueues()
@@ -75,17 +76,27 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     delete_earlier(db, KEYS, queues.possible)
     queues.configure(db, window=pace.spec, buckets=2)
     # Neighbouring visits go to different servers, as behind a load balancer.
-    parts = [log[number :: options.servers] for number in range(options.servers)]
-    servers = Steps.of_parts(demo.folder, KEYS, parts)
-    serve = partial(run_server, url=options.store, pace=pace)
+    parts = [lines[number :: options.servers] for number in range(options.servers)]
+    servers = [
+        ServerLog(demo.folder / f"access-{number}.log", len(part), KEYS + b"position/%d" % number)
+        for number, part in enumerate(parts)
+    ]
+    writers = [LogWriter(log, part, demo.rng) for log, part in zip(servers, parts, strict=True)]
+    follow = partial(run_follower, url=options.store, pace=pace)
     work = partial(run_worker, url=options.store, queues=queues.names)
     with shown_looks() as show_look:
-        replay = Replay(db, queues, servers, pace, VisitRecount(parts))
+        recount = VisitRecount([[visit for visit, _ in part] for part in parts])
+        replay = Replay(db, queues, servers, pace, recount)
+
+        def look() -> None:
+            replay.look(options, show_look)
+            replay.write(writers)
+
         try:
             figures = demo.complete(
-                numbered("server", (partial(serve, steps=steps) for steps in servers)),
+                numbered("follower", (partial(follow, log=log) for log in servers)),
                 numbered("worker", [work] * options.workers),
-                partial(replay.look, options, show_look),
+                look,
                 replay.is_window_empty,
                 # No limit: the log and the speed decide how long a replay takes. Long ones say so at the start.
                 math.inf,
@@ -94,7 +105,7 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
             counted = replay.drain()
             looks = len(replay.compare_all(options, counted)["looks"])
             note(
-                f"ended early: {sum(counted):,} of {quantity(len(log), 'visit')} counted, "
+                f"ended early: {sum(counted):,} of {quantity(len(lines), 'visit')} counted, "
                 f"as recounted, and at {quantity(looks, 'look')} before"
             )
             raise
@@ -102,8 +113,8 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     return figures | skipped | replay.compare_all(options, [steps.number for steps in servers])
 
 
-def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[Visit], Figures]:
-    """All visits of the logs, or of a generated one, and the figures of skipped lines; notes the first of these.
+def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[tuple[Visit, bytes]], Figures]:
+    """All visits of the logs, or of a generated one, with their lines; the figures of skipped lines, after a note.
 
     Raises `InvalidData` if there are no visits.
     """
@@ -118,12 +129,12 @@ def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[Visit], Figu
         if number <= _SKIPPED_SHOWN:  # a log in another format may have millions
             skipped.append(line)
 
-    log = [visit for path in logs for visit in read_log(path, skip)]
-    if not log:
+    lines = [each for path in logs for each in read_log(path, skip)]
+    if not lines:
         raise InvalidData("the log has no visits: GET requests with an answer of status 2xx or 304")
     for line in skipped:
         note(f"skipped, {line}")
-    return log, {"skipped": skipped, "lines_skipped": number}
+    return lines, {"skipped": skipped, "lines_skipped": number}
 
 
 class _LookData(NamedTuple):
@@ -144,7 +155,7 @@ class Replay:
     """The looks at a replay. All methods raise `DemoDiffers` if a number differs from the recount.
 
     Args:
-        servers: the visits of each web server.
+        servers: the log of each web server.
         pace: the clock of the replay, without its start.
     """
 
@@ -163,7 +174,7 @@ class Replay:
         self._next_look = 0.0
 
     def look(self, options: VisitOptions, show_look: Callable[[Look], object]) -> None:
-        """Start the replay when all servers are ready; then compare all numbers, each time that a look is due."""
+        """Start the replay when all followers are ready; then compare all numbers, each time that a look is due."""
         if not self._pace.start:
             transact(self._db, self._begin)
         elif runtime.time() >= self._next_look:
@@ -175,8 +186,14 @@ class Replay:
             show_look(self._looks[-1])
             self._next_look = runtime.time() + options.look_every
 
+    def write(self, writers: Sequence[LogWriter]) -> None:
+        """Write what has happened by now into the logs."""
+        if self._pace.start:
+            for writer in writers:
+                writer.write(self._db, self._pace)
+
     def _begin(self, tr: Any) -> None:
-        # When all servers are ready: one that starts late would count its first visits late.
+        # When all followers are ready: one that starts late would count its first visits late.
         ready = [tr.get(steps.key) for steps in self._servers]
         if all(each.present() for each in ready):
             self._pace = replace(self._pace, start=runtime.time())

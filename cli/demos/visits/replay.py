@@ -1,4 +1,4 @@
-"""The web servers of the demo of visits, which replay a log, and their records for the recount.
+"""The web servers of the demo of visits, which write logs anew, the followers that count, and records for the recount.
 
 The log is replayed by its own times, but faster: for example one hour in ten seconds; the window of ten minutes then
 takes less than two seconds. So each visit has a time by the real clock, which workers and readers use.
@@ -6,10 +6,13 @@ takes less than two seconds. So each visit has a time by the real clock, which w
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby, takewhile
+from random import Random
 from threading import Event
 from typing import Any, Final
 
@@ -20,9 +23,11 @@ from cq.cli.demos.visits.queues import VisitQueues
 from cq.config.window import MIN_SLICE_MS, WindowSpec
 from cq.durations import rough
 from cq.encoding import codec
-from cq.intake.access_log import Visit
+from cq.intake.access_log import AccessLogFormat, Visit
+from cq.intake.lines import AddedLines
+from cq.intake.logs import LogFollower
 from cq.keys import prefix_end
-from cq.store.api import TransactionRead
+from cq.store.api import Database, TransactionRead
 from cq.store.transact import transact
 from cq.windows.window import TAKEN
 
@@ -33,6 +38,8 @@ START: Final = KEYS + b"start"
 MOST: Final = 500
 """Maximum number of visits that one transaction counts."""
 _LATEST: Final = 0.02
+_ROTATIONS: Final = 8
+"""How often each log is rotated."""
 _LONG_SECONDS: Final = 60
 _ROUND_SPEED: Final = 100
 
@@ -91,41 +98,95 @@ class ReplayClock:
         return f"{line}; --speed {faster:.0f} takes about {rough(span / faster)}"
 
 
-def run_server(stop: Event, *, url: str, steps: Steps, pace: ReplayClock) -> None:
-    """Count the remaining visits of a web server, each at its time; `pace` is the clock without its start.
+@dataclass(frozen=True)
+class ServerLog(Steps):
+    """The access log of a web server, `path`, and the number of its visits that are counted, in the store."""
 
-    The transaction that counts also stores the position: so a restarted server continues there.
+    @property
+    def name(self) -> str:
+        """The name of the position in the log."""
+        return self.path.name
+
+
+class LogWriter:
+    """A web server that writes its log as time passes, and rotates it.
+
+    Args:
+        log: the log.
+        lines: each visit with its line, in order.
+        rng: decides between the ways to rotate.
+    """
+
+    def __init__(self, log: ServerLog, lines: Sequence[tuple[Visit, bytes]], rng: Random) -> None:
+        self._log, self._lines, self._rng = log, lines, rng
+        self._written, self._rotations = 0, 0
+        log.path.touch()
+
+    def write(self, db: Database, pace: ReplayClock) -> None:
+        """Write the lines of the visits that have happened by now."""
+        now = runtime.time()
+        following = map(self._lines.__getitem__, range(self._written, len(self._lines)))
+        due = list(takewhile(lambda each: pace.at(each[0].time) <= now, following))
+        is_full = self._written * _ROTATIONS > (self._rotations + 1) * len(self._lines)
+        # A follower that has counted nothing begins with the present file.
+        if due and is_full and transact(db, self._log.done):
+            self._rotate()
+        with self._log.path.open("ab") as file:
+            file.writelines(line.rstrip(b"\r\n") + b"\n" for _, line in due)
+        self._written += len(due)
+
+    def _rotate(self) -> None:
+        """Rename the log, or copy and truncate it, as logrotate does."""
+        path, self._rotations = self._log.path, self._rotations + 1
+        former = path.with_name(f"{path.name}-{20250300 + self._rotations}")
+        if self._rng.random() < 0.5:
+            path.rename(former)
+            path.touch()
+        else:
+            shutil.copyfile(path, former)
+            os.truncate(path, 0)
+
+
+def run_follower(stop: Event, *, url: str, log: ServerLog, pace: ReplayClock) -> None:
+    """Count the visits in a web server's log; `pace` is the clock without its start.
+
+    The transaction that counts also stores the position: so a restarted follower continues there.
     """
     db, queues = cq.open(url), VisitQueues()
-    mine = [Visit(*step) for step in steps]
-    # The existence of the position says that this server is ready.
-    transact(db, lambda tr: steps.advance(tr, steps.done(tr)))
+    # The existence of the number says that this follower is ready.
+    transact(db, lambda tr: log.advance(tr, log.done(tr)))
     while (start := transact(db, lambda tr: tr.get(START).value)) is None:
         if stop.wait(_LATEST):
             return  # without a start there is nothing to count
     pace = replace(pace, start=codec.decode(start))
-    place = transact(db, steps.done)
-    while place < len(mine) and not stop.is_set():
-        wait = pace.at(mine[place].time) - runtime.time()
-        if wait > 0:
-            stop.wait(wait)
-        else:
-            place = transact(db, partial(_count, queues=queues, steps=steps, mine=mine, pace=pace))
+    add = _LogCount(queues, log, AccessLogFormat(), pace)
+    with closing(LogFollower(db, queues.visits.views.name, log.path, log.name)) as follower:
+        while transact(db, log.done) < log.number and not stop.is_set():
+            if follower.add_next(add) is None:
+                stop.wait(_LATEST)
 
 
-def _count(tr: Any, *, queues: VisitQueues, steps: Steps, mine: Sequence[Visit], pace: ReplayClock) -> int:
-    """Count the visits that are due, grouped by time; returns the new position."""
-    # The position is read again: a commit whose answer was lost may have moved it.
-    place, now = steps.done(tr), runtime.time()
-    due = takewhile(lambda visit: pace.at(visit.time) <= now, mine[place : place + MOST])
-    for at, group in groupby(due, lambda visit: pace.at(visit.time)):
-        visits_now = list(group)
-        if queues.count(tr, visits_now, at) != TAKEN:
-            # They are in no window; the recount must not expect them there.
-            tr.set(_late_prefix(steps) + b"%012d" % place, codec.encode(len(visits_now)))
-        place += len(visits_now)
-    steps.advance(tr, place)
-    return place
+@dataclass(frozen=True)
+class _LogCount:
+    """Counts the visits of the first lines in a transaction, grouped by time, and their number."""
+
+    queues: VisitQueues
+    log: ServerLog
+    log_format: AccessLogFormat
+    pace: ReplayClock
+
+    def __call__(self, tr: Any, lines: Sequence[bytes], once: bytes | None) -> AddedLines:
+        taken = lines[:MOST]
+        visits = [visit for visit in map(self.log_format.parse, taken) if visit is not None]
+        place = self.log.done(tr)
+        for at, group in groupby(visits, lambda visit: self.pace.at(visit.time)):
+            visits_now = list(group)
+            if self.queues.count(tr, visits_now, at) != TAKEN:
+                # They are in no window; the recount must not expect them there.
+                tr.set(_late_prefix(self.log) + b"%012d" % place, codec.encode(len(visits_now)))
+            place += len(visits_now)
+        self.log.advance(tr, place)
+        return AddedLines(len(taken), len(visits))
 
 
 def _late_prefix(steps: Steps) -> bytes:
