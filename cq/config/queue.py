@@ -27,6 +27,7 @@ from cq.store.api import ACCESSED_UNREADABLE, METADATA_VERSION, Transaction, Tra
 from cq.store.mistakes import refuse_unless_transaction
 from cq.store.own_writes import note_writes, recorded
 from cq.store.reads import own_snapshot
+from cq.store.version_chain import chained_version
 
 T = TypeVar("T")
 
@@ -476,8 +477,10 @@ class ConfigCache(Generic[T]):
         snapshot = own_snapshot(tr)
         if METADATA_VERSION in recorded(tr):  # `invalidate_configs` has made it unreadable
             return self._parse(snapshot, name, tr.get(self._key(name)).value)
+        chained = chained_version(tr)
         try:
-            version = snapshot.get(METADATA_VERSION).value
+            is_read = chained is not None and chained.is_read
+            version = chained.metadata if chained and is_read else snapshot.get(METADATA_VERSION).value
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
                 refuse_unless_transaction(tr)
@@ -491,7 +494,11 @@ class ConfigCache(Generic[T]):
         if known is None or known[0] != version:
             if not _is_committed(snapshot, version):
                 return self._parse(snapshot, name, tr.get(self._key(name)).value)
+            if chained is not None and known is not None and (known[0] or b"") > (version or b""):
+                chained.end()  # other transactions know a later metadata version: the cache is valid for one of them
             known = self._known[tr.db] = version, {}
+        if chained is not None and not chained.is_read:
+            chained.keep(version)
         found = known[1].get(name)
         key = self._key(name) if found is None else found[0]
         if snapshot is not tr:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import Any, Final, Generic, Self
 from weakref import WeakSet
@@ -271,7 +271,8 @@ class Emitter(Generic[K, V]):
         while self._buffer.begin_try(flush):
             try:
                 updates = flush.updates() if updates is None else updates
-                transact_chained(self._db, lambda tr: self._add(tr, flush, updates), flush.doubt)  # noqa: B023 - runs at once
+                add = partial(self._add, flush=flush, updates=updates)
+                transact_chained(self._db, add, flush.doubt, is_followed=True)
             except Exception as error:  # noqa: BLE001 - the flush is retried
                 self._buffer.fail_try(flush, error)
                 if isinstance(error, InvalidData):

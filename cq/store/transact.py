@@ -65,8 +65,9 @@ def transact_chained(
     in_doubt: Callable[[Exception], object] = lambda error: None,
     *,
     is_at_present: bool = False,
+    is_followed: bool = False,
 ) -> T:
-    """Same as `transact`, at a read version of the process's chain; `fn` must not return what it has read.
+    """Same as `transact`, at the read version of the process's chain; `fn` must not return what it has read.
 
     Calls `in_doubt` with the error of a try that may have committed, or may commit later. The final result does not
     show this: a retry at an earlier read version does not see that commit, and may fail for another reason.
@@ -76,8 +77,10 @@ def transact_chained(
         fn: a function of the transaction.
         in_doubt: see above.
         is_at_present: whether to begin at a requested read version all the same.
+        is_followed: whether later transactions read with a conflict what this one writes: at the version of the chain
+            they would fail.
     """
-    return _run(db, fn, in_doubt, is_chained=not is_at_present)[0]
+    return _run(db, fn, in_doubt, is_chained=not is_at_present, is_followed=is_followed)[0]
 
 
 def _run(
@@ -86,6 +89,7 @@ def _run(
     in_doubt: Callable[[Exception], object] = lambda error: None,
     *,
     is_chained: bool = False,
+    is_followed: bool = False,
 ) -> tuple[T, Transaction]:
     """The result of `fn`, and the committed transaction."""
     try:
@@ -94,7 +98,7 @@ def _run(
         refuse_unless_database(db)
         raise
     try:
-        return _tried(tr, fn, in_doubt, chain_of(db) if is_chained else None), tr
+        return _tried(tr, fn, in_doubt, chain_of(db) if is_chained else None, is_followed), tr
     except Exception:
         raise
     except BaseException:  # ^C or a cancelled task: its traceback may keep the transaction open for long
@@ -103,7 +107,11 @@ def _run(
 
 
 def _tried(
-    tr: Any, fn: Callable[[Any], T], in_doubt: Callable[[Exception], object], chain: VersionChain | None
+    tr: Any,
+    fn: Callable[[Any], T],
+    in_doubt: Callable[[Exception], object],
+    chain: VersionChain | None,
+    is_followed: bool,
 ) -> T:
     """The result of `fn` once the transaction is committed."""
     until, is_old = chain.begin(tr) if chain else (0.0, False)
@@ -126,10 +134,10 @@ def _tried(
                 refuse_unless_function(fn)
                 raise
             forget_writes(tr)
-            until, is_old = chain.end() if chain else 0.0, False
+            until, is_old = chain.end(tr) if chain else 0.0, False
         else:
-            if chain:
-                chain.extend(tr.get_committed_version(), until)
+            if chain and (is_followed or not is_old):
+                chain.start(tr.get_committed_version(), until)
             return result
 
 

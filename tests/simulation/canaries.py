@@ -152,6 +152,19 @@ def chains_over_a_changed_configuration(get: Any, self: Any, tr: Any, name: str)
     return config
 
 
+@queues.replaces(
+    "cq.store.version_chain.VersionChain.start",
+    seed=134,
+    only={"rebucket", "calls are late", "write only"},
+)
+def keeps_the_metadata_version_of_an_earlier_chain(start: Any, self: Any, version: int, until: float) -> None:
+    """A chain takes the metadata version of the one before, although a configuration has changed in between."""
+    before = self._present
+    start(self, version, until)
+    if before.is_read:
+        self._present.keep(before.metadata)
+
+
 @queues.replaces("cq.config.queue.ConfigCache.get", seed=24)
 def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""

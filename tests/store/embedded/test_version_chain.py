@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +12,7 @@ import cq
 from cq import admin, runtime
 from cq.config.queue import read_config
 from cq.queue import adds
+from cq.store.api import METADATA_VERSION
 from cq.store.embedded import Database, FDBError
 from cq.store.transact import transact, transact_chained
 from cq.store.version_chain import CHAIN_SECONDS, VersionChain
@@ -30,6 +31,35 @@ class Remote:
 
     def create_transaction(self) -> Any:
         return self.inner.create_transaction()
+
+
+class CountedReads:
+    """A transaction that notes the keys that it reads by snapshot reads."""
+
+    def __init__(self, inner: Any, read: list[bytes]) -> None:
+        self.inner, self.read = inner, read
+        self.db = inner.db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    @property
+    def snapshot(self) -> CountedSnapshot:
+        return CountedSnapshot(self.inner.snapshot, self.read)
+
+
+class CountedSnapshot:
+    """The snapshot reads of such a transaction."""
+
+    def __init__(self, inner: Any, read: list[bytes]) -> None:
+        self.inner, self.read = inner, read
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def get(self, key: bytes) -> Any:
+        self.read.append(key)
+        return self.inner.get(key)
 
 
 @pytest.fixture
@@ -62,17 +92,58 @@ def committed(db: Any) -> int:
     return int(tr.get_committed_version())
 
 
-def test_a_chained_transaction_begins_at_the_latest_commit_of_its_process(
-    db: Database, remote: Remote
-) -> None:
+def test_chained_transactions_begin_at_one_commit_of_their_process(db: Database, remote: Remote) -> None:
     first = begun(remote)
     second = begun(remote)
     other = committed(db)
     third = begun(remote)
 
-    assert first < second < third < other
+    assert first < second == third < other
     assert begun(db) >= other, "a local store has no chain"
     assert transact(remote, lambda tr: tr.get_read_version().wait()) > other, "others are not chained"
+
+
+def test_a_transaction_that_follows_another_one_begins_at_its_commit(db: Database, remote: Remote) -> None:
+    tries: list[int] = []
+
+    def count(tr: Any) -> None:
+        tries.append(int.from_bytes(tr.get(b"count").value or b""))
+        tr.set(b"count", bytes([tries[-1] + 1]))
+
+    for _ in range(3):
+        transact_chained(remote, count, is_followed=True)
+
+    assert tries == [0, 1, 2], "no try fails"
+
+
+def test_the_transactions_of_a_chain_read_the_metadata_version_once(db: Database, remote: Remote) -> None:
+    cq.configure(db, "words")
+    words = cq.CombineQueue[str, int]("words")
+    read: list[bytes] = []
+
+    class Counted(Remote):
+        def create_transaction(self) -> Any:
+            return CountedReads(self.inner.create_transaction(), read)
+
+    counted = Counted(db)
+    for _ in range(4):
+        transact(counted, lambda tr: words.add(tr, {"a": 1}), write_only=True)
+
+    assert read.count(METADATA_VERSION) == 2, "once at the requested version, and once at that of its commit"
+
+
+def test_a_chain_ends_if_its_process_knows_a_later_metadata_version(db: Database, remote: Remote) -> None:
+    cq.configure(db, "words")
+    words = cq.CombineQueue[str, int]("words")
+    add: Callable[[Any], None] = lambda tr: words.add(tr, {"a": 1})  # noqa: E731
+    transact(remote, add, write_only=True)
+    transact(remote, add, write_only=True)
+    cq.configure(db, "others")
+    transact(remote, add)  # the cache of configurations is now valid for the later metadata version
+    other = committed(db)
+
+    transact(remote, add, write_only=True)  # it was at an earlier version, and its queue is unchanged
+    assert begun(remote) >= other
 
 
 def test_a_chain_ends_a_second_after_its_requested_version(
@@ -122,14 +193,16 @@ def test_a_chained_transaction_fails_if_what_it_has_read_has_changed(db: Databas
 
 def test_the_versions_of_a_chain_do_not_go_back() -> None:
     chain = VersionChain()
-    until = chain.end()
-    chain.extend(7, until)
-    chain.extend(5, until)
-    chain.extend(-1, until)  # of a transaction without writes
     versions: list[int] = []
 
     class Recorder:
+        cq_chained: Any = None
         set_read_version = staticmethod(versions.append)
+
+    until = chain.end(Recorder())
+    chain.start(7, until)
+    chain.start(5, until)
+    chain.start(-1, until)  # of a transaction without writes
 
     assert chain.begin(Recorder()) == (until, True)
     assert versions == [7]
