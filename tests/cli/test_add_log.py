@@ -98,6 +98,7 @@ def test_a_follower_that_is_killed_and_a_log_that_is_rotated(here: Here, cli: Cl
             follower.communicate(timeout=SECONDS)
 
     follower = cli.start(*COMMAND, "--follow")
+    deadline = time.monotonic() + SECONDS
     while written.total() != sum(lifetime(db).values()):
         assert time.monotonic() < deadline, "lines are missing"
         assert follower.poll() is None

@@ -121,13 +121,16 @@ def test_the_cloud_of_a_time_and_what_has_changed_since(here: Here, db: Any, cli
     assert rows == [{"queue": "words", "group": None, "since": 2, "version": 2, "changes": []}]
     assert page.err == "cq cloud: wrote versions 1 to 2 to words.html\n"
     assert (cli.folder / "words.html").read_text().count('<section class="frame"') == 2
-    assert "--keep-clouds 30d" in unknown.err
+    assert "as of 2023-11-14 00:00:00 UTC: the oldest is of 2023-11-14 22:13:20 UTC" in unknown.err
 
 
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["cloud", "words", "--at", "soon"], "expected a time such as 2026-01-31T12:00, or a duration"),
+        (
+            ["cloud", "words", "--at", "soon"],
+            "expected a time such as 2026-01-31T12:00, or 2d for two days ago",
+        ),
         (["cloud", "words", "--since", "1h", "--follow"], "give either --follow, or --at and --since"),
         (["configure", "words", "--keep-clouds", "1h"], "--keep-clouds needs the top: add --top"),
         (["configure", "words", "--top", "--keep-clouds", "x"], "expected a duration of whole seconds"),

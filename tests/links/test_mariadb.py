@@ -21,6 +21,7 @@ from tests.kit.queues import add
 from tests.kit.stores import db as db
 from tests.links.linkhelpers import bucket_task, combine, entries_aside, waits, work
 from tests.links.sqlhelpers import Compared, configure, reporting_of, sql, table_of
+from tests.links.test_sql import copied_rows as copied_rows
 from tests.links.test_sql import test_sketches_have_columns_of_numbers
 from tests.observers.outbox import outboxhelpers as outbox
 from tests.observers.outbox.test_outbox import (

@@ -29,7 +29,7 @@ from tests.config.versions import needs_another
 from tests.kit.processes import ROOT, SECONDS, StartedProcesses, ended, kill, wait_for_line
 from tests.kit.queues import add, configured, get
 
-OLD: Final = "37283ba5322fa2d9c935a0a82b18b412e50ab065"
+OLD: Final = "8102b8b3468a268ebbab728328c14b803ce0820d"
 ADD: Final = """
 import sys, cq
 from cq.windows.window import Window

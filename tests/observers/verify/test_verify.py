@@ -143,6 +143,7 @@ TOPS: dict[str, tuple[str, Callable[[Topped], Writes]]] = {
     "a piece of a cloud that is not published": ("cloud-piece", lambda t: {t.clouds.piece(None, 9, 0): b"x"}),
     "a piece under a key too long": ("cloud-piece", lambda t: {t.clouds.piece(None, 9, 0) + b"x": b"x"}),
     "a cloud under a key too long": ("cloud-piece", lambda t: {t.clouds.head(None) + b"x": b"x"}),
+    "a kept version that is no CBOR": ("cloud-version", lambda t: {t.clouds.kept(None, 1, 1, 0): b"\xff"}),
     "what no cloud has": ("cloud-piece", lambda t: {t.clouds.heads()[:-1] + b"?": b"x"}),
 }
 
