@@ -90,9 +90,9 @@ def test_a_follower_that_is_killed_and_a_log_that_is_rotated(here: Here, cli: Cl
         if kill % 2:
             follower.send_signal(signal.SIGKILL)
             follower.communicate(timeout=SECONDS)
-        write("before")
+        write(f"before-{kill}")
         log.rename(log.with_name(f"access.log-2026110{kill}"))
-        write("after", "w")
+        write(f"after-{kill}", "w")
         if not kill % 2:
             follower.send_signal(signal.SIGKILL)
             follower.communicate(timeout=SECONDS)
