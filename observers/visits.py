@@ -8,18 +8,24 @@ Four queues, or six with `readers`; their names begin with the name of the visit
     NAME.lifetime   page: all views ever, except those of authors
     NAME.readers    page: distinct readers ever, on request, counted from:
     NAME.read       (page, visitor): all views ever, except those of authors
+    NAME.salts      day: a random salt for the ids of visitors, for two days
+
+The whole site has the key "" where a page has its name: each visit counts there, too.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import cq
 from cq import runtime
@@ -41,12 +47,18 @@ from cq.windows.window import TAKEN
 
 BOTS: Final = r"bot|crawl|spider|slurp|scan|monitor|preview|fetch|curl|wget|python|java/|go-http|^-$"
 """Parts of the names of programs that are no browsers, and of requests without a name."""
+T = TypeVar("T", bound=tuple[Any, ...])
 _PAIR: Final = (str, str)
+_SITE: Final = ""
+_SALT_SECONDS: Final = 2 * 86_400
+_SALT_BYTES: Final = 16
+_ID_BYTES: Final = 9
+_SALTS_KEPT: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PageVisits:
-    """The counts of a page.
+    """The counts of a page, or of the whole site.
 
     Attributes:
         views, visitors: within the window.
@@ -60,8 +72,51 @@ class PageVisits:
     readers: int | None = None
 
 
+class VisitorIds:
+    """Ids of visitors that name nobody, and that are others on the next day.
+
+    An id is a hash with a random salt, which all processes share for a day (UTC) and which is deleted after two days.
+    Then nobody can tell whose id it was, or that two ids of different days were of one visitor.
+
+    Args:
+        db: a database of either store, with the configured queue of salts.
+        visits: the name of the visits.
+    """
+
+    def __init__(self, db: Database, visits: str) -> None:
+        self._db, self._salts = db, cq.CombineQueue[str, bytes](f"{visits}.salts")
+        self._known: dict[str, bytes] = {}
+
+    def of(self, visitor: str, at: float | None = None) -> str:
+        """Return the id of a visitor, such as an address with a browser, for the day of a time.
+
+        It reads the store once a day and process, in a transaction of its own.
+
+        Args:
+            visitor: what tells visitors apart.
+            at: seconds since 1970; default: now.
+        """
+        time = datetime.fromtimestamp(runtime.time() if at is None else at, UTC)
+        salt = self._salt(f"{time:%Y-%m-%d}")
+        digest = blake2b(visitor.encode("utf-8", "surrogatepass"), key=salt, digest_size=_ID_BYTES).digest()
+        return urlsafe_b64encode(digest).decode()
+
+    def _salt(self, day: str) -> bytes:
+        while (salt := self._known.get(day)) is None:
+            # Of the salts that several processes add, the first one counts for all.
+            stored = transact(self._db, lambda tr: self._salts.get(tr.snapshot, day, pending=True))
+            if stored is None:
+                new = {day: runtime.token_bytes(_SALT_BYTES)}
+                transact(self._db, lambda tr: self._salts.add(tr, new))  # noqa: B023
+            else:
+                self._known = dict([*self._known.items(), (day, stored)][-_SALTS_KEPT:])
+        return salt
+
+
 class Visits:
-    """Counts visits of pages; pages and visitors are str. A handle without state, see `cq.CombineQueue`.
+    """Counts visits of pages, and of the whole site.
+
+    Pages and visitors are str, and pages are not empty. A handle without state, see `cq.CombineQueue`.
 
     Args:
         name: beginning of the queues' names.
@@ -77,6 +132,7 @@ class Visits:
         self.lifetime = cq.CombineQueue(f"{name}.lifetime")
         self.readers = cq.CombineQueue(f"{name}.readers") if readers else None
         self.read = cq.CombineQueue(f"{name}.read")
+        self.salts = cq.CombineQueue[str, bytes](f"{name}.salts")
         # The queue with the pairs of page and visitor in the window.
         self._inside = LevelPart.WINDOW.queue_of(self.seen.name)
 
@@ -92,7 +148,9 @@ class Visits:
     def queues(self) -> list[str]:
         """Return the names of all queues."""
         ever = [] if self.readers is None else [self.readers.name, self.read.name]
-        return [each.name for each in (self.views, self.seen, self.visitors, self.lifetime)] + ever
+        return [
+            each.name for each in (self.views, self.seen, self.visitors, self.lifetime, self.salts)
+        ] + ever
 
     def configure(self, db: Database, *, window: object = (600, 10), buckets: int | None = None) -> None:
         """Configure the queues; raises `ConfigurationConflict` if they exist with other settings.
@@ -105,6 +163,9 @@ class Visits:
         for counted in (self.visitors, self.lifetime, self.readers):
             if counted is not None:
                 cq.configure(db, counted.name, key=str, value=int, combiner="sum", buckets=buckets)
+        cq.configure(
+            db, self.salts.name, key=str, value=bytes, combiner="first", expire=_SALT_SECONDS, buckets=1
+        )
         cq.configure(db, self.views.name, key=str, window=window, buckets=buckets)
         # Only its window is read: pairs that have left it are deleted.
         left = -(-(spec.width + spec.slice) // 1000)
@@ -113,6 +174,10 @@ class Visits:
         if self.readers is not None:
             counts = [distinct(self.readers.name)]
             change(db, self.read.name, requested(key=_PAIR, buckets=buckets, put=counts))
+
+    def ids(self, db: Database) -> VisitorIds:
+        """Return ids of visitors that say nothing about them, for all processes; make it once in each."""
+        return VisitorIds(db, self.name)
 
     def count(
         self,
@@ -154,10 +219,10 @@ class Visits:
         Raises `OneShotIterable` for an iterator of visits, which would be empty when the transaction is retried.
         """
         # One `now` for both windows: the visit is in both, or in none.
-        found, now = Counter(repeatable(visits, "visits")), runtime.time()
+        found, now = Counter(map(_checked, repeatable(visits, "visits"))), runtime.time()
         result = self.views.add(tr, _by_page(found), once, at=at, now=now)
         if result == TAKEN:
-            self.seen.add(tr, found, once, at=at, now=now)
+            self.seen.add(tr, _with_site(found), once, at=at, now=now)
         read = {each: number for each, number in found.items() if authors.get(each[0]) != each[1]}
         self._count_ever(tr, read, once)
         return result
@@ -167,7 +232,7 @@ class Visits:
     ) -> None:
         self.lifetime.add(tr, _by_page(read), once)
         if self.readers is not None:
-            self.read.add(tr, read, once)
+            self.read.add(tr, _with_site(read), once)
 
     def count_each(
         self, tr: Transaction, visits: Iterable[tuple[str, str, float]], *, once: str | bytes | None = None
@@ -177,52 +242,70 @@ class Visits:
         Visits that are not in the window, for their time, count for their lifetime only. `once` and errors are those of
         `count_many`.
         """
-        found, now = Counter(repeatable(visits, "visits")), runtime.time()
+        found, now = Counter(map(_checked, repeatable(visits, "visits"))), runtime.time()
         views: Counter[tuple[str, float]] = Counter()
+        seen: Counter[tuple[str, str, float]] = Counter()
         pairs: Counter[tuple[str, str]] = Counter()
         for (page, visitor, at), number in found.items():
-            views[page, at] += number
             pairs[page, visitor] += number
+            for each in (page, _SITE):
+                views[each, at] += number
+                seen[each, visitor, at] += number
         # One `now` for both windows: each visit is in both, or in none.
         self.views.add_each(tr, [(page, number, at) for (page, at), number in views.items()], once, now=now)
-        each = [((page, visitor), number, at) for (page, visitor, at), number in found.items()]
-        self.seen.add_each(tr, each, once, now=now)
+        triples = [((page, visitor), number, at) for (page, visitor, at), number in seen.items()]
+        self.seen.add_each(tr, triples, once, now=now)
         self._count_ever(tr, pairs, once)
 
-    def get(self, tr: TransactionRead, page: str, *, pending: bool = False) -> PageVisits:
+    def site(self, tr: TransactionRead, *, pending: bool = False, now: float | None = None) -> PageVisits:
+        """Return the counts of the whole site: all views, and visitors of any page, each counted once. See `get`."""
+        return self.get(tr, _SITE, pending=pending, now=now)
+
+    def get(
+        self, tr: TransactionRead, page: str, *, pending: bool = False, now: float | None = None
+    ) -> PageVisits:
         """Return the counts of a page: a read for each count, and one of the slices that have left.
 
         Each is the last combined value. With `pending` they are exact at the transaction's read version, even if no
-        worker runs; this reads all queued updates. Raises as `Window.get`.
+        worker runs; this reads all queued updates. `now` is the end of the window, as for `Window.get`, whose errors it
+        raises.
         """
         return PageVisits(
-            self.views.get(tr, page, pending=pending) or 0,
-            self._distinct(tr, self.visitors, self._inside, page, pending=pending),
+            self.views.get(tr, page, pending=pending, now=now) or 0,
+            self._distinct(tr, self.visitors, self._inside, page, pending=pending, now=now),
             self.lifetime.get(tr, page, pending=pending) or 0,
             None
             if self.readers is None
-            else self._distinct(tr, self.readers, self.read.name, page, pending=pending),
+            else self._distinct(tr, self.readers, self.read.name, page, pending=pending, now=now),
         )
 
     def _distinct(
-        self, tr: TransactionRead, counts: cq.CombineQueue, source: str, page: str, *, pending: bool
+        self,
+        tr: TransactionRead,
+        counts: cq.CombineQueue,
+        source: str,
+        page: str,
+        *,
+        pending: bool,
+        now: float | None,
     ) -> int:
         found: int = counts.get(tr, page) or 0
         if pending:
-            found += count_now(snapshot_of(tr), source, counts.name, 1, milliseconds(None)).get(page, 0)
+            found += count_now(snapshot_of(tr), source, counts.name, 1, milliseconds(now)).get(page, 0)
         return found
 
     def within(self, tr: TransactionRead, *, now: float | None = None) -> dict[str, tuple[int, int]]:
         """Return {page: (views, distinct visitors)} of the window, exact at the transaction's read version.
 
-        It includes queued updates and excludes what has left the window, even if no worker runs. The number of pages is
-        limited by what one transaction can read. Raises `BacklogTooDeep` if more than 1 MB is queued or expired.
+        Of pages, without the whole site. It includes queued updates and excludes what has left the window, even if no
+        worker runs. The number of pages is limited by what one transaction can read. Raises `BacklogTooDeep` if more
+        than 1 MB is queued or expired.
         """
         snapshot, present = snapshot_of(tr), milliseconds(now)
         views = _all(snapshot, self.views, now=present / 1000, pending=True)
         visitors = Counter(_all(snapshot, self.visitors))
         visitors.update(count_now(snapshot, self._inside, self.visitors.name, 1, present))
-        pages = sorted(page for page in {*views, *visitors} if views.get(page) or visitors[page])
+        pages = sorted(page for page in {*views, *visitors} - {_SITE} if views.get(page) or visitors[page])
         return {page: (views.get(page, 0), visitors[page]) for page in pages}
 
 
@@ -233,6 +316,7 @@ class VisitLog:
 
     Args:
         visits: counts them.
+        ids: gives visitors other names, see `Visits.ids`; None: their addresses are stored.
         log_format: the format of the lines; by default common or combined format.
         bots: visits of browsers do not count if this regular expression matches their name anywhere, in upper or lower
             case; None: all count.
@@ -242,9 +326,14 @@ class VisitLog:
     """
 
     def __init__(
-        self, visits: Visits, log_format: AccessLogFormat | None = None, *, bots: str | None = BOTS
+        self,
+        visits: Visits,
+        log_format: AccessLogFormat | None = None,
+        *,
+        bots: str | None = BOTS,
+        ids: VisitorIds | None = None,
     ) -> None:
-        self._visits = visits
+        self._visits, self._ids = visits, ids
         self._format = AccessLogFormat() if log_format is None else log_format
         try:
             self._bots = None if bots is None else re.compile(bots, re.IGNORECASE)
@@ -270,8 +359,12 @@ class VisitLog:
                 continue
             if visit is not None and not (self._bots and self._bots.search(visit.agent)):
                 found.append(visit)
-        self._visits.count_each(tr, [(each.page, each.visitor, each.time) for each in found], once=once)
+        visits = [(each.page, self._visitor(each), each.time) for each in found]
+        self._visits.count_each(tr, visits, once=once)
         return AddedLines(len(lines), len(found), skipped=skipped, problem=problem)
+
+    def _visitor(self, visit: Visit) -> str:
+        return visit.visitor if self._ids is None else self._ids.of(visit.visitor, visit.time)
 
 
 class VisitEmitter:
@@ -298,12 +391,13 @@ class VisitEmitter:
 
     def count(self, page: str, visitor: str, *, author: str | None = None) -> None:
         """Count a visit now; waits for room and raises as `cq.Emitter.emit`."""
-        self._views.emit(page)
-        self._seen.emit((page, visitor))
-        if visitor != author:
-            self._lifetime.emit(page)
-            if self._read is not None:
-                self._read.emit((page, visitor))
+        for each in (_checked((page, visitor))[0], _SITE):
+            self._views.emit(each)
+            self._seen.emit((each, visitor))
+            if visitor != author:
+                self._lifetime.emit(each)
+                if self._read is not None:
+                    self._read.emit((each, visitor))
 
     def flush(self) -> None:
         """Flush all emitters, see `cq.Emitter.flush`."""
@@ -316,10 +410,26 @@ class VisitEmitter:
             emitter.close()
 
 
+def _checked(visit: T) -> T:
+    """The visit itself; raises `InvalidData` for an empty page, whose key is that of the site."""
+    if visit[0] == _SITE:
+        raise InvalidData(f"expected a page of at least one character, got: {visit!r}")
+    return visit
+
+
+def _with_site(visits: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    pairs = Counter(visits)
+    for (_, visitor), number in visits.items():
+        pairs[_SITE, visitor] += number
+    return dict(pairs)
+
+
 def _by_page(visits: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """{page: views}, with the site."""
     pages: Counter[str] = Counter()
     for (page, _), number in visits.items():
         pages[page] += number
+        pages[_SITE] += number
     return dict(pages)
 
 

@@ -119,7 +119,8 @@ def add(
         )
     if options.access_log is not None:
         log_format, db = AccessLogFormat(options.log_format), options.make_store()
-        visits = VisitLog(_visits(db, queue, options.access_log), log_format, bots=options.bots or None)
+        counted = _visits(db, queue, options.access_log)
+        visits = VisitLog(counted, log_format, bots=options.bots or None, ids=counted.ids(db))
         _add_log(options, queue, visits, visits.follow(db, options.access_log, name=options.name))
         return
     db, handle = options.open_store(), cq.CombineQueue(queue)

@@ -127,7 +127,7 @@ class AccessLogFormat:
         size = fields.get("size")
         return Visit(
             time,
-            _text(page.partition(b"?")[0]),
+            _text(page.partition(b"?")[0]) or "/",
             _text(address),
             _text(fields.get("agent") or b""),
             None if size in (None, b"-") else int(size),

@@ -29,7 +29,7 @@ def line(page: str, visitor: str = "192.0.2.1", agent: str = "Browser/1") -> str
 def lifetime(db: Any) -> dict[str, int]:
     visits = Visits("visits")
     drain(db, *visits.queues)
-    return dict(visits.lifetime.scan(db))
+    return {page: views for page, views in visits.lifetime.scan(db) if page}
 
 
 def test_visits_of_a_log_are_counted_in_queues_that_are_created(here: Here, cli: Cli, db: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq import admin
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, InvalidData
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
 from cq.observers.visits import PageVisits, VisitEmitter, VisitLog, Visits
@@ -279,3 +280,78 @@ def test_a_log_is_followed(db: Any, visits: Visits, clock: Clock, tmp_path: Path
         path.write_bytes(log_line("/", "192.0.2.2", START))
 
     assert page(db, visits, "/") == PageVisits(2, 2, 2, 2)
+
+
+# The whole site, and ids of visitors
+
+
+def test_the_site_counts_each_view_and_each_visitor_once(db: Any, visits: Visits, clock: Clock) -> None:
+    def site(**given: Any) -> PageVisits:
+        return transact(db, lambda tr: visits.site(tr.snapshot, **given))
+
+    assert site() == PageVisits(0, 0, 0, 0)
+    count(db, visits, "/a", "ann")
+    count(db, visits, "/b", "ann", author="ann")
+    transact(db, lambda tr: visits.count_each(tr, [("/b", "bob", START), ("/c", "eve", START - 1_000)]))
+    with VisitEmitter(visits, db) as emitter:
+        emitter.count("/a", "joe")
+
+    exact = PageVisits(4, 3, 4, 4)
+    assert site(pending=True) == exact
+    drain(db, *visits.queues)
+    assert site() == exact
+    assert site(now=START + 100, pending=True) == PageVisits(0, 0, 4, 4)
+    assert transact(db, visits.within) == {"/a": (2, 2), "/b": (2, 2)}
+    clock.now = START + 100
+    drain(db, *visits.queues)
+    assert site() == PageVisits(0, 0, 4, 4)
+
+
+def test_a_page_without_a_name_is_refused(db: Any, visits: Visits) -> None:
+    with pytest.raises(InvalidData, match="a page of at least one character"):
+        count(db, visits, "", "ann")
+    with (
+        VisitEmitter(visits, db) as emitter,
+        pytest.raises(InvalidData, match="a page of at least one character"),
+    ):
+        emitter.count("", "ann")
+
+
+def test_ids_are_the_same_in_all_processes_for_a_day(db: Any, visits: Visits, clock: Clock) -> None:
+    one, other = visits.ids(db), visits.ids(db)
+    found = {one.of("ann"), other.of("ann"), visits.ids(db).of("ann", START)}
+    days = {one.of("ann", START + 86_400 * day) for day in range(12)}
+
+    assert len(found) == 1
+    assert len(days) == 12
+    assert days >= found
+    assert one.of("bob") not in days
+    assert all(len(each) == 12 and "ann" not in each for each in days)
+    drain(db, *visits.queues)
+    assert visits.ids(db).of("ann") in found
+
+
+def test_processes_that_begin_at_once_take_the_same_salt(db: Any, visits: Visits) -> None:
+    made = [visits.ids(db) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda ids: ids.of("ann", START), made))) == 1
+
+
+def test_salts_are_deleted(db: Any, visits: Visits, clock: Clock) -> None:
+    before = visits.ids(db).of("ann", START)
+    drain(db, *visits.queues)
+    assert len(dict(visits.salts.scan(db))) == 1
+    clock.now = START + 3 * 86_400
+    drain(db, *visits.queues)
+
+    assert dict(visits.salts.scan(db)) == {}
+    assert visits.ids(db).of("ann", START) != before
+
+
+def test_the_visitors_of_a_log_have_ids(db: Any, visits: Visits, clock: Clock) -> None:
+    log = VisitLog(visits, ids=visits.ids(db))
+    transact(db, lambda tr: log(tr, [log_line("/", f"192.0.2.{number}", START) for number in (1, 2, 1)]))
+    drain(db, *visits.queues)
+
+    assert transact(db, visits.within) == {"/": (3, 2)}
+    assert not [key for key, _ in visits.seen.queue.scan(db) if "192" in key[1]]

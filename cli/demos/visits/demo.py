@@ -205,7 +205,10 @@ class Replay:
         tr.get_read_version().wait()
         now = milliseconds(None)
         within = queues.visits.within(snapshot, now=now / 1000)
-        top = sorted(within.keys() - {SITE}, key=lambda page: (-within[page][0], page))[:pages]
+        top = sorted(within, key=lambda page: (-within[page][0], page))[:pages]
+        site = queues.visits.site(snapshot, pending=True, now=now / 1000)
+        if site.views or site.visitors:
+            within[SITE] = site.views, site.visitors
         return _LookData(
             now,
             [steps.done(snapshot) for steps in self._servers],
@@ -255,7 +258,7 @@ class Replay:
         """Compare all visits up to these positions, and write the chart; returns their figures."""
         queues, recount = self._queues, self._recount
         recount.advance(counted, (), self._pace)
-        compare("the views of all time", dict(queues.visits.lifetime.scan(self._db)), recount.views)
+        compare("the views of all time", queues.lifetime(self._db), recount.views)
         limit = max(options.top, _TRENDING_COMPARED)
         periods = {}
         for start in sorted(recount.periods):

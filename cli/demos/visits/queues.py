@@ -14,13 +14,14 @@ from cq.intake.access_log import Visit
 from cq.keys import QueueKeys
 from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.trending import trending
-from cq.observers.visits import Visits
+from cq.observers.visits import VisitorIds, Visits
 from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.transact import transact
 from cq.windows import Window
 
 NAME: Final = "demo_visits"
 SITE: Final = "*"
-"""The page name for the counts of the whole site."""
+"""The name of the whole site, in sketches and tables."""
 SIZE: Final = "bytes"
 TOOK: Final = "seconds"
 MEASURES: Final = (SIZE, TOOK)
@@ -84,17 +85,24 @@ class VisitQueues:
             cq.configure(db, self.unique.name, key=str, combiner="distinct", buckets=buckets)
             cq.configure(db, self.responses.name, key=str, combiner="quantiles", buckets=1)
 
-    def count(self, tr: Transaction, visits: Sequence[Visit], at: float) -> str:
+    def count(self, tr: Transaction, visits: Sequence[Visit], at: float, ids: VisitorIds) -> str:
         """Count visits of one time, in seconds since 1970; returns the result of `Visits.count_many`."""
-        seen = [(page, visit.visitor) for visit in visits for page in (visit.page, SITE)]
+        seen = [(visit.page, ids.of(visit.visitor, visit.time)) for visit in visits]
         if self.has_sketches:
             visitors: defaultdict[str, list[str]] = defaultdict(list)
             for page, visitor in seen:
-                visitors[page].append(visitor)
+                for each in (page, SITE):
+                    visitors[each].append(visitor)
             self.unique.add(tr, visitors)
             self.responses.add(tr, measures(visits))
         self.hits.add_each(tr, [(visit.page, 1, visit.time) for visit in visits])
         return self.visits.count_many(tr, seen, at=at)
+
+    def lifetime(self, db: Database) -> dict[str, int]:
+        """{page: all its views}, with `SITE`."""
+        views = {page: number for page, number in self.visits.lifetime.scan(db) if page}
+        site = transact(db, lambda tr: self.visits.site(tr.snapshot)).lifetime
+        return views | ({SITE: site} if site else {})
 
     def trending(self, tr: TransactionRead, period: int, limit: int) -> tuple[TrendingPage, ...]:
         """The most viewed pages of a period, as far as workers have combined."""

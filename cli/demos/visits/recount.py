@@ -70,7 +70,7 @@ class VisitRecount:
         self._places = [0] * len(parts)
         self._inside: list[tuple[int, Visit]] = []
         self.views: Counter[str] = Counter()
-        self.readers: defaultdict[str, set[str]] = defaultdict(set)
+        self.readers: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
         self.numbers: defaultdict[str, list[float]] = defaultdict(list)
         self.periods: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
@@ -94,7 +94,7 @@ class VisitRecount:
                 self.periods[period_of(visit.time)][visit.page] += 1
                 for page in (SITE, visit.page):  # the site first, also of pages with equal views
                     self.views[page] += 1
-                    self.readers[page].add(visit.visitor)
+                    self.readers[page].add(visitor_of(visit))
             for measure, numbers in measures(visits).items():
                 self.numbers[measure] += numbers
         for ascending in self.numbers.values():
@@ -105,11 +105,11 @@ class VisitRecount:
         """Check {page: (views, visitors)} of the window at a time in milliseconds; it must not decrease."""
         self._inside = [(leaves, visit) for leaves, visit in self._inside if leaves > now]
         views: Counter[str] = Counter()
-        visitors: defaultdict[str, set[str]] = defaultdict(set)
+        visitors: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
         for _, visit in self._inside:
             for page in (visit.page, SITE):
                 views[page] += 1
-                visitors[page].add(visit.visitor)
+                visitors[page].add(visitor_of(visit))
         compare("at a look", found, {page: (views[page], len(visitors[page])) for page in views})
 
     def check_trending(self, start: int, found: Sequence[TrendingPage], limit: int) -> None:
@@ -171,6 +171,11 @@ def _rank(views: Mapping[str, int], page: str) -> int | None:
     """1 plus the number of pages with more views; None for a page without views."""
     own = views.get(page)
     return None if own is None else 1 + sum(number > own for number in views.values())
+
+
+def visitor_of(visit: Visit) -> tuple[int, str]:
+    """The visitor on the day of the visit: on another day it counts as another one."""
+    return int(visit.time // 86_400), visit.visitor
 
 
 def period_of(time: float) -> int:

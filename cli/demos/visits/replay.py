@@ -27,6 +27,7 @@ from cq.intake.access_log import AccessLogFormat, Visit
 from cq.intake.lines import AddedLines
 from cq.intake.logs import LogFollower
 from cq.keys import prefix_end
+from cq.observers.visits import VisitorIds
 from cq.store.api import Database, TransactionRead
 from cq.store.transact import transact
 from cq.windows.window import TAKEN
@@ -159,7 +160,7 @@ def run_follower(stop: Event, *, url: str, log: ServerLog, pace: ReplayClock) ->
         if stop.wait(_LATEST):
             return  # without a start there is nothing to count
     pace = replace(pace, start=codec.decode(start))
-    add = _LogCount(queues, log, AccessLogFormat(), pace)
+    add = _LogCount(queues, log, AccessLogFormat(), pace, queues.visits.ids(db))
     with closing(LogFollower(db, queues.visits.views.name, log.path, log.name)) as follower:
         while transact(db, log.done) < log.number and not stop.is_set():
             if follower.add_next(add) is None:
@@ -174,6 +175,7 @@ class _LogCount:
     log: ServerLog
     log_format: AccessLogFormat
     pace: ReplayClock
+    ids: VisitorIds
 
     def __call__(self, tr: Any, lines: Sequence[bytes], once: bytes | None) -> AddedLines:
         taken = lines[:MOST]
@@ -181,7 +183,7 @@ class _LogCount:
         place = self.log.done(tr)
         for at, group in groupby(visits, lambda visit: self.pace.at(visit.time)):
             visits_now = list(group)
-            if self.queues.count(tr, visits_now, at) != TAKEN:
+            if self.queues.count(tr, visits_now, at, self.ids) != TAKEN:
                 # They are in no window; the recount must not expect them there.
                 tr.set(_late_prefix(self.log) + b"%012d" % place, codec.encode(len(visits_now)))
             place += len(visits_now)
