@@ -73,10 +73,10 @@ class PageVisits:
 
 
 class VisitorIds:
-    """Ids of visitors that name nobody, and that are others on the next day.
+    """Ids of visitors that do not contain their addresses, and that change every day.
 
     An id is a hash with a random salt, which all processes share for a day (UTC) and which is deleted after two days.
-    Then nobody can tell whose id it was, or that two ids of different days were of one visitor.
+    From then on an id cannot be traced to a visitor, nor two ids of different days to the same visitor.
 
     Args:
         db: a database of either store, with the configured queue of salts.
@@ -176,7 +176,7 @@ class Visits:
             change(db, self.read.name, requested(key=_PAIR, buckets=buckets, put=counts))
 
     def ids(self, db: Database) -> VisitorIds:
-        """Return ids of visitors that say nothing about them, for all processes; make it once in each."""
+        """Return the ids of visitors, the same for all processes; call it once in each process."""
         return VisitorIds(db, self.name)
 
     def count(

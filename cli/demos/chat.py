@@ -282,7 +282,7 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
 
 
 def compare_unread(db: Database, user: str, terminal: str) -> None:
-    """Raise `DemoDiffers` unless a terminal that has read all messages has none unread, and another one has all."""
+    """Raise `DemoDiffers` unless 0 messages are unread for a terminal that has read all, and all for a new terminal."""
     feed = Feed(FEED)
     found = transact(db, lambda tr: [feed.unread(tr.snapshot, user, each) for each in (terminal, "new")])
     inbox = sum(1 for _ in inbox_of(db, user))

@@ -107,10 +107,10 @@ def add(
     run the command again: each line of the file is added once, also lines appended later. For standard input
     and pipes the position is not stored: a second run adds their lines again.
 
-    The visits of an access log count in the queues QUEUE.views and so on, which are created with a window of ten
-    minutes if there are none. A log that was rotated is finished first if it is beside the present one, with a number
-    or a date after the name, such as access.log.1 or access.log-20261101.gz. Lines in another format are skipped with a
-    message.
+    The visits of an access log count in the queues QUEUE.views and so on. The first command creates them, with a
+    window of ten minutes. After a rotation the former file is finished first, if it is beside the present one and its
+    name has a number or a date at the end, such as access.log.1 or access.log-20261101.gz. Lines in another format are
+    skipped with a message.
     """
     given = [bool(updates), bool(options.jsonl), options.access_log is not None]
     if sum(given) != 1 or (options.once and not updates):
@@ -141,7 +141,7 @@ def add(
 
 
 def _visits(db: Any, name: str, log: Path) -> Visits:
-    """The visits of a name, which are configured if there are none, and a log."""
+    """The visits of a name. If its queues do not exist, it opens the log, to report an error, and configures them."""
     visits = Visits.stored(db, name)
     if visits is None:
         log.open("rb").close()

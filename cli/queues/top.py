@@ -144,10 +144,10 @@ def cloud(
     version `through` of the store.
 
     --at and --since read the versions that `cq configure words --top --keep-clouds 30d` keeps. With --since the first
-    line has the two versions, the older one being the oldest that is kept if none of that time is, and each line a key
-    with its score and its score before, - if it was not in that cloud.
-    In JSON these are `since`, `version`, and `changes` as `[{"key": ..., "score": ..., "before": ...}, ...]`. With
-    --html, up to 60 versions of the time are shown one after the other.
+    line has the two versions. If no version of that time is kept, the older one is the oldest version. Each other line
+    has a key, its score and its former score, or - for a key that was not in the older cloud. In JSON these are
+    `since`, `version`, and `changes` as `[{"key": ..., "score": ..., "before": ...}, ...]`. With --html, up to 60
+    versions of the time are shown one after the other.
     """
     if follow and (at is not None or since is not None):
         raise typer.BadParameter("give either --follow, or --at and --since")

@@ -27,7 +27,7 @@ from cq.store.api import ACCESSED_UNREADABLE, METADATA_VERSION, Transaction, Tra
 from cq.store.mistakes import refuse_unless_transaction
 from cq.store.own_writes import note_writes, recorded
 from cq.store.reads import own_snapshot
-from cq.store.version_chain import chained_version
+from cq.store.version_chain import chained_version, metadata_version
 
 T = TypeVar("T")
 
@@ -479,8 +479,7 @@ class ConfigCache(Generic[T]):
             return self._parse(snapshot, name, tr.get(self._key(name)).value)
         chained = chained_version(tr)
         try:
-            is_read = chained is not None and chained.is_read
-            version = chained.metadata if chained and is_read else snapshot.get(METADATA_VERSION).value
+            version = metadata_version(snapshot, chained)
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
                 refuse_unless_transaction(tr)

@@ -333,7 +333,7 @@ class Feed(Generic[M]):
         return int.from_bytes(appended.value or b"", "little") - read
 
     def _count_through(self, tr: Transaction, receiver: bytes, key: bytes, position: bytes) -> bytes:
-        """The number of messages up to a position that the receiver has ever got, as stored behind the position.
+        """The number of messages up to a position that the receiver has ever got, as stored after the position.
 
         All by snapshot reads: no message appears at or before a position later, so the number never changes.
         """
@@ -346,11 +346,9 @@ class Feed(Generic[M]):
         if all(id_of(row.key) <= position for row in last):
             count = int.from_bytes(appended.value or b"", "little")
         elif begin < position:
-            behind, end = (
-                self.keys.messages(receiver, begin)[0],
-                self.keys.messages_through(receiver, position)[1],
-            )
-            count += sum(1 for _ in snapshot.get_range(behind, end))
+            first = self.keys.messages(receiver, begin)[0]
+            end = self.keys.messages_through(receiver, position)[1]
+            count += sum(1 for _ in snapshot.get_range(first, end))
         return count.to_bytes(COUNT_BYTES, "big")
 
     # Groups

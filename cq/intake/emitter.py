@@ -67,8 +67,8 @@ class Emitter(Generic[K, V]):
         every: maximum seconds that a flush collects increments.
         at_most: maximum number of uncommitted increments, and so the maximum loss if the process dies. A flush has at
             most half of this number.
-        flush_keys: a flush begins once it has so many different keys; None: only for the other reasons, one of which is
-            that it has about 500 kB.
+        flush_keys: number of different keys at which a flush begins; None: any number. A flush also begins at about
+            500 kB.
         timeout: maximum seconds that a call waits for room, and that `flush` and `close` wait.
 
     Raises:

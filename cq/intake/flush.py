@@ -178,13 +178,14 @@ class Flush:
     def grow(self, size: int) -> None:
         """Count `size` more bytes, of an increment that may have a new key; closes a full flush."""
         self.size += size
-        if self.size >= FLUSH_BYTES or (self.most_keys is not None and self._count_keys() >= self.most_keys):
+        if self.size >= FLUSH_BYTES or (self.most_keys is not None and self._has_keys(self.most_keys)):
             self.most = 0
 
-    def _count_keys(self) -> int:
-        if self.sums and self._others:
-            return len(self.sums.keys() | self._others.keys())
-        return len(self.sums) + len(self._others)
+    def _has_keys(self, number: int) -> bool:
+        """Whether there are `number` different keys; compares the keys of both kinds only if there may be."""
+        if len(self.sums) + len(self._others) < number:
+            return False
+        return not self._others or len(self.sums.keys() | self._others.keys()) >= number
 
     def updates(self) -> Mapping[Any, int] | list[tuple[Any, Any]]:
         """The updates to add to the queue, merged by key, those of each key in the order of the calls."""

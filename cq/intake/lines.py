@@ -1,7 +1,7 @@
 """Lines of a file, each added once: the transaction that adds lines also stores the position reached.
 
-A position has a fingerprint of all bytes before it. So a file is recognised by its content, whatever its name, and a
-file that changed before the position is not taken for the one that was read.
+A position has a fingerprint of all bytes before it. So a file is recognised by its content, also under another name.
+A file whose content before the position has changed is another file.
 """
 
 from __future__ import annotations
@@ -59,6 +59,13 @@ LineAdder = Callable[[Transaction, Sequence[bytes], bytes | None], AddedLines]
 """Adds the first of some lines, as many as fit into the transaction, with an operation id or None."""
 
 
+class ReachedPosition(NamedTuple):
+    """A position after lines, and the hasher of the bytes before it."""
+
+    position: FilePosition
+    hasher: Any
+
+
 class LineReader:
     """A stream that is read up to a position.
 
@@ -97,15 +104,16 @@ class LineReader:
             size += len(line)
         return batch
 
-    def after(self, lines: Sequence[bytes]) -> tuple[FilePosition, Any]:
-        """The position after these lines, and the hasher of the bytes before it."""
+    def after(self, lines: Sequence[bytes]) -> ReachedPosition:
+        """The position after these lines."""
         content, hasher, before = b"".join(lines), self._hasher.copy(), self.position
         hasher.update(content)
-        return FilePosition(before.offset + len(content), before.lines + len(lines), hasher.digest()), hasher
+        position = FilePosition(before.offset + len(content), before.lines + len(lines), hasher.digest())
+        return ReachedPosition(position, hasher)
 
-    def advance(self, lines: Sequence[bytes]) -> None:
-        """Move the position behind these lines, which are added."""
-        self.position, self._hasher = self.after(lines)
+    def advance(self, reached: ReachedPosition) -> None:
+        """Move to a position after lines that are added."""
+        self.position, self._hasher = reached
 
 
 class StoredPosition(NamedTuple):
@@ -137,32 +145,32 @@ def add_lines(
     Raises `InvalidData` if another process has moved the stored position.
     """
     once = runtime.token_bytes(16) if stored is None else None
-    tried: tuple[FilePosition, AddedLines] | None = None
+    tried: tuple[ReachedPosition, AddedLines] | None = None
 
-    def add_once(tr: Transaction) -> AddedLines:
+    def add_once(tr: Transaction) -> tuple[ReachedPosition, AddedLines]:
         nonlocal tried
         if stored is not None:
             found = read_position(tr, stored.key)
-            if tried is not None and found == tried[0] != stored.before:
-                return tried[1]  # an earlier try has committed
+            if tried is not None and found == tried[0].position != stored.before:
+                return tried  # an earlier try has committed
             if found != stored.before:
                 raise InvalidData(
                     "another process is adding this file at the same time: run this again when it has finished"
                 )
         added = add(tr, lines, once)
-        reached, _ = reader.after(lines[: added.lines])
+        reached = reader.after(lines[: added.lines])
         if stored is not None and added.lines:
-            tr.set(stored.key, reached.to_bytes())
+            tr.set(stored.key, reached.position.to_bytes())
             if stored.former is not None:
                 tr.set(stored.former, stored.before.to_bytes())
         tried = reached, added
-        return added
+        return tried
 
-    added = transact(db, add_once)
-    reader.advance(lines[: added.lines])
+    reached, added = transact(db, add_once)
+    reader.advance(reached)
     return added
 
 
 def read_position(tr: TransactionRead, key: bytes) -> FilePosition:
-    """The stored position of a key; that of the beginning if none is stored."""
+    """The position that is stored under a key; by default the beginning of a file."""
     return FilePosition.from_bytes(tr.get(key).value)

@@ -48,7 +48,7 @@ class StoreFollower(Generic[T]):
 
     Args:
         db: a database of either store.
-        what: what is followed, for messages.
+        what: a noun for messages, such as `the cloud of queue 'words'`.
         every: seconds between two reads of the store, if no watch fires before.
 
     Attributes:

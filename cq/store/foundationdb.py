@@ -111,18 +111,26 @@ TLS_VARIABLES = ("FDB_TLS_CERTIFICATE_FILE", "FDB_TLS_KEY_FILE", "FDB_TLS_CA_FIL
 
 INSTALL_BINDING = install_command("fdb")
 SHORT_CALLS = (
-    *("transaction_set", "transaction_clear", "transaction_clear_range", "transaction_atomic_op"),
-    *("transaction_get", "transaction_get_range", "transaction_get_read_version", "transaction_commit"),
-    *("transaction_add_conflict_range", "transaction_set_option", "transaction_set_read_version"),
-    *("transaction_get_committed_version", "transaction_destroy"),
-    *(
-        "future_is_ready",
-        "future_get_error",
-        "future_get_int64",
-        "future_get_value",
-        "future_get_keyvalue_array",
-    ),
-    *("future_release_memory", "future_destroy"),
+    "transaction_set",
+    "transaction_clear",
+    "transaction_clear_range",
+    "transaction_atomic_op",
+    "transaction_get",
+    "transaction_get_range",
+    "transaction_get_read_version",
+    "transaction_commit",
+    "transaction_add_conflict_range",
+    "transaction_set_option",
+    "transaction_set_read_version",
+    "transaction_get_committed_version",
+    "transaction_destroy",
+    "future_is_ready",
+    "future_get_error",
+    "future_get_int64",
+    "future_get_value",
+    "future_get_keyvalue_array",
+    "future_release_memory",
+    "future_destroy",
 )
 """Functions of the client library that never wait: they copy memory, or leave a step to its network thread."""
 

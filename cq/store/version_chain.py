@@ -22,7 +22,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from cq import runtime
-from cq.store.api import is_local
+from cq.store.api import METADATA_VERSION, TransactionRead, is_local
 
 CHAIN_SECONDS: Final = 1.0
 """Seconds for which a process begins transactions at versions of its own commits."""
@@ -92,6 +92,13 @@ def chained_version(tr: Any) -> ChainedVersion | None:
     """The version of its process's chain at which a transaction has begun; None for a requested version."""
     found: ChainedVersion | None = getattr(tr, "cq_chained", None)
     return found
+
+
+def metadata_version(snapshot: TransactionRead, chained: ChainedVersion | None) -> bytes | None:
+    """The metadata version at the read version of a transaction: as kept for its chain, or else by a read."""
+    if chained is not None and chained.is_read:
+        return chained.metadata
+    return snapshot.get(METADATA_VERSION).value
 
 
 _chains: WeakKeyDictionary[Any, VersionChain | None] = WeakKeyDictionary()

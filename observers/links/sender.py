@@ -128,10 +128,8 @@ class Sender:
         has_begun = sequence != b"" and sequence != first_sequence(self.source.generation)
         if not cleared and (is_former or epoch < batch.epoch or not has_begun):
             return b""  # the first entries of a generation or an epoch follow any earlier position
-        is_ahead = not is_former and stored > (
-            batch.epoch,
-            cleared,
-        )  # a rebuild may begin in an earlier epoch
+        # A rebuild may begin in an earlier epoch than that of a former generation's position.
+        is_ahead = not is_former and stored > (batch.epoch, cleared)
         raise self._store_was_set_back() if is_ahead else self._target_was_set_back()
 
     def _read_position(self, batch: LinkBatch, sequence: bytes) -> StorePosition:

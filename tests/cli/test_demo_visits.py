@@ -42,7 +42,18 @@ from tests.kit.processes import SECONDS
 
 
 def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -> None:
-    options = ["--number", "1500", "--speed", "800", "--kill-every", "0.5", "--seed", "5"]
+    options = [
+        "--number",
+        "1500",
+        "--speed",
+        "800",
+        "--kill-every",
+        "0.5",
+        "--look-every",
+        "0.3",
+        "--seed",
+        "5",
+    ]
     ended = cli.run("demo", "visits", *options, "--chart", "visits.svg", "--json")
 
     assert (ended.status, ended.err) == (0, "seed 5\n")

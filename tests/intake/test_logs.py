@@ -48,6 +48,13 @@ class Log:
         self._followers.append(LogFollower(self.db, self.queue.name, **settings))
         return self._followers[-1]
 
+    def followed(self, *lines: str) -> LogFollower:
+        """Write the first lines; returns a follower that has added them."""
+        self.write(*lines)
+        follower = self.follower()
+        self.read(follower)
+        return follower
+
     def close(self) -> None:
         for follower in self._followers:
             follower.close()
@@ -159,9 +166,7 @@ def test_a_line_without_an_end_waits_for_it(log: Log) -> None:
 @every_rotation
 @pytest.mark.parametrize("rotations", [1, 3])
 def test_rotations_while_it_follows(log: Log, rotate: Rotate, rotations: int) -> None:
-    log.write("a", "b")
-    follower = log.follower()
-    log.read(follower)
+    follower = log.followed("a", "b")
     for number in range(4):
         for each in range(rotations):
             log.write(f"before {number} {each}", "x", "y", "z")
@@ -190,9 +195,7 @@ def test_rotations_while_no_follower_runs(log: Log, rotate: Rotate, rotations: i
 
 @every_rotation
 def test_a_rotation_after_the_last_line_of_a_file(log: Log, rotate: Rotate) -> None:
-    log.write("a")
-    follower = log.follower()
-    log.read(follower)
+    follower = log.followed("a")
     rotate(log)
     assert log.read(follower) == log.read() == 0
     rotate(log)  # an empty file
@@ -206,9 +209,7 @@ def test_a_rotation_after_the_last_line_of_a_file(log: Log, rotate: Rotate) -> N
 
 
 def test_servers_write_to_the_renamed_file_for_a_while(log: Log) -> None:
-    log.write("a")
-    follower = log.follower()
-    log.read(follower)
+    follower = log.followed("a")
     log.rename()
     log.write("late", path=log.former())
     log.write("b")
@@ -226,9 +227,7 @@ def test_servers_write_to_the_renamed_file_for_a_while(log: Log) -> None:
 
 def test_a_truncation_in_the_middle_of_a_copy_loses_nothing_that_was_copied(log: Log) -> None:
     """The copy is there, and the file is not truncated yet."""
-    log.write("a", "b")
-    follower = log.follower()
-    log.read(follower)
+    follower = log.followed("a", "b")
     log.write("c")
     shutil.copyfile(log.path, log.former())
     log.read(follower)
@@ -243,9 +242,7 @@ def test_a_truncation_in_the_middle_of_a_copy_loses_nothing_that_was_copied(log:
 def test_a_batch_that_was_read_before_a_truncation_is_not_added_from_two_files(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log.write("a", "b")
-    follower = log.follower()
-    log.read(follower)
+    follower = log.followed("a", "b")
     log.write("c", "d")
     real = lines_of_files.LineReader.next_lines
 
@@ -265,9 +262,7 @@ def test_a_batch_that_was_read_before_a_truncation_is_not_added_from_two_files(
 def test_a_file_that_is_truncated_without_a_copy_is_reported(
     log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log.write("a", "b")
-    follower = log.follower()
-    log.read(follower)
+    follower = log.followed("a", "b")
     os.truncate(log.path, 0)
     log.write("c")
     with caplog.at_level(logging.WARNING, "cq.logs"):
@@ -307,9 +302,7 @@ def test_a_file_that_is_not_there_any_more_is_refused(log: Log, lose: Rotate) ->
 
 
 def test_a_file_that_was_deleted_is_read_to_its_end(log: Log) -> None:
-    log.write("a")
-    follower = log.follower()
-    log.read(follower)
+    follower = log.followed("a")
     log.write("b")
     log.path.unlink()
     assert log.read(follower) == 1

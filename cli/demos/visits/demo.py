@@ -58,11 +58,7 @@ _TRENDING_COMPARED: Final = 20
 
 def run(options: VisitOptions, demo: DemoRun) -> Figures:
     """Run the demo; returns its figures."""
-    window = WindowSpec.parse(options.window)
-    if not window:
-        raise InvalidConfiguration("expected the width and slice of a window, such as 600/10")
-    for path in options.logs or ():
-        path.open("rb").close()  # report a missing file before the first line of output
+    window = _checked_window(options)
     db = make_store(options.store)
     lines, skipped = read_visits(options, demo)
     times = [visit.time for visit, _ in lines]
@@ -77,10 +73,7 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     queues.configure(db, window=pace.spec, buckets=2)
     # Neighbouring visits go to different servers, as behind a load balancer.
     parts = [lines[number :: options.servers] for number in range(options.servers)]
-    servers = [
-        ServerLog(demo.folder / f"access-{number}.log", len(part), KEYS + b"position/%d" % number)
-        for number, part in enumerate(parts)
-    ]
+    servers = _server_logs(demo, parts)
     writers = [LogWriter(log, part, demo.rng) for log, part in zip(servers, parts, strict=True)]
     follow = partial(run_follower, url=options.store, pace=pace)
     work = partial(run_worker, url=options.store, queues=queues.names)
@@ -102,15 +95,37 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
                 math.inf,
             )
         except KeyboardInterrupt:
-            counted = replay.drain()
-            looks = len(replay.compare_all(options, counted)["looks"])
-            note(
-                f"ended early: {sum(counted):,} of {quantity(len(lines), 'visit')} counted, "
-                f"as recounted, and at {quantity(looks, 'look')} before"
-            )
+            _note_early_end(options, replay, len(lines))
             raise
     replay.drain()
     return figures | skipped | replay.compare_all(options, [steps.number for steps in servers])
+
+
+def _checked_window(options: VisitOptions) -> WindowSpec:
+    """The window of the options; raises `InvalidConfiguration`, and `OSError` for a missing log before any output."""
+    window = WindowSpec.parse(options.window)
+    if not window:
+        raise InvalidConfiguration("expected the width and slice of a window, such as 600/10")
+    for path in options.logs or ():
+        path.open("rb").close()
+    return window
+
+
+def _server_logs(demo: DemoRun, parts: Sequence[Sequence[tuple[Visit, bytes]]]) -> list[ServerLog]:
+    return [
+        ServerLog(demo.folder / f"access-{number}.log", len(part), KEYS + b"position/%d" % number)
+        for number, part in enumerate(parts)
+    ]
+
+
+def _note_early_end(options: VisitOptions, replay: Replay, number: int) -> None:
+    """Compare what was counted of this number of visits, and print it."""
+    counted = replay.drain()
+    looks = len(replay.compare_all(options, counted)["looks"])
+    note(
+        f"ended early: {sum(counted):,} of {quantity(number, 'visit')} counted, "
+        f"as recounted, and at {quantity(looks, 'look')} before"
+    )
 
 
 def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[tuple[Visit, bytes]], Figures]:

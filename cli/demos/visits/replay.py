@@ -129,7 +129,7 @@ class LogWriter:
         following = map(self._lines.__getitem__, range(self._written, len(self._lines)))
         due = list(takewhile(lambda each: pace.at(each[0].time) <= now, following))
         is_full = self._written * _ROTATIONS > (self._rotations + 1) * len(self._lines)
-        # A follower that has counted nothing begins with the present file.
+        # Before its first commit a follower would begin with the new file, and miss the former one.
         if due and is_full and transact(db, self._log.done):
             self._rotate()
         with self._log.path.open("ab") as file:
