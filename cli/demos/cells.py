@@ -63,7 +63,9 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
     os.environ[_URL_ENV] = url  # inherited by the workers, which forward to it
     db = cq.open(url)
     with Cells(db) as cells:
-        urls = make_cells(cells, db, folder, options.stores)
+        # Enough for all users, and for those on their way, who have seats in two cells.
+        limit = -(-options.users // options.stores) + options.movers
+        urls = make_cells(cells, db, folder, options.stores, limit)
         users = [f"user {number}" for number in range(options.users)]
         # The positions are in another store than the writes, and written for many of them.
         steps = Steps.of_parts(
@@ -92,13 +94,14 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
         return figures | recount(cells, db, steps)
 
 
-def make_cells(cells: Cells, db: Database, folder: Path, number: int) -> dict[str, str]:
-    """Create the cells and their queues; returns {cell: URL of its store}."""
+def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int) -> dict[str, str]:
+    """Create the cells, with a limit of users, and their queues; returns {cell: URL of its store}."""
     if cells.cells():
         raise InvalidConfiguration("the store has cells, which the demo must not use: name another store")
     cq.configure(db, QUEUE)
     for name in (f"cell-{place + 1}" for place in range(number)):
         cells.add_cell(name, f"embedded:{folder / name}.db")
+        cells.limit_cell(name, limit)
         cq.configure(cells.store(name), QUEUE, links=[links.queue(url_env=_URL_ENV)])
     return {each.name: each.url for each in cells.cells()}
 
@@ -116,6 +119,10 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     counts = {user: len(texts) for user, texts in wanted.items()}
     writes = sum(counts.values())
     compare("the totals", dict(cq.CombineQueue(QUEUE).scan(db)), {**counts, ALL: writes})
+    for each in cells.cells():
+        users = len(list(cells.directory.users_in(each.name)))
+        _check(users == each.users, f"{each.name} has {users} users, and counts {each.users}")
+        _check(not each.max_users or users <= each.max_users, f"{each.name} has {users} users: {each.closed}")
     found = {each.name: each.users for each in cells.cells()}
     return {"writes": writes, "users": sum(found.values()), "moves": moves, "cells": found}
 
@@ -212,6 +219,6 @@ def move_users(stop: Event, *, url: str, users: list[str]) -> None:
         names = [each.name for each in cells.cells()]
         while not stop.is_set():
             cells.resume_moves()
-            with suppress(cq.errors.UserNotPlaced):
+            with suppress(cq.errors.UserNotPlaced, cq.errors.NoRoom):
                 cells.move(rng.choice(users), rng.choice(names))
             stop.wait(_PAUSE)

@@ -42,8 +42,9 @@ class CellsOptions(Options):
 _COLUMNS: Final = (
     ShownColumn("cell", lambda each: each.name, is_number=False),
     ShownColumn("users", lambda each: f"{each.users:,}"),
+    ShownColumn("limit", lambda each: "" if each.max_users is None else f"{each.max_users:,}"),
     ShownColumn("weight", lambda each: each.weight),
-    ShownColumn("state", lambda each: each.state, is_number=False),
+    ShownColumn("state", lambda each: each.closed or each.state, is_number=False),
     ShownColumn("url", lambda each: each.url, is_number=False),
 )
 commands = CommandSet("cells", "Distribute users over many stores.")
@@ -53,13 +54,15 @@ commands = CommandSet("cells", "Distribute users over many stores.")
 def show(options: CellsOptions) -> None:
     """List the cells with their users, and the unfinished moves.
 
-    For each cell: the number of its users, weight, state and URL. With --json one line per cell, then one line per
-    move.
+    For each cell: the number of its users, their limit, weight, state and URL. The state says why a cell takes no new
+    users. With --json one line per cell, then one line per move.
     """
     with Cells(options.read_store()) as opened:
         found, moves = opened.cells(), list(opened.moves())
     options.print_list(
-        found, _COLUMNS, as_json=lambda each: {"cell": (row := asdict(each)).pop("name"), **row}
+        found,
+        _COLUMNS,
+        as_json=lambda each: {"cell": (row := asdict(each)).pop("name"), **row, "closed": each.closed},
     )
     for move in moves:
         _print_move(options, move, "under way: ")
@@ -110,6 +113,60 @@ def drain(
     options.answer(f"{cell}: {state}", cell=cell, state=state)
 
 
+@commands.command("limit", examples=["cq cells limit eu-1 50000", "cq cells limit eu-1"])
+def limit(
+    options: CellsOptions,
+    cell: Cell,
+    users: Annotated[
+        int | None, argument("USERS", "Maximum number of users. Default: no limit.", min=0)
+    ] = None,
+) -> None:
+    """Limit the users of a cell.
+
+    A full cell takes no new users, and no moves, until users leave. If it already has more users, `cq cells rebalance`
+    moves some of them.
+    """
+    with Cells(options.open_store()) as opened:
+        opened.limit_cell(cell, users)
+    text = "no limit" if users is None else f"at most {quantity(users, 'user')}"
+    options.answer(f"{cell}: {text}", cell=cell, max_users=users)
+
+
+@commands.command("load", examples=["cq cells load eu-1 0.85", "cq cells load eu-1"])
+def load(
+    options: CellsOptions,
+    cell: Cell,
+    number: Annotated[
+        float | None,
+        argument("NUMBER", "Load, in the unit of the weight. Default: count the users.", min=0),
+    ] = None,
+) -> None:
+    """Report the load of a cell, such as the share of its disk that is used.
+
+    New users go to the cell with the least load in proportion to its weight. A cell whose load has reached its weight
+    is full. Report the loads of all cells, again and again: cq does not measure them.
+    """
+    with Cells(options.open_store()) as opened:
+        opened.report_load(cell, number)
+    options.answer(f"{cell}: {'no load' if number is None else f'load {number:g}'}", cell=cell, load=number)
+
+
+@commands.command("fill", examples=["cq cells fill newest", "cq cells fill emptiest"])
+def fill(
+    options: CellsOptions,
+    which: Annotated[
+        str,
+        argument(
+            "WHICH", "`emptiest`: the least full cell, or `newest`: the last one added that is not full."
+        ),
+    ],
+) -> None:
+    """Say which cell new users fill."""
+    with Cells(options.open_store()) as opened:
+        opened.fill(which)
+    options.answer(f"new users go to the {which} cell", fill=which)
+
+
 @commands.command("place", examples=["cq cells place ada grace"])
 def place(
     options: CellsOptions,
@@ -117,9 +174,9 @@ def place(
         list[str], argument("USER", "Ids of users: integers, or text (text of digits in double quotes).")
     ],
 ) -> None:
-    """Place users in the least full cells.
+    """Place users in the cells that take new users.
 
-    Prints the cell of each user. A user with a cell stays in that cell.
+    `cq cells fill` says which. Prints the cell of each user. A user with a cell stays in that cell.
     """
     with Cells(options.open_store()) as opened:
         for user in map(_user, users):
@@ -157,8 +214,8 @@ def rebalance(
 ) -> None:
     """Move users until the cells are filled by their weights.
 
-    First finishes unfinished moves, and moves all users out of draining cells. Prints each moved user,
-    and on standard error the number of moved users.
+    First finishes unfinished moves, and moves all users out of draining cells and those above a limit. Prints each
+    moved user, and on standard error the number of moved users.
     """
     with Cells(options.open_store()) as opened, progress(counted=False) as display:
         task, number = display.add_task("moving users"), 0

@@ -120,6 +120,34 @@ class Cells:
         """
         self.directory.set_draining(name, draining)
 
+    def limit_cell(self, name: str, max_users: int | None) -> None:
+        """Limit the users of a cell to `max_users`, those on their way to it included; None: no limit.
+
+        A full cell takes no new users and no moves, until users leave or the limit is raised. If a cell has more users
+        than a new limit, they stay until `rebalance` moves them.
+
+        Raises:
+            CellNotKnown: there is no such cell.
+            InvalidConfiguration: the limit is no int from 0 on.
+        """
+        self.directory.set_limit(name, max_users)
+
+    def report_load(self, name: str, load: float | None) -> None:
+        """Report the load of a cell, for `place`, in the unit of its weight: such as gigabytes, or a share of 1.
+
+        New users then go to the cell whose load is least in proportion to its weight, instead of the one with the
+        fewest users, and a cell whose load has reached its weight takes no users. Report the loads of all cells, again
+        and again: cq does not measure them. None: count the users again. Raises as `limit_cell`.
+        """
+        self.directory.set_load(name, load)
+
+    def fill(self, cell: str) -> None:
+        """Say where new users go: `emptiest`, the default, or `newest`, the cell that was added last and is not full.
+
+        Raises `InvalidConfiguration` for another word.
+        """
+        self.directory.set_fill(cell)
+
     def cells(self) -> list[CellStatus]:
         """Return all cells with their numbers of users, by name."""
         return self.directory.cells()
@@ -134,7 +162,7 @@ class Cells:
     # Users
 
     def place(self, user: Any) -> str:
-        """Place a user in the cell that is least full by its weight; returns its name.
+        """Place a user in the cell that `fill` names; returns its name.
 
         A placed user stays in its cell. Raises `NoRoom`, `InvalidData`.
         """
@@ -221,7 +249,7 @@ class Cells:
         Any process can continue a move whose process has died, by another call of `move`, or by `resume_moves`.
 
         Raises:
-            UserNotPlaced, CellNotKnown, NoRoom: there is no such user or cell, or the cell is being drained.
+            UserNotPlaced, CellNotKnown, NoRoom: there is no such user or cell, or the cell is full or being drained.
             MoveFailed: the copy differs from the original; the next try copies again.
             CellMismatch, StoreError: a store is not the one that the directory has for the cell, or cannot be used.
         """
@@ -245,7 +273,7 @@ class Cells:
         return count
 
     def rebalance(self, most: int = 1_000) -> Iterator[Move]:
-        """Complete moves under way, then empty drained cells, then balance the others by their weights.
+        """Complete moves under way, then empty drained cells, then move users above limits, then balance by weights.
 
         Moves at most `most` users, one for each step of the iterator, and ends when no move would help. Raises as
         `move`.
@@ -265,8 +293,9 @@ class Cells:
         if target is None:
             return None
         drained = [each for each in cells if each.state == DRAINING and each.users > 0]
+        above = [each for each in cells if each.max_users is not None and each.users > each.max_users]
         crowded = [each for each in cells if each.fullness() > target.fullness(1)]
-        source = max(drained or crowded, key=lambda each: (each.fullness(), each.name), default=None)
+        source = max(drained or above or crowded, key=lambda each: (each.fullness(), each.name), default=None)
         if source is None:
             return None
         user = next(self.directory.users_in(source.name), None)

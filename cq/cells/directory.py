@@ -1,16 +1,19 @@
 """The directory: the cells, the cell of each user, and the moves under way.
 
-Changes of one user conflict on the user's record. Atomic additions count the users in each cell, so different users are
-placed and moved at the same time without conflicts.
+Changes of one user conflict on the user's record. Different users are placed and moved at the same time, see
+`cq.cells.seats`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from cq.cells.records import DRAINING, OPEN, Cell, Record
+from cq.cells.seats import leave_seat, read_counts, spread_counts, take_seat
+from cq.encoding import codec
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
 from cq.keys import below, check_name
 from cq.keys import cell as keys
@@ -22,6 +25,8 @@ from cq.store.transact import transact
 T = TypeVar("T")
 
 MAX_WEIGHT: Final = 1_000_000
+EMPTIEST: Final = "emptiest"
+NEWEST: Final = "newest"
 _PAGE: Final = 500
 
 
@@ -30,19 +35,38 @@ class CellStatus:
     """A cell in the directory.
 
     Attributes:
-        name, url, weight, state: see `Cell`.
-        users: number of users in it.
+        name, url, weight, state, max_users, number: see `Cell`.
+        users: number of users in it, and on their way to it.
+        load: its reported load, in the unit of its weight; None if none was reported.
     """
 
     name: str
     url: str
     weight: int
     state: str
+    max_users: int | None
+    number: int
     users: int
+    load: float | None
+
+    @property
+    def closed(self) -> str:
+        """Why it takes no users; empty if it takes users."""
+        if self.state == DRAINING:
+            return "it is being drained"
+        if self.max_users is not None and self.users >= self.max_users:
+            return f"it is full: {self.users:,} of {self.max_users:,} users"
+        if self.load is not None and self.load >= self.weight:
+            return f"it is full: load {self.load:,g} of {self.weight:,}"
+        return ""
 
     def fullness(self, more: int = 0) -> float:
         """Return its users, plus `more`, in proportion to its weight."""
         return (self.users + more) / self.weight
+
+    def fullness_by_load(self) -> float:
+        """Return its reported load in proportion to its weight, or its fullness if no load is reported."""
+        return self.fullness(1) if self.load is None else self.load / self.weight
 
 
 class Directory:
@@ -66,12 +90,13 @@ class Directory:
         def put(tr: Transaction) -> None:
             stored = tr.get(keys.cell(name)).value
             if stored is None:
-                tr.set(keys.cell(name), cell.to_bytes())
+                numbers = [Cell.from_bytes(row.value).number for row in tr.get_range(*keys.cells())]
+                tr.set(keys.cell(name), replace(cell, number=max(numbers, default=0) + 1).to_bytes())
                 return
             found = Cell.from_bytes(stored)
             if is_new and found.url != cell.url:
                 raise CellError(f"another process has just added cell {name!r}: see `cq cells list`")
-            tr.set(keys.cell(name), replace(cell, state=found.state).to_bytes())
+            tr.set(keys.cell(name), replace(found, url=cell.url, weight=cell.weight).to_bytes())
 
         transact(self.db, put)
 
@@ -83,6 +108,43 @@ class Directory:
             tr.set(keys.cell(name), replace(read_cell(tr, name), state=state).to_bytes())
 
         transact(self.db, change)
+
+    def set_limit(self, name: str, max_users: int | None) -> None:
+        """Store the limit of a cell's users; see `Cells.limit_cell`."""
+        if max_users is not None and (type(max_users) is not int or max_users < 0):
+            raise InvalidConfiguration(f"expected a limit of users from 0 on, got: {max_users!r}")
+
+        def change(tr: Transaction) -> None:
+            tr.set(keys.cell(name), replace(read_cell(tr, name), max_users=max_users).to_bytes())
+            spread_counts(tr, name)
+
+        transact(self.db, change)
+
+    def set_load(self, name: str, load: float | None) -> None:
+        """Store the reported load of a cell; see `Cells.report_load`."""
+        if load is not None and not 0 <= load < math.inf:
+            raise InvalidConfiguration(f"expected a load from 0 on, got: {load!r}")
+
+        def change(tr: Transaction) -> None:
+            read_cell(tr.snapshot, name)
+            if load is None:
+                tr.clear(keys.load(name))
+            else:
+                tr.set(keys.load(name), codec.encode(float(load)))
+
+        transact(self.db, change)
+
+    def set_fill(self, fill: str) -> None:
+        """Store which cell new users fill; see `Cells.fill`."""
+        if fill not in (EMPTIEST, NEWEST):
+            raise InvalidConfiguration(
+                f"expected {EMPTIEST!r} or {NEWEST!r} as the cell to fill, got: {fill!r}"
+            )
+        transact(self.db, lambda tr: tr.set(keys.FILL, fill.encode()))
+
+    def fill(self) -> str:
+        """Return which cell new users fill: `emptiest` or `newest`."""
+        return transact(self.db, lambda tr: _read_fill(tr.snapshot))
 
     def cell(self, name: str) -> Cell:
         """Return a cell's entry; raises `CellNotKnown`."""
@@ -99,18 +161,19 @@ class Directory:
         return transact(self.db, lambda tr: _read_record(tr.snapshot, user))
 
     def place(self, user: Any) -> Record:
-        """Place a user in the cell that is least full, unless the user has a cell; see `Cells.place`."""
+        """Place a user, unless the user has a cell; see `Cells.place`."""
         encoded = keys.encoded_user(user)
 
         def put(tr: Transaction) -> Record:
             stored = tr.get(keys.record(encoded)).value
             if stored is not None:
                 return Record.from_bytes(stored)
-            # Entries with a conflict, as a concurrent drain must count; loads by snapshot, as they change all the time.
-            chosen = emptiest(_read_cells(tr, tr.snapshot))
+            # Entries with a conflict, as a concurrent drain must count; the rest by snapshot, as it changes often.
+            chosen = to_fill(_read_cells(tr, tr.snapshot), _read_fill(tr.snapshot))
             if chosen is None:
-                raise NoRoom("no cell takes users: add one with `cq cells add NAME URL`")
-            _count_user(tr, encoded, chosen.name, 1)
+                raise NoRoom("no cell takes users, see `cq cells list`: add one with `cq cells add NAME URL`")
+            take_seat(tr, encoded, chosen.name, chosen.max_users)
+            tr.set(keys.within(chosen.name, encoded), b"")
             record = Record(chosen.name, 1)
             tr.set(keys.record(encoded), record.to_bytes())
             return record
@@ -134,7 +197,8 @@ class Directory:
     def begin_move(self, user: Any, target: str) -> Record:
         """Record the move of a user, unless a move is under way or complete; returns the record.
 
-        Raises `UserNotPlaced`, `CellNotKnown`, and `NoRoom` for a cell that is being drained.
+        The user is counted in the target from now on: at the switch it might be full. Raises `UserNotPlaced`,
+        `CellNotKnown`, and `NoRoom` for a cell that is full or being drained.
         """
         encoded = keys.encoded_user(user)
 
@@ -142,8 +206,10 @@ class Directory:
             record = _read_record(tr, user)
             if record.is_moving or record.cell == target:
                 return record
-            if read_cell(tr, target).state != OPEN:
-                raise NoRoom(f"cell {target!r} is being drained, and takes no users: choose another one")
+            status = _read_status(tr.snapshot, target, read_cell(tr, target))
+            if status.closed:
+                raise NoRoom(f"cell {target!r} takes no users, {status.closed}: choose another one")
+            take_seat(tr, encoded, target, status.max_users)
             moved = replace(record, target=target)
             tr.set(keys.record(encoded), moved.to_bytes())
             tr.set(keys.moving(encoded), b"")
@@ -159,8 +225,9 @@ class Directory:
             if _read_record(tr, user) != before:
                 return
             if after.cell != before.cell:
-                _count_user(tr, encoded, before.cell, -1)
-                _count_user(tr, encoded, after.cell, 1)
+                leave_seat(tr, encoded, before.cell)
+                tr.clear(keys.within(before.cell, encoded))
+                tr.set(keys.within(after.cell, encoded), b"")
             tr.set(keys.record(encoded), after.to_bytes())
             if not after.is_moving:
                 tr.clear(keys.moving(encoded))
@@ -194,13 +261,24 @@ def read_cell(tr: TransactionRead, name: str) -> Cell:
 
 
 def _read_cells(tr: TransactionRead, snapshot: TransactionRead) -> list[CellStatus]:
-    """Read all cells: their entries through `tr`, their loads through `snapshot`."""
+    """Read all cells: their entries through `tr`, their users and loads through `snapshot`."""
     entries = [(keys.cell_of(row.key), Cell.from_bytes(row.value)) for row in tr.get_range(*keys.cells())]
-    loads = [snapshot.get(keys.load(name)) for name, _ in entries]
-    return [
-        CellStatus(name, cell.url, cell.weight, cell.state, keys.load_of(load.value))
-        for (name, cell), load in zip(entries, loads, strict=True)
-    ]
+    return [_read_status(snapshot, name, cell) for name, cell in entries]
+
+
+def _read_status(tr: TransactionRead, name: str, cell: Cell) -> CellStatus:
+    load = tr.get(keys.load(name)).value
+    return CellStatus(
+        name,
+        **vars(cell),
+        users=sum(read_counts(tr, name)),
+        load=None if load is None else codec.decode(load),
+    )
+
+
+def _read_fill(tr: TransactionRead) -> str:
+    stored = tr.get(keys.FILL).value
+    return EMPTIEST if stored is None else stored.decode()
 
 
 def _read_record(tr: TransactionRead, user: Any) -> Record:
@@ -212,16 +290,14 @@ def _read_record(tr: TransactionRead, user: Any) -> Record:
     return Record.from_bytes(stored)
 
 
-def _count_user(tr: Transaction, user: bytes, cell: str, number: int) -> None:
-    """Add a user to a cell (1), or remove it (-1)."""
-    tr.add(keys.load(cell), keys.packed_load(number))
-    if number > 0:
-        tr.set(keys.within(cell, user), b"")
-    else:
-        tr.clear(keys.within(cell, user))
+def to_fill(cells: Iterable[CellStatus], fill: str) -> CellStatus | None:
+    """Return the cell for a new user: the newest that takes users, or the least full one; None if none takes users."""
+    taking = [each for each in cells if not each.closed]
+    if fill == NEWEST:
+        return max(taking, key=lambda each: each.number, default=None)
+    return min(taking, key=CellStatus.fullness_by_load, default=None)
 
 
 def emptiest(cells: Iterable[CellStatus]) -> CellStatus | None:
-    """Return the open cell that is least full with one more user; None if no cell is open."""
-    open_cells = [each for each in cells if each.state == OPEN]
-    return min(open_cells, key=lambda each: each.fullness(1), default=None)
+    """Return the cell with the fewest users by its weight that takes users; None if none does."""
+    return min((each for each in cells if not each.closed), key=lambda each: each.fullness(1), default=None)

@@ -23,6 +23,8 @@ class Cell(StoredRecord):
         url: URL of its store, for `cq.open`.
         weight: capacity compared with other cells.
         state: `open`, or `draining` if it accepts no more users.
+        max_users: limit of its users; None: no limit.
+        number: 1 for the first cell of the directory, 2 for the second one, and so on.
     """
 
     NOUN = "the entry of a cell"
@@ -30,6 +32,8 @@ class Cell(StoredRecord):
     url: str
     weight: int = 1
     state: str = OPEN
+    max_users: int | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@ r"""The keys of cells and of their directory, below `cq/c/`.
 Each row has a key, its value, its writers, and its store. `user` is a user's id in CBOR. No such id begins with another
 one, so the keys of two users never mix.
 
-    "cq/c/n" name            a cell: URL, weight, open or draining    add_cell, drain_cell       directory
-    "cq/c/l" name            number of users in the cell              place, moves (atomic)      directory
+    "cq/c/n" name            a cell: URL, weight, limit, state        add_cell, drain_cell ...   directory
+    "cq/c/l" name "/" part   a part of the number of its users        place, moves (atomic)      directory
+    "cq/c/r" name            the reported load of the cell            report_load                directory
+    "cq/c/s"                 which cell new users fill                fill                       directory
     "cq/c/u" user            the user's cell, epoch and current move  place, moves               directory
     "cq/c/w" name "/" user   ""                                       place, moves               directory
     "cq/c/m" user            "", while the user is moving             moves                      directory
@@ -18,6 +20,7 @@ one, so the keys of two users never mix.
 
 from __future__ import annotations
 
+import zlib
 from struct import Struct
 from typing import Any, Final
 
@@ -30,7 +33,9 @@ MAX_USER_BYTES: Final = 200
 """Limit of a user's id in CBOR. It leaves most of the 10,000 bytes of a key to the application."""
 
 _NAMES: Final = CELLS + b"n"
-_LOADS: Final = CELLS + b"l"
+_COUNTS: Final = CELLS + b"l"
+_LOADS: Final = CELLS + b"r"
+FILL: Final = CELLS + b"s"
 _USERS: Final = CELLS + b"u"
 _WITHIN: Final = CELLS + b"w"
 _MOVES: Final = CELLS + b"m"
@@ -38,7 +43,9 @@ IDENTITY: Final = CELLS + b"i"
 _FENCES: Final = CELLS + b"f"
 _PROGRESS: Final = CELLS + b"p"
 _DATA: Final = CELLS + b"d"
-_LOAD: Final = Struct("<q")  # little-endian, because atomic additions are
+COUNTS: Final = 8
+"""Into how many parts the number of users of a cell is divided: see `cq.cells.seats`."""
+_COUNT: Final = Struct("<q")  # little-endian, because atomic additions are
 
 
 def encoded_user(user: Any) -> bytes:
@@ -74,18 +81,33 @@ def cell_of(key: bytes) -> str:
 
 
 def load(name: str) -> bytes:
-    """The key of the number of users in a cell."""
+    """The key of the reported load of a cell."""
     return _LOADS + name.encode()
 
 
-def packed_load(number: int) -> bytes:
+def count(name: str, part: int) -> bytes:
+    """The key of a part of the number of users of a cell."""
+    return _COUNTS + name.encode() + b"/" + bytes([part])
+
+
+def counts(name: str) -> tuple[bytes, bytes]:
+    """The range of all parts of the number of users of a cell."""
+    return below(_COUNTS + name.encode() + b"/")
+
+
+def part_of(user: bytes) -> int:
+    """The part in which a user is counted if there is room."""
+    return zlib.crc32(user) % COUNTS
+
+
+def packed_count(number: int) -> bytes:
     """A number of users as the argument of an atomic addition; negative numbers subtract."""
-    return _LOAD.pack(number)
+    return _COUNT.pack(number)
 
 
-def load_of(value: bytes | None) -> int:
-    """The inverse of `packed_load`; 0 for None, the value of a cell that never had a user."""
-    return 0 if value is None else int(_LOAD.unpack(value)[0])
+def count_of(value: bytes) -> int:
+    """The inverse of `packed_count`."""
+    return int(_COUNT.unpack(value)[0])
 
 
 def record(user: bytes) -> bytes:

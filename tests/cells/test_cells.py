@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,129 +14,16 @@ import pytest
 import cq
 from cq.cells import move
 from cq.cells.cells import Cells
-from cq.cells.records import GONE, HERE, LEAVING, Fence, Identity, Record
+from cq.cells.records import GONE, HERE, LEAVING, Fence, Identity
 from cq.config.store_id import ensure_store_id
 from cq.errors import CellMismatch, CellNotKnown, MoveFailed, NoRoom, NotAStore, UserMoving, UserNotPlaced
+from cq.keys import ROOT, prefix_end
 from cq.keys import cell as cellkeys
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.verify.queue import verify
-from tests.kit.faults import Died, WrappedDatabase, WrappedTransaction
 from tests.kit.queues import stored
-
-USER = "ada"
-
-
-class Watched(WrappedDatabase):
-    """A database that calls something before and after each commit."""
-
-    def __init__(self, db: Any, act: Callable[[], object]) -> None:
-        super().__init__(db)
-        self._act = act
-
-    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
-        if what != "commit":
-            return super().call(tr, what, *args, **kwargs)
-        self._act()
-        done = tr.inner.commit()
-        done.wait()
-        self._act()
-        return done
-
-
-class Site:
-    """A directory and its cells, as several processes see them."""
-
-    def __init__(self, folder: Path, cells: int) -> None:
-        self.directory = Database(folder / "directory.db", power_safe=False)
-        self.stores: dict[str, Any] = {}
-        self.own = self.process()
-        for number in range(cells):
-            name, url = f"cell{number}", f"embedded:{folder}/cell{number}.db"
-            self.own.add_cell(name, url)
-
-    def open(self, url: str) -> Any:
-        """Each store once, for all processes."""
-        if url not in self.stores:
-            self.stores[url] = Database(url.removeprefix("embedded:"), power_safe=False)
-        return self.stores[url]
-
-    def process(self, wrap: Callable[[Any], Any] = lambda db: db) -> Cells:
-        """The cells as a process of its own sees them, through databases wrapped so."""
-        return Cells(wrap(self.directory), opener=lambda url, *, create: wrap(self.open(url)))
-
-    def fences(self, user: Any = USER) -> dict[str, Fence]:
-        """A user's fences, by cells."""
-        key = cellkeys.fence(cellkeys.encoded_user(user))
-        found = {name: transact(self.own.store(name), lambda tr: tr.get(key).value) for name in self.names()}
-        return {name: Fence.from_bytes(fence) for name, fence in found.items() if fence is not None}
-
-    def state(self, name: str, user: Any = USER) -> str | None:
-        """The state of a user's fence in a cell."""
-        fence = self.fences(user).get(name)
-        return fence.state if fence else None
-
-    def names(self) -> list[str]:
-        return [each.name for each in self.own.cells()]
-
-    def rows(self, name: str, user: Any = USER) -> list[tuple[bytes, bytes]]:
-        """All that a cell has of a user."""
-        return stored(self.own.store(name), cellkeys.all_of(cellkeys.encoded_user(user)))
-
-    def check(self) -> None:
-        """Every user is in one cell and in no other one, no move is left, and the loads are right."""
-        assert list(self.own.directory.moving()) == []
-        for cell in self.own.cells():
-            users = list(self.own.directory.users_in(cell.name))
-            assert len(users) == cell.users
-            for user in users:
-                record = self.own.directory.record(user)
-                assert record == Record(cell.name, record.epoch)
-                here = [name for name, fence in self.fences(user).items() if fence.state == HERE]
-                assert here in ([cell.name], [])  # none before the first transaction
-                for other in self.names():
-                    if other != cell.name:
-                        assert self.rows(other, user) == []
-
-    def close(self) -> None:
-        for db in (self.directory, *self.stores.values()):
-            db.close()
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path, 3)
-    yield made
-    made.close()
-
-
-def put(key: bytes, value: bytes) -> Callable[[Any], None]:
-    return lambda data: data.tr.set(data.prefix + key, value)
-
-
-def read(key: bytes) -> Callable[[Any], bytes | None]:
-    return lambda data: data.tr.get(data.prefix + key).value
-
-
-def load(cells: Cells, rows: int, size: int = 10, user: Any = USER) -> dict[bytes, bytes]:
-    """Give a user so many rows."""
-    content = {b"%06d" % number: bytes([number % 256]) * size for number in range(rows)}
-
-    def write(data: Any) -> None:
-        for key, value in content.items():
-            data.tr.set(data.prefix + key, value)
-
-    cells.transact(user, write)
-    return content
-
-
-def content_of(cells: Cells, user: Any = USER) -> dict[bytes, bytes]:
-    def scan(data: Any) -> dict[bytes, bytes]:
-        end = data.prefix + b"\xff"
-        return {row.key[len(data.prefix) :]: row.value for row in data.tr.get_range(data.prefix, end)}
-
-    return cells.transact(user, scan)
-
+from tests.kit.sites import USER, Site, content_of, die_when, load, put, read
 
 # Placing
 
@@ -279,20 +165,6 @@ def test_while_a_user_is_moved_writes_are_told_to_try_again(site: Site) -> None:
     site.check()
 
 
-def die_when(is_time: Callable[[], bool], site: Site, act: Callable[[Cells], object]) -> bool:
-    """Do something in a process that dies before or after a commit, as soon as it is time; whether it did."""
-
-    def look() -> None:
-        if is_time():
-            raise Died
-
-    try:
-        act(site.process(lambda db: Watched(db, look)))
-    except Died:
-        return True
-    return False
-
-
 def test_a_move_that_dies_at_any_point_can_be_finished(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(move, "PIECE_ROWS", 2)
     site.own.place(USER)
@@ -399,13 +271,13 @@ def test_a_cell_that_was_emptied_or_set_back_is_noticed(site: Site) -> None:
     load(site.own, 2)
     site.own.move(USER, "cell1")
     emptied = site.own.store("cell1")
-    transact(emptied, lambda tr: tr.clear_range(b"", b"\xff"))
+    transact(emptied, lambda tr: tr.clear_range_startswith(ROOT))
     with pytest.raises(CellMismatch, match="restored to an older state"):
         site.own.transact(USER, read(b"name"))
 
     site.own.place("new")
     assert site.own.locate("new").cell == "cell0"
-    transact(site.own.store("cell0"), lambda tr: tr.clear_range(b"", b"\xff"))
+    transact(site.own.store("cell0"), lambda tr: tr.clear_range_startswith(ROOT))
     with pytest.raises(CellMismatch, match="emptied"):
         site.own.transact("new", read(b"name"))
     with pytest.raises(CellMismatch, match="emptied"):
@@ -415,11 +287,11 @@ def test_a_cell_that_was_emptied_or_set_back_is_noticed(site: Site) -> None:
 def test_a_directory_that_was_set_back_is_noticed(site: Site) -> None:
     site.own.place(USER)
     load(site.own, 2)
-    before = stored(site.directory, (b"", b"\xff"))
+    before = stored(site.directory, (ROOT, prefix_end(ROOT)))
     site.own.move(USER, "cell1")
 
     def restore(tr: Any) -> None:
-        tr.clear_range(b"", b"\xff")
+        tr.clear_range_startswith(ROOT)
         for key, value in before:
             tr.set(key, value)
 

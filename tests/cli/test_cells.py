@@ -32,7 +32,14 @@ def test_users_are_placed_listed_and_moved(site: Here) -> None:
         ("cell1", 1),
         ("cell2", 2),
     ]
-    assert site("cells", "list").out.splitlines()[0].split() == ["cell", "users", "weight", "state", "url"]
+    assert site("cells", "list").out.splitlines()[0].split() == [
+        "cell",
+        "users",
+        "limit",
+        "weight",
+        "state",
+        "url",
+    ]
 
 
 def test_a_cell_is_emptied_by_rebalancing(site: Here) -> None:
@@ -90,3 +97,24 @@ def test_the_totals_of_cells_are_forwarded(site: Here, monkeypatch: pytest.Monke
 
     assert site("get", "notes", "saved", "--store", "embedded:directory.db").out.split() == ["saved", "3"]
     assert site("configure", "notes", "--no-forward", *store).status == 0
+
+
+def test_a_full_cell_says_so(site: Here) -> None:
+    assert site("cells", "limit", "cell1", "1").out == "cell1: at most 1 user\n"
+    assert site("cells", "fill", "newest").out == "new users go to the newest cell\n"
+    assert site("cells", "load", "cell2", "1").out == "cell2: load 1\n"
+    assert site("cells", "place", "ada").out == "ada: cell1\n"
+
+    found = site("cells", "place", "grace")
+    assert (found.status, found.err.count("\n")) == (1, 1)
+    assert "no cell takes users, see `cq cells list`" in found.err
+    listed = site("cells", "list").out
+    assert "it is full: 1 of 1 users" in listed
+    assert "it is full: load 1 of 1" in listed
+    assert [row["closed"] for row in site("cells", "list", "--json").rows()] == [
+        "it is full: 1 of 1 users",
+        "it is full: load 1 of 1",
+    ]
+    assert site("cells", "limit", "cell1").out == "cell1: no limit\n"
+    assert site("cells", "load", "cell2").out == "cell2: no load\n"
+    assert site("cells", "place", "grace", "joan").out == "grace: cell2\njoan: cell2\n"

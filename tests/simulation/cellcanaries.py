@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
-from cq.cells import directory
 from cq.cells.cells import Location
 from cq.cells.records import Record
+from cq.cells.seats import leave_seat, take_seat
 from cq.keys import cell as cellkeys
 from cq.keys.link import LinkKeys, received
 from cq.observers.links.target import Changes
@@ -35,7 +36,7 @@ class _SnapshotOnly:
         self.get, self.set = tr.snapshot.get, tr.set
 
 
-@cells.replaces("cq.cells.directory.Directory.advance", seed=11)
+@cells.replaces("cq.cells.directory.Directory.advance", seed=12)
 def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, after: Record) -> None:
     """A mover that was late says where the user is, whatever has come to pass meanwhile."""
     if before.target is None:
@@ -44,14 +45,44 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     encoded = cellkeys.encoded_user(user)
 
     def change(tr: Any) -> None:
-        directory._count_user(tr, encoded, before.cell, -1)
-        directory._count_user(tr, encoded, after.cell, 1)
+        leave_seat(tr, encoded, before.cell)
+        tr.clear(cellkeys.within(before.cell, encoded))
+        tr.set(cellkeys.within(after.cell, encoded), b"")
         tr.set(cellkeys.record(encoded), after.to_bytes())
 
     transact(self.db, change)
 
 
-@cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=40)
+@cells.patches(also={"limits"})
+def takes_seats_without_a_conflict() -> Any:
+    """Two placements at once take the last seat of a cell."""
+
+    def take(tr: Any, user: bytes, name: str, max_users: int | None) -> None:
+        weak: Any = _NoConflicts(tr)
+        take_seat(weak, user, name, max_users)
+
+    return patch("cq.cells.directory.take_seat", take)
+
+
+class _NoConflicts:
+    """A transaction without the conflicts that it is told of."""
+
+    def __init__(self, tr: Any) -> None:
+        self.snapshot, self.add = tr.snapshot, tr.add
+
+    def add_read_conflict_key(self, key: bytes) -> None: ...
+
+    def add_read_conflict_range(self, begin: bytes, end: bytes) -> None: ...
+
+
+@cells.replaces("cq.cells.directory.Directory.begin_move", also={"limits", "move"})
+def takes_no_seat_for_a_mover(begin: Any, self: Any, user: Any, target: str) -> Any:
+    """A user on the way to a cell is not counted there, so the cell may be full at the switch."""
+    with patch("cq.cells.directory.take_seat", lambda *_: None):
+        return begin(self, user, target)
+
+
+@cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=50)
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes
 ) -> tuple[bool, str | None]:

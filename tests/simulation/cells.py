@@ -15,9 +15,9 @@ from unittest.mock import patch
 import cq
 import cq.links
 from cq.cells import Cells, UserData, move
-from cq.cells.records import HERE, Fence, Record
+from cq.cells.records import HERE, Cell, Fence, Record
 from cq.encoding import codec
-from cq.keys import QueueKeys
+from cq.keys import QueueKeys, below
 from cq.keys import cell as cellkeys
 from cq.keys.link import LinkKeys
 from cq.queue.set_aside import retry_aside
@@ -61,6 +61,7 @@ class CellsWorld(Scenario):
         self.pause = self.rng.choice((0.01, 0.1, 0.5))
         self.slow = self.rng.choice((0.0, 0.3))
         self._operations = 0
+        self._seats: dict[str, int] = {}
         self._finishing = False
         self.pools = {
             name: WorkerPool(self, partial(self.worker, store=name, concurrency=2, beat_seconds=4.0))
@@ -158,10 +159,16 @@ class CellsWorld(Scenario):
     def _drain(self, cells: Cells) -> None:
         cells.drain_cell(self.hub.rng.choice(CELLS), draining=self.hub.rng.random() < 0.5)
 
+    def _limit(self, cells: Cells) -> None:
+        rng = self.hub.rng
+        cells.limit_cell(rng.choice(CELLS), rng.choice((None, 0, 1, 2, 3)))
+        cells.fill(rng.choice(("emptiest", "newest")))
+
     _doing: ClassVar[dict[str, Callable[[CellsWorld, Cells], None]]] = {
         "move": _move,
         "rebalance": _rebalance,
         "drain": _drain,
+        "limits": _limit,
         "resume": lambda self, cells: self.trace(cells.resume_moves(), "moves finished"),
     }
 
@@ -189,10 +196,22 @@ class CellsWorld(Scenario):
             if note.number != len(ids) + 1:
                 raise Violation(f"{note}, the id after {len(ids)}")
             ids[note.what] = note.number
+        if store == DIRECTORY:
+            self._check_limits()
         for user in self.users:
             here = [name for name in CELLS if self._state(name, user) == HERE]
             if len(here) > 1:
                 raise Violation(f"user {user!r} is in the cells {', '.join(here)}")
+
+    def _check_limits(self) -> None:
+        """No cell gets a user above its limit, on their way to it included."""
+        records = [Record.from_bytes(row.value) for row in self.inner.get_range(*below(cellkeys.record(b"")))]
+        seats = Counter(name for each in records for name in (each.cell, each.target) if name)
+        for row in self.inner.get_range(*cellkeys.cells()):
+            name, limit = cellkeys.cell_of(row.key), Cell.from_bytes(row.value).max_users
+            if limit is not None and seats[name] > max(limit, self._seats.get(name, 0)):
+                raise Violation(f"{name} has {seats[name]} users, and a limit of {limit}")
+        self._seats = dict(seats)
 
     def _state(self, name: str, user: Any) -> str | None:
         stored = self.inners[name].get(cellkeys.fence(cellkeys.encoded_user(user)))

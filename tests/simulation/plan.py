@@ -103,7 +103,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "flood",  # most is sent to one receiver, and one group
         "come and go",  # workers stop in good order, others start
     ),
-    "cells": ("move", "rebalance", "drain", "resume", "forward"),
+    "cells": ("move", "rebalance", "drain", "resume", "forward", "limits"),
     "backlogs": ("once", "rebucket", "drains"),
     "links": (
         "store set back",
