@@ -2,13 +2,14 @@
 
 The ledger has a row for each transaction of a sender, with the versionstamp of its commit in the key. Its rows in order
 are the history that the recount uses: it has the members of each group at each message, and so the expected messages of
-every user. Each terminal stores the messages that it has seen, in the transaction that moves its position.
+every user, and the last text of each. Each terminal stores the messages that it has seen, in the transaction that moves
+its position. If it applies each edit that it has seen, it must have the texts of the recount.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -49,10 +50,13 @@ KEYS: Final = b"demo_chat/"
 """The prefix of the demo's own keys."""
 _LEDGER: Final = KEYS + b"ledger/"
 _SEEN: Final = KEYS + b"seen/"
+_IDS: Final = KEYS + b"id/"
 _TERMINALS: Final = ("phone", "tablet")
 _BATCH: Final = 50
 _LOOK_SECONDS: Final = 0.1
 _PAGE: Final = 200
+_CHANGED_SHARE: Final = 0.15  # of the actions of a sender that edit or recall a message
+_RECENT: Final = 20  # actions of a sender, whose messages it may edit or recall
 _INBOX_PAGE: Final = 1_000
 _PAUSE: Final = 0.005  # average seconds between two actions of a sender
 _ONLINE_SECONDS: Final = (1.0, 4.0)
@@ -65,10 +69,12 @@ class Action(NamedTuple):
     Attributes:
         sender: its name.
         first: number of its first message.
-        kind: "message", "group", "join" or "leave".
+        kind: "message", "group", "join", "leave", "edit" or "recall".
         to: the receiver, or the group.
         user: the user who joins or leaves; otherwise empty.
         messages: number of messages.
+        changes: number of the message that is edited or recalled; otherwise None.
+        is_group: whether a message to a group is edited or recalled.
     """
 
     sender: str
@@ -77,11 +83,34 @@ class Action(NamedTuple):
     to: str
     user: str = ""
     messages: int = 1
+    changes: int | None = None
+    is_group: bool = False
 
     @property
     def bodies(self) -> list[list[object]]:
         """The bodies of the messages."""
         return [[self.sender, self.first + number] for number in range(self.messages)]
+
+    @property
+    def text(self) -> list[object] | None:
+        """What an edit or a recall makes of the body."""
+        return [self.sender, self.changes, self.first] if self.kind == "edit" else None
+
+
+class Sight(NamedTuple):
+    """A message that a terminal has seen.
+
+    Attributes:
+        id: its id.
+        took: milliseconds since it was sent; -1: it was sent before the terminal was online.
+        of: the id, or the origin, of the message; of an event that of the changed message.
+        body: its body.
+    """
+
+    id: bytes
+    took: float
+    of: bytes
+    body: list[object] | None
 
 
 def run(options: ChatOptions, demo: DemoRun) -> Figures:
@@ -143,10 +172,27 @@ def drawn_actions(options: ChatOptions, users: Sequence[str], rng: Random) -> di
             for first in range(0, options.flood, _BATCH)
         ],
         **{
-            name: [drawn_action(rng, name, place, users, groups) for place in range(share)]
+            name: drawn_for(rng, name, share, users, groups)
             for name in (f"sender {number + 1}" for number in range(options.senders))
         },
     }
+
+
+def drawn_for(
+    rng: Random, sender: str, share: int, users: Sequence[str], groups: Sequence[str]
+) -> list[Action]:
+    """The random actions of a sender; some of them edit or recall one of its last messages."""
+    actions: list[Action] = []
+    for place in range(share):
+        action = drawn_action(rng, sender, place, users, groups)
+        before = [each for each in actions[-_RECENT:] if each.kind in ("message", "group")]
+        if before and rng.random() < _CHANGED_SHARE:
+            changed = rng.choice(before)
+            kind = rng.choice(("edit", "edit", "recall"))
+            is_group = changed.kind == "group"
+            action = Action(sender, place, kind, changed.to, changes=changed.first, is_group=is_group)
+        actions.append(action)
+    return actions
 
 
 def drawn_action(rng: Random, sender: str, place: int, users: Sequence[str], groups: Sequence[str]) -> Action:
@@ -189,18 +235,38 @@ def act(tr: Any, *, steps: Steps, place: int, action: Action) -> None:
     if steps.done(tr) != place:
         return  # with a conflict on the position: of two tries at once, only one can commit
     feed = Feed(FEED)
-    if action.kind == "message":
+    if action.sender == FLOODER:
         feed.append_many(tr, action.to, action.bodies)
-    elif action.kind == "group":
-        feed.append_to_group(tr, action.to, action.bodies[0])
+    elif action.kind in ("message", "group"):
+        append = feed.append if action.kind == "message" else feed.append_to_group
+        end = append(tr, action.to, action.bodies[0], sender=action.sender)
+        # The store writes the versionstamp in front of the end of the id.
+        tr.set_versionstamped_value(
+            _id_key(action.sender, action.first), bytes(VERSIONSTAMP_BYTES) + end + bytes(4)
+        )
     elif action.kind == "join":
         feed.join(tr, action.to, action.user)
-    else:
+    elif action.kind == "leave":
         feed.leave(tr, action.to, action.user)
+    else:
+        change(tr, feed, action)
     steps.advance(tr, place + 1)
     # The store replaces the zeros by the versionstamp of the commit; the last 4 bytes say where they begin.
     key = _LEDGER + b"\x00" * VERSIONSTAMP_BYTES + len(_LEDGER).to_bytes(4, "little")
     tr.set_versionstamped_key(key, codec.encode(list(action)))
+
+
+def change(tr: Any, feed: Feed, action: Action) -> None:
+    """Edit or recall a message of the sender."""
+    id_ = tr.get(_id_key(action.sender, action.changes)).value
+    if action.kind == "edit":
+        feed.edit(tr, action.to, id_, action.text, sender=action.sender, to_group=action.is_group)
+    else:
+        feed.recall(tr, action.to, id_, sender=action.sender, to_group=action.is_group)
+
+
+def _id_key(sender: str, number: int | None) -> bytes:
+    return _IDS + f"{sender}/{number}".encode()
 
 
 def follow(stop: Event, *, url: str, terminal: str, users: Sequence[str]) -> None:
@@ -232,20 +298,28 @@ def _see(tr: Any, *, user: str, terminal: str, since: float) -> None:
     feed, now = Feed(FEED), runtime.time()
     # The position is read with a conflict, the messages without: new ones must not abort this transaction.
     page = feed.read(tr.snapshot, user, feed.position(tr, user, terminal), _PAGE)
-    unread = feed.unread(tr.snapshot, user, terminal)
-    if unread != len(page.messages) if not page.more else unread <= len(page.messages):
-        raise DemoDiffers(
-            f"{user}'s {terminal} has {unread:,} unread messages, and reads {len(page.messages):,}"
-        )
-    # -1: sent before the terminal was online, so that the delay says nothing about the system.
+    unread, number = feed.unread(tr.snapshot, user, terminal), number_unread(page.messages)
+    if unread != number if not page.more else unread < number:
+        raise DemoDiffers(f"{user}'s {terminal} has {unread:,} unread messages, and reads {number:,}")
     sights = [
-        [message.id, (now - message.sent) * 1000 if message.sent >= since else -1.0]
+        Sight(
+            message.id,
+            # -1: the delay says nothing about the system.
+            (now - message.sent) * 1000 if message.sent >= since else -1.0,
+            message.changes or message.origin or message.id,
+            message.body,
+        )
         for message in page.messages
     ]
     if sights:
         # Ids of messages ascend, so the rows of a terminal are in the order in which it has seen them.
         tr.set(_of_terminal(user, terminal) + page.messages[-1].id, codec.encode(sights))
         feed.advance(tr, user, terminal, page.position)
+
+
+def number_unread(messages: Iterable[Message]) -> int:
+    """How many of these messages count as unread: events do not."""
+    return sum(message.changes is None for message in messages)
 
 
 def _of_terminal(user: str, terminal: str) -> bytes:
@@ -267,14 +341,16 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
         for terminal in _TERMINALS:
             found = seen(db, user, terminal)
             # The same order, too: a terminal that skips a message and reads it later is wrong.
-            if [each for each, _ in found] != [message.id for message in inbox]:
+            if [each.id for each in found] != [message.id for message in inbox]:
                 raise DemoDiffers(
                     f"{user}'s {terminal} has not seen each message of {user} once and in order"
                 )
+            expected.compare_texts(user, terminal, inbox, found)
             compare_unread(db, user, terminal)
-            sights += [(user, message, took) for message, (_, took) in zip(inbox, found, strict=True)]
+            sights += [(user, message, each.took) for message, each in zip(inbox, found, strict=True)]
     return {
         "messages": expected.messages,
+        "changes": expected.changes,
         "received": received,
         "seen": len(sights),
         "delays": delays_by_kind(sights),
@@ -285,7 +361,7 @@ def compare_unread(db: Database, user: str, terminal: str) -> None:
     """Raise `DemoDiffers` unless 0 messages are unread for a terminal that has read all, and all for a new terminal."""
     feed = Feed(FEED)
     found = transact(db, lambda tr: [feed.unread(tr.snapshot, user, each) for each in (terminal, "new")])
-    inbox = sum(1 for _ in inbox_of(db, user))
+    inbox = number_unread(inbox_of(db, user))
     if found != [0, inbox]:
         raise DemoDiffers(f"{user} has {found} unread messages, and in the recount {[0, inbox]}")
 
@@ -300,17 +376,26 @@ def show(figures: Mapping[str, Any]) -> None:
     print_table(columns, rows, right=columns[1:])
     note(
         f"{quantity(figures['messages'], 'message')} sent in {figures['seconds']:.1f} s, "
+        f"{figures['changes']:,} edited or recalled, "
         f"{figures['received']:,} received, {figures['seen']:,} seen by terminals, {killed(figures)}: "
         "all as recounted"
     )
 
 
-def seen(db: Database, user: str, terminal: str) -> list[tuple[bytes, float]]:
-    """(id, milliseconds since it was sent) of all messages that a terminal has seen, in that order."""
+def seen(db: Database, user: str, terminal: str) -> list[Sight]:
+    """All messages that a terminal has seen, in that order."""
     prefix = _of_terminal(user, terminal)
     return [
-        tuple(each) for _, value in scan_rows(db, prefix, prefix_end(prefix)) for each in codec.decode(value)
+        Sight(*each) for _, value in scan_rows(db, prefix, prefix_end(prefix)) for each in codec.decode(value)
     ]
+
+
+class ExpectedMessage(NamedTuple):
+    """What a user must have: a message by sender and number, or an event of its `change`-th change; 0: the message."""
+
+    sender: str
+    number: int
+    change: int = 0
 
 
 class MessageRecount:
@@ -318,42 +403,85 @@ class MessageRecount:
 
     Attributes:
         messages: number of sent messages.
+        changes: number of edits and recalls.
     """
 
     def __init__(self, db: Database) -> None:
-        self.messages = 0
+        self.messages = self.changes = 0
+        self._bodies: dict[tuple[str, int], list[object] | None] = {}
+        self._sent: dict[tuple[str, int], int] = {}  # places in the ledger
+        self._number_of_changes: dict[tuple[str, int], int] = defaultdict(int)
         # By group: messages from different groups have no order in the ledger that receivers must keep.
-        self._expected: dict[str, dict[str | None, list[list[object]]]] = defaultdict(
+        self._expected: dict[str, dict[str | None, list[ExpectedMessage]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        members: dict[str, set[str]] = defaultdict(set)
-        for _, value in scan_rows(db, _LEDGER, prefix_end(_LEDGER)):
+        members: dict[str, dict[str, int]] = defaultdict(dict)  # with the place of the join
+        for place, (_, value) in enumerate(scan_rows(db, _LEDGER, prefix_end(_LEDGER))):
             action = Action(*codec.decode(value))
             if action.kind == "join":
-                members[action.to].add(action.user)
+                members[action.to].setdefault(action.user, place)
             elif action.kind == "leave":
-                members[action.to].discard(action.user)
+                members[action.to].pop(action.user, None)
+            elif action.kind in ("edit", "recall"):
+                self._change(action, members[action.to])
             else:
-                self.messages += action.messages
-                group = action.to if action.kind == "group" else None
-                for user in members[action.to] if group else [action.to]:
-                    self._expected[user][group] += action.bodies
+                self._send(action, members[action.to], place)
+
+    def _send(self, action: Action, members: Mapping[str, int], place: int) -> None:
+        self.messages += action.messages
+        group = action.to if action.kind == "group" else None
+        for number, body in enumerate(action.bodies, action.first):
+            self._bodies[action.sender, number], self._sent[action.sender, number] = body, place
+            for user in members if group else [action.to]:
+                self._expected[user][group].append(ExpectedMessage(action.sender, number))
+
+    def _change(self, action: Action, members: Mapping[str, int]) -> None:
+        """An event reaches those who have been members since the message."""
+        key = action.sender, action.changes or 0
+        if self._bodies[key] is None:
+            return  # recalled before: nothing is left to change
+        self.changes += 1
+        self._bodies[key] = action.text
+        self._number_of_changes[key] += 1
+        since = [user for user, joined in members.items() if joined <= self._sent[key]]
+        for user in since if action.is_group else [action.to]:
+            entries = self._expected[user][action.to if action.is_group else None]
+            entries.append(ExpectedMessage(*key, self._number_of_changes[key]))
 
     def compare(self, user: str, inbox: Sequence[Message]) -> None:
         """Raise `DemoDiffers` unless the user has the expected messages, with the numbers 1, 2, 3 ..."""
-        found: dict[str | None, list[object]] = defaultdict(list)
+        found: dict[str | None, list[tuple[bool, object]]] = defaultdict(list)
         for message in inbox:
-            found[message.group].append(message.body)
-        expected = self._expected[user]
-        for group in {*found, *expected}:
-            if found[group] != expected[group]:
+            found[message.group].append((message.changes is not None, message.body))
+        for group in {*found, *self._expected[user]}:
+            entries = self._expected[user][group]
+            if found[group] != [(each.change > 0, self._bodies[each[:2]]) for each in entries]:
                 of = "" if group is None else f" of {group}"
                 raise DemoDiffers(
-                    f"{user} has {len(found[group]):,} messages{of}, and in the recount {len(expected[group]):,}, "
-                    "or has them in another order"
+                    f"{user} has {len(found[group]):,} messages{of}, and in the recount {len(entries):,}, "
+                    "or has them in another order, or with other texts"
                 )
         if [message.number for message in inbox] != list(range(1, len(inbox) + 1)):
             raise DemoDiffers(f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
+
+    def compare_texts(
+        self, user: str, terminal: str, inbox: Sequence[Message], sights: Sequence[Sight]
+    ) -> None:
+        """Raise `DemoDiffers` unless the terminal knows the last text of each message.
+
+        It has applied the events that it has seen. The inbox has the expected messages, as `compare` says.
+        """
+        texts = {each.of: each.body for each in sights}  # the last one stays
+        entries = {group: iter(each) for group, each in self._expected[user].items()}
+        reached = {next(entries[message.group]): message for message in inbox}
+        for entry, message in reached.items():
+            number = self._number_of_changes[entry[:2]]
+            # Who has left the group before the last change learns of it only by another read.
+            is_told = entry._replace(change=number) in reached
+            if is_told and texts[message.changes or message.origin or message.id] != self._bodies[entry[:2]]:
+                raise DemoDiffers(
+                    f"{user}'s {terminal} has an old text of message {entry.number} of {entry.sender}"
+                )
 
 
 def delays_by_kind(seen: Sequence[tuple[str, Message, float]]) -> dict[str, dict[str, float]]:
@@ -362,7 +490,7 @@ def delays_by_kind(seen: Sequence[tuple[str, Message, float]]) -> dict[str, dict
     The kinds are the messages of the flooded user, and of other users during the flood and without it. `seen` has a
     user, a message and milliseconds for each message that a terminal of the user has seen.
     """
-    flood = [message.sent for _, message, _ in seen if message.body[0] == FLOODER]
+    flood = [message.sent for _, message, _ in seen if message.body and message.body[0] == FLOODER]
     begin, end = min(flood, default=0.0), max(flood, default=0.0)
     kinds: dict[str, list[float]] = defaultdict(list)
     for user, message, took in seen:

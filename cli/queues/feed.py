@@ -117,7 +117,9 @@ def read(
 ) -> None:
     """Print the messages of a receiver in order.
 
-    Each message is a line: its id, its group or nothing, and its text. With --json one line per message.
+    Each message is a line: its id, its group or nothing, and its text. The line says if its sender has edited or
+    recalled it. An event is a line with the id, or the origin, of the changed message. With --json one line per
+    message.
     """
     position = _position(after)
     _print_page(
@@ -181,13 +183,26 @@ def _print_page(page: FeedPage, json: bool) -> None:
         if json:
             print_json(_as_json(message))
         else:
-            print_words(message.id.hex(), "" if message.group is None else message.group, message.body)
+            group = "" if message.group is None else message.group
+            print_words(message.id.hex(), group, message.body, *_change_of(message))
+
+
+def _change_of(message: Message) -> list[str]:
+    """What was changed, for a message that was edited or recalled, and for the event of this."""
+    change = "recalled" if message.recalled else "edited" if message.edited else ""
+    if message.changes is None:
+        return [change] if change else []
+    return [f"{change} {message.changes.hex()}"]
 
 
 def _as_json(message: Message) -> dict[str, Any]:
     found = {"id": message.id.hex(), "sent": message.sent, "body": to_json(message.body)}
     if message.origin is not None:
         found |= {"group": to_json(message.group), "origin": message.origin.hex()}
+    if message.sender is not None:
+        found |= {"sender": to_json(message.sender), "edited": message.edited, "recalled": message.recalled}
+    if message.changes is not None:
+        found["changes"] = message.changes.hex()
     return found
 
 

@@ -215,6 +215,8 @@ class AsyncFeed(AsyncHandle, Generic[M]):
     append = Awaited(Feed[M].append)
     append_many = Awaited(Feed[M].append_many)
     append_now = Awaited(Feed[M].append_now)
+    edit = Awaited(Feed[M].edit)
+    recall = Awaited(Feed[M].recall)
     read = Awaited(Feed[M].read)
     read_numbered = Awaited(Feed[M].read_numbered)
     wait = Awaited(Feed[M].wait)

@@ -16,6 +16,7 @@ from cq import runtime
 from cq.arguments import repeatable
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
+from cq.feeds.changes import change_group_message, change_message, put_group_message, put_text_once
 from cq.feeds.config import FeedConfig, clear_feed, read_feed_config, write_feed_config
 from cq.feeds.groups import by_user, events_in, is_member, put_event
 from cq.feeds.messages import (
@@ -23,22 +24,22 @@ from cq.feeds.messages import (
     MAX_MESSAGE_BYTES,
     FeedPage,
     Message,
-    decode_message,
+    encode_body,
     encode_message,
-    next_counter,
+    is_quiet,
     put_messages,
+    read_messages,
     take,
 )
-from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.feed import (
     ID_BYTES,
     FeedKeys,
-    bucket_of,
     check_id,
     decode_name,
     encode_name,
     id_of,
     split_mark,
+    split_removed,
     versionstamp_of_id,
 )
 from cq.store.api import ACCESSED_UNREADABLE, Database, Transaction, TransactionRead, Void, error_code
@@ -138,7 +139,7 @@ class Feed(Generic[M]):
 
     # Messages
 
-    def append(self, tr: Transaction, receiver: Any, message: M) -> bytes:
+    def append(self, tr: Transaction, receiver: Any, message: M, *, sender: Any = None) -> bytes:
         """Write a message after all others of the receiver, as a part of the transaction.
 
         Blind: it reads only the metadata version that arrived with the read version, and conflicts with no other
@@ -149,6 +150,7 @@ class Feed(Generic[M]):
             tr: a transaction of either store.
             receiver: name of the receiver.
             message: any value that CBOR can encode, up to 90,000 bytes.
+            sender: name of the sender, who can `edit` and `recall` the message later; None: nobody can.
 
         Returns:
             The last 8 bytes of the message's id; the first 10 are the versionstamp of the commit
@@ -158,7 +160,9 @@ class Feed(Generic[M]):
             InvalidData: CBOR cannot encode the message, or the name is invalid; nothing is written.
             TooLarge: the message or the name is too large; nothing is written.
         """
-        return self.append_many(tr, receiver, [message])[0]
+        config = read_feed_config(tr, self.name)
+        encoded = encode_name("receiver", receiver)
+        return put_messages(tr, config, self.keys, encoded, [encode_message(message, sender)])[0]
 
     def append_many(self, tr: Transaction, receiver: Any, messages: Collection[M]) -> list[bytes]:
         """`append` for several messages to one receiver, in this order; raises `OneShotIterable` for an iterator."""
@@ -172,7 +176,9 @@ class Feed(Generic[M]):
             [encode_message(each) for each in repeatable(messages, "messages")],
         )
 
-    def append_now(self, db: Database, receiver: Any, message: M, *, to_group: bool = False) -> bytes:
+    def append_now(
+        self, db: Database, receiver: Any, message: M, *, sender: Any = None, to_group: bool = False
+    ) -> bytes:
         """Append a message in a transaction of its own, and return its id once it is committed.
 
         If the store does not know whether a commit has happened, it is repeated: the message may be there twice.
@@ -181,6 +187,7 @@ class Feed(Generic[M]):
             db: a database of either store.
             receiver: name of the receiver, or of the group.
             message: as of `append`.
+            sender: as of `append`.
             to_group: append it to the group of this name; the id is then the `origin` of the members' messages.
 
         Raises:
@@ -188,9 +195,64 @@ class Feed(Generic[M]):
         """
         append: Any = self.append_to_group if to_group else self.append
         # The versionstamp is known after the commit, as long as the transaction exists.
-        _, end, stamp = transact(db, lambda tr: (tr, append(tr, receiver, message), tr.get_versionstamp()))
+        _, end, stamp = transact(
+            db, lambda tr: (tr, append(tr, receiver, message, sender=sender), tr.get_versionstamp())
+        )
         found: bytes = stamp.value + end
         return found
+
+    def edit(
+        self, tr: Transaction, receiver: Any, id_: bytes, message: M, *, sender: Any, to_group: bool = False
+    ) -> bool:
+        """Replace a message by another one, and append an event for those who have read past it.
+
+        Later readers see only the new message. The event is a message whose `changes` is the id, or the origin, of this
+        one. It reaches the receiver, or those who have been members of the group since the message without a break.
+        It never counts as unread.
+
+        Args:
+            tr: a transaction of either store; it conflicts with other changes and the removal of the message.
+            receiver: name of the receiver, or of the group.
+            id_: id of the message; in a group its `origin`.
+            message: as of `append`.
+            sender: the sender that the message was appended with. cq knows no users: your program says who it is.
+            to_group: the receiver is a group.
+
+        Returns:
+            Whether the message was there: not recalled, and not removed by retention.
+
+        Raises:
+            InvalidData: the message has another sender, or none; nothing is written.
+            TooLarge: the message is too large; nothing is written.
+            PendingUnreadable: after an append for the receiver or the sender in the same transaction.
+        """
+        return self._change(tr, receiver, id_, encode_body(message), sender=sender, to_group=to_group)
+
+    def recall(
+        self, tr: Transaction, receiver: Any, id_: bytes, *, sender: Any, to_group: bool = False
+    ) -> bool:
+        """Delete the body of a message, and append an event for those who have read past it; otherwise as `edit`.
+
+        Later readers see that there was a message (`recalled`), so it still counts as unread until they have read it.
+        """
+        return self._change(tr, receiver, id_, None, sender=sender, to_group=to_group)
+
+    def _change(
+        self, tr: Transaction, receiver: Any, id_: bytes, body: bytes | None, *, sender: Any, to_group: bool
+    ) -> bool:
+        config = read_feed_config(tr, self.name)
+        if len(check_id(id_)) != ID_BYTES:
+            raise InvalidData("expected the id of the message to change, got none")
+        try:
+            if to_group:
+                return change_group_message(tr, self.keys, receiver, id_, sender, body)
+            for name in (receiver, sender):
+                self._refuse_after_append(tr, encode_name("receiver", name))
+            return change_message(tr, config, receiver, id_, sender, body)
+        except Exception as error:
+            if error_code(error) != ACCESSED_UNREADABLE:
+                raise
+            raise self._unreadable() from error
 
     def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> FeedPage[M]:
         """Return the receiver's messages after an id, in the order of their ids: at most `limit`, or about 1 MB.
@@ -226,7 +288,8 @@ class Feed(Generic[M]):
         _check_limit(limit)
         encoded = encode_name("receiver", receiver)
         stored = tr.get(self.keys.numbered(encoded)), tr.get(self.keys.removed(encoded))
-        (last, numbered), (_, removed) = (split_mark(each.value) for each in stored)
+        last, numbered = split_mark(stored[0].value)
+        _, removed, _ = split_removed(stored[1].value)
         # A transaction reads `numbered` and `removed` with a conflict: a concurrent numbering or removal aborts it.
         number = max(after, removed) + 1
         if number > numbered:
@@ -235,7 +298,7 @@ class Feed(Generic[M]):
         begin = self.keys.message(encoded, first)
         end = self.keys.messages_through(encoded, last)[1]  # later messages have no numbers yet
         rows, more = take(tr.get_range(begin, end, limit=limit + 1), limit)
-        messages = tuple(decode_message(row, number + at) for at, row in enumerate(rows))
+        messages = read_messages(tr, self.keys, encoded, rows, number)
         return FeedPage(messages, messages[-1].id if messages else b"", more, after < removed)
 
     def wait(
@@ -329,7 +392,7 @@ class Feed(Generic[M]):
                 self.keys.removed(encoded),
             )
         )
-        read = max(split_mark(position.value)[1], split_mark(removed.value)[1])
+        read = max(split_mark(position.value)[1], split_removed(removed.value)[2])
         return int.from_bytes(appended.value or b"", "little") - read
 
     def _count_through(self, tr: Transaction, receiver: bytes, key: bytes, position: bytes) -> bytes:
@@ -339,16 +402,17 @@ class Feed(Generic[M]):
         """
         self._refuse_after_append(tr, receiver)
         snapshot = tr.snapshot
-        marks = [snapshot.get(each) for each in (key, self.keys.removed(receiver))]
+        position_before, removed = snapshot.get(key), snapshot.get(self.keys.removed(receiver))
         appended = snapshot.get(self.keys.appended(receiver))
         last = snapshot.get_range(*self.keys.messages(receiver), limit=1, reverse=True)
-        begin, count = max(split_mark(each.value) for each in marks)
+        last_removed, _, counted = split_removed(removed.value)
+        begin, count = max(split_mark(position_before.value), (last_removed, counted))
         if all(id_of(row.key) <= position for row in last):
             count = int.from_bytes(appended.value or b"", "little")
         elif begin < position:
             first = self.keys.messages(receiver, begin)[0]
             end = self.keys.messages_through(receiver, position)[1]
-            count += sum(1 for _ in snapshot.get_range(first, end))
+            count += sum(not is_quiet(row.value) for row in snapshot.get_range(first, end))
         return count.to_bytes(COUNT_BYTES, "big")
 
     # Groups
@@ -363,17 +427,19 @@ class Feed(Generic[M]):
         read_feed_config(tr, self.name)
         put_event(tr, self.keys, encode_name("group", group), encode_name("user", user), joined=False)
 
-    def append_to_group(self, tr: Transaction, group: Any, message: M) -> bytes:
+    def append_to_group(self, tr: Transaction, group: Any, message: M, *, sender: Any = None) -> bytes:
         """Write a message to all members of the group as of the commit; blind, as `append`.
 
         Workers write it to each member exactly once, in bounded transactions; each member gets the messages of a group
-        in commit order. Returns and raises as `append`; members see the id as `origin`.
+        in commit order. With a `sender`, who can `edit` and `recall` it by its `origin`, the text is stored once, and
+        the copies of the members refer to it. Returns and raises as `append`; members see the id as `origin`.
         """
         read_feed_config(tr, self.name)
-        encoded, value, counter = encode_name("group", group), encode_message(message), next_counter()
-        tr.set_versionstamped_key(self.keys.new_group_message(encoded, counter), value)
-        tr.set_versionstamped_value(self.keys.undelivered(encoded), INCOMPLETE_VERSIONSTAMP)
-        tr.set_versionstamped_value(self.keys.delivering(bucket_of(encoded)), INCOMPLETE_VERSIONSTAMP)
+        encoded = encode_name("group", group)
+        if sender is None:
+            counter = put_group_message(tr, self.keys, encoded, encode_message(message))
+        else:
+            counter = put_text_once(tr, self.keys, encoded, message, sender)
         return counter.to_bytes(8, "big")
 
     def is_member(self, tr: TransactionRead, group: Any, user: Any) -> bool:
@@ -407,13 +473,13 @@ class Feed(Generic[M]):
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
         try:
             rows, more = take(found, limit)
+            messages = read_messages(tr, self.keys, receiver, rows)
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
                 raise
             raise self._unreadable() from error
-        messages = tuple(map(decode_message, rows))
         position = messages[-1].id if messages else after
-        return FeedPage(messages, position, more, after < split_mark(mark.value)[0])
+        return FeedPage(messages, position, more, after < split_removed(mark.value)[0])
 
     def _refuse_after_append(self, tr: TransactionRead, receiver: bytes) -> None:
         """Raise `PendingUnreadable` before the read that would fail: the transaction can still commit.

@@ -49,15 +49,16 @@ def events_in(rows: Iterable[KeyValue]) -> list[GroupEvent]:
     return events
 
 
-def is_member(events: Sequence[GroupEvent], message: bytes | None = None) -> bool:
+def is_member(events: Sequence[GroupEvent], message: bytes | None = None, since: bytes | None = None) -> bool:
     """Whether a user with these events was a member at the commit of the message with this id (None: is one now).
 
-    An event in the message's own transaction counts as earlier: a commit has no order within.
+    With `since` also whether the user has been one without a break from the commit of that message on. An event in a
+    message's own transaction counts as earlier: a commit has no order within.
     """
-    for event in reversed(events):
-        if message is None or versionstamp_of_id(event.id) <= versionstamp_of_id(message):
-            return event.joined
-    return False
+    known = events if message is None else _until(events, message)
+    if not known or not known[-1].joined:
+        return False
+    return since is None or versionstamp_of_id(known[_first_join(known)].id) <= versionstamp_of_id(since)
 
 
 def clear_outdated(
@@ -65,13 +66,28 @@ def clear_outdated(
 ) -> None:
     """Remove the events that decide the membership for no message from this id on.
 
-    The cleared range is safe from concurrent events: those of later commits sort after it.
+    Of a member, the join that began the membership stays. The cleared ranges are safe from concurrent events: those of
+    later commits sort after them.
     """
-    known = [event for event in events if versionstamp_of_id(event.id) <= versionstamp_of_id(message)]
+    known = _until(events, message)
     if not known:
         return
+    begin, _ = keys.events_of(group, user)
+    kept = _first_join(known)
     # A user without events is no member, so a last "left" is not needed either.
-    outdated = known[:-1] if known[-1].joined else known
-    if outdated:
-        begin, _ = keys.events_of(group, user)
-        tr.clear_range(begin, begin + outdated[-1].id + b"\x00")
+    for outdated in (known[:kept], known[kept + 1 :]):
+        if outdated:
+            tr.clear_range(begin + outdated[0].id, begin + outdated[-1].id + b"\x00")
+
+
+def _until(events: Sequence[GroupEvent], message: bytes) -> Sequence[GroupEvent]:
+    """The events up to the commit of a message."""
+    return [event for event in events if versionstamp_of_id(event.id) <= versionstamp_of_id(message)]
+
+
+def _first_join(events: Sequence[GroupEvent]) -> int:
+    """The place of the join that began the membership as of the last event; the number of events if there is none."""
+    place = len(events)
+    while place and events[place - 1].joined:
+        place -= 1
+    return place

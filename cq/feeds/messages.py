@@ -1,7 +1,7 @@
 """Messages of feeds: their stored form, and the form that readers get.
 
-A message is the CBOR list [sent, body], and a message to a group [sent, body, group, origin]. Times are in milliseconds
-since 1970.
+A message is the CBOR list [sent, body], and a member's copy of a message to a group [sent, body, group, origin]. Every
+other one is a list with all fields of `StoredMessage`. Times are in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, NamedTuple
 
 from cq import runtime
 from cq.encoding import codec
-from cq.errors import CorruptData
+from cq.errors import CorruptData, CqError
 from cq.feeds.config import FeedConfig
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.keys.feed import ID_BYTES, FeedKeys, as_name, bucket_of, id_of
-from cq.store.api import KeyValue, Transaction
+from cq.keys.feed import ID_BYTES, FeedKeys, as_name, bucket_of, encode_name, id_of
+from cq.store.api import KeyValue, Transaction, TransactionRead
 from cq.store.own_writes import note_writes
 from cq.type_variables import M
 
@@ -32,6 +32,18 @@ _SENT_END: Final = (
 
 _DIRECT: Final = b"\x82"  # the head of a CBOR list of two
 _BY_GROUP: Final = b"\x84"
+_WHOLE: Final = b"\x88"  # of one with all fields
+_NONE: Final = codec.encode(None)
+
+# Bits of `StoredMessage.flags`.
+QUIET: Final = 1
+"""It never counts as unread: an event, or the receiver's own message."""
+SHARED: Final = 2
+"""Its body is the text of the message to the group, which is stored once."""
+EDITED: Final = 4
+RECALLED: Final = 8
+_FLAGS_END: Final = 16  # less than 24, so the flags are the last byte of the row
+
 _counter: count[int] = count()
 
 
@@ -46,6 +58,13 @@ class Message(Generic[M]):
         group: the group that it was sent to; None for a message to this receiver alone.
         origin: id of the message in the group, the same for all members; None for no group.
         number: 1 for the receiver's first message, 2 for the next; None unless it was read by number.
+        sender: its sender, who can edit and recall it; None if none was given.
+        to: the receiver of the original, if this is the copy for its sender; otherwise None.
+        changes: None for a message. An event has the `id`, in a group the `origin`, of the message that its sender has
+            edited or recalled; `body`, `edited` and `recalled` are those of that message as of this read.
+        edited: whether the body has replaced another one.
+        recalled: whether the text is no longer stored, because its sender has recalled it, or retention has removed it
+            before an event or a reference; the body is None.
     """
 
     id: bytes
@@ -54,6 +73,11 @@ class Message(Generic[M]):
     group: Any = None
     origin: bytes | None = None
     number: int | None = None
+    sender: Any = None
+    to: Any = None
+    changes: bytes | None = None
+    edited: bool = False
+    recalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,53 +97,164 @@ class FeedPage(Generic[M]):
     missed: bool
 
 
-def encode_message(body: Any) -> bytes:
+class StoredMessage(NamedTuple):
+    """The fields of a stored message, see `Message`; names are as decoded, and so lists for tuples.
+
+    Attributes:
+        flags: of `QUIET`, `SHARED`, `EDITED` and `RECALLED`.
+    """
+
+    sent: int
+    body: Any
+    group: Any = None
+    origin: bytes | None = None
+    sender: Any = None
+    to: Any = None
+    changes: bytes | None = None
+    flags: int = 0
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StoredMessage:
+        """Decode a row; raises `CorruptData`."""
+        parts = codec.decode(data)
+        is_list = isinstance(parts, list) and len(parts) in (2, 4, 8) and _is_time(parts[0])
+        found = cls(*parts) if is_list else None
+        if found is None or not (
+            (_is_id(found.origin) if len(parts) == 4 else found.origin is None or _is_id(found.origin))
+            and (found.changes is None or _is_id(found.changes))
+            and type(found.flags) is int
+            and 0 <= found.flags < _FLAGS_END
+        ):
+            raise CorruptData(f"a message is not one that cq wrote: {data[:40]!r}")
+        return found
+
+    def to_bytes(self, body: bytes = _NONE) -> bytes:
+        """Encode it with all fields, and with this encoded body in place of its own."""
+        # Only the head of the list of the fields after the body differs from that of the list of all fields.
+        return _WHOLE + codec.encode(self.sent) + body + codec.encode(list(self[2:]))[1:]
+
+    def place_of_text(self, keys: FeedKeys, receiver: bytes) -> bytes | None:
+        """The key of the row that has its body; None if it has the body itself. Raises `CorruptData`."""
+        if self.changes is None and not self.flags & SHARED:
+            return None
+        if self.group is None and self.changes is not None:
+            return keys.message(receiver, self.changes)
+        origin = self.changes or self.origin
+        try:
+            return keys.group_text(encode_name("group", as_name(self.group)), origin or b"")
+        except CqError as error:
+            raise CorruptData(f"a message is not one that cq wrote: {error}") from None
+
+    def message(self, id_: bytes, number: int | None = None, text: StoredMessage | None = None) -> Message:
+        """The message as a receiver reads it, with the body of `text` if given."""
+        has_text = text or self
+        return Message(
+            id_,
+            self.sent / 1000,
+            has_text.body,
+            as_name(self.group),
+            self.origin,
+            number,
+            as_name(self.sender),
+            as_name(self.to),
+            self.changes,
+            bool(has_text.flags & EDITED),
+            bool(has_text.flags & RECALLED),
+        )
+
+
+_GONE: Final = StoredMessage(0, None, flags=RECALLED)
+
+
+def encode_message(body: Any, sender: Any = None, to: Any = None) -> bytes:
     """Encode a message that is sent now; raises `InvalidData` or `TooLarge`."""
-    return (
-        _DIRECT + codec.encode(runtime.time_ns() // 1_000_000) + codec.encode_value(body, MAX_MESSAGE_BYTES)
-    )
+    encoded = encode_body(body)
+    if sender is None:
+        return _DIRECT + codec.encode(now()) + encoded
+    encode_name("sender", sender)
+    return StoredMessage(now(), None, sender=sender, to=to).to_bytes(encoded)
+
+
+def encode_body(body: Any) -> bytes:
+    """Encode the body of a message; raises `InvalidData` or `TooLarge`."""
+    return codec.encode_value(body, MAX_MESSAGE_BYTES)
+
+
+def now() -> int:
+    """The time of a message that is sent now."""
+    return runtime.time_ns() // 1_000_000
 
 
 def member_copy(stored: bytes, group: bytes, origin: bytes) -> bytes:
-    """Return a member's copy of a stored message to an encoded group, without decoding the body."""
+    """Return a member's copy of a stored message to an encoded group, without decoding a body."""
+    if stored[:1] == _WHOLE:  # an event, or the body is stored once
+        whole = StoredMessage.from_bytes(stored)
+        return whole._replace(group=codec.decode(group), origin=origin).to_bytes()
     # The two elements of the list stay as they are: only its head changes, and two elements follow.
     return _BY_GROUP + stored[1:] + group + codec.encode(origin)
 
 
+def is_quiet(stored: bytes) -> bool:
+    """Whether a stored message never counts as unread."""
+    return stored[:1] == _WHOLE and bool(stored[-1] & QUIET)
+
+
+def quiet(stored: bytes) -> bytes:
+    """Return a stored message with all fields as one that never counts as unread."""
+    return stored[:-1] + bytes((stored[-1] | QUIET,))
+
+
 def decode_message(row: KeyValue, number: int | None = None) -> Message:
-    """Decode the message in a row; raises `CorruptData`."""
-    parts = codec.decode(row.value)
-    if not isinstance(parts, list) or len(parts) not in (2, 4) or not _is_time(parts[0]):
-        raise CorruptData(f"a message is not one that cq wrote: {row.value[:40]!r}")
-    sent, body = parts[0] / 1000, parts[1]
-    if len(parts) == 2:
-        return Message(id_of(row.key), sent, body, number=number)
-    group, origin = as_name(parts[2]), parts[3]
-    if type(origin) is not bytes or len(origin) != ID_BYTES:
-        raise CorruptData(f"a message is not one that cq wrote: {row.value[:40]!r}")
-    return Message(id_of(row.key), sent, body, group, origin, number)
+    """Decode the message in a row, without a body if another row has it; raises `CorruptData`."""
+    return StoredMessage.from_bytes(row.value).message(id_of(row.key), number)
+
+
+def read_messages(
+    tr: TransactionRead, keys: FeedKeys, receiver: bytes, rows: Iterable[KeyValue], number: int | None = None
+) -> tuple[Message, ...]:
+    """Decode the messages in these rows of a receiver, with bodies that other rows have; raises `CorruptData`.
+
+    All these bodies are read at once. `number` is that of the first message.
+    """
+    found = []
+    for row in rows:
+        stored = StoredMessage.from_bytes(row.value)
+        place = stored.place_of_text(keys, receiver)
+        found.append((id_of(row.key), stored, None if place is None else tr.get(place)))
+    messages = []
+    for at, (id_, stored, text) in enumerate(found):
+        has_text = (
+            None if text is None else _GONE if text.value is None else StoredMessage.from_bytes(text.value)
+        )
+        messages.append(stored.message(id_, None if number is None else number + at, has_text))
+    return tuple(messages)
 
 
 def _is_time(sent: object) -> bool:
     return type(sent) is int and 0 <= sent < _SENT_END
 
 
+def _is_id(id_: object) -> bool:
+    return type(id_) is bytes and len(id_) == ID_BYTES
+
+
 def put_messages(
     tr: Transaction, config: FeedConfig, keys: FeedKeys, receiver: bytes, stored: Iterable[bytes]
 ) -> list[bytes]:
     """Write messages after all others of an encoded receiver, in this order; blind. Returns the ends of their ids."""
-    counters = []
+    counters, loud = [], 0
     for value in stored:
         counter = next_counter()
         tr.set_versionstamped_key(keys.new_message(receiver, counter), value)
         counters.append(counter.to_bytes(8, "big"))
+        loud += not is_quiet(value)
     if not counters:
         return []
     note_writes(tr, keys.messages(receiver)[0])
     # The value changes with each commit: it wakes watches of waiting readers.
     tr.set_versionstamped_value(keys.latest(receiver), INCOMPLETE_VERSIONSTAMP)
-    if config.unread:
-        tr.add(keys.appended(receiver), len(counters).to_bytes(COUNT_BYTES, "little"))
+    if config.unread and loud:
+        tr.add(keys.appended(receiver), loud.to_bytes(COUNT_BYTES, "little"))
     if config.numbers:
         tr.set_versionstamped_value(keys.unnumbered(receiver), INCOMPLETE_VERSIONSTAMP)
         tr.set_versionstamped_value(keys.numbering(bucket_of(receiver)), INCOMPLETE_VERSIONSTAMP)

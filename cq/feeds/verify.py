@@ -7,15 +7,25 @@ receiver's messages with their numbers page by page: from the end of the page be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cq.encoding.codec import brief
 from cq.errors import CorruptData
 from cq.feeds.config import FeedConfig, read_feed_config
-from cq.feeds.messages import decode_message, take
+from cq.feeds.messages import StoredMessage, decode_message, is_quiet, take
 from cq.keys import prefix_end
-from cq.keys.feed import ID_BYTES, FeedKeys, bucket_of, decode_name, id_of, split_mark, versionstamp_of_id
+from cq.keys.feed import (
+    ID_BYTES,
+    FeedKeys,
+    bucket_of,
+    decode_name,
+    id_of,
+    split_mark,
+    split_removed,
+    versionstamp_of_id,
+)
 from cq.store.api import Database, KeyValue, Transaction, TransactionRead
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
@@ -38,7 +48,7 @@ class _VerifiedPage(NamedTuple):
         found: the problems in it.
         position, number: id and number of its last message, after which the next page begins.
         more: whether there are more messages.
-        total: number of messages up to the position that the receiver has ever got.
+        total: number of messages up to the position that the receiver has ever got, and that count as unread.
     """
 
     found: list[str]
@@ -80,20 +90,23 @@ def _check_messages(
     """Check the next messages of a receiver."""
     futures = [tr.get(each(receiver)) for each in (keys.removed, keys.numbered, keys.latest, keys.appended)]
     try:
-        (removed, removed_number), (last, last_number) = (split_mark(each.value) for each in futures[:2])
+        removed, removed_number, removed_count = split_removed(futures[0].value)
+        last, last_number = split_mark(futures[1].value)
     except CorruptData as error:
         return _VerifiedPage([str(error)], b"", 0, False)
     # Retention may have removed messages after the page before.
     position, number = max((before.position, before.number), (removed, removed_number))
-    _, count = max((before.position, before.total), (removed, removed_number))
+    _, count = max((before.position, before.total), (removed, removed_count))
     rows, more = take(tr.get_range(*keys.messages(receiver, position), limit=_PAGE + 1), _PAGE)
     found = list(_undecodable(rows))
+    if config.keep_seconds is None:
+        found += _without_text(tr, keys, receiver, rows)
     if removed and tr.get_range(*keys.messages_through(receiver, removed), limit=1).to_list():
         found.append("messages exist that are recorded as removed")
     ids = [id_of(row.key) for row in rows]
     if ids and (futures[2].value or b"") < versionstamp_of_id(ids[-1]):
         found.append("waiting readers are not notified of the latest message")
-    count += len(ids)
+    count += sum(not is_quiet(row.value) for row in rows)
     appended = int.from_bytes(futures[3].value or b"", "little")
     if config.unread and not more and count != appended:
         found.append(f"{appended:,} messages were counted, and there were {count:,}")
@@ -119,6 +132,22 @@ def _undecodable(rows: list[KeyValue]) -> Iterator[str]:
             decode_message(row)
         except CorruptData as error:
             yield f"message {id_of(row.key).hex()}: {error}"
+
+
+def _without_text(
+    tr: TransactionRead, keys: FeedKeys, receiver: bytes, rows: list[KeyValue]
+) -> Iterator[str]:
+    """Find copies of messages to groups whose text is not stored; nothing removes it in a feed without an age."""
+    places = {}
+    for row in rows:
+        with suppress(CorruptData):
+            stored = StoredMessage.from_bytes(row.value)
+            place = stored.place_of_text(keys, receiver)
+            if place is not None and stored.changes is None:
+                places[id_of(row.key)] = tr.get(place)
+    for id_, text in places.items():
+        if not text.present():
+            yield f"message {id_.hex()}: the text to the group is not stored"
 
 
 def _wrong_numbers(

@@ -13,11 +13,15 @@ who writes it.
     F "s" receiver            id and number of the last message numbered  numbering (the receiver's lock)
     F "k" receiver number8    id of a message                             numbering, retention
     F "t" receiver            id and number of the last message removed   retention
+                              with unread counts also a count8: how many of the removed ones counted as unread
     F "p" receiver terminal   id of the last message that it has read     advance (blind)
                               with unread counts also its count8: how many messages the receiver had got by then
-    F "u" receiver            number of messages ever, little-endian      append (blind), deliveries
+    F "u" receiver            number of messages ever that count as       append (blind), deliveries
+                              unread, little-endian
     F "e" group user id       joined or left                              join, leave (blind), old ones cleared
     F "g" group id            a message to a group                        append (blind), cleared when delivered
+    F "b" group id            the text of a message to a group that is    append (blind), edit, recall, retention
+                              stored once
     F "w" bucket4 group       versionstamp of the latest such message     append (blind), cleared by deliveries
     F "v" bucket4             notification of deliveries                  append (blind), cleared by deliveries
     F "h" group               current message, last user who received it  deliveries (the group's lock)
@@ -199,6 +203,18 @@ class FeedKeys:
         """The range of the messages to all groups."""
         return self.prefix + b"g", self.prefix + b"h"
 
+    def new_group_text(self, group: bytes, counter: int) -> bytes:
+        """The key argument of `set_versionstamped_key` for the text of a message to a group."""
+        return stamped(self.prefix + b"b" + group, _NUMBER.pack(counter))
+
+    def group_text(self, group: bytes, id_: bytes) -> bytes:
+        """The key of the text of a message to a group; with less than an id, a key before those of later texts."""
+        return self.prefix + b"b" + group + id_
+
+    def all_group_texts(self) -> Range:
+        """The range of the texts of messages to all groups."""
+        return self.prefix + b"b", self.prefix + b"c"
+
     def undelivered(self, group: bytes) -> bytes:
         """The key that exists while a group has messages to deliver."""
         return self.all_undelivered(bucket_of(group))[0] + group
@@ -276,6 +292,22 @@ def split_mark(data: bytes | None) -> tuple[bytes, int]:
 def mark(id_: bytes, number: int) -> bytes:
     """The stored form of the id and number of a message."""
     return id_ + _NUMBER.pack(number)
+
+
+def split_removed(data: bytes | None) -> tuple[bytes, int, int]:
+    """Id and number in the value of `removed`, and how many of the removed messages counted as unread.
+
+    Without such a count all counted. Raises `CorruptData`.
+    """
+    whole = None if data is None else data[: ID_BYTES + _NUMBER.size]
+    id_, number = split_mark(whole)
+    rest = (data or b"")[ID_BYTES + _NUMBER.size :]
+    return id_, number, split_mark(id_ + rest)[1] if rest else number
+
+
+def removed_mark(id_: bytes, number: int, counted: int) -> bytes:
+    """The value of `removed` in a feed with unread counts."""
+    return mark(id_, number) + _NUMBER.pack(counted)
 
 
 def versionstamp_of_id(id_: bytes) -> bytes:

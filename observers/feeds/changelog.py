@@ -14,7 +14,7 @@ from cq.config.queue import QueueConfig, read_config
 from cq.errors import InvalidConfiguration, InvalidData, NotInStore
 from cq.feeds.config import read_feed_config
 from cq.feeds.messages import Message, decode_message, take
-from cq.keys.feed import ID_BYTES, FeedKeys, encode_name, id_of, split_mark
+from cq.keys.feed import ID_BYTES, FeedKeys, encode_name, id_of, split_removed
 from cq.observer import Change
 from cq.observers.feeds.observer import NAME
 from cq.store.api import Transaction, TransactionRead, Void
@@ -104,7 +104,7 @@ class Changelog:
 
     def _removed(self, tr: TransactionRead) -> bytes:
         """Return the id of the last removed message; `BEGIN` if none was removed."""
-        return split_mark(tr.get(self.keys.removed(self.receiver)).value)[0] or BEGIN
+        return split_removed(tr.get(self.keys.removed(self.receiver)).value)[0] or BEGIN
 
 
 def changelog_of(config: QueueConfig) -> Changelog | None:

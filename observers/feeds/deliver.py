@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
+from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.feeds.groups import GroupEvent, by_user, clear_outdated, is_member
-from cq.feeds.messages import member_copy, put_messages, take
+from cq.feeds.messages import StoredMessage, member_copy, put_messages, quiet, take
 from cq.keys import after
 from cq.keys.feed import ID_BYTES, Range, id_of
 from cq.observers.feeds.round_robin import RoundRobinTask
@@ -44,6 +45,34 @@ class _Delivery(StoredRecord):
 
     until: bytes = b""
     place: bytes = b""
+
+
+class _Copy(NamedTuple):
+    """The copies of a group's message for its members.
+
+    Attributes:
+        id: of the message in the group.
+        stored: the copy.
+        sender: its encoded sender, whose own copy never counts as unread; None if none was given.
+        changes: if it is an event, the id of the changed message. Those who have been members since then receive it.
+    """
+
+    id: bytes
+    stored: bytes
+    sender: bytes | None
+    changes: bytes | None
+
+    @classmethod
+    def of(cls, group: bytes, row: KeyValue) -> _Copy:
+        """The copies of the message in a row; raises `CorruptData`."""
+        id_ = id_of(row.key)
+        stored = StoredMessage.from_bytes(row.value)
+        sender = None if stored.sender is None else codec.encode(stored.sender)
+        return cls(id_, member_copy(row.value, group, id_), sender, stored.changes)
+
+    def of_member(self, user: bytes) -> bytes:
+        """The copy of an encoded member."""
+        return quiet(self.stored) if user == self.sender else self.stored
 
 
 class DeliveryTask(RoundRobinTask):
@@ -103,10 +132,10 @@ class DeliveryTask(RoundRobinTask):
         The limits of a step are for all its groups together, each of which gets an equal part.
         """
         writes, size = WRITES // groups, BYTES // groups
-        messages = [(id_of(row.key), member_copy(row.value, group, id_of(row.key))) for row in rows]
+        messages = [_Copy.of(group, row) for row in rows]
         last: bytes | None = None
         for user, events in users:
-            stored = [message for id_, message in messages if is_member(events, id_)]
+            stored = [each.of_member(user) for each in messages if is_member(events, each.id, each.changes)]
             writes -= max(1, len(stored))  # a user without messages costs one write
             size -= self._cost(group, user, stored)
             # The first user is always served, or an expensive one would block the group.
@@ -114,7 +143,7 @@ class DeliveryTask(RoundRobinTask):
                 return last
             put_messages(tr, self.config, self.keys, user, stored)
             self.messages += len(stored)
-            clear_outdated(tr, self.keys, group, user, events, messages[0][0])
+            clear_outdated(tr, self.keys, group, user, events, messages[0].id)
             last = user
         return None
 

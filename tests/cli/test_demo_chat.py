@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cq.cli.demos.chat import FEED, Action, MessageRecount, act, inbox_of
+from cq.cli.demos.chat import FEED, Action, MessageRecount, Sight, act, inbox_of
 from cq.cli.demos.harness import DemoFailed, Steps
 from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
@@ -27,6 +28,7 @@ def test_all_is_as_recounted_whoever_is_killed(cli: Cli) -> None:
     (found,) = ended.rows()
     assert found["messages"] > 600
     assert found["received"] > 600
+    assert found["changes"] > 0
     assert found["seen"] == 2 * found["received"]
     assert found["kills"] > 0
     assert not (cli.folder / "cli.db").exists()
@@ -40,6 +42,9 @@ ACTIONS = [
     Action("sender", 2, "join", "g", "user 2"),
     Action("sender", 3, "group", "g"),
     Action("sender", 4, "message", "user 1"),
+    Action("sender", 5, "edit", "g", changes=1, is_group=True),
+    Action("sender", 6, "recall", "user 1", changes=4),
+    Action("sender", 7, "edit", "user 1", changes=4),  # too late
 ]
 
 
@@ -59,17 +64,29 @@ def feed(db: Any, tmp_path: Path) -> Feed:
 def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
     recount = MessageRecount(db)
 
-    assert recount.messages == 3
-    for user, number in (("user 1", 3), ("user 2", 1), ("user 3", 0)):
+    assert (recount.messages, recount.changes) == (3, 2)
+    for user, number in (("user 1", 5), ("user 2", 1), ("user 3", 0)):
         inbox = list(inbox_of(db, user))
         recount.compare(user, inbox)
         assert len(inbox) == number
 
 
+def test_a_terminal_with_an_old_text_is_told(db: Any, feed: Feed) -> None:
+    recount = MessageRecount(db)
+    inbox = list(inbox_of(db, "user 1"))
+    sights = [Sight(each.id, 0.0, each.changes or each.origin or each.id, each.body) for each in inbox]
+    recount.compare_texts("user 1", "phone", inbox, sights)
+    former = [each._replace(body=["sender", 1]) if each.body else each for each in sights]
+    with pytest.raises(DemoFailed, match="an old text of message 1 of sender"):
+        recount.compare_texts("user 1", "phone", inbox, former)
+
+
 def test_a_difference_is_told(db: Any, feed: Feed) -> None:
     recount = MessageRecount(db)
     inbox = list(inbox_of(db, "user 1"))
-    for wrong in (inbox[1:], [*inbox, inbox[-1]], [inbox[1], inbox[0], inbox[2]]):
+    edited = next(each for each in inbox if each.edited and each.changes is None)
+    former = [replace(each, body=["sender", 1]) if each is edited else each for each in inbox]
+    for wrong in (inbox[1:], [*inbox, inbox[-1]], [inbox[1], inbox[0], *inbox[2:]], former):
         with pytest.raises(DemoFailed, match="user 1"):
             recount.compare("user 1", wrong)
     transact(db, lambda tr: tr.clear(feed.keys.message(encode_name("", "user 1"), inbox[0].id)))

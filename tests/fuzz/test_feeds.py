@@ -11,7 +11,8 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
-from cq.keys.feed import ID_BYTES, FeedKeys, encode_name, mark
+from cq.keys import prefix_end
+from cq.keys.feed import ID_BYTES, FeedKeys, encode_name, id_of, mark
 from cq.observers.feeds.tasks import feed_part, read_all, readable_feeds
 from cq.observers.scheduling.task import Task
 from cq.observers.worker.worker import Worker
@@ -32,6 +33,10 @@ def feed(db: Any) -> Feed:
     transact(db, lambda tr: made.append_many(tr, "ann", range(8)))
     transact(db, lambda tr: made.join(tr, "crew", "ann"))
     transact(db, lambda tr: made.append_to_group(tr, "crew", "for all"))
+    edited = made.append_now(db, "ann", "at 5", sender="bob")
+    transact(db, lambda tr: made.edit(tr, "ann", edited, "at 6", sender="bob"))
+    stored_once = made.append_now(db, "crew", "wrong group", sender="bob", to_group=True)
+    transact(db, lambda tr: made.recall(tr, "crew", stored_once, sender="bob", to_group=True))
     Worker(db, queues=["chat"]).drain()
     transact(db, lambda tr: made.append(tr, "ann", "no number yet"))
     transact(db, lambda tr: made.append_to_group(tr, "crew", "not delivered yet"))
@@ -52,10 +57,21 @@ def _looks(db: Any, feed: Feed) -> Iterator[Callable[[], object]]:
     yield read(lambda tr: feed.position(tr, "ann", "phone"))
     yield read(lambda tr: feed.members(tr, "crew"))
     yield read(lambda tr: feed.is_member(tr, "crew", "ann"))
+    yield read(lambda tr: [feed.edit(tr, "ann", id_, 1, sender="bob") for id_ in _ids(tr, feed, "m")])
+    yield read(
+        lambda tr: [feed.recall(tr, "crew", id_, sender="bob", to_group=True) for id_ in _ids(tr, feed, "b")]
+    )
     yield read(lambda tr: read_all(tr.snapshot))
     yield lambda: list(verify_feed(db, feed.name))
     yield lambda: [task.run() for task in _tasks(db, feed)]
     yield read(lambda tr: feed.append(tr, "ann", "one more"))
+
+
+def _ids(tr: Any, feed: Feed, kind: str) -> list[bytes]:
+    prefix = feed.keys.prefix + kind.encode()
+    return [
+        id_of(row.key) for row in tr.snapshot.get_range(prefix, prefix_end(prefix), limit=1, reverse=True)
+    ]
 
 
 def _tasks(db: Any, feed: Feed) -> list[Task]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from cq.encoding import codec
 from tests.simulation.canary import Canaries, reads_without_conflict
 from tests.simulation.store import SimTransaction
 
@@ -19,12 +20,12 @@ def delivers_without_the_lock() -> Any:
 
 
 @feeds.replaces("cq.observers.feeds.deliver.is_member")
-def delivers_to_members_of_now(_: Any, events: Any, message: Any) -> Any:
+def delivers_to_members_of_now(_: Any, events: Any, message: Any, since: Any) -> Any:
     """A message reaches those who are members when it is delivered."""
     return events[-1].joined
 
 
-@feeds.patches(seed=18)
+@feeds.patches(seed=27)
 def clears_notes_blindly() -> Any:
     """A step takes away that a receiver or a group has work, though more has come since it has read."""
 
@@ -35,7 +36,9 @@ def clears_notes_blindly() -> Any:
 
 
 @feeds.replaces("cq.observers.feeds.trim.FeedTrimTask._remove")
-def removes_without_a_word(_: Any, self: Any, tr: Any, receiver: bytes, until: bytes, number: int) -> None:
+def removes_without_a_word(
+    _: Any, self: Any, tr: Any, receiver: bytes, until: bytes, number: int, _count: int
+) -> None:
     """Messages that are too many are removed without a note of it."""
     tr.clear_range(*self.keys.messages_through(receiver, until))
     tr.clear_range(*self.keys.numbers_through(receiver, number))
@@ -54,3 +57,26 @@ def counts_as_read_all_that_there_is(
 def delivers_without_counting(put: Any, tr: Any, config: Any, *args: Any) -> Any:
     """Messages of groups are no unread messages."""
     return put(tr, replace(config, unread=False), *args)
+
+
+@feeds.replaces("cq.feeds.changes.put_messages")
+def edits_without_an_event(*_: Any) -> None:
+    """A message is changed, and those who have read it are not told."""
+
+
+@feeds.replaces("cq.feeds.changes.StoredMessage.to_bytes")
+def keeps_recalled_texts(write: Any, stored: Any, body: bytes | None = None) -> Any:
+    """A message that is recalled keeps its text."""
+    return write(stored, codec.encode(stored.body) if body is None else body)
+
+
+@feeds.replaces("cq.observers.feeds.deliver.is_member", also={"changes", "groups"})
+def shows_members_what_was_sent_before_they_came(is_member: Any, events: Any, message: Any, _: Any) -> Any:
+    """The event of a message reaches those who have joined after it, with its text."""
+    return is_member(events, message)
+
+
+@feeds.replaces("cq.feeds.messages.is_quiet")
+def counts_events_as_unread(*_: Any) -> bool:
+    """An edit is an unread message."""
+    return False

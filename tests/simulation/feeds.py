@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from cq.errors import InvalidData
 from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
-from cq.keys.feed import encode_name, split_mark
+from cq.keys.feed import encode_name, split_removed
 from cq.observers.feeds import deliver
 from cq.observers.feeds import number as numbering
 from cq.observers.feeds.deliver import DeliveryTask
@@ -20,7 +21,7 @@ from cq.observers.feeds.tasks import read_status
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool
-from tests.simulation.feedmodel import FeedModel, Moved, Seen, Sent
+from tests.simulation.feedmodel import Asked, Changed, FeedModel, Moved, Seen, Sent
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
@@ -50,7 +51,7 @@ class FeedWorld(Scenario):
             for user in self.users
             for terminal in TERMINALS[: rng.randint(1, len(TERMINALS))]
         ]
-        self._bodies = 0
+        self._texts = 0
         concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))
         make = partial(self.worker, concurrency=concurrency, beat_seconds=beat_seconds)
         self.workers = WorkerPool(self, make)
@@ -96,7 +97,9 @@ class FeedWorld(Scenario):
 
     def _send_some(self, tr: Any) -> None:
         """A few things in one transaction; each try has other messages."""
-        rng = self.hub.rng
+        rng, changes = self.hub.rng, "changes" in self.plan
+        if changes and rng.random() < 0.3:
+            self._change(tr)
         for _ in range(rng.randint(1, self.most)):
             drawn = rng.random()
             if self.groups and drawn < 0.2:
@@ -104,13 +107,45 @@ class FeedWorld(Scenario):
                 (self.feed.join if moved.joined else self.feed.leave)(tr, moved.group, moved.user)
                 tr.notes.append(moved)
                 continue
-            body = self._bodies = self._bodies + 1
             is_group = bool(self.groups) and drawn < 0.6
             flooded = "flood" in self.plan and rng.random() < 0.8
             receivers = self.groups if is_group else self.users
             to = receivers[0] if flooded else rng.choice(receivers)
-            (self.feed.append_to_group if is_group else self.feed.append)(tr, to, body)
-            tr.notes.append(Sent(to, is_group, body))
+            sender = rng.choice(self.users) if changes and rng.random() < 0.7 else None
+            text = self._text()
+            (self.feed.append_to_group if is_group else self.feed.append)(tr, to, text, sender=sender)
+            tr.notes.append(Sent(to, is_group, text))
+
+    def _text(self) -> int:
+        self._texts += 1
+        return self._texts
+
+    def _change(self, tr: Any) -> None:
+        """Edit or recall one of the last messages of a receiver; now and then somebody else tries."""
+        rng, user = self.hub.rng, self.hub.rng.choice(self.users)
+        messages = [each for each in self._inbox(tr.snapshot, user)[-20:] if each.changes is None]
+        if not messages:
+            return
+        message = rng.choice(messages)
+        is_group = message.group is not None
+        to, id_ = (message.group, message.origin) if is_group else (user, message.id)
+        is_mine = message.sender is not None and rng.random() < 0.9
+        sender, text = message.sender if is_mine else "nobody", None if rng.random() < 0.3 else self._text()
+        tr.notes.append(Asked())
+        try:
+            if text is None:
+                is_changed = self.feed.recall(tr, to, id_, sender=sender, to_group=is_group)
+            else:
+                is_changed = self.feed.edit(tr, to, id_, text, sender=sender, to_group=is_group)
+        except InvalidData:
+            # A message to a group without a sender is not stored once, and not found.
+            if is_mine:
+                raise
+            return
+        if is_changed != (is_mine and message.body is not None):
+            self.violations.append(f"{sender} has changed {message}: {is_changed}")
+        if is_changed:
+            tr.notes.append(Changed(to, is_group, message.body, text))
 
     # Those who read
 
@@ -139,9 +174,10 @@ class FeedWorld(Scenario):
         tr.notes.append(Seen(user, terminal, page.messages, page.missed))
 
     def _compare_unread(self, tr: Any, user: str, terminal: str) -> None:
-        """The unread count must be the number of messages after the position, at any version."""
+        """The unread count must be the number of messages of others after the position, at any version."""
         unread, position = self.feed.unread(tr, user, terminal), self.feed.position(tr, user, terminal)
-        found = len(self.feed.read(tr, user, position, _MOST).messages)
+        messages = self.feed.read(tr, user, position, _MOST).messages
+        found = sum(each.changes is None and (each.group is None or each.sender != user) for each in messages)
         if unread != found:
             self.violations.append(
                 f"{user}'s {terminal} has {found} unread messages, and the count is {unread}"
@@ -160,8 +196,9 @@ class FeedWorld(Scenario):
         self.model.commit(tr.notes)
 
     def refused(self, store: str, tr: CommitRequest, code: int) -> None:
-        """Who sends, joins or leaves conflicts with nobody."""
-        if code == 1020 and any(isinstance(note, Sent | Moved) for note in tr.notes):
+        """Who sends, joins or leaves conflicts with nobody; who changes a message does with its other changes."""
+        is_change = any(isinstance(note, Asked) for note in tr.notes)
+        if code == 1020 and not is_change and any(isinstance(note, Sent | Moved) for note in tr.notes):
             self.violations.append(f"who only appends has a conflict: {tr.notes}")
 
     def settle(self) -> None:
@@ -193,7 +230,7 @@ class FeedWorld(Scenario):
             config = read_status(tr, FEED).config
             for user in self.users:
                 inbox = self._inbox(tr, user)
-                _, removed = split_mark(tr.get(self.feed.keys.removed(encode_name("user", user))).value)
+                _, removed, _ = split_removed(tr.get(self.feed.keys.removed(encode_name("user", user))).value)
                 self.model.check(user, inbox, removed)
                 if config.numbers:
                     found = self.feed.read_numbered(tr, user, limit=_MOST).messages

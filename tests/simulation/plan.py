@@ -102,6 +102,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "keep",  # the last messages only, by their numbers
         "flood",  # most is sent to one receiver, and one group
         "come and go",  # workers stop in good order, others start
+        "changes",  # messages have senders, who edit and recall them
     ),
     "cells": ("move", "rebalance", "drain", "resume", "forward", "limits"),
     "backlogs": ("once", "rebucket", "drains"),
