@@ -114,6 +114,7 @@ class TestFailures:
         change(db)
         with stopped(broker), monkeypatch.context() as short:
             short.setattr(brokers, "CONNECT_SECONDS", 0.2)
+            short.setattr(brokers, "STORE_SECONDS", 0.2)  # if the link is connected already
             assert step(db, QUEUE).startswith(f"failing: LinkFailed: topic '{topic}' of Kafka in $CQ_KAFKA: ")
         drain(db, QUEUE)
         assert status(db, QUEUE) == "active: "

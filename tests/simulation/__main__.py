@@ -128,8 +128,13 @@ def _run_canaries(names: Sequence[str], processes: int) -> int:
     with _pool(processes) as pool:  # it starts no process before it gets work
         for name, seed in (map if processes == 1 else pool.map)(caught_by, names):
             missed += seed is None
+            noted = CANARIES[name].seed
+            outdated = (
+                "" if seed in {None, noted} else f", not by its seed {noted}: change that, to save time"
+            )
             print(
-                f"{name}: {f'NOT CAUGHT within {SEEDS} seeds' if seed is None else f'caught by seed {seed}'}"
+                f"{name}: "
+                f"{f'NOT CAUGHT within {SEEDS} seeds' if seed is None else f'caught by seed {seed}{outdated}'}"
             )
     return missed
 

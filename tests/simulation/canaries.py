@@ -79,7 +79,7 @@ def does_not_read_the_lock() -> Any:
     return reads_without_conflict(lambda key: key[:5] == b"cq/q/" and b"/b\0" in key)
 
 
-@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=62)
+@queues.replaces("cq.passes.effects.Effects.clear_notification", seed=99)
 def clears_notifications_blindly(_: Any, self: Any, view: Any) -> None:
     """A pass takes a notification away that has come since it has read."""
     self.clear(view.keys.notification(view.config.generation, view.number))
@@ -96,7 +96,7 @@ def counts_operations_twice(_: Any, snapshot: Any, keys: Any, rows: Any) -> Any:
     return rows
 
 
-@queues.patches(seed=22)
+@queues.patches(seed=24)
 @contextmanager
 def believes_its_memory() -> Iterator[None]:
     """A worker uses the values that it remembers though somebody else has passed."""
@@ -111,7 +111,7 @@ def believes_its_memory() -> Iterator[None]:
         yield
 
 
-@queues.replaces("cq.passes.combining._is_staged")
+@queues.replaces("cq.passes.combining._is_staged", seed=1)
 def forgets_what_is_staged(*_: Any) -> bool:
     """A pass says that nothing is staged."""
     return False
@@ -165,7 +165,7 @@ def keeps_the_metadata_version_of_an_earlier_chain(start: Any, self: Any, versio
         self._present.keep(before.metadata)
 
 
-@queues.replaces("cq.config.queue.ConfigCache.get", seed=24)
+@queues.replaces("cq.config.queue.ConfigCache.get", seed=26)
 def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""
     if isinstance(tr, SimTransaction):
@@ -173,7 +173,7 @@ def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any
     return get(self, tr, name)
 
 
-@queues.replaces("cq.passes.view.read_config", seed=11)
+@queues.replaces("cq.passes.view.read_config", seed=19)
 def runs_other_code(*_: Any) -> Any:
     """A pass does not look whether its configuration is the one stored."""
 
@@ -189,13 +189,13 @@ def runs_other_code(*_: Any) -> Any:
     return Anything()
 
 
-@queues.replaces("cq.passes.view.backfill_positions", seed=20)
+@queues.replaces("cq.passes.view.backfill_positions", seed=23)
 def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, state: Any) -> Any:
     """An observer that is new is told of changes only."""
     return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.reporting.changes_by_observer", seed=58)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=80)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)
@@ -212,7 +212,7 @@ def forgets_what_observers_missed(*_: Any) -> None:
 
 @queues.replaces(
     "cq.queue.missed_reports.may_have_missed",
-    seed=14,
+    seed=33,
     only={"observers", "observers refuse keys", "purge", "rebucket"},
 )
 def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
@@ -220,14 +220,14 @@ def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
     return state.missed
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=37)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=41)
 def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge drops all that waits."""
     effects.clear_range(*view.keys.rows(view.config.generation, view.number))
     return versionstamp
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=7)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=18)
 def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge leaves what waits."""
     return versionstamp
@@ -261,7 +261,7 @@ def leaves_old_scores(move: Any, self: Any, change: Any) -> Any:
     return found and (found[0], None, *found[2:])
 
 
-@queues.patches(seed=4)
+@queues.patches(seed=11)
 @contextmanager
 def never_misses_the_dead() -> Iterator[None]:
     """A worker that is gone keeps its tasks."""
@@ -273,7 +273,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=7)
+@queues.patches(seed=20)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""
@@ -312,14 +312,14 @@ def drops_what_fails(_: Any, self: Any, flush: Flush, error: object) -> Any:
     return self.commit(flush, 0, 0.0)
 
 
-@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=16, only={"emitters", "deaths"})
+@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=19, only={"emitters", "deaths"})
 def holds_more_than_was_said(take: Any, self: Any, *increments: Any) -> Any:
     """An emitter takes what it has no room for."""
     self._at_most = 1_000_000
     return take(self, *increments)
 
 
-@queues.patches(seed=3, also={"emitters", "unknown commits"})
+@queues.patches(seed=4, also={"emitters", "unknown commits"})
 def says_that_nothing_counts() -> Any:
     """An emitter forgets that a try may have been committed."""
     doubt = property(lambda self: False, lambda self, value: None)
@@ -328,7 +328,7 @@ def says_that_nothing_counts() -> Any:
 
 @queues.replaces(
     "cq.intake.emitter.Emitter._add",
-    seed=7,
+    seed=9,
     also={"emitters", "unknown commits", "commits land late", "limit"},
 )
 def ends_doubt_by_looking(add: Any, self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
@@ -339,7 +339,7 @@ def ends_doubt_by_looking(add: Any, self: Emitter, tr: Any, flush: Flush, update
         flush.in_doubt = False
 
 
-@queues.replaces("cq.queue.shared_adds.SharedAdds._fill", seed=10, also={"single adds"})
+@queues.replaces("cq.queue.shared_adds.SharedAdds._fill", seed=22, also={"single adds"})
 def tells_callers_too_early(fill: Any, self: SharedAdds, group: AddGroup) -> None:
     """A call returns before the transaction that has its updates is committed."""
     fill(self, group)
@@ -370,7 +370,7 @@ class _Apart(bytes):
     __hash__ = object.__hash__
 
 
-@queues.patches(seed=51, also={"single adds", "unknown commits"})
+@queues.patches(seed=58, also={"single adds", "unknown commits"})
 def says_that_no_call_counts() -> Any:
     """A call forgets that a try may have been committed."""
     doubt = property(lambda self: None, lambda self, value: None)

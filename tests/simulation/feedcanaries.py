@@ -13,7 +13,7 @@ from tests.simulation.store import SimTransaction
 feeds = Canaries("feeds")
 
 
-@feeds.patches()
+@feeds.patches(seed=25)
 def delivers_without_the_lock() -> Any:
     """Two deliveries to one group do not conflict."""
     return reads_without_conflict(lambda key: key.startswith(b"cq/f/feed/h"))

@@ -54,7 +54,7 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=9, only={"targets are slow", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=51, only={"targets are slow", "come and go"})
 def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
     """A worker clears its batch though another worker has cleared it, and later ones."""
     queued, epoch = read.queued, read.link.control.epoch
@@ -66,13 +66,13 @@ def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: An
             self._clear_notification(tr, read.notification)
 
 
-@links.replaces("cq.observers.links.sender.Sender._read_position", seed=11, only={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sender.Sender._read_position", seed=12, only={"freezes", "come and go"})
 def stops_for_batches_that_others_have_cleared(read: Any, self: Sender, batch: LinkBatch, *given: Any) -> Any:
     """A late worker takes the position of a faster one for that of a store that this one was before a restore."""
     return read(self, batch, *given)._replace(epoch=batch.epoch, cleared=batch.cleared)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=3, only={"table set back"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=4, only={"table set back"})
 def takes_earlier_positions_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -80,7 +80,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=115, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=121, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -99,7 +99,7 @@ def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, cha
 
 @links.replaces(
     "cq.observers.links.sql.target.SqlTarget._apply",
-    seed=86,
+    seed=136,
     only={"send again", "targets are slow", "come and go"},
 )
 def stores_positions_without_comparing(
@@ -128,7 +128,7 @@ def _at_its_position(
 # The beginning of epochs
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", only={"set back once begun"})
+@links.replaces("cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=4)
 def begins_no_idle_buckets(*_: Any) -> None:
     """A keeper leaves buckets without entries at a position of an earlier epoch."""
 
@@ -143,7 +143,7 @@ def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     begin(self, batches)
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", seed=48, only={"freezes"})
+@links.replaces("cq.observers.links.sender.Sender.begin", seed=50, only={"freezes"})
 def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> bytes | None:
     """A keeper has the target begin in a bucket from which another worker has sent entries meanwhile."""
     begin = first_sequence(self.source.generation)
@@ -166,7 +166,7 @@ def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=9, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=22, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
@@ -184,7 +184,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=106,
+    seed=138,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -207,7 +207,7 @@ def receives_whatever_it_gets(refuses: Any, self: Any, stored: str, data: Any) -
     return not data["entries"] and bool(refuses(self, stored, data))
 
 
-@links.replaces("tests.simulation.hooks.Hook._refuses", only={"hook", "hook set back"}, seed=5)
+@links.replaces("tests.simulation.hooks.Hook._refuses", only={"hook", "hook set back"}, seed=7)
 def receives_positions_without_comparing(refuses: Any, self: Any, stored: str, data: Any) -> bool:
     """A receiver stores a position without entries whatever position it has."""
     return bool(data["entries"]) and bool(refuses(self, stored, data))
@@ -222,7 +222,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=93, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=142, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -241,7 +241,7 @@ def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, belo
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=67, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=103, only={"set back after a rebuild"})
 def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
     refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)

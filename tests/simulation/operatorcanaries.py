@@ -24,7 +24,7 @@ from tests.simulation.store import SimTransaction
 queues = Canaries("queues")
 
 
-@queues.replaces("cq.observers.links.lease.Lease.take", seed=3, only={"feed", "come and go"})
+@queues.replaces("cq.observers.links.lease.Lease.take", seed=5, only={"feed", "come and go"})
 def sends_a_bucket_without_a_lease(*_: Any) -> bool:
     """A new owner of a bucket does not wait for the last call of the former one."""
     return True
@@ -51,7 +51,7 @@ def ignores_staged_updates_of_the_former_shape(
 
 @queues.replaces(
     "cq.observers.telemetry.history.transact_chained",
-    seed=49,
+    seed=71,
     only={"unknown commits", "come and go", "drains"},
 )
 def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
@@ -61,7 +61,7 @@ def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
 
 @queues.replaces(
     "cq.observers.top.publisher.Publisher._is_current",
-    seed=148,
+    seed=222,
     only={"top", "freezes", "calls are late", "observers raise", "opposite", "watches are late"},
 )
 def publishes_clouds_of_old_generations(*_: Any) -> bool:
@@ -69,7 +69,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=257, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=280, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
@@ -77,7 +77,7 @@ def goes_on_after_a_set_back(*_: Any) -> bytes:
 
 @queues.replaces(
     "cq.queue.operation_ids.Trim._read_horizon",
-    seed=1,
+    seed=4,
     also={"once", "short-lived ids", "unknown commits"},
 )
 def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
@@ -85,13 +85,13 @@ def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
     return int(tr.get_read_version().wait()) - int(self._remember_seconds * VERSIONS_PER_SECOND)
 
 
-@queues.replaces("cq.intake.documents.Documents._read_part", seed=49, also={"documents"})
+@queues.replaces("cq.intake.documents.Documents._read_part", seed=86, also={"documents"})
 def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) -> Any:
     """Two processes that store one document do not conflict."""
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
 
 
-@queues.replaces("cq.intake.json_lines.add_lines", seed=5, also={"files", "deaths", "unknown commits"})
+@queues.replaces("cq.intake.json_lines.add_lines", seed=21, also={"files", "deaths", "unknown commits"})
 def adds_lines_whatever_the_position(add_lines: Any, *given: Any) -> Any:
     """A file is added from the position that the process remembers."""
     *_, stored = given
@@ -117,7 +117,7 @@ def leaves_the_rest_of_rotated_logs(find: Any, self: Any, position: FilePosition
     return LogFile(self._path, FilePosition())
 
 
-@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=111, also={"files"})
+@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=120, also={"files"})
 def takes_a_truncated_log_for_the_one_before(*_: Any) -> bool:
     """A follower does not notice that a log was truncated."""
     return True
@@ -161,7 +161,7 @@ class _Uncleared(Passing):
 
 
 @queues.replaces(
-    "cq.queue.set_aside.transact", seed=23, only={"retry aside", "too large", "observers raise", "purge"}
+    "cq.queue.set_aside.transact", seed=24, only={"retry aside", "too large", "observers raise", "purge"}
 )
 def retries_without_clearing(_: Any, db: Any, step: Callable[[Any], Any]) -> Any:
     """Updates that were set aside are added again, and stay set aside."""
@@ -196,7 +196,7 @@ def reads_without_staged_updates(
 
 
 @queues.replaces(
-    "cq.queue.combine_queue.CombineQueue._queued_updates", seed=66, only={"pending reads", "rebucket"}
+    "cq.queue.combine_queue.CombineQueue._queued_updates", seed=87, only={"pending reads", "rebucket"}
 )
 def reads_updates_of_the_shape_now(read: Any, self: Any, snapshot: Any, shape: Any, encoded: bytes) -> Any:
     """A reader gets the updates that are queued under the shape now, and not those under the former one."""
@@ -230,7 +230,7 @@ class _Unconflicted(Passing):
 
 @queues.replaces(
     "cq.queue.operation_ids.Trim._forget",
-    seed=84,
+    seed=88,
     only={"once", "short-lived ids", "late tries", "come and go", "watches are late"},
 )
 def forgets_ids_without_a_conflict(
@@ -262,6 +262,6 @@ def keeps_queues_full(reason: Any, flags: Any, waiting: Any, *, is_full: bool) -
     return "full" if is_full else reason(flags, waiting, is_full=False)
 
 
-@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=2)
+@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=4)
 def keeps_what_the_former_version_wrote(*_: Any) -> None:
     """A new version of an observer receives all values again, and nothing is cleared."""

@@ -79,7 +79,7 @@ def ignores_the_fence(_: Any, self: Any, fence: Any, expected: Any) -> Any:
     return fence
 
 
-@outboxes.patches(seed=40, only={"deaths", "reads fail"})
+@outboxes.patches(seed=60, only={"deaths", "reads fail"})
 @contextmanager
 def deletes_rows_before_they_are_moved() -> Iterator[None]:
     """A worker deletes the rows that it has read, and then adds them."""
@@ -125,7 +125,7 @@ def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, row
 
 @outboxes.replaces(
     "cq.observers.links.outbox.table.OutboxTables.delete",
-    seed=138,
+    seed=211,
     only={"table set back", "deaths", "freezes"},
 )
 def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, until: str) -> int:
@@ -134,26 +134,26 @@ def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, 
     return len(ids)
 
 
-@outboxes.replaces(f"{_OPERATE}.read_state", seed=14, only={"send again", "careless", "deaths", "freezes"})
+@outboxes.replaces(f"{_OPERATE}.read_state", seed=17, only={"send again", "careless", "deaths", "freezes"})
 def forgets_the_batch_under_way_at_a_rebase(read: Any, tr: Any, name: str) -> OutboxState:
     """A rebase leaves the rows in the table that a worker has added and not deleted yet."""
     state = read(tr, name)
     return OutboxState.of(state.batch, state.previous)
 
 
-@outboxes.replaces(f"{_OPERATE}.parse_state", seed=17, only={"remove", "freezes"})
+@outboxes.replaces(f"{_OPERATE}.parse_state", seed=20, only={"remove", "freezes"})
 def removes_an_outbox_whatever_was_moved(*_: Any) -> OutboxState:
     """An outbox is removed though a worker has moved rows since, which stay in the table."""
     return OutboxState.of(b"", b"")
 
 
-@outboxes.replaces(f"{_OPERATE}.number_of", seed=27, only={"remove", "store set back"})
+@outboxes.replaces(f"{_OPERATE}.number_of", seed=67, only={"remove", "store set back"})
 def starts_at_a_used_position(*_: Any) -> int:
     """A new outbox continues at the fence of an earlier one, whose rows this store may not have."""
     return 0
 
 
-@outboxes.replaces(f"{_TASK}._finish", only={"the table's database fails"}, seed=2)
+@outboxes.replaces(f"{_TASK}._finish", only={"the table's database fails"}, seed=4)
 def notes_the_batch_before_the_commit(
     finish: Any, self: Any, state: Any, errors: Any, *, is_last: bool
 ) -> None:

@@ -39,7 +39,7 @@ def purges_no_levels(_: Any, tr: Any, config: Any) -> list[Any]:
     return [config]
 
 
-@rollups.replaces("cq.passes.effects.Effects.write", seed=13)
+@rollups.replaces("cq.passes.effects.Effects.write", seed=31)
 def feeds_beside_the_pass(write: Any, self: Effects, tr: Any) -> None:
     """Levels get updates in a transaction of their own, again if the pass is tried again."""
     levels, self.levels = self.levels, []
@@ -54,7 +54,7 @@ def loses_a_maximum_of_zero(combine: Any, *given: Any) -> Checked:
     return Checked([key for key, _ in pairs], [value for _, value in pairs])
 
 
-@rollups.replaces("cq.passes.combining.repack", seed=8)
+@rollups.replaces("cq.passes.combining.repack", seed=13)
 def feeds_again_after_a_fold(
     repack: Any, folded: Mapping[bytes, bytes], rows: Sequence[Row]
 ) -> dict[bytes, bytes]:
@@ -101,7 +101,7 @@ def loses_the_times_of_a_rest() -> Any:
     return _rests(lambda row, position: ())
 
 
-@rollups.patches(seed=57, only={"other times"})
+@rollups.patches(seed=67, only={"other times"})
 def shifts_the_times_of_a_rest() -> Any:
     """What remains of a row that is taken in parts has the times of the first updates."""
     return _rests(

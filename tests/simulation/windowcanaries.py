@@ -139,7 +139,7 @@ def reads_without_queued_slices(read: Any, snapshot: Any, config: Any, *given: A
     return {} if config.name == SLICES else read(snapshot, config, *given)
 
 
-@windows.replaces(_PENDING)
+@windows.replaces(_PENDING, seed=1)
 def reads_without_queued_totals(read: Any, snapshot: Any, config: Any, *given: Any) -> Any:
     """A read forgets what is queued for the totals."""
     return {} if config.name == TOTALS else read(snapshot, config, *given)

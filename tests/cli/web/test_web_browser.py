@@ -43,18 +43,17 @@ def name_of(path: str) -> str:
     return re.sub(r"\W+", "-", path).strip("-") or "queues"
 
 
-def picture(page: Page, name: str, folder: Path) -> Image.Image:
-    """The page as it is drawn, also as a file in the folder."""
+def picture(page: Page, name: str) -> Image.Image:
+    """The page as it is drawn; `$CQ_TEST_SCREENSHOTS` names a folder that gets it as a file, too."""
     drawn = Image.open(BytesIO(page.screenshot(full_page=True)))
-    # Few colours are enough for flat areas and text, and make small files.
-    drawn.convert("RGB").quantize(128).save(folder / f"{name}.png", optimize=True)
+    if folder := os.environ.get("CQ_TEST_SCREENSHOTS"):
+        # Few colours are enough for flat areas and text, and make small files.
+        drawn.convert("RGB").quantize(128).save(Path(folder) / f"{name}.png", optimize=True)
     return drawn
 
 
-def test_each_page_is_drawn_accessible_and_silent_and_fits_a_phone(
-    browser: Browser, served: Serving, tmp_path: Path
-) -> None:
-    folder, names = Path(os.environ.get("CQ_TEST_SCREENSHOTS", tmp_path)), set()
+def test_each_page_is_drawn_accessible_and_silent_and_fits_a_phone(browser: Browser, served: Serving) -> None:
+    names = set()
     with opened(browser, served) as page:
         for path in visited(page):
             expect(page.locator("h1")).to_be_visible()
@@ -64,7 +63,7 @@ def test_each_page_is_drawn_accessible_and_silent_and_fits_a_phone(
                 page.emulate_media(color_scheme=scheme)
                 name = f"{name_of(path)}-{scheme}"
                 names.add(f"{name}.png")
-                drawn = picture(page, name, folder)
+                drawn = picture(page, name)
                 colours = drawn.convert("RGB").getcolors(drawn.width * drawn.height) or []
                 assert len(colours) > LEAST_COLOURS, path
                 brightness = sum(drawn.convert("L").resize((1, 1)).tobytes())
