@@ -4,53 +4,26 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Iterable
-from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from cq.cli.shared import completion, interrupts, streams
 from cq.cli.shared.exit_status import FAILED, status_of
-from cq.cli.shared.help import HelpCommand
 from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say
 from cq.cli.shared.settings import Commands, use_file
-from cq.cli.shared.settings_file import settings_file
 from cq.distribution import version
 from cq.errors import CqError
 from cq.store.api import error_code
 
-COMMANDS: Final = {
-    "queues.configure": ("configure", "pause", "resume"),
-    "operate.status": ("status",),
-    "queues.data": ("add", "get", "items"),
-    "queues.series": ("series",),
-    "queues.manage": ("rebucket", "purge", "delete", "limit", "drain"),
-    "queues.top": ("top", "cloud"),
-    "operate.worker": ("worker",),
-    "web.command": ("web",),
-    "operate.health": ("health",),
-    "operate.config": ("settings",),
-    "operate.doctor": ("doctor",),
-    "queues.verify": ("verify",),
-    "bench.command": ("bench",),
-    "queues.set_aside": ("aside",),
-    "queues.link": ("link",),
-    "queues.outbox": ("outbox",),
-    "queues.feed": ("feed",),
-    "queues.cells": ("cells",),
-    "demos.command": ("demo",),
-}
-"""{module: its commands and groups of commands}, in the order of `cq --help`."""
 _TEXT: Final = """A transactional combine queue: count and combine under contention, on FoundationDB or on one file.
 
 Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key without a value, 4 differences found
 by a check, 5 work left by `cq worker --drain`, 130 ^C.
 """
 _WIDEST_TEXT: Final = 100  # longer lines of text are harder to read
-_MODULES: Final = {command: module for module, commands in COMMANDS.items() for command in commands}
 
 
 def _print_version(ctx: typer.Context, wanted: bool) -> None:
@@ -68,8 +41,8 @@ def _options(
     use_file(ctx)
 
 
-def command_line(modules: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Build the command line with the commands of these modules, by default of all."""
+def command_line() -> typer.Typer:
+    """Build the command line; each command's module is imported when it is used."""
     app = typer.Typer(
         name="cq",
         cls=Commands,
@@ -80,24 +53,7 @@ def command_line(modules: Iterable[str] = COMMANDS) -> typer.Typer:
         context_settings={"max_content_width": _WIDEST_TEXT},
     )
     app.callback()(_options)
-    loaded: dict[str, Any] = {name: import_module(f"cq.cli.{name}") for name in modules}
-    for module in loaded.values():
-        app.add_typer(module.commands)
-    if loaded.keys() == COMMANDS.keys():  # former names, for scripts
-        app.add_typer(loaded["queues.set_aside"].commands, name="dead", hidden=True)
-        app.command("config", cls=HelpCommand, hidden=True)(loaded["operate.config"].show_settings)
     return app
-
-
-def _needed(words: list[str]) -> Iterable[str]:
-    """The modules that these words need: importing all modules takes longer than most commands run."""
-    module = _MODULES.get(words[0]) if words else None
-    if module is None:  # help, a former name, or an unknown command, whose message suggests similar ones
-        return COMMANDS
-    if module == "operate.config" or settings_file() is not None:
-        # The options of `cq worker` check the values of its settings, and `cq settings` shows them.
-        return dict.fromkeys((module, "operate.worker"))
-    return (module,)
 
 
 def main() -> None:
@@ -127,7 +83,7 @@ def _run() -> None:
     """Run the command, and flush its output before it ends; a reader that has ended does not change its status."""
     completion.join_words()
     try:
-        command_line(_needed(sys.argv[1:]))(prog_name="cq")
+        command_line()(prog_name="cq")
     except SystemExit:
         try:
             streams.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import Final
 
 NAME: Final = "combine-queue"
@@ -11,6 +10,8 @@ NAME: Final = "combine-queue"
 
 def version() -> str:
     """The installed version; "unknown" if Python imports cq from a clone that is not installed."""
+    from importlib import metadata  # late: it takes longer to import than the rest of a short command
+
     try:
         return metadata.version(NAME)
     except metadata.PackageNotFoundError:

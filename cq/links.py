@@ -5,8 +5,9 @@
 A target of one's own is a class with the base `Target`, which `App.target` declares.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cq.late import late
 from cq.observers.links.queue import ExportQueue
 from cq.observers.links.rows import LinkEntry
 from cq.observers.links.spec import app, kafka, parse_link, queue, table, webhook
@@ -47,10 +48,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """`Columns`, which needs SQLAlchemy, is imported when it is used."""
-    if name != "Columns":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from cq.observers.links.sql.table import Columns
-
-    return Columns
+__getattr__ = late(__name__, {"cq.observers.links.sql.table": ("Columns",)})
+"""`Columns` needs SQLAlchemy."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from cq.cli.queues.verify import LinkOptions
 from cq.cli.shared.help import CommandSet
@@ -10,11 +10,8 @@ from cq.cli.shared.options import Options, Queue, argument, flag, option
 from cq.cli.shared.output import age, print_line, quantity
 from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.observers.links.outbox.state import DEFAULT_ENV, OutboxSettings
-from cq.observers.links.registry import opened_outbox, outbox_module
+from cq.observers.links.registry import opened_outbox
 from cq.observers.links.spec import checked_env
-
-if TYPE_CHECKING:
-    from cq.observers.links.outbox.operate import OutboxStatus
 
 _COLUMNS: Final = (
     ShownColumn("queue", lambda each: each.name, is_number=False),
@@ -57,8 +54,10 @@ def init(
     queue, each exactly once. `cq.outbox.add` inserts rows within a transaction of the application. Run it as the role
     that owns the schema. Repeating the command changes nothing, but replaces an outdated function of the trigger.
     """
+    from cq.observers.links.outbox import operate  # late: it imports SQLAlchemy
+
     settings = OutboxSettings(checked_env(url_env, DEFAULT_ENV), schema)
-    created = outbox_module("operate").init(options.open_store(), queue, settings, trigger=trigger)
+    created = operate.init(options.open_store(), queue, settings, trigger=trigger)
     text = f"created {', '.join(created)}" if created else "all tables exist, as expected"
     options.answer(text, queue=queue, created=created)
 
@@ -74,7 +73,9 @@ def show_list(
     operator must make a decision; the error describes the options. `no outbox`: rows of another queue in the same
     table, which no worker moves. With --json one line per queue.
     """
-    statuses: list[OutboxStatus] = outbox_module("strays").statuses(options.read_store(), queue)
+    from cq.observers.links.outbox import strays  # late: it imports SQLAlchemy
+
+    statuses = strays.statuses(options.read_store(), queue)
     options.print_list(statuses, _COLUMNS, "no queue has an outbox: begin with `cq outbox init QUEUE`")
     options.note_errors((each.name, each.error) for each in statuses)
 

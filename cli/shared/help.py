@@ -15,16 +15,6 @@ from typer.core import TyperCommand, TyperGroup
 from cq.cli.shared.exit_status import WRONG_USAGE
 from cq.cli.shared.output import make_console, print_document
 
-PANELS: Final = {
-    "Queues": ("configure", "rebucket", "limit", "pause", "resume", "purge", "delete"),
-    "Write and read": ("add", "get", "items", "series", "top", "cloud"),
-    "Run and watch": ("worker", "status", "web", "drain", "health", "doctor", "settings"),
-    "Repair": ("verify", "aside"),
-    "Connect": ("link", "outbox", "feed", "cells"),
-    "Try it": ("demo", "bench"),
-}
-"""{title: commands}, in the order of `cq --help`."""
-_COMMANDS: Final = "Commands"
 _HIGHLIGHTS: Final = {
     r"(?m)^[A-Z][a-z ]+:": "bold",
     r"`[^`]+`": "cyan",
@@ -101,6 +91,11 @@ class HelpGroup(TyperGroup):
             ctx.exit(WRONG_USAGE)
         return super().parse_args(ctx, args)
 
+    def panels(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """The sections of the help with commands: their titles, and each command with its summary."""
+        shown = [(name, each) for name, each in self.commands.items() if not each.hidden]
+        return [("Commands", [(name, paragraphs(each.help or "")[0]) for name, each in shown])]
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
         _write_page(self, ctx, formatter)
@@ -119,7 +114,8 @@ def _write_page(command: Any, ctx: Any, formatter: Any) -> None:
             formatter.write_text(paragraph)
     arguments = [(placed(each), explained(each, ctx)) for each in parameters(command, "argument")]
     options = [(named(each), explained(each, ctx)) for each in parameters(command, "option", ctx)]
-    for title, rows in [*_panels(command, ctx), ("Arguments", arguments), ("Options", options)]:
+    panels = command.panels() if isinstance(command, HelpGroup) else []
+    for title, rows in [*panels, ("Arguments", arguments), ("Options", options)]:
         if rows:
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -191,12 +187,3 @@ def _limits(parameter: Any) -> Iterator[str]:
         yield f"From {least:,} to {most:,}."
     elif least is not None and least != 0:
         yield f"At least {least:,}."
-
-
-def _panels(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """The commands of a group with their summaries: those of `cq` in panels."""
-    commands = getattr(command, "commands", {})
-    summaries = {name: paragraphs(each.help or "")[0] for name, each in commands.items() if not each.hidden}
-    panels = PANELS if ctx.parent is None else {_COMMANDS: tuple(summaries)}
-    for title, names in panels.items():
-        yield title, [(name, summaries[name]) for name in names if name in summaries]

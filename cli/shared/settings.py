@@ -17,6 +17,7 @@ import typer
 
 from cq.cli.shared import streams
 from cq.cli.shared.help import HelpGroup
+from cq.cli.shared.late_commands import PANELS, LateCommands
 from cq.cli.shared.settings_file import InvalidSettings, read_settings, settings_file
 from cq.observers.links.spec import TABLE_ENV
 from cq.plain_text import printable
@@ -81,6 +82,8 @@ SETTINGS: Final = (
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # the class of click, or of the copy of click in typer
+_CHECKS: Final = "worker"
+"""The command that has all settings."""
 _WITHOUT_SETTINGS: Final = frozenset({"bench", "demo"})
 """Commands and groups without settings: they must not change the store of an application."""
 
@@ -90,9 +93,17 @@ class Commands(HelpGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for setting in SETTINGS:
-            for _, option in options_of(setting, self):
-                option.envvar = setting.variable
+        self.commands = LateCommands(_use_environment)  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands, for completion."""
+        return [*self.commands]
+
+    def panels(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """The sections of the help with commands, without an import of their modules."""
+        return [
+            (title, [(name, text) for name, (_, text) in panel.items()]) for title, panel in PANELS.items()
+        ]
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """The context of the group."""
@@ -103,6 +114,13 @@ class Commands(HelpGroup):
         """Parse the command's arguments, and run it."""
         with _handled_errors():
             return super().invoke(ctx)
+
+
+def _use_environment(name: str, command: Any) -> None:
+    """Give the options in `SETTINGS` of a command or group their environment variables."""
+    for setting in SETTINGS:
+        for _, option in options_of(setting, command, (name,)):
+            option.envvar = setting.variable
 
 
 @contextmanager
@@ -125,7 +143,7 @@ def _handled_errors() -> Iterator[None]:
 
 
 def options_of(
-    setting: Setting, command: Any, path: tuple[str, ...] = ()
+    setting: Setting, command: Any, path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The options of a setting, each with the words of its command."""
     if hasattr(command, "commands"):
@@ -141,8 +159,11 @@ def use_file(ctx: typer.Context) -> None:
     if path is None:
         return
     defaults: dict[str, Any] = {}
+    commands: Any = ctx.command
+    # The command that runs, and the one that checks the values of its settings.
+    needed = {name: commands.commands[name] for name in (str(ctx.invoked_subcommand), _CHECKS)}
     for setting, value in _read(path):
-        options = list(options_of(setting, ctx.command))
+        options = [found for name, each in needed.items() for found in options_of(setting, each, (name,))]
         _check(ctx, path, setting, options[0][1], value)
         for words, option in options:
             table = defaults

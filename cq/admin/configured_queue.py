@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
-from cq.admin.configure import change, requested
 from cq.combiners import Combiner
 from cq.observer import Observer, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue
@@ -147,6 +146,9 @@ def configure(
         NotNow: an audit cannot begin while the queue is being purged. Or the audit is on, but a bucket could not be
             read at one version: call this again.
     """
+    # Late: most processes of an application only add and read.
+    from cq.admin.configure import change, requested
+
     wanted = requested(
         key=key,
         value=value,

@@ -9,7 +9,6 @@ before a caller gets an older version: that is correct only if the versions have
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -106,6 +105,8 @@ class StoreFollower(Generic[T]):
 
     async def wait_async(self, version: int = 0, timeout: float | None = None) -> T | None:
         """As `wait`, for asyncio."""
+        import asyncio  # late: it is slow to import, and a caller that awaits has done so
+
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def notify() -> None:

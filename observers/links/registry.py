@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cq.app import App
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
@@ -117,8 +117,9 @@ def table_check(link: OpenLink, wait_seconds: float) -> TableCheck:
             f"link {link.keys.link!r} of queue {link.queue!r} has no table: cq cannot read what its target keeps, "
             "compare it there"
         )
-    found: TableCheck = import_module("cq.observers.links.sql.verify").TableCheck(link, wait_seconds)
-    return found
+    from cq.observers.links.sql.verify import TableCheck  # late, as for outboxes
+
+    return TableCheck(link, wait_seconds)
 
 
 def pause_link(db: Database, queue: str, link: str | None = None, *, paused: bool) -> str:
@@ -149,7 +150,10 @@ def opened_outbox(db: Database, queue: str, *, url_env: str | None = None) -> It
 
     Raises `InvalidConfiguration` if the queue has no outbox.
     """
-    opened: OpenOutbox = outbox_module("operate").opened(db, queue, url_env)
+    # Late: it imports SQLAlchemy, and other processes start without that delay.
+    from cq.observers.links.outbox import operate
+
+    opened = operate.opened(db, queue, url_env)
     try:
         yield opened
     finally:
@@ -158,9 +162,10 @@ def opened_outbox(db: Database, queue: str, *, url_env: str | None = None) -> It
 
 def outbox_tasks(db: Database, queue: str) -> list[Task]:
     """The task of a worker for a queue's outbox, see `noted_tasks`."""
-    return noted_tasks(db, OutboxKeys(queue), lambda: outbox_module("task").make_tasks(db, queue))
 
+    def make_tasks() -> list[Task]:
+        from cq.observers.links.outbox import task  # late, as for `opened_outbox`
 
-def outbox_module(name: str) -> Any:
-    """A module of the room of outboxes, which imports SQLAlchemy: other processes start without that delay."""
-    return import_module(f"cq.observers.links.outbox.{name}")
+        return task.make_tasks(db, queue)
+
+    return noted_tasks(db, OutboxKeys(queue), make_tasks)

@@ -21,7 +21,7 @@ from cq.distribution import version
 from cq.errors import CqError, InvalidConfiguration, InvalidUrl
 from cq.keys.link import APP
 from cq.observers.links.outbox.state import OutboxSettings
-from cq.observers.links.registry import opened_link, opened_outbox, outbox_module
+from cq.observers.links.registry import opened_link, opened_outbox
 from cq.observers.links.target import LinkFailed
 from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import ROOM, EmbeddedStore
@@ -225,7 +225,7 @@ def _check(name: str, check: Callable[[], str]) -> Check:
 
 def _outbox_tables(db: OpenDatabase) -> Iterator[_AskedSystem]:
     """Each table that has rows of outboxes."""
-    strays = outbox_module("strays")
+    from cq.observers.links.outbox import strays  # late: it imports SQLAlchemy
 
     def check(settings: OutboxSettings, queues: list[str]) -> str:
         found = strays.table_status(db, settings, queues)

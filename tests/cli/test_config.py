@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
 import cq
-from cq.cli.main import command_line
 from cq.cli.shared.settings import SETTINGS, options_of
 from cq.observers.worker.worker import Worker
+from tests.cli.commands import CQ
 from tests.cli.conftest import Cli, Here
 
 APP = "import cq\napp = cq.App()\n"
@@ -22,9 +21,7 @@ import cq
 app = cq.App()
 app.queue("words", combiner=cq.Combiner("longest", 1, lambda key, values: max(values, key=len)))
 """
-OPTIONS = {
-    setting.name: dict(options_of(setting, typer.main.get_command(command_line()))) for setting in SETTINGS
-}
+OPTIONS = {setting.name: dict(options_of(setting, CQ, ())) for setting in SETTINGS}
 """{setting: {words of a command: its option}}."""
 CONCURRENCY = OPTIONS["worker.concurrency"]["worker",].default
 

@@ -12,12 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-import typer.main
 
 import cq
-from cq.cli.main import COMMANDS as MODULES
-from cq.cli.main import command_line
-from cq.cli.shared.help import PANELS, examples, paragraphs, parameters
+from cq.cli.shared.help import examples, paragraphs, parameters
+from cq.cli.shared.late_commands import PANELS
 from cq.cli.shared.options import seconds_of
 from cq.testing import drain
 from tests.cli.commands import COMMANDS, CQ, parse
@@ -31,20 +29,11 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_has_the_commands_that_import_it(module: str) -> None:
-    """A command imports only its module, so a wrong entry would make it unknown."""
-    group: Any = typer.main.get_command(command_line([module]))
+def test_the_help_has_the_summaries_of_the_commands() -> None:
+    """They are in a table, too, so that the help imports no command."""
+    summaries = {name: text for panel in PANELS.values() for name, (_, text) in panel.items()}
 
-    assert tuple(group.commands) == MODULES[module]
-
-
-@pytest.mark.parametrize("module", ["cq.cli.queues.data", "cq.cli.operate.status", "cq.cli.operate.worker"])
-def test_a_command_starts_without_sqlalchemy(module: str) -> None:
-    """Its import would double the time that a short command takes."""
-    script = f"import sys, cq.cli.main, {module}; sys.exit('sqlalchemy' in sys.modules)"
-
-    assert run_code(script).status == 0
+    assert summaries == {name: paragraphs(each.help)[0] for name, each in CQ.commands.items()}
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from typer.main import get_command
 
@@ -70,7 +70,8 @@ def prepared() -> Iterator[Path]:
 
 def _serve(path: str) -> None:
     """Returns in each fork that is to run the command."""
-    get_command(command_line())  # imports the modules of all commands
+    line: Any = get_command(command_line())
+    dict(line.commands)  # imports the modules of all commands
     for package in (cq.observers.tasks, cq.observers.worker):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
