@@ -16,11 +16,14 @@ from pathlib import Path
 from random import Random
 from threading import Event
 from typing import Any, Final
+from urllib.parse import quote
 
 import cq
+from cq import runtime
 from cq.admin.queue_status import is_drained
-from cq.cells import Cells, UserData
+from cq.cells import Cells, Router, Rule, UserData
 from cq.cells.records import HERE, Fence
+from cq.cells.router import WebAnswer, WebRequest
 from cq.cli.demos.harness import (
     DemoDiffers,
     DemoRun,
@@ -66,6 +69,7 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
         # Enough for all users, and for those on their way, who have seats in two cells.
         limit = -(-options.users // options.stores) + options.movers
         urls = make_cells(cells, db, folder, options.stores, limit)
+        router = Router(cells, next(iter(urls)), [Rule("/u/{user}")])
         users = [f"user {number}" for number in range(options.users)]
         # The positions are in another store than the writes, and written for many of them.
         steps = Steps.of_parts(
@@ -80,7 +84,13 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
         work = partial(run_worker, queues=[QUEUE], identity="demo")
         # The receiving store last: a count that leaves a cell after the check of the receiver would be missed.
         stores = [*map(cells.store, urls), db]
-        with shown_steps(db, "writes done", steps) as look:
+        with router, shown_steps(db, "writes done", steps) as show_steps:
+
+            def look() -> None:
+                show_steps()
+                for user in users:
+                    router.route(_page_of(user))  # so that it knows the cells before the last moves
+
             figures = demo.complete(
                 numbered("writer", (partial(write, url=url, steps=each) for each in steps)),
                 {
@@ -91,7 +101,7 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
                 look,
                 is_settled=lambda: all(map(_is_idle, stores)),
             )
-        return figures | recount(cells, db, steps)
+            return figures | recount(cells, db, steps) | {"routed": check_router(cells, router)}
 
 
 def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int) -> dict[str, str]:
@@ -100,7 +110,7 @@ def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int
         raise InvalidConfiguration("the store has cells, which the demo must not use: name another store")
     cq.configure(db, QUEUE)
     for name in (f"cell-{place + 1}" for place in range(number)):
-        cells.add_cell(name, f"embedded:{folder / name}.db")
+        cells.add_cell(name, f"embedded:{folder / name}.db", web=f"https://{name}.example.com")
         cells.limit_cell(name, limit)
         cq.configure(cells.store(name), QUEUE, links=[links.queue(url_env=_URL_ENV)])
     return {each.name: each.url for each in cells.cells()}
@@ -125,6 +135,25 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
         _check(not each.max_users or users <= each.max_users, f"{each.name} has {users} users: {each.closed}")
     found = {each.name: each.users for each in cells.cells()}
     return {"writes": writes, "users": sum(found.values()), "moves": moves, "cells": found}
+
+
+def check_router(cells: Cells, router: Router) -> int:
+    """Compare the router's answers, from its memory, with the directory; returns the number of redirected users."""
+    redirected = 0
+    end = runtime.monotonic() + _PATIENCE
+    for each in cells.cells():
+        for user in cells.directory.users_in(each.name):
+            url = "" if each.name == router.here else f"{each.web}/u/{quote(user)}"
+            while (answer := router.route(_page_of(user))) != (WebAnswer(307, url) if url else None):
+                # The watch needs a moment after the last move.
+                _check(runtime.monotonic() < end, f"a request of {user}, in {each.name}, got {answer}")
+                runtime.sleep(0.01)
+            redirected += bool(url)
+    return redirected
+
+
+def _page_of(user: str) -> WebRequest:
+    return WebRequest("", f"/u/{user}", "", b"", "")
 
 
 def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str]) -> int:

@@ -46,6 +46,7 @@ _COLUMNS: Final = (
     ShownColumn("weight", lambda each: each.weight),
     ShownColumn("state", lambda each: each.closed or each.state, is_number=False),
     ShownColumn("url", lambda each: each.url, is_number=False),
+    ShownColumn("web", lambda each: each.web, is_number=False),
 )
 commands = CommandSet("cells", "Distribute users over many stores.")
 
@@ -74,7 +75,7 @@ def show(options: CellsOptions) -> None:
     "add",
     examples=[
         "cq cells add eu-1 fdb:/etc/foundationdb/eu-1.cluster",
-        "cq cells add small embedded:small.db --weight 1",
+        "cq cells add small embedded:small.db --weight 1 --web https://small.example.com",
     ],
 )
 def add(
@@ -86,14 +87,17 @@ def add(
     weight: Annotated[
         int, option("NUMBER", "Capacity in proportion to the other cells, 1 to 1,000,000.")
     ] = 1,
+    web: Annotated[
+        str, option("URL", "Address of its web servers, to which routers redirect requests of its users.")
+    ] = "",
 ) -> None:
-    """Add a cell, or change the URL or weight of a cell.
+    """Add a cell, or change the URL, weight or web address of a cell.
 
     From then on the store at the URL belongs to this cell of this directory only. The store of a new cell is created if
     it does not exist. The directory stores absolute paths: they must be valid on every machine that uses the directory.
     """
     with Cells(options.make_store()) as opened:
-        opened.add_cell(cell, url, weight=weight)
+        opened.add_cell(cell, url, weight=weight, web=web)
     options.answer(f"{cell}: added", cell=cell, weight=weight)
 
 

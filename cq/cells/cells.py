@@ -86,24 +86,27 @@ class Cells:
 
     # Cells
 
-    def add_cell(self, name: str, url: str, *, weight: int = 1) -> None:
-        """Add a cell, or change the URL or weight of an existing one. The store of a new cell is created if needed.
+    def add_cell(self, name: str, url: str, *, weight: int = 1, web: str = "") -> None:
+        """Add a cell, or change the URL, weight or web address of an existing one.
 
-        The store records the cell and the directory that it belongs to; it cannot become another cell.
+        The store of a new cell is created if needed. It records the cell and the directory that it belongs to; it
+        cannot become another cell.
 
         Args:
             name: 1 to 100 letters, digits, `_`, `.` or `-`.
             url: a URL of `cq.open`, the same for all processes; paths are stored in full. Its `?mode=` is for a store
                 that is created now, and is not stored.
             weight: capacity compared with other cells, 1 to 1,000,000.
+            web: address of the cell's web servers, such as `https://eu-1.example.com`, to which a `Router` redirects
+                requests; empty: none.
 
         Raises:
-            InvalidConfiguration, InvalidUrl: the name, the weight or the URL is invalid.
+            InvalidConfiguration, InvalidUrl: the name, the weight, the web address or the URL is invalid.
             CellMismatch: the store is another cell, or belongs to another directory, or is not the store that this cell
                 had.
             StoreError: the store cannot be opened.
         """
-        cell = checked_cell(name, url, weight)
+        cell = checked_cell(name, url, weight, web)
         try:
             self.directory.cell(name)
             is_new = False

@@ -7,6 +7,7 @@ Changes of one user conflict on the user's record. Different users are placed an
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -14,8 +15,9 @@ from typing import Any, Final, TypeVar
 from cq.cells.records import DRAINING, OPEN, Cell, Record
 from cq.cells.seats import leave_seat, read_counts, spread_counts, take_seat
 from cq.encoding import codec
+from cq.encoding.hashing import bucket_of
 from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
-from cq.keys import below, check_name
+from cq.keys import INCOMPLETE_VERSIONSTAMP, below, check_name
 from cq.keys import cell as keys
 from cq.store import absolute
 from cq.store.api import Database, Transaction, TransactionRead
@@ -28,6 +30,8 @@ MAX_WEIGHT: Final = 1_000_000
 EMPTIEST: Final = "emptiest"
 NEWEST: Final = "newest"
 _PAGE: Final = 500
+# Without a user or a query, and so without passwords.
+_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~/-]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class CellStatus:
     """A cell in the directory.
 
     Attributes:
-        name, url, weight, state, max_users, number: see `Cell`.
+        name, url, weight, state, max_users, number, web: see `Cell`.
         users: number of users in it, and on their way to it.
         load: its reported load, in the unit of its weight; None if none was reported.
     """
@@ -46,6 +50,7 @@ class CellStatus:
     state: str
     max_users: int | None
     number: int
+    web: str
     users: int
     load: float | None
 
@@ -89,6 +94,7 @@ class Directory:
 
         def put(tr: Transaction) -> None:
             stored = tr.get(keys.cell(name)).value
+            note_change(tr, keys.OF_CELLS)
             if stored is None:
                 numbers = [Cell.from_bytes(row.value).number for row in tr.get_range(*keys.cells())]
                 tr.set(keys.cell(name), replace(cell, number=max(numbers, default=0) + 1).to_bytes())
@@ -96,7 +102,7 @@ class Directory:
             found = Cell.from_bytes(stored)
             if is_new and found.url != cell.url:
                 raise CellError(f"another process has just added cell {name!r}: see `cq cells list`")
-            tr.set(keys.cell(name), replace(found, url=cell.url, weight=cell.weight).to_bytes())
+            tr.set(keys.cell(name), replace(found, url=cell.url, weight=cell.weight, web=cell.web).to_bytes())
 
         transact(self.db, put)
 
@@ -228,6 +234,7 @@ class Directory:
                 leave_seat(tr, encoded, before.cell)
                 tr.clear(keys.within(before.cell, encoded))
                 tr.set(keys.within(after.cell, encoded), b"")
+                note_change(tr, bucket_of(encoded, keys.OF_CELLS))
             tr.set(keys.record(encoded), after.to_bytes())
             if not after.is_moving:
                 tr.clear(keys.moving(encoded))
@@ -235,7 +242,7 @@ class Directory:
         transact(self.db, advance)
 
 
-def checked_cell(name: str, url: str, weight: int) -> Cell:
+def checked_cell(name: str, url: str, weight: int, web: str) -> Cell:
     """Return the entry of a new cell, with its path in full; raises `InvalidConfiguration`, `InvalidUrl`."""
     check_name(name)
     if type(weight) is not int or not 1 <= weight <= MAX_WEIGHT:
@@ -249,7 +256,16 @@ def checked_cell(name: str, url: str, weight: int) -> Cell:
         raise InvalidUrl(
             f"the URL of cell {name!r} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster"
         ) from None
-    return Cell(full, weight)
+    return Cell(full, weight, web=_checked_address(web))
+
+
+def _checked_address(web: str) -> str:
+    """Return a web address without a slash at its end; raises `InvalidConfiguration`."""
+    if web and not _ADDRESS.fullmatch(web):
+        raise InvalidConfiguration(
+            f"expected the web address of a cell as https://HOST, perhaps with a port and a path, got: {web!r}"
+        )
+    return web.rstrip("/")
 
 
 def read_cell(tr: TransactionRead, name: str) -> Cell:
@@ -301,3 +317,9 @@ def to_fill(cells: Iterable[CellStatus], fill: str) -> CellStatus | None:
 def emptiest(cells: Iterable[CellStatus]) -> CellStatus | None:
     """Return the cell with the fewest users by its weight that takes users; None if none does."""
     return min((each for each in cells if not each.closed), key=lambda each: each.fullness(1), default=None)
+
+
+def note_change(tr: Transaction, bucket: int) -> None:
+    """Note that a cell, or the cell of a user of the bucket, changes: see `cq.cells.directory_cache`."""
+    for each in (bucket, keys.OF_ANY):
+        tr.set_versionstamped_value(keys.changed(each), INCOMPLETE_VERSIONSTAMP)

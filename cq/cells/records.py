@@ -25,6 +25,7 @@ class Cell(StoredRecord):
         state: `open`, or `draining` if it accepts no more users.
         max_users: limit of its users; None: no limit.
         number: 1 for the first cell of the directory, 2 for the second one, and so on.
+        web: address of its web servers, without a slash at the end; empty: none.
     """
 
     NOUN = "the entry of a cell"
@@ -34,6 +35,7 @@ class Cell(StoredRecord):
     state: str = OPEN
     max_users: int | None = None
     number: int = 0
+    web: str = ""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class UserData:
         Raises:
             InvalidData: the old id has another new id, or is of another type.
         """
-        key, encoded = self._old(old), codec.encode_value(new)
+        key, encoded = cellkeys.old_id(self._encoded, old), codec.encode_value(new)
         known = self.tr.get(key).value
         if known not in (None, encoded):  # the same pair again is a retry
             raise InvalidData(
@@ -67,13 +67,8 @@ class UserData:
 
     def new_id(self, old: Any) -> Any:
         """Return the new id of an old one; None if it has none. Raises `InvalidData` for another type."""
-        stored = self.tr.get(self._old(old)).value
+        stored = self.tr.get(cellkeys.old_id(self._encoded, old)).value
         return None if stored is None else codec.decode(stored)
-
-    def _old(self, old: Any) -> bytes:
-        if not isinstance(old, (str, int, bytes, tuple)) or isinstance(old, bool):
-            raise InvalidData(f"expected an old id to be str, int, bytes or a tuple, got: {codec.brief(old)}")
-        return cellkeys.old_id(self._encoded, codec.encode(old))
 
 
 def _number(stored: bytes) -> int:

@@ -1,15 +1,18 @@
 r"""The keys of cells and of their directory, below `cq/c/`.
 
 Each row has a key, its value, its writers, and its store. `user` is a user's id in CBOR. No such id begins with another
-one, so the keys of two users never mix.
+one, so the keys of two users never mix. `bucket` is one of 256 buckets of users, or 256 for the cells, or 257 for any
+change.
 
-    "cq/c/n" name            a cell: URL, weight, limit, state        add_cell, drain_cell ...   directory
+    "cq/c/n" name            a cell: URL, weight, limit, state ...    add_cell, drain_cell ...   directory
     "cq/c/l" name "/" part   a part of the number of its users        place, moves (atomic)      directory
     "cq/c/r" name            the reported load of the cell            report_load                directory
     "cq/c/s"                 which cell new users fill                fill                       directory
     "cq/c/u" user            the user's cell, epoch and current move  place, moves               directory
     "cq/c/w" name "/" user   ""                                       place, moves               directory
     "cq/c/m" user            "", while the user is moving             moves                      directory
+    "cq/c/v" bucket          versionstamp of the latest change        add_cell, moves            directory
+    "cq/c/g" old             user and number of a former id           map_old_ids                directory
     "cq/c/i"                 names of the cell and of its directory   add_cell                   cell
     "cq/c/f" user            the user's fence: state and epoch        transactions, moves        cell
     "cq/c/p" user            progress of the copy                     moves                      cell
@@ -39,6 +42,8 @@ FILL: Final = CELLS + b"s"
 _USERS: Final = CELLS + b"u"
 _WITHIN: Final = CELLS + b"w"
 _MOVES: Final = CELLS + b"m"
+_CHANGES: Final = CELLS + b"v"
+_GLOBAL_IDS: Final = CELLS + b"g"
 IDENTITY: Final = CELLS + b"i"
 _FENCES: Final = CELLS + b"f"
 _PROGRESS: Final = CELLS + b"p"
@@ -46,6 +51,10 @@ _DATA: Final = CELLS + b"d"
 COUNTS: Final = 8
 """Into how many parts the number of users of a cell is divided: see `cq.cells.seats`."""
 _COUNT: Final = Struct("<q")  # little-endian, because atomic additions are
+OF_CELLS: Final = 256
+"""The bucket of changes of cells, after those of users."""
+OF_ANY: Final = 257
+"""The bucket of all changes, for a watch."""
 
 
 def encoded_user(user: Any) -> bytes:
@@ -130,6 +139,26 @@ def user_in(prefix: bytes, key: bytes) -> Any:
     return codec.decode(key[len(prefix) :])
 
 
+def changed(bucket: int) -> bytes:
+    """The key of the latest change of a bucket."""
+    return _CHANGES + bucket.to_bytes(2, "big")
+
+
+def all_changed() -> tuple[bytes, bytes]:
+    """The range of the latest changes of all buckets."""
+    return below(_CHANGES)
+
+
+def changed_of(key: bytes) -> int:
+    """The inverse of `changed`."""
+    return int.from_bytes(key[len(_CHANGES) :], "big")
+
+
+def global_id(old: Any) -> bytes:
+    """The key of the user and number of a former id of the whole site; raises as `old_id`."""
+    return _GLOBAL_IDS + _encoded_id(old)
+
+
 # In a cell
 
 
@@ -158,6 +187,15 @@ def latest_id(user: bytes) -> bytes:
     return _DATA + user + b"n"
 
 
-def old_id(user: bytes, old: bytes) -> bytes:
-    """The key of the new id of a former id, given in CBOR."""
-    return _DATA + user + b"o" + old
+def old_id(user: bytes, old: Any) -> bytes:
+    """The key of the new id of a former id; raises `InvalidData` or `TooLarge` if it is not valid."""
+    return _DATA + user + b"o" + _encoded_id(old)
+
+
+def _encoded_id(old: Any) -> bytes:
+    if not isinstance(old, (str, int, bytes, tuple)) or isinstance(old, bool):
+        raise InvalidData(f"expected an old id to be str, int, bytes or a tuple, got: {codec.brief(old)}")
+    data = codec.encode(old)
+    if len(data) > codec.MAX_KEY_BYTES:
+        raise TooLarge(f"an old id of {len(data):,} bytes exceeds the limit of {codec.MAX_KEY_BYTES:,}")
+    return data

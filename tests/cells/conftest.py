@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cq.cells import Cells
 from tests.conftest import cluster_url
 from tests.kit.sites import Site, urls_below, urls_in
 
@@ -17,3 +18,9 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     made = Site(urls_below(cluster_url()) if request.param == "cluster" else urls_in(tmp_path), 3)
     yield made
     made.close()
+
+
+@pytest.fixture
+def cells(site: Site) -> Cells:
+    """The cells of the site: cell0, cell1 and cell2."""
+    return site.own

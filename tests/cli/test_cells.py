@@ -39,6 +39,7 @@ def test_users_are_placed_listed_and_moved(site: Here) -> None:
         "weight",
         "state",
         "url",
+        "web",
     ]
 
 

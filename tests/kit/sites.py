@@ -152,3 +152,9 @@ def die_when(is_time: Callable[[], bool], site: Site, act: Callable[[Cells], obj
     except Died:
         return True
     return False
+
+
+def place(cells: Cells, user: Any, cell: str) -> None:
+    """Place a user in this cell."""
+    cells.place(user)
+    cells.move(user, cell)

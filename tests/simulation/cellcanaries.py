@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cq.cells.cells import Location
+from cq.cells.directory_cache import DirectoryCache
 from cq.cells.records import Record
 from cq.cells.seats import leave_seat, take_seat
 from cq.keys import cell as cellkeys
@@ -19,7 +20,7 @@ from tests.simulation.canary import Canaries
 cells = Canaries("cells")
 
 
-@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=22)
+@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=36)
 def reads_where_a_user_is_without_a_conflict(
     enter: Any, self: Any, tr: Any, user: Any, location: Location
 ) -> Any:
@@ -82,7 +83,20 @@ def takes_no_seat_for_a_mover(begin: Any, self: Any, user: Any, target: str) -> 
         return begin(self, user, target)
 
 
-@cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=50)
+@cells.replaces("cq.cells.directory.note_change", seed=2)
+def moves_without_telling_routers(note: Any, tr: Any, bucket: int) -> None:
+    """A router goes on to lead requests to the former cell of a user."""
+
+
+@cells.replaces("cq.cells.directory_cache.DirectoryCache._keep", seed=130)
+def keeps_what_was_read_before_a_change(
+    keep: Any, self: DirectoryCache, bucket: int, name: Any, found: object, changes: int
+) -> None:
+    """A router that reads where a user is while the user is moved may keep the former cell for ever."""
+    keep(self, bucket, name, found, self._changes[bucket])
+
+
+@cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=118)
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes
 ) -> tuple[bool, str | None]:

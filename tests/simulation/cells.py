@@ -1,4 +1,4 @@
-"""The system of the cells: users who write, movers, and workers that forward what each cell has counted."""
+"""The system of the cells: users who write, movers, routers, and workers that forward what each cell has counted."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from unittest.mock import patch
 import cq
 import cq.links
 from cq.cells import Cells, UserData, move
+from cq.cells.directory_cache import DirectoryCache
 from cq.cells.records import HERE, Cell, Fence, Record
 from cq.encoding import codec
 from cq.keys import QueueKeys, below
@@ -50,6 +51,7 @@ class CellsWorld(Scenario):
     Attributes:
         users: all that there may be.
         written: {user: {what: id}} of all that is committed, in commit order.
+        caches: those of the routers that live.
     """
 
     stores: ClassVar[tuple[str, ...]] = (DIRECTORY, *CELLS)
@@ -58,6 +60,7 @@ class CellsWorld(Scenario):
         super().__init__(plan, folder, trace)
         self.users: list[Any] = ["ada", "ad", 7, b"7"][: self.rng.randint(1, 4)]
         self.written: dict[Any, dict[str, int]] = {user: {} for user in self.users}
+        self.caches: dict[Process, DirectoryCache] = {}
         self.pause = self.rng.choice((0.01, 0.1, 0.5))
         self.slow = self.rng.choice((0.0, 0.3))
         self._operations = 0
@@ -93,6 +96,7 @@ class CellsWorld(Scenario):
             self.start_process("user", "write", partial(self._repeat, self._write))
         for _ in range(self.rng.randint(1, 2)):
             self.start_process("mover", "change", partial(self._repeat, self._change))
+        self.start_process("router", "read", self._look_up)
         if "forward" in self.plan:
             self._start_workers()
 
@@ -106,6 +110,15 @@ class CellsWorld(Scenario):
         while not self.is_calm:
             self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
             self.attempt(partial(act, cells), cq.errors.UserMoving, cq.errors.NoRoom)
+
+    def _look_up(self, process: Process) -> None:
+        """Look for users again and again, as a router does."""
+        process.on_death.append(lambda: self.caches.pop(process, None))
+        cache = self.caches[process] = DirectoryCache(self.cells(process))
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
+            user = self.hub.rng.choice(self.users)
+            self.attempt(partial(cache.location, user), cq.errors.UserNotPlaced)
 
     # Users
 
@@ -253,6 +266,15 @@ class CellsWorld(Scenario):
             for name, inner in self.inners.items()
             if any(inner.get_range(*bounds, limit=1) for bounds in ranges)
         )
+
+    def unsettled(self) -> str:
+        """Users whom a router looks for where they are not, though it is told of changes."""
+        for cache in self.caches.values():
+            for (_, name), location in cache._kept.items():
+                record = Record.from_bytes(self.inner.get(cellkeys.record(name)))
+                if location != (record.cell, record.epoch):
+                    return f"a router with {name!r} in {location}, not {record}"
+        return ""
 
     def check(self) -> None:
         """Who is where, what they have, and what the totals are."""

@@ -1,0 +1,379 @@
+"""WSGI and ASGI middleware that leads each request to the web servers of its user's cell.
+
+    router = Router(cells, "eu-1", [Rule("/u/{user}"), Rule("/post", form="user")])
+    application = router.wsgi(application)  # or router.asgi(application)
+
+A request of a user of this cell goes to the application; one of a user of another cell is redirected there, by 307,
+which repeats the method and the body. A rule with `to` finds former ids, and redirects to the page of their user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from cq.cells.cells import Cells
+from cq.cells.directory_cache import DirectoryCache
+from cq.cells.old_ids import OldId, find_old_id
+from cq.errors import CqError, InvalidConfiguration, UserNotPlaced
+from cq.plain_text import describe
+from cq.store.api import error_code
+
+log = logging.getLogger("cq.cells")
+
+MAX_FORM_BYTES: Final = 1_000_000
+_MAX_FIELDS: Final = 1_000
+_FORM: Final = "application/x-www-form-urlencoded"
+# These stay as they are in a query: all that RFC 3986 reserves, and the percent sign of what is encoded already.
+_KEPT: Final = "/?:@!$&'()*+,;=-._~%[]"
+_REASONS: Final = {
+    307: "307 Temporary Redirect",
+    400: "400 Bad Request",
+    404: "404 Not Found",
+    413: "413 Content Too Large",
+    502: "502 Bad Gateway",
+    503: "503 Service Unavailable",
+}
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where a request has its user, or a former id.
+
+    Exactly one of the placeholder in `path`, `query` and `form` says where it is.
+
+    Args:
+        path: path of the pages, and of all pages below them; `{user}` is the user, such as in `/u/{user}`. With `to`,
+            `{old}` is the former id, and there are no pages below.
+        query: name of the parameter in the query with the user or the former id.
+        form: name of the field in a form, of the type `application/x-www-form-urlencoded`.
+        to: for former ids: the path, and perhaps the query, of the page with `{user}` and `{number}`, which another
+            rule must understand.
+        type: makes the user or the former id of its text; `int`, for example. Its `ValueError` is the answer 400.
+
+    Raises:
+        InvalidConfiguration: these do not fit together.
+    """
+
+    path: str = "/"
+    query: str | None = None
+    form: str | None = None
+    to: str | None = None
+    type: Callable[[str], Any] = str
+    _pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        name = "{user}" if self.to is None else "{old}"
+        before, placeholder, after = self.path.partition(name)
+        sources = [bool(placeholder), self.query is not None, self.form is not None]
+        if sources.count(True) != 1 or not self.path.startswith("/"):
+            raise InvalidConfiguration(
+                f"expected a path from '/' on, and {name} in it, or else `query` or `form`, got: {self}"
+            )
+        if self.to is not None and not (self.to.startswith("/") and "{user}" in self.to):
+            raise InvalidConfiguration(f"expected `to` to be a path with {{user}}, got: {self}")
+        below = "" if placeholder and self.to is not None else "(?:/.*)?"
+        pattern = re.escape(before) + ("([^/]+)" if placeholder else "") + re.escape(after)
+        object.__setattr__(self, "_pattern", re.compile(pattern.rstrip("/") + below, re.DOTALL))
+
+    def applies(self, path: str) -> bool:
+        """Whether it is about this path."""
+        return self._pattern.fullmatch(path) is not None
+
+    def find(self, path: str, query: Fields, form: Fields) -> str | None:
+        """Return the text of the user or the former id in a request, if there is one."""
+        match = self._pattern.fullmatch(path)
+        if match is None:
+            return None
+        if self.query is not None:
+            return query.get(self.query)
+        return match[1] if self.form is None else form.get(self.form)
+
+
+class WebAnswer(NamedTuple):
+    """What a router answers instead of the application: a status, and the URL of a redirection, or a text."""
+
+    status: int
+    text: str
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Return the headers; the body is empty after a redirection."""
+        if self.status == 307:
+            return [("Location", self.text), ("Content-Length", "0"), ("Cache-Control", "no-store")]
+        length = str(len(self.body()))
+        return [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", length)]
+
+    def body(self) -> bytes:
+        """Return the body."""
+        return b"" if self.status == 307 else f"{self.text}\n".encode()
+
+
+@dataclass(frozen=True)
+class WebRequest:
+    """What a router reads of a request.
+
+    Attributes:
+        root: path of the application, before `path`.
+        path: path of the page in the application.
+        query: the query as it was sent.
+        form: the body of a form; empty if there is none.
+        host: host and port as the client names them.
+    """
+
+    root: str
+    path: str
+    query: str
+    form: bytes
+    host: str
+
+
+class _InvalidRequest(Exception):
+    """The request is answered with an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.answer = WebAnswer(status, text)
+
+
+class Router:
+    """Middleware that leads requests to the cells of their users; see `cq.cells.router`.
+
+    Create one for each process, after forking, and close it at the end; it is also a context manager. It keeps
+    the cells of users in memory. A thread watches the directory and forgets the users who move.
+
+    A request in which no rule finds a user goes to the application, as does one of a user whose cell has no web
+    address: `Cells.transact` reaches users of all cells. Users without a cell get 404, and invalid requests 400.
+
+    Args:
+        cells: the cells. A web address of each is given to `Cells.add_cell`.
+        here: the name of the cell whose requests the application answers.
+        rules: rules that find users, in their order, then those that find former ids; see `map_old_ids`.
+        max_form_bytes: forms of more bytes get 413, if a rule needs them.
+
+    Raises:
+        InvalidConfiguration: no rule finds the user in the page that a rule for former ids redirects to.
+    """
+
+    def __init__(
+        self, cells: Cells, here: str, rules: Sequence[Rule], *, max_form_bytes: int = MAX_FORM_BYTES
+    ) -> None:
+        self.here = here
+        self._cells = cells
+        # Rules with `to` are last: a page that names a user is never looked up among former ids first.
+        self._rules = sorted(rules, key=lambda rule: rule.to is not None)
+        self._max_form_bytes = max_form_bytes
+        for rule in self._rules:
+            if rule.to is not None:
+                path, query = _page_of(rule.to, OldId(1, 1))
+                if not any(
+                    each.to is None and each.find(path, _fields(query), {}) == "1" for each in self._rules
+                ):
+                    raise InvalidConfiguration(f"no rule finds the user in the pages of {rule}")
+        self._cache = DirectoryCache(cells)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching the directory."""
+        self._cache.close()
+
+    def _reads_form(self, path: str, content_type: str) -> bool:
+        """Whether it needs the body of such a request."""
+        is_form = content_type.partition(";")[0].strip().lower() == _FORM
+        return is_form and any(rule.form is not None and rule.applies(path) for rule in self._rules)
+
+    def route(self, request: WebRequest) -> WebAnswer | None:
+        """Return the answer to a request; None if the application answers."""
+        try:
+            return self._routed(request)
+        except _InvalidRequest as refused:
+            return refused.answer
+        except ValueError:  # also `InvalidData`, and texts that are not encoded as they should be
+            return WebAnswer(400, "The request is not valid.")
+        except Exception as error:
+            if not isinstance(error, CqError) and error_code(error) is None:
+                raise
+            log.warning("a request cannot be routed: %s", describe(error))
+            return WebAnswer(503, "The directory of users does not answer: try again.")
+
+    def _routed(self, request: WebRequest) -> WebAnswer | None:
+        query, form = _fields(request.query), _fields(request.form.decode("ascii"))
+        is_unknown = False
+        for rule in self._rules:
+            text = rule.find(request.path, query, form)
+            if text is None:
+                continue
+            found = rule.type(text)
+            try:
+                if rule.to is None:
+                    return self._lead(request, self._cache.location(found).cell)
+                if (old := find_old_id(self._cells, found)) is not None:
+                    return self._lead_old(request, rule, old)
+            except UserNotPlaced:
+                pass
+            is_unknown = True
+        return WebAnswer(404, "There is no such user.") if is_unknown else None
+
+    def _lead(self, request: WebRequest, cell: str) -> WebAnswer | None:
+        address = "" if cell == self.here else self._cache.address(cell)
+        if not address:
+            return None
+        if urlsplit(address).netloc.lower() == request.host.lower():
+            # It would come back here for ever.
+            log.error("the web address of cell %r, %s, leads to servers of cell %r", cell, address, self.here)
+            return WebAnswer(502, "The web address of the user's cell leads to servers of another cell.")
+        return _redirect(address + quote(request.root + request.path), request.query)
+
+    def _lead_old(self, request: WebRequest, rule: Rule, old: OldId) -> WebAnswer:
+        """Redirect to the page of a former id; raises `UserNotPlaced`, so that nobody is led to and fro."""
+        cell = self._cache.location(old.user).cell
+        path, query = _page_of(rule.to or "", old)
+        pairs = parse_qsl(request.query, keep_blank_values=True)
+        rest = [pair for pair in pairs if pair[0] != rule.query]
+        whole = "&".join(filter(None, (query, urlencode(rest))))
+        return _redirect(self._cache.address(cell) + quote(request.root) + path, whole)
+
+    # The interfaces
+
+    def wsgi(self, app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+        """Return a WSGI application that leads requests, and calls `app` for those of this cell."""
+
+        def routed(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            answer = self._route_wsgi(environ)
+            if answer is None:
+                return app(environ, start_response)
+            start_response(_REASONS[answer.status], answer.headers())
+            return [answer.body()]
+
+        return routed
+
+    def _route_wsgi(self, environ: dict[str, Any]) -> WebAnswer | None:
+        try:
+            # The interface has bytes as characters.
+            root, path = (
+                _text(environ.get(name, "").encode("latin-1")) for name in ("SCRIPT_NAME", "PATH_INFO")
+            )
+            form = b""
+            if self._reads_form(path, environ.get("CONTENT_TYPE", "")):
+                form = self._read_form(environ)
+                environ["wsgi.input"] = BytesIO(form)  # for the application
+        except _InvalidRequest as refused:
+            return refused.answer
+        return self.route(
+            WebRequest(root, path, environ.get("QUERY_STRING", ""), form, environ.get("HTTP_HOST", ""))
+        )
+
+    def _read_form(self, environ: dict[str, Any]) -> bytes:
+        given = environ.get("CONTENT_LENGTH") or ""
+        if not given:  # a server that decodes chunks says that the input ends
+            size = self._max_form_bytes + 1 if environ.get("wsgi.input_terminated") else 0
+        elif given.isascii() and given.isdigit():
+            size = int(given[:20])
+            self._check_size(size)
+        else:
+            raise _InvalidRequest(400, "The length of the request is not valid.")
+        form: bytes = environ["wsgi.input"].read(size)
+        self._check_size(len(form))
+        if given and len(form) < size:
+            raise _InvalidRequest(400, "The request has ended too early.")
+        return form
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_form_bytes:
+            raise _InvalidRequest(413, f"The form exceeds {self._max_form_bytes:,} bytes.")
+
+    def asgi(self, app: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        """Return an ASGI application that leads requests, and calls `app` for those of this cell.
+
+        WebSockets, which clients do not redirect, and events of the server go to `app`.
+        """
+
+        async def routed(scope: dict[str, Any], receive: _Receive, send: Callable[..., Any]) -> None:
+            answer = None
+            if scope["type"] == "http":
+                answer, receive = await self._route_asgi(scope, receive)
+            if answer is None:
+                await app(scope, receive, send)
+                return
+            headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers()]
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "http.response.body", "body": answer.body()})
+
+        return routed
+
+    async def _route_asgi(
+        self, scope: dict[str, Any], receive: _Receive
+    ) -> tuple[WebAnswer | None, _Receive]:
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        root = scope.get("root_path", "")
+        path = scope["path"].removeprefix(root)
+        form = b""
+        if self._reads_form(path, headers.get(b"content-type", "")):
+            try:
+                form, receive = await self._receive_form(receive)
+            except _InvalidRequest as refused:
+                return refused.answer, receive
+        query = scope["query_string"].decode("latin-1")
+        request = WebRequest(root, path, query, form, headers.get(b"host", ""))
+        return await asyncio.to_thread(self.route, request), receive  # the directory may have to be read
+
+    async def _receive_form(self, receive: _Receive) -> tuple[bytes, _Receive]:
+        """Return the body, and a function that gives it to the application again."""
+        form, messages = b"", []
+        while True:
+            message = await receive()
+            messages.append(message)
+            if message["type"] != "http.request":
+                raise _InvalidRequest(400, "The request has ended too early.")
+            form += message.get("body", b"")
+            self._check_size(len(form))
+            if not message.get("more_body"):
+                break
+
+        async def again() -> dict[str, Any]:
+            return messages.pop(0) if messages else await receive()
+
+        return form, again
+
+
+_Receive = Callable[[], Awaitable[dict[str, Any]]]
+
+
+def _text(encoded: bytes) -> str:
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError:
+        raise _InvalidRequest(400, "The path is not in UTF-8.") from None
+
+
+def _fields(encoded: str) -> Fields:
+    """The first value of each field of a query or a form; raises `ValueError`."""
+    pairs = parse_qsl(encoded, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+    return dict(reversed(pairs))
+
+
+def _page_of(to: str, old: OldId) -> tuple[str, str]:
+    """Return the path and the query of the page of a former id, as they are in its URL."""
+    for name, value in (("{user}", old.user), ("{number}", old.number)):
+        to = to.replace(name, quote(str(value), ""))
+    path, _, query = to.partition("?")
+    return path, query
+
+
+def _redirect(url: str, query: str) -> WebAnswer:
+    return WebAnswer(307, url + ("?" + quote(query, _KEPT) if query else ""))
