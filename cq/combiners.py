@@ -198,6 +198,16 @@ def _parts(update: Any) -> list[Any]:
     return [part for half in (items[:middle], items[middle:]) for part in _parts(kind(half))]
 
 
+def _intervals(key: Any, values: Sequence[Sequence[Sequence[int]]]) -> Any:
+    united: list[list[int]] = []
+    for begin, end, number in sorted(map(tuple, chain.from_iterable(values))):
+        if united and begin < united[-1][1]:
+            united[-1] = [united[-1][0], max(united[-1][1], end), united[-1][2] + number]
+        else:
+            united.append([begin, end, number])
+    return united
+
+
 def _is_empty(value: Any) -> bool:
     return not value
 
@@ -245,9 +255,21 @@ def _has_counts(value: object) -> bool:
     return isinstance(value, Mapping) and all(map(_is_number, value.values()))
 
 
+def _are_intervals(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_interval, value))
+
+
+def _is_interval(value: object) -> bool:
+    if not isinstance(value, list | tuple) or list(map(type, value)) != [int, int, int]:
+        return False
+    begin, end, _ = value
+    return bool(begin < end)
+
+
 _TAKEN: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "sum": (_is_number, "a number"),
     "counter": (_has_counts, "a dict of numbers"),
+    "intervals": (_are_intervals, "a list of intervals [begin, end, number] of ints, where begin < end,"),
     "decaying": (_is_finite, "a finite float"),
     **dict.fromkeys(_COMPARING, (is_comparable, "a value that has an order, so neither NaN nor a set")),
 }
@@ -301,12 +323,13 @@ last = Combiner("last", 1, _last, _is_delete, takes_delete=True, is_idempotent=T
 first = Combiner("first", 1, _first, is_idempotent=True)
 union = Combiner("union", 1, _union, _is_empty, ("set",), difference=_added_items, is_idempotent=True)
 counter = Combiner("counter", 1, _counter, _is_empty, ("dict",), difference=_subtracted_counts)
+intervals = Combiner("intervals", 1, _intervals, _is_empty, ("list",))
 decaying = Combiner("decaying", 1, _log_of_sum, value_types=("float",))
 _SKETCHES: Final = tuple(of_sketches(kind, kind.SIZE) for kind in KINDS.values())
 
 BUILT_IN: Final[dict[str, Combiner]] = {
     combiner.name: combiner
-    for combiner in (sum_, minimum, maximum, last, first, union, counter, decaying, *_SKETCHES)
+    for combiner in (sum_, minimum, maximum, last, first, union, counter, intervals, decaying, *_SKETCHES)
 }
 """The built-in combiners, which every worker has:
 
@@ -315,6 +338,7 @@ BUILT_IN: Final[dict[str, Combiner]] = {
 - `last`, `first`: the update that was committed last or first. `DELETE` as an update of `last` deletes the key.
 - `union`: of sets. An empty set deletes the key.
 - `counter`: of dicts of counts, summed for each item. Items with count 0 are removed; an empty dict deletes the key.
+- `intervals`: of lists of intervals [begin, end, number]. Those that overlap become one, with the sum of their numbers.
 - `decaying`: of floats, logarithms of scores that decay, see `cq.observers.top.HalfLife`; approximate, as `sum`.
 - `distinct`, `quantiles`, `frequent`, `theta`: sketches, see `cq.sketches`. A sketch without items deletes the key.
 

@@ -1,6 +1,6 @@
-"""Visits of pages: views and unique visitors of the last minutes, and of all time.
+"""Visits of pages: views and unique visitors of the last minutes, and of all time, and sessions by day.
 
-Four queues, or six with `readers`; their names begin with the name of the visits:
+Five queues, and two more each with `readers` and with `sessions`; their names begin with the name of the visits:
 
     NAME.views      page: views, over a window
     NAME.seen       (page, visitor): views, over the same window; counted into:
@@ -9,6 +9,8 @@ Four queues, or six with `readers`; their names begin with the name of the visit
     NAME.readers    page: distinct readers ever, on request, counted from:
     NAME.read       (page, visitor): all views ever, except those of authors
     NAME.salts      day: a random salt for the ids of visitors, for two days
+    NAME.sessions   on request, see `cq.observers.sessions`, counted from:
+    NAME.sessions.visitors
 
 The whole site has the key "" where a page has its name: each visit counts there, too.
 """
@@ -33,12 +35,15 @@ from cq.admin.configure import change, put_observer, requested
 from cq.arguments import repeatable
 from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
+from cq.durations import seconds_of
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.intake.access_log import AccessLogFormat, Visit
 from cq.intake.lines import AddedLines
 from cq.intake.logs import LogFollower
 from cq.keys import queue_entry
 from cq.observers.distinct import count_now, distinct
+from cq.observers.sessions import DAY, Sessions, interval
+from cq.queue.slots import Span
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.reads import snapshot_of
 from cq.store.transact import transact
@@ -50,7 +55,6 @@ BOTS: Final = r"bot|crawl|spider|slurp|scan|monitor|preview|fetch|curl|wget|pyth
 T = TypeVar("T", bound=tuple[Any, ...])
 _PAIR: Final = (str, str)
 _SITE: Final = ""
-_SALT_SECONDS: Final = 2 * 86_400
 _SALT_BYTES: Final = 16
 _ID_BYTES: Final = 9
 _SALTS_KEPT: Final = 8
@@ -75,8 +79,9 @@ class PageVisits:
 class VisitorIds:
     """Ids of visitors that do not contain their addresses, and that change every day.
 
-    An id is a hash with a random salt, which all processes share for a day (UTC) and which is deleted after two days.
-    From then on an id cannot be traced to a visitor, nor two ids of different days to the same visitor.
+    An id is a hash with a random salt, which all processes share for a day (UTC) and which is deleted after two days
+    (or later, if sessions take later visits). From then on an id cannot be traced to a visitor, nor two ids of
+    different days to the same visitor.
 
     Args:
         db: a database of either store, with the configured queue of salts.
@@ -122,9 +127,13 @@ class Visits:
         name: beginning of the queues' names.
         readers: whether to count distinct visitors of all time, too: each pair of page and visitor then has a value
             that is never removed.
+        sessions: whether to count sessions, too.
+
+    Attributes:
+        sessions: the sessions of visitors on all pages, which count the visits of authors, too.
     """
 
-    def __init__(self, name: str = "visits", *, readers: bool = False) -> None:
+    def __init__(self, name: str = "visits", *, readers: bool = False, sessions: bool = False) -> None:
         self.name = name
         self.views = Window(f"{name}.views")
         self.seen = Window(f"{name}.seen")
@@ -133,29 +142,42 @@ class Visits:
         self.readers = cq.CombineQueue(f"{name}.readers") if readers else None
         self.read = cq.CombineQueue(f"{name}.read")
         self.salts = cq.CombineQueue[str, bytes](f"{name}.salts")
+        self.sessions = Sessions(f"{name}.sessions")
+        self.has_sessions = sessions
         # The queue with the pairs of page and visitor in the window.
         self._inside = LevelPart.WINDOW.queue_of(self.seen.name)
 
     @classmethod
     def stored(cls, db: Database, name: str) -> Visits | None:
         """Return the visits of a name with the queues that the store has; None if there are none."""
-        made = cls(name, readers=True)
-        names = made.views.name, made.read.name
-        views, read = transact(db, lambda tr: [tr.get(queue_entry(each)).value is not None for each in names])
-        return cls(name, readers=read) if views else None
+        made = cls(name)
+        names = made.views.name, made.read.name, made.sessions.visitors.name
+        views, read, sessions = transact(
+            db, lambda tr: [tr.get(queue_entry(each)).value is not None for each in names]
+        )
+        return cls(name, readers=read, sessions=sessions) if views else None
 
     @property
     def queues(self) -> list[str]:
         """Return the names of all queues."""
         ever = [] if self.readers is None else [self.readers.name, self.read.name]
+        ever += self.sessions.queues if self.has_sessions else []
         return [
             each.name for each in (self.views, self.seen, self.visitors, self.lifetime, self.salts)
         ] + ever
 
-    def configure(self, db: Database, *, window: object = (600, 10), buckets: int | None = None) -> None:
+    def configure(
+        self,
+        db: Database,
+        *,
+        window: object = (600, 10),
+        buckets: int | None = None,
+        gap: Span = "30m",
+        late: Span = "1d",
+    ) -> None:
         """Configure the queues; raises `ConfigurationConflict` if they exist with other settings.
 
-        `window` is the one of `cq.configure`; it can be changed.
+        `window` is the one of `cq.configure`; it can be changed. `gap` and `late` are those of `Sessions.configure`.
         """
         spec = WindowSpec.parse(window)
         if not spec:
@@ -164,8 +186,17 @@ class Visits:
             if counted is not None:
                 cq.configure(db, counted.name, key=str, value=int, combiner="sum", buckets=buckets)
         cq.configure(
-            db, self.salts.name, key=str, value=bytes, combiner="first", expire=_SALT_SECONDS, buckets=1
+            # As long as sessions take visits of a day, these need the ids that earlier ones have.
+            db,
+            self.salts.name,
+            key=str,
+            value=bytes,
+            combiner="first",
+            expire=DAY + seconds_of(late),
+            buckets=1,
         )
+        if self.has_sessions:
+            self.sessions.configure(db, gap=gap, late=late, buckets=buckets)
         cq.configure(db, self.views.name, key=str, window=window, buckets=buckets)
         # Only its window is read: pairs that have left it are deleted.
         left = -(-(spec.width + spec.slice) // 1000)
@@ -200,7 +231,8 @@ class Visits:
             once: an operation id, if the transaction may run again after a commit of unknown result.
 
         Returns:
-            The result of `Window.add`: whether the visit is in the window. The lifetime's counts include it anyway.
+            The result of `Window.add`: whether the visit is in the window. The lifetime's counts include it anyway, and
+            so do sessions unless it is later than they take visits.
         """
         authors = {} if author is None else {page: author}
         return self.count_many(tr, [(page, visitor)], authors=authors, at=at, once=once)
@@ -225,6 +257,7 @@ class Visits:
             self.seen.add(tr, _with_site(found), once, at=at, now=now)
         read = {each: number for each, number in found.items() if authors.get(each[0]) != each[1]}
         self._count_ever(tr, read, once)
+        self._count_sessions(tr, ((visitor, at, number) for (_, visitor), number in found.items()), once, now)
         return result
 
     def _count_ever(
@@ -233,6 +266,17 @@ class Visits:
         self.lifetime.add(tr, _by_page(read), once)
         if self.readers is not None:
             self.read.add(tr, _with_site(read), once)
+
+    def _count_sessions(
+        self,
+        tr: Transaction,
+        found: Iterable[tuple[str, float | None, int]],
+        once: str | bytes | None,
+        now: float,
+    ) -> None:
+        if self.has_sessions:
+            visits = [(visitor, at) for visitor, at, number in found for _ in range(number)]
+            self.sessions.add(tr, visits, once, now=now)
 
     def count_each(
         self, tr: Transaction, visits: Iterable[tuple[str, str, float]], *, once: str | bytes | None = None
@@ -256,6 +300,8 @@ class Visits:
         triples = [((page, visitor), number, at) for (page, visitor, at), number in seen.items()]
         self.seen.add_each(tr, triples, once, now=now)
         self._count_ever(tr, pairs, once)
+        visited = ((visitor, at, number) for (_, visitor, at), number in found.items())
+        self._count_sessions(tr, visited, once, now)
 
     def site(self, tr: TransactionRead, *, pending: bool = False, now: float | None = None) -> PageVisits:
         """Return the counts of the whole site: all views, and visitors of any page, each counted once. See `get`."""
@@ -380,7 +426,10 @@ class VisitEmitter:
             cq.Emitter(queue, db, **settings) for queue in (visits.views, visits.seen, visits.lifetime)
         )
         self._read = cq.Emitter(visits.read, db, **settings) if visits.readers is not None else None
-        some = self._views, self._seen, self._lifetime, self._read
+        self._visitors = cq.Emitter(visits.sessions.visitors, db, **settings) if visits.has_sessions else None
+        if visits.has_sessions:
+            self._gap = transact(db, lambda tr: visits.sessions.rules(tr.snapshot)).gap
+        some = self._views, self._seen, self._lifetime, self._read, self._visitors
         self._emitters = [each for each in some if each is not None]
 
     def __enter__(self) -> VisitEmitter:
@@ -398,6 +447,8 @@ class VisitEmitter:
                 self._lifetime.emit(each)
                 if self._read is not None:
                     self._read.emit((each, visitor))
+        if self._visitors is not None:
+            self._visitors.emit(*interval(visitor, int(runtime.time()), self._gap))
 
     def flush(self) -> None:
         """Flush all emitters, see `cq.Emitter.flush`."""

@@ -28,6 +28,12 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "first": st.integers(),
     "union": st.sets(st.integers(0, 9)),
     "counter": st.dictionaries(st.sampled_from("abc"), st.integers(-3, 3)),
+    "intervals": st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 9), st.integers(1, 3)).map(
+            lambda drawn: [drawn[0], drawn[0] + drawn[1], drawn[2]]
+        ),
+        max_size=3,
+    ),
     "decaying": st.floats(-1e6, 1e6),
     "distinct": st.one_of(st.text(), st.integers(0, 9), st.lists(st.floats()), st.sets(st.text())),
     "quantiles": st.one_of(st.integers(0, 9), st.lists(st.floats(0, 1))),

@@ -100,8 +100,9 @@ def visits(options: VisitOptions) -> None:
     exit status is 4. The queues `demo_visits.*` are deleted first.
 
     In addition the demo shows the pages of the present five minutes of the log with their ranks in the five minutes
-    before, from a roll-up, and, with the extra `sketches`, distinct visitors of all time and quantiles of the sizes and
-    times of responses, by sketches. The ranks must equal the recount, and the sketches must be near it.
+    before, from a roll-up; the sessions of visitors by day, with less than 30 minutes between each visit and the next;
+    and, with the extra `sketches`, distinct visitors of all time and quantiles of the sizes and times of responses, by
+    sketches. Ranks and sessions must equal the recount, and the sketches must be near it.
 
     A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
     format are skipped with a message. A last field with the time of the response is in seconds with a decimal point, or

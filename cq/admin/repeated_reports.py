@@ -6,8 +6,8 @@ pass of an earlier generation commits after it, and none of the new one before i
 
 Of the built-in observers, `top` keeps the data of each generation apart, `feed` appends all values to a feed again, and
 an export (`export`, `webhook`, `kafka`) replaces the values of its receiver. `forward` stops if sums would count twice,
-and `rollup` cannot be rebuilt (`cq.admin.levels.refuse_level_change`). Nor can `distinct` while the queue has values:
-several queues may count into its target, so cq cannot clear what one of them has counted.
+and `rollup` cannot be rebuilt (`cq.admin.levels.refuse_level_change`). Nor can `distinct` and `sessions` while the
+queue has values: several queues may count into a target, so cq cannot clear what one of them has counted.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def refuse_repeats(tr: Transaction, name: str, again: Collection[RepeatedObserve
 
 
 def refuse_recounts(tr: Transaction, before: QueueConfig, after: QueueConfig) -> None:
-    """Raises `InvalidConfiguration` if the observer `distinct` would count the keys of the queue a second time."""
+    """Raises `InvalidConfiguration` if an observer would count the keys of the queue into another one a second time."""
     generations = {each.name: each.generation for each in after.observers}
     for each in before.observers:
         into = each.counts_into

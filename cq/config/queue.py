@@ -40,6 +40,8 @@ LOCAL_BUCKETS: Final = 1
 """Buckets of a new queue in an embedded store, where a worker runs one pass after the other."""
 DISTINCT: Final = "distinct"
 """Name of the built-in observer that counts keys into another queue, see `cq.observers.distinct`."""
+SESSIONS: Final = "sessions"
+"""Name of the built-in observer that counts intervals into another queue, see `cq.observers.sessions`."""
 TOTALS: Final = "window_totals"
 """Name of the built-in observer that keeps the totals of a window, see `cq.observers.window_totals`."""
 _SUBTRACTED: Final = frozenset((("sum", "int"), ("sum", "decimal"), ("counter", "dict")))
@@ -110,7 +112,7 @@ class ObserverConfig:
     @property
     def counts_into(self) -> str | None:
         """The queue into which it counts each key that is reported as new; None for all other observers."""
-        return self.settings.get("into") if self.is_built_in and self.name == DISTINCT else None
+        return self.settings.get("into") if self.is_built_in and self.name in (DISTINCT, SESSIONS) else None
 
     @property
     def named(self) -> Named:

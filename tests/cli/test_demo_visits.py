@@ -27,6 +27,7 @@ from cq.cli.demos.visits.tables import (
     _lines,
     look_tables,
     response_table,
+    session_table,
     to_svg,
     trending_table,
     visitor_table,
@@ -35,6 +36,7 @@ from cq.combiners import BUILT_IN
 from cq.config.window import WindowSpec
 from cq.errors import NotReady
 from cq.intake.access_log import Visit
+from cq.observers.sessions import SessionCounts
 from cq.observers.visits import Visits
 from cq.observers.worker.worker import Worker
 from tests.cli.conftest import Cli, Here
@@ -68,6 +70,9 @@ def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -
     assert found["responses"][1]["responses"] == found["visits"]
     assert 0 < found["responses"][1]["p50"] < found["responses"][1]["p99"]
     assert [each["rank"] for each in found["trending"]][:1] == [1]
+    (sessions,) = found["sessions"].values()
+    assert sessions["visits"] == found["visits"]
+    assert 0 < sessions["bounces"] < sessions["sessions"]
     visits = Visits("demo_visits")
     lifetime = dict(visits.lifetime.scan(demo_db))
     assert lifetime[""] == found["visits"] == sum(lifetime.values()) - lifetime[""]
@@ -316,6 +321,25 @@ def test_a_chart_of_no_looks_or_of_strange_pages_is_one() -> None:
         drawn = to_svg(some, 600.0, {})
         assert drawn.startswith("<svg ")
         assert "<b>" not in drawn
+
+
+def test_sessions_are_recounted_by_visitor_and_day() -> None:
+    times = (86_300, 90_000, 91_799, 93_599)  # one on the day before, and the last one a whole gap later
+    recount = recount_of([Visit(float(at), "/", visitor) for at in times for visitor in ("ann", "bob")])
+
+    assert recount.sessions() == {
+        "1970-01-01": SessionCounts(2, 2, 2, 0),
+        "1970-01-02": SessionCounts(4, 2, 6, 3_598),
+    }
+    recount.check_sessions(SessionCounts(6, 4, 8, 3_598))
+    with pytest.raises(DemoDiffers, match="sessions: not as recounted"):
+        recount.check_sessions(SessionCounts(5, 4, 8, 3_598))
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(session_table(recount.sessions()))
+    assert shown.getvalue().splitlines()[1:] == [
+        "1970-01-01         2        0.0 s                1.0  100.0 %",
+        "1970-01-02         4  14 min 59 s                1.5   50.0 %",
+    ]
 
 
 def test_charts_of_visitors_and_of_trending_pages_follow() -> None:

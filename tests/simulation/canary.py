@@ -9,6 +9,8 @@ from pkgutil import resolve_name
 from typing import Any, Final
 from unittest.mock import patch
 
+from cq.observer import Change
+from cq.observers import builtin
 from tests.simulation.plan import END_SECONDS, Plan
 from tests.simulation.store import Reads, SimTransaction
 
@@ -97,3 +99,14 @@ def reads_without_conflict(is_weak: Callable[[bytes], bool]) -> Any:
         return get(self.snapshot if isinstance(self, SimTransaction) and is_weak(key) else self, key)
 
     return patch.object(Reads, "get", weak)
+
+
+def observes(name: str, change: Callable[[Callable[[Any, Any], object], Any, list[Change]], object]) -> Any:
+    """Change how a built-in observer is called."""
+    function = builtin.FACTORIES[name]
+
+    def observer(config: Any, settings: Any, generation: int) -> Any:
+        keep = function(config, settings, generation)
+        return lambda tr, changes: change(keep, tr, changes)
+
+    return patch.dict(builtin.FACTORIES, {name: observer})

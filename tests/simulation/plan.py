@@ -96,6 +96,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "audit",
         "come and go",
     ),
+    "sessions": ("once", "rebucket", "retry aside", "come and go"),
     "feeds": (
         "groups",
         "numbers",

@@ -30,6 +30,7 @@ from tests.simulation.plan import Plan
 from tests.simulation.recent import RecentTotals
 from tests.simulation.rolling import Hits
 from tests.simulation.scenario import Scenario
+from tests.simulation.sessions import VisitorSessions
 from tests.simulation.sketching import Sketching
 from tests.simulation.tagcloud import TagCloud
 from tests.simulation.visiting import Site
@@ -39,6 +40,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "queues": World,
     "tags": TagCloud,
     "windows": Site,
+    "sessions": VisitorSessions,
     "feeds": FeedWorld,
     "cells": CellsWorld,
     "backlogs": Backlogs,

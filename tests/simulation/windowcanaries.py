@@ -14,33 +14,22 @@ from cq.config.queue import TOTALS as OBSERVER
 from cq.config.queue import QueueConfig
 from cq.config.window import WindowSpec
 from cq.keys import QueueKeys
-from cq.observer import EXPIRY, UPDATES, Change
-from cq.observers import builtin, distinct
+from cq.observer import EXPIRY, UPDATES
+from cq.observers import distinct
 from cq.passes.view import Step, View
 from cq.queue import rows
 from cq.store.transact import transact
-from tests.simulation.canary import Canaries, reads_without_conflict
+from tests.simulation.canary import Canaries, observes, reads_without_conflict
 from tests.simulation.visiting import SLICES, TOTALS
 
 windows, recent = Canaries("windows"), Canaries("recent")
 _PENDING = "cq.windows.slices.read_pending_updates"
 
 
-def _observes(name: str, change: Callable[[Callable[[Any, Any], object], Any, list[Change]], object]) -> Any:
-    """Change how a built-in observer is called."""
-    function = builtin.FACTORIES[name]
-
-    def observer(config: Any, settings: Any, generation: int) -> Any:
-        keep = function(config, settings, generation)
-        return lambda tr, changes: change(keep, tr, changes)
-
-    return patch.dict(builtin.FACTORIES, {name: observer})
-
-
 @windows.patches()
 def adds_without_leaving() -> Any:
     """A slice that leaves the window stays in the total."""
-    return _observes(
+    return observes(
         OBSERVER, lambda keep, tr, changes: keep(tr, [each for each in changes if each.cause != EXPIRY])
     )
 
@@ -48,7 +37,7 @@ def adds_without_leaving() -> Any:
 @windows.patches(also={"purge"}, seed=3)
 def subtracts_what_is_purged() -> Any:
     """A purge of the slices is subtracted from totals that are purged, too."""
-    return _observes(
+    return observes(
         OBSERVER, lambda keep, tr, changes: keep(tr, [replace(each, cause=UPDATES) for each in changes])
     )
 
@@ -56,7 +45,7 @@ def subtracts_what_is_purged() -> Any:
 @windows.patches()
 def adds_whole_slices() -> Any:
     """A total gets the new value of a slice instead of its difference."""
-    return _observes(
+    return observes(
         OBSERVER,
         lambda keep, tr, changes: keep(
             tr, [replace(each, old=None) if each.new else each for each in changes]
@@ -67,13 +56,13 @@ def adds_whole_slices() -> Any:
 @windows.patches()
 def adds_totals_beside_the_pass() -> Any:
     """Totals are changed in a transaction of their own, again if the pass is tried again."""
-    return _observes(OBSERVER, lambda keep, tr, changes: transact(tr.db, lambda own: keep(own, changes)))
+    return observes(OBSERVER, lambda keep, tr, changes: transact(tr.db, lambda own: keep(own, changes)))
 
 
 @windows.patches()
 def counts_visits_for_visitors() -> Any:
     """Each change of a value counts as a distinct key that comes."""
-    return _observes(
+    return observes(
         distinct.NAME, lambda count, tr, changes: count(tr, [replace(each, old=None) for each in changes])
     )
 

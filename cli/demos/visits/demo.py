@@ -35,6 +35,7 @@ from cq.cli.demos.visits.tables import (
     Look,
     clock,
     response_table,
+    session_table,
     shown_looks,
     to_svg,
     trending_table,
@@ -47,6 +48,7 @@ from cq.config.window import WindowSpec, milliseconds
 from cq.encoding import codec
 from cq.errors import BacklogTooDeep, InvalidConfiguration, InvalidData, NotReady
 from cq.intake.access_log import Visit
+from cq.observers.sessions import SessionCounts
 from cq.observers.worker.worker import Worker
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -164,6 +166,7 @@ class _LookData(NamedTuple):
     responses: dict[str, Any]
     trending: tuple[TrendingPage, ...]
     is_trending_current: bool
+    sessions: SessionCounts | None
 
 
 class Replay:
@@ -184,6 +187,7 @@ class Replay:
     ) -> None:
         self._looks: list[Look] = []
         self._trends_compared = 0  # looks that compared the trending pages, too
+        self._sessions_compared = 0
         self._recount = recount
         self._db, self._queues, self._servers, self._pace = db, queues, servers, pace
         self._next_look = 0.0
@@ -233,6 +237,7 @@ class Replay:
             *queues.sketches(snapshot, [SITE, *top]),
             queues.trending(snapshot, period_of(self._pace.of(now / 1000)), pages),
             queues.are_hits_combined(snapshot),
+            queues.sessions_now(snapshot),
         )
 
     def _compare(self, found: _LookData, pages: int) -> Look:
@@ -242,6 +247,9 @@ class Replay:
         if found.is_trending_current:
             recount.check_trending(period_of(time), found.trending, pages)
             self._trends_compared += 1
+        if found.sessions is not None:
+            recount.check_sessions(found.sessions)
+            self._sessions_compared += 1
         return Look(
             time,
             *found.within.get(SITE, (0, 0)),
@@ -279,6 +287,9 @@ class Replay:
         for start in sorted(recount.periods):
             periods[start] = transact(self._db, partial(queues.trending, period=start, limit=limit))
             recount.check_trending(start, periods[start], limit)
+        days = recount.sessions()
+        sessions = transact(self._db, lambda tr: {day: queues.sessions.get(tr.snapshot, day) for day in days})
+        compare("sessions of days", sessions, days)
         unique, responses = transact(self._db, lambda tr: queues.sketches(tr.snapshot, ()))
         if queues.has_sketches:
             unique = dict.fromkeys(recount.readers) | dict(queues.unique.scan(self._db))
@@ -294,8 +305,10 @@ class Replay:
             "speed": self._pace.speed,
             "looks": self._looks,
             "trends_compared": self._trends_compared,
+            "sessions_compared": self._sessions_compared,
             "lifetime": [each for each in most if each[0] != SITE],
             "trending": next(reversed(periods.values()), ())[: options.top],
+            "sessions": sessions,
             "unique": [estimates[page] for page, _ in most if page in estimates],
             "responses": recount.check_responses(responses),
         }
@@ -314,6 +327,7 @@ def show(figures: Mapping[str, Any]) -> None:
     )
     print_table(["time", "views", "visitors", "most views"], rows, right=["views", "visitors"])
     print_rich("", trending_table(figures["trending"]))
+    print_rich("", session_table(figures["sessions"]))
     if figures["unique"]:
         print_rich("", visitor_table(figures["unique"]), "", response_table(figures["responses"]))
     lines = figures["lines_skipped"]

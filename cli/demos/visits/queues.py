@@ -12,6 +12,7 @@ import cq
 from cq.admin.configure import put_observer
 from cq.intake.access_log import Visit
 from cq.keys import QueueKeys
+from cq.observers.sessions import SessionCounts, Sessions
 from cq.observers.top.index import LAST_PART, top
 from cq.observers.top.trending import trending
 from cq.observers.visits import VisitorIds, Visits
@@ -32,6 +33,8 @@ _PERIODS: Final = ("1m", PERIOD)
 """Periods of the log's own time."""
 LEFT_OUT: Final = 'left out: sketches of visitors and responses: run `pip install "combine-queue[sketches]"`'
 _PACKAGE: Final = "datasketches"
+_EVER: Final = 50 * 365 * 86_400
+"""Seconds: sessions take the visits of a log that may be old."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class VisitQueues:
         unique: {page: sketch of all its visitors}.
         responses: {measure: sketch of all its numbers}.
         hits: views of pages by periods of the log's time.
+        sessions: sessions by days of the log's time.
         has_sketches: whether the package for sketches is installed; without it the demo leaves out these two.
         names: of the configured queues, for workers, which also work on their levels.
         possible: the names of all queues, including those that are left out.
@@ -68,9 +72,10 @@ class VisitQueues:
         self.unique = cq.CombineQueue[str, Any](f"{NAME}.unique")
         self.responses = cq.CombineQueue[str, Any](f"{NAME}.responses")
         self.hits = Window[str, int](f"{NAME}.hits")
+        self.sessions = Sessions(f"{NAME}.sessions")
         self._levels = [f"{self.hits.name}.{period}" for period in _PERIODS]
         self.has_sketches = find_spec(_PACKAGE) is not None
-        self.names = [*self.visits.queues, self.hits.name]
+        self.names = [*self.visits.queues, self.hits.name, *self.sessions.queues]
         self.possible = [*self.names, self.unique.name, self.responses.name]
         if self.has_sketches:
             self.names = self.possible
@@ -81,6 +86,7 @@ class VisitQueues:
         # Nothing expires: the times of a log may be long ago.
         cq.configure(db, self.hits.name, key=str, rollup=dict.fromkeys(_PERIODS, "forever"), buckets=buckets)
         put_observer(db, self._levels[-1], top(ranks=True, group=LAST_PART))
+        self.sessions.configure(db, late=_EVER, buckets=buckets)
         if self.has_sketches:
             cq.configure(db, self.unique.name, key=str, combiner="distinct", buckets=buckets)
             cq.configure(db, self.responses.name, key=str, combiner="quantiles", buckets=1)
@@ -96,6 +102,7 @@ class VisitQueues:
             self.unique.add(tr, visitors)
             self.responses.add(tr, measures(visits))
         self.hits.add_each(tr, [(visit.page, 1, visit.time) for visit in visits])
+        self.sessions.add(tr, [(id_, visit.time) for (_, id_), visit in zip(seen, visits, strict=True)])
         return self.visits.count_many(tr, seen, at=at)
 
     def lifetime(self, db: Database) -> dict[str, int]:
@@ -111,9 +118,11 @@ class VisitQueues:
 
     def are_hits_combined(self, tr: TransactionRead) -> bool:
         """Whether workers have combined all views by periods."""
-        names = [self.hits.name, *self._levels]
-        rows = [tr.get_range(*QueueKeys(name).notifications(), limit=1) for name in names]
-        return not any(each.to_list() for each in rows)
+        return _are_combined(tr, [self.hits.name, *self._levels])
+
+    def sessions_now(self, tr: TransactionRead) -> SessionCounts | None:
+        """All sessions; None unless workers have combined all visits."""
+        return self.sessions.get(tr) if _are_combined(tr, self.sessions.queues) else None
 
     def sketches(self, tr: TransactionRead, pages: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """{page: sketch or None} of these pages, and {measure: sketch or None}, with queued updates.
@@ -124,6 +133,11 @@ class VisitQueues:
             return {}, {}
         unique = {page: self.unique.get(tr, page, pending=True) for page in pages}
         return unique, {measure: self.responses.get(tr, measure, pending=True) for measure in MEASURES}
+
+
+def _are_combined(tr: TransactionRead, names: Iterable[str]) -> bool:
+    rows = [tr.get_range(*QueueKeys(name).notifications(), limit=1) for name in names]
+    return not any(each.to_list() for each in rows)
 
 
 def measures(visits: Iterable[Visit]) -> dict[str, list[float]]:

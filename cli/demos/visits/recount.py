@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from math import ceil
 from typing import Any, Final
 
@@ -19,10 +19,12 @@ from cq.cli.demos.visits.queues import PERIOD_SECONDS, SITE, TrendingPage, measu
 from cq.cli.demos.visits.replay import ReplayClock
 from cq.config.window import milliseconds
 from cq.intake.access_log import Visit
+from cq.observers.sessions import DAY, SessionCounts, day_name
 
 _TIMES: Final = 3
 _SLACK: Final = 2
 """Visitors beyond the bounds: two with the same hash are counted once, which no bound of a small sketch includes."""
+_GAP: Final = 1_800
 _RANKS: Final = (0.5, 0.99)
 
 
@@ -73,6 +75,8 @@ class VisitRecount:
         self.readers: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
         self.numbers: defaultdict[str, list[float]] = defaultdict(list)
         self.periods: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._times: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+        self._sessions: dict[tuple[int, str], SessionCounts] = {}
 
     def advance(self, places: Sequence[int], late: Collection[tuple[int, int]], pace: ReplayClock) -> None:
         """Recount the visits up to these positions.
@@ -92,6 +96,8 @@ class VisitRecount:
             ]
             for visit in visits:
                 self.periods[period_of(visit.time)][visit.page] += 1
+                self._times[visitor_of(visit)].append(int(visit.time))
+                self._sessions.pop(visitor_of(visit), None)
                 for page in (SITE, visit.page):  # the site first, also of pages with equal views
                     self.views[page] += 1
                     self.readers[page].add(visitor_of(visit))
@@ -111,6 +117,19 @@ class VisitRecount:
                 views[page] += 1
                 visitors[page].add(visitor_of(visit))
         compare("at a look", found, {page: (views[page], len(visitors[page])) for page in views})
+
+    def sessions(self) -> dict[str, SessionCounts]:
+        """{day: its sessions}."""
+        for visitor in self._times.keys() - self._sessions.keys():
+            self._sessions[visitor] = _sessions_of(sorted(self._times[visitor]))
+        days: defaultdict[int, list[SessionCounts]] = defaultdict(list)
+        for (day, _), counts in self._sessions.items():
+            days[day].append(counts)
+        return {day_name(DAY * day): _total(days[day]) for day in sorted(days)}
+
+    def check_sessions(self, found: SessionCounts) -> None:
+        """Check the sessions of all days."""
+        compare("sessions", {"all": found}, {"all": _total(self.sessions().values())})
 
     def check_trending(self, start: int, found: Sequence[TrendingPage], limit: int) -> None:
         """Check that these are the first `limit` pages of a period; equal ones may be in any order."""
@@ -173,9 +192,25 @@ def _rank(views: Mapping[str, int], page: str) -> int | None:
     return None if own is None else 1 + sum(number > own for number in views.values())
 
 
+def _sessions_of(times: Sequence[int]) -> SessionCounts:
+    """The sessions of one visitor on a day, from the times of its visits in order."""
+    begins = [number for number, at in enumerate(times) if not number or at - times[number - 1] >= _GAP]
+    ends = [*begins[1:], len(times)]
+    return SessionCounts(
+        sessions=len(begins),
+        bounces=sum(end - begin == 1 for begin, end in zip(begins, ends, strict=True)),
+        visits=len(times),
+        seconds=sum(times[end - 1] - times[begin] for begin, end in zip(begins, ends, strict=True)),
+    )
+
+
+def _total(counts: Iterable[SessionCounts]) -> SessionCounts:
+    return SessionCounts(*map(sum, zip(*map(astuple, counts), strict=True)))
+
+
 def visitor_of(visit: Visit) -> tuple[int, str]:
     """The visitor on the day of the visit: on another day it counts as another one."""
-    return int(visit.time // 86_400), visit.visitor
+    return int(visit.time // DAY), visit.visitor
 
 
 def period_of(time: float) -> int:

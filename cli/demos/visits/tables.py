@@ -18,8 +18,11 @@ from cq.cli.shared.chart import MAX_LINES, Chart, line_chart
 from cq.cli.shared.chart import to_svg as image
 from cq.cli.shared.output import as_word, stderr
 from cq.cli.shared.table import FittedTable
+from cq.durations import rough
+from cq.observers.sessions import SessionCounts
 
 _PAGES_DRAWN: Final = 3
+_DAYS_SHOWN: Final = 10
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,22 @@ def response_table(responses: Sequence[ResponseNumbers]) -> Any:
         numbers = (each.p50, each.p50_estimate, each.p99, each.p99_estimate)
         shape = "{:,.3f}" if each.measure == TOOK else "{:,.0f}"
         rows.append([each.measure, f"{each.responses:,}", *map(shape.format, numbers)])
+    return FittedTable(heads, rows, right=heads[1:])
+
+
+def session_table(days: Mapping[str, SessionCounts]) -> Any:
+    """A table of the sessions of the latest days."""
+    heads = ["day", "sessions", "mean length", "views per session", "bounces"]
+    rows = (
+        [
+            day,
+            f"{each.sessions:,}",
+            rough(each.mean_seconds or 0),
+            f"{each.mean_visits or 0:.1f}",
+            f"{100 * (each.bounce_share or 0):.1f} %",
+        ]
+        for day, each in list(days.items())[-_DAYS_SHOWN:]
+    )
     return FittedTable(heads, rows, right=heads[1:])
 
 

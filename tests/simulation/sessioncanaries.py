@@ -1,0 +1,44 @@
+"""Canaries of sessions, see `canary`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cq.observers.sessions import NAME
+from cq.store.transact import transact
+from tests.simulation.canary import Canaries, observes
+
+sessions = Canaries("sessions")
+
+
+@sessions.patches()
+def counts_joined_sessions_again() -> Any:
+    """The sums get the sessions of a visitor anew with each visit."""
+    return observes(
+        NAME,
+        lambda count, tr, changes: count(tr, [replace(each, old=None) for each in changes]),
+    )
+
+
+@sessions.patches()
+def subtracts_sessions_of_deleted_visitors() -> Any:
+    """The sessions of a day go with its visitors."""
+    return observes(
+        NAME,
+        lambda count, tr, changes: count(
+            tr, [replace(each, new=[]) if each.new is None else each for each in changes]
+        ),
+    )
+
+
+@sessions.patches()
+def adds_sessions_beside_the_pass() -> Any:
+    """The sums are changed in a transaction of their own, again if the pass is tried again."""
+    return observes(NAME, lambda count, tr, changes: transact(tr.db, lambda own: count(own, changes)))
+
+
+@sessions.replaces("cq.config.expiry.ExpirySpec.latest_due")
+def deletes_visitors_of_days_that_go_on(latest_due: Any, *given: Any) -> Any:
+    """The visitors of a day are deleted while visits of it are taken."""
+    return latest_due(*given) + 200
