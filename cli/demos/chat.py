@@ -59,6 +59,7 @@ _CHANGED_SHARE: Final = 0.15  # of the actions of a sender that edit or recall a
 _RECENT: Final = 20  # actions of a sender, whose messages it may edit or recall
 _INBOX_PAGE: Final = 1_000
 _PAUSE: Final = 0.005  # average seconds between two actions of a sender
+_LEASE_SECONDS: Final = 2.0  # for which a terminal is online without another call
 _ONLINE_SECONDS: Final = (1.0, 4.0)
 _OFFLINE_SECONDS: Final = (0.1, 1.0)
 
@@ -90,6 +91,11 @@ class Action(NamedTuple):
     def bodies(self) -> list[list[object]]:
         """The bodies of the messages."""
         return [[self.sender, self.first + number] for number in range(self.messages)]
+
+    @property
+    def inboxes(self) -> list[str]:
+        """Who has a message that goes to no group: the receiver, and the sender a copy. The flooder has none."""
+        return [self.to] if self.sender == FLOODER else [self.to, self.sender]
 
     @property
     def text(self) -> list[object] | None:
@@ -127,6 +133,7 @@ def run(options: ChatOptions, demo: DemoRun) -> Figures:
     }
     run_sender(runtime.event(), url=url, steps=steps.pop("founder"))
     flooding, senders = steps.pop(FLOODER), list(steps.values())
+    users += steps  # senders have terminals, too, which read their copies
     work = partial(run_worker, url=url, queues=[FEED])
 
     def is_seen(tr: Transaction) -> bool:
@@ -157,6 +164,7 @@ def run(options: ChatOptions, demo: DemoRun) -> Figures:
             look,
             is_settled=lambda: transact(db, is_seen),
         )
+    wait_until_offline(db, users)
     return figures | recount(db, users)
 
 
@@ -238,8 +246,10 @@ def act(tr: Any, *, steps: Steps, place: int, action: Action) -> None:
     if action.sender == FLOODER:
         feed.append_many(tr, action.to, action.bodies)
     elif action.kind in ("message", "group"):
-        append = feed.append if action.kind == "message" else feed.append_to_group
-        end = append(tr, action.to, action.bodies[0], sender=action.sender)
+        if action.kind == "message":
+            end = feed.send(tr, action.sender, action.to, action.bodies[0])
+        else:
+            end = feed.append_to_group(tr, action.to, action.bodies[0], sender=action.sender)
         # The store writes the versionstamp in front of the end of the id.
         tr.set_versionstamped_value(
             _id_key(action.sender, action.first), bytes(VERSIONSTAMP_BYTES) + end + bytes(4)
@@ -283,11 +293,14 @@ def _follow(stop: Event, db: Database, user: str, terminal: str) -> None:
     while not stop.wait(rng.uniform(*_OFFLINE_SECONDS)):
         since, until = runtime.time(), runtime.monotonic() + rng.uniform(*_ONLINE_SECONDS)
         see = partial(_see, user=user, terminal=terminal, since=since)
+        renew = partial(feed.set_online, receiver=user, terminal=terminal, seconds=_LEASE_SECONDS)
         while (left := until - runtime.monotonic()) > 0 and not stop.is_set():
+            transact(db, renew)
             # At most 1 s, so that a stop is noticed.
             page = feed.wait(db, user, transact(db, position), limit=1, timeout=min(left, 1.0))
             if page.messages:
                 transact(db, see)
+        transact(db, partial(renew, seconds=0))
 
 
 def _see(tr: Any, *, user: str, terminal: str, since: float) -> None:
@@ -318,8 +331,8 @@ def _see(tr: Any, *, user: str, terminal: str, since: float) -> None:
 
 
 def number_unread(messages: Iterable[Message]) -> int:
-    """How many of these messages count as unread: events do not."""
-    return sum(message.changes is None for message in messages)
+    """How many of these messages count as unread: events and copies for the sender do not."""
+    return sum(message.changes is None and message.to is None for message in messages)
 
 
 def _of_terminal(user: str, terminal: str) -> bytes:
@@ -355,6 +368,16 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
         "seen": len(sights),
         "delays": delays_by_kind(sights),
     }
+
+
+def wait_until_offline(db: Database, users: Sequence[str]) -> None:
+    """Wait until no terminal is online: also not one that was killed. Raises `DemoDiffers` if one stays so."""
+    feed, until = Feed(FEED), runtime.monotonic() + 2 * _LEASE_SECONDS
+    for user in users:
+        while online := transact(db, lambda tr: feed.online(tr.snapshot, user)):  # noqa: B023
+            if runtime.monotonic() > until:
+                raise DemoDiffers(f"{user}'s {online[0]} is online, though it has ended")
+            runtime.event().wait(_LOOK_SECONDS)
 
 
 def compare_unread(db: Database, user: str, terminal: str) -> None:
@@ -432,7 +455,7 @@ class MessageRecount:
         group = action.to if action.kind == "group" else None
         for number, body in enumerate(action.bodies, action.first):
             self._bodies[action.sender, number], self._sent[action.sender, number] = body, place
-            for user in members if group else [action.to]:
+            for user in members if group else action.inboxes:
                 self._expected[user][group].append(ExpectedMessage(action.sender, number))
 
     def _change(self, action: Action, members: Mapping[str, int]) -> None:
@@ -444,7 +467,7 @@ class MessageRecount:
         self._bodies[key] = action.text
         self._number_of_changes[key] += 1
         since = [user for user, joined in members.items() if joined <= self._sent[key]]
-        for user in since if action.is_group else [action.to]:
+        for user in since if action.is_group else action.inboxes:
             entries = self._expected[user][action.to if action.is_group else None]
             entries.append(ExpectedMessage(*key, self._number_of_changes[key]))
 

@@ -22,10 +22,24 @@ from cq.feeds.messages import (
     next_counter,
     now,
     put_messages,
+    quiet,
 )
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.feed import FeedKeys, bucket_of, encode_name
 from cq.store.api import Transaction
+
+
+def put_with_copy(
+    tr: Transaction, config: FeedConfig, sender: Any, receiver: Any, message: Any
+) -> list[bytes]:
+    """Write a message to a receiver, and its copy for the sender, under one id; blind."""
+    keys, counter, own = FeedKeys(config.name), next_counter(), encode_name("sender", sender)
+    encoded, ends = encode_name("receiver", receiver), list[bytes]()
+    copy = quiet(encode_message(message, sender, to=receiver))
+    stored = {encoded: encode_message(message, sender), own: copy}  # one to oneself is only a copy
+    for name, value in stored.items():
+        ends = put_messages(tr, config, keys, name, [value], counter)
+    return ends
 
 
 def change_message(

@@ -16,7 +16,13 @@ from cq import runtime
 from cq.arguments import repeatable
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
-from cq.feeds.changes import change_group_message, change_message, put_group_message, put_text_once
+from cq.feeds.changes import (
+    change_group_message,
+    change_message,
+    put_group_message,
+    put_text_once,
+    put_with_copy,
+)
 from cq.feeds.config import FeedConfig, clear_feed, read_feed_config, write_feed_config
 from cq.feeds.groups import by_user, events_in, is_member, put_event
 from cq.feeds.messages import (
@@ -27,6 +33,7 @@ from cq.feeds.messages import (
     encode_body,
     encode_message,
     is_quiet,
+    now,
     put_messages,
     read_messages,
     take,
@@ -54,6 +61,7 @@ __all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "FeedPage", "Message"]
 LIMIT: Final = 100
 """Default limit of messages in a page."""
 _UNUSED_BYTES: Final = 16
+_MOST_SECONDS: Final = 1e9  # that a terminal is online without another call
 
 
 class Feed(Generic[M]):
@@ -163,6 +171,13 @@ class Feed(Generic[M]):
         config = read_feed_config(tr, self.name)
         encoded = encode_name("receiver", receiver)
         return put_messages(tr, config, self.keys, encoded, [encode_message(message, sender)])[0]
+
+    def send(self, tr: Transaction, sender: Any, receiver: Any, message: M) -> bytes:
+        """`append` a message, and a copy for the sender's own terminals, in the sender's inbox under the same id.
+
+        The copy has the receiver in `to`, and never counts as unread. `edit` and `recall` change both.
+        """
+        return put_with_copy(tr, read_feed_config(tr, self.name), sender, receiver, message)[0]
 
     def append_many(self, tr: Transaction, receiver: Any, messages: Collection[M]) -> list[bytes]:
         """`append` for several messages to one receiver, in this order; raises `OneShotIterable` for an iterator."""
@@ -394,6 +409,28 @@ class Feed(Generic[M]):
         )
         read = max(split_mark(position.value)[1], split_removed(removed.value)[2])
         return int.from_bytes(appended.value or b"", "little") - read
+
+    def set_online(self, tr: Transaction, receiver: Any, terminal: Any, seconds: float = 60.0) -> None:
+        """Record that a terminal is online for the next seconds, by the caller's clock; blind.
+
+        Call it again before this time ends, such as in each third of it; 0: the terminal is offline now.
+        """
+        read_feed_config(tr, self.name)
+        key = self.keys.lease(encode_name("receiver", receiver), encode_name("terminal", terminal))
+        if not 0 <= seconds < _MOST_SECONDS:
+            raise InvalidData(f"expected the seconds that a terminal is online, got: {codec.shown(seconds)}")
+        if seconds:
+            tr.set(key, (now() + int(seconds * 1000)).to_bytes(8, "big"))
+        else:
+            tr.clear(key)
+
+    def online(self, tr: TransactionRead, receiver: Any) -> list[Any]:
+        """Return the names of the receiver's terminals that are online: whose time of `set_online` has not ended."""
+        read_feed_config(snapshot_of(tr), self.name)
+        begin, end = self.keys.leases(encode_name("receiver", receiver))
+        rows = tr.get_range(begin, end)
+        at = now().to_bytes(8, "big")
+        return [decode_name(row.key[len(begin) :]) for row in rows if row.value > at]
 
     def _count_through(self, tr: Transaction, receiver: bytes, key: bytes, position: bytes) -> bytes:
         """The number of messages up to a position that the receiver has ever got, as stored after the position.

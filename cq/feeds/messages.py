@@ -239,12 +239,20 @@ def _is_id(id_: object) -> bool:
 
 
 def put_messages(
-    tr: Transaction, config: FeedConfig, keys: FeedKeys, receiver: bytes, stored: Iterable[bytes]
+    tr: Transaction,
+    config: FeedConfig,
+    keys: FeedKeys,
+    receiver: bytes,
+    stored: Iterable[bytes],
+    number: int | None = None,
 ) -> list[bytes]:
-    """Write messages after all others of an encoded receiver, in this order; blind. Returns the ends of their ids."""
+    """Write messages after all others of an encoded receiver, in this order; blind. Returns the ends of their ids.
+
+    A single message can be given its `number` by `next_counter`.
+    """
     counters, loud = [], 0
     for value in stored:
-        counter = next_counter()
+        counter = next_counter() if number is None else number
         tr.set_versionstamped_key(keys.new_message(receiver, counter), value)
         counters.append(counter.to_bytes(8, "big"))
         loud += not is_quiet(value)

@@ -16,6 +16,8 @@ who writes it.
                               with unread counts also a count8: how many of the removed ones counted as unread
     F "p" receiver terminal   id of the last message that it has read     advance (blind)
                               with unread counts also its count8: how many messages the receiver had got by then
+    F "o" receiver terminal   end of its lease as online, in ms since     set_online (blind)
+                              1970, big-endian
     F "u" receiver            number of messages ever that count as       append (blind), deliveries
                               unread, little-endian
     F "e" group user id       joined or left                              join, leave (blind), old ones cleared
@@ -128,13 +130,21 @@ class FeedKeys:
         """The key of the id of the last message that a terminal has read."""
         return self.prefix + b"p" + receiver + terminal
 
+    def lease(self, receiver: bytes, terminal: bytes) -> bytes:
+        """The key of the time until which a terminal is online."""
+        return self.prefix + b"o" + receiver + terminal
+
+    def leases(self, receiver: bytes) -> Range:
+        """The range of the `lease` keys of a receiver's terminals."""
+        return below(self.lease(receiver, b""))
+
     def appended(self, receiver: bytes) -> bytes:
         """The key of the number of messages that a receiver has ever got, in a feed with unread counts."""
         return self.prefix + b"u" + receiver
 
     def of_receiver(self, receiver: bytes) -> list[Range]:
         """The ranges of all data of a receiver, except memberships."""
-        whole = [self.prefix + part + receiver for part in (b"m", b"k", b"p")]
+        whole = [self.prefix + part + receiver for part in (b"m", b"k", b"p", b"o")]
         single = (
             self.latest(receiver),
             self.removed(receiver),

@@ -65,7 +65,7 @@ def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
     recount = MessageRecount(db)
 
     assert (recount.messages, recount.changes) == (3, 2)
-    for user, number in (("user 1", 5), ("user 2", 1), ("user 3", 0)):
+    for user, number in (("user 1", 5), ("user 2", 1), ("user 3", 0), ("sender", 2)):
         inbox = list(inbox_of(db, user))
         recount.compare(user, inbox)
         assert len(inbox) == number

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import runtime
 from cq.feeds.config import read_feed_config
 from cq.feeds.feed import Feed, Message
 from cq.feeds.verify import verify_feed
@@ -30,7 +31,7 @@ def do(db: Any, call: Any, *args: Any, **named: Any) -> Any:
     return transact(db, lambda tr: call(tr, *args, **named))
 
 
-def inbox(db: Any, feed: Feed, receiver: str, after: bytes = b"") -> list[Message]:
+def inbox(db: Any, feed: Feed, receiver: Any, after: bytes = b"") -> list[Message]:
     return list(transact(db, lambda tr: feed.read(tr.snapshot, receiver, after)).messages)
 
 
@@ -170,6 +171,68 @@ def test_waiting_ends_with_an_event(db: Any, feed: Feed) -> None:
     do(db, feed.edit, "bob", id_, "y", sender="ann")
 
     assert shown(list(feed.wait(db, "bob", id_, timeout=60).messages)) == [("y", True, True)]
+
+
+def test_the_sender_has_a_copy_that_is_changed_too(db: Any, feed: Feed) -> None:
+    do(db, feed.send, "ann", "bob", "at 5")
+    do(db, feed.send, ("ann", 1), ("bob", 1), "with tuples")
+    (copy,) = inbox(db, feed, "ann")
+    (message,) = inbox(db, feed, "bob")
+    assert (copy.id, copy.to, copy.sender, copy.body) == (message.id, "bob", "ann", "at 5")
+    assert (message.to, message.sender) == (None, "ann")
+    assert (unread(db, feed, "ann"), unread(db, feed, "bob")) == (0, 1)
+    assert [each.to for each in inbox(db, feed, ("ann", 1))] == [("bob", 1)]
+
+    assert do(db, feed.edit, copy.to, copy.id, "at 6", sender="ann")
+    for user in ("ann", "bob"):
+        messages = inbox(db, feed, user)
+        assert shown(messages) == [("at 6", True, False), ("at 6", True, True)]
+        assert messages[1].changes == message.id
+    assert (unread(db, feed, "ann"), unread(db, feed, "bob")) == (0, 1)
+    with pytest.raises(cq.InvalidData, match="only its sender"):
+        do(db, feed.recall, "ann", copy.id, sender="bob")
+    do(db, feed.forget, "ann")
+    assert do(db, feed.recall, "bob", message.id, sender="ann")
+    assert shown(inbox(db, feed, "bob"))[0] == ("recalled", True, False)
+    assert inbox(db, feed, "ann") == []
+    drain(db, feed)
+
+
+def test_a_message_to_oneself_is_there_once(db: Any, feed: Feed) -> None:
+    do(db, feed.send, "ann", "ann", "milk")
+    (note,) = inbox(db, feed, "ann")
+    assert (note.to, note.body, unread(db, feed, "ann")) == ("ann", "milk", 0)
+    assert do(db, feed.edit, "ann", note.id, "bread", sender="ann")
+    assert shown(inbox(db, feed, "ann")) == [("bread", True, False), ("bread", True, True)]
+    drain(db, feed)
+
+
+def test_terminals_are_online_until_their_time_ends(
+    db: Any, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = runtime.time_ns()
+    monkeypatch.setattr(runtime, "time_ns", lambda: at)
+
+    def online() -> list[Any]:
+        return transact(db, lambda tr: feed.online(tr.snapshot, "bob"))
+
+    do(db, feed.set_online, "bob", "phone")
+    do(db, feed.set_online, "bob", ("web", 7), 10.0)
+    do(db, feed.set_online, "bobby", "tablet")
+    assert online() == ["phone", ("web", 7)]
+    at += 30 * 10**9
+    assert online() == ["phone"]
+    do(db, feed.set_online, "bob", "phone")
+    at += 59 * 10**9
+    assert online() == ["phone"]
+    do(db, feed.set_online, "bob", "phone", 0)
+    assert online() == []
+    do(db, feed.set_online, "bob", "phone")
+    do(db, feed.forget, "bob")
+    assert online() == []
+    for seconds in (-1, float("nan"), 1e10):
+        with pytest.raises(cq.InvalidData, match="seconds"):
+            do(db, feed.set_online, "bob", "phone", seconds)
 
 
 # Groups

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cq.encoding import codec
+from cq.keys.feed import encode_name
 from tests.simulation.canary import Canaries, reads_without_conflict
 from tests.simulation.store import SimTransaction
 
@@ -25,7 +26,7 @@ def delivers_to_members_of_now(_: Any, events: Any, message: Any, since: Any) ->
     return events[-1].joined
 
 
-@feeds.patches(seed=27)
+@feeds.patches(seed=43)
 def clears_notes_blindly() -> Any:
     """A step takes away that a receiver or a group has work, though more has come since it has read."""
 
@@ -64,7 +65,7 @@ def edits_without_an_event(*_: Any) -> None:
     """A message is changed, and those who have read it are not told."""
 
 
-@feeds.replaces("cq.feeds.changes.StoredMessage.to_bytes")
+@feeds.replaces("cq.feeds.changes.StoredMessage.to_bytes", seed=1)
 def keeps_recalled_texts(write: Any, stored: Any, body: bytes | None = None) -> Any:
     """A message that is recalled keeps its text."""
     return write(stored, codec.encode(stored.body) if body is None else body)
@@ -80,3 +81,16 @@ def shows_members_what_was_sent_before_they_came(is_member: Any, events: Any, me
 def counts_events_as_unread(*_: Any) -> bool:
     """An edit is an unread message."""
     return False
+
+
+@feeds.replaces("cq.feeds.changes.quiet", "cq.observers.feeds.deliver.quiet", also={"changes"})
+def counts_own_messages_as_unread(_: Any, stored: bytes) -> bytes:
+    """The sender's copy of a message is unread."""
+    return stored
+
+
+@feeds.replaces("cq.feeds.feed.change_message", also={"changes"})
+def changes_no_copies(change: Any, tr: Any, config: Any, receiver: Any, *args: Any) -> bool:
+    """An edit leaves the copy of the sender as it is."""
+    with patch("cq.feeds.changes.encode_name", lambda what, name: encode_name(what, receiver)):
+        return bool(change(tr, config, receiver, *args))

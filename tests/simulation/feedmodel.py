@@ -12,21 +12,29 @@ from tests.simulation.model import Violation
 
 @dataclass(frozen=True)
 class Sent:
-    """A transaction appends a message, for a receiver or for a group; no other one has its text."""
+    """A transaction appends a message, for a receiver or for a group; no other one has its text.
+
+    `copy` has the sender who gets a copy, if any.
+    """
 
     to: str
     is_group: bool
     text: int
+    copy: str | None = None
 
 
 @dataclass(frozen=True)
 class Changed:
-    """A transaction gives the message with a text another one, or None: it is recalled."""
+    """A transaction gives the message with a text another one, or None: it is recalled.
+
+    `copy` has the sender who has a copy, if any.
+    """
 
     to: str
     is_group: bool
     before: int
     text: int | None
+    copy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ class FeedModel:
         """An event reaches those who have been members since the message."""
         since = self._sent[entry.key or 0] if entry.is_event else self._commits
         members = [user for user, joined in self._members[note.to].items() if joined <= since]
-        for user in members if note.is_group else [note.to]:
+        for user in members if note.is_group else dict.fromkeys((note.to, note.copy or note.to)):
             self.expected[user][note.to if note.is_group else None].append(entry)
 
     def _see(self, note: Seen) -> None:

@@ -113,6 +113,10 @@ class FeedWorld(Scenario):
             to = receivers[0] if flooded else rng.choice(receivers)
             sender = rng.choice(self.users) if changes and rng.random() < 0.7 else None
             text = self._text()
+            if sender is not None and not is_group and rng.random() < 0.5:
+                self.feed.send(tr, sender, to, text)
+                tr.notes.append(Sent(to, is_group, text, sender))
+                continue
             (self.feed.append_to_group if is_group else self.feed.append)(tr, to, text, sender=sender)
             tr.notes.append(Sent(to, is_group, text))
 
@@ -128,7 +132,7 @@ class FeedWorld(Scenario):
             return
         message = rng.choice(messages)
         is_group = message.group is not None
-        to, id_ = (message.group, message.origin) if is_group else (user, message.id)
+        to, id_ = (message.group, message.origin) if is_group else (message.to or user, message.id)
         is_mine = message.sender is not None and rng.random() < 0.9
         sender, text = message.sender if is_mine else "nobody", None if rng.random() < 0.3 else self._text()
         tr.notes.append(Asked())
@@ -145,7 +149,12 @@ class FeedWorld(Scenario):
         if is_changed != (is_mine and message.body is not None):
             self.violations.append(f"{sender} has changed {message}: {is_changed}")
         if is_changed:
-            tr.notes.append(Changed(to, is_group, message.body, text))
+            # Retention may have removed one of the two.
+            having = [
+                each for each in (to, message.sender) if not is_group and self._has(tr.snapshot, each, id_)
+            ]
+            having = having or [to]
+            tr.notes.append(Changed(having[0], is_group, message.body, text, having[-1]))
 
     # Those who read
 
@@ -177,7 +186,10 @@ class FeedWorld(Scenario):
         """The unread count must be the number of messages of others after the position, at any version."""
         unread, position = self.feed.unread(tr, user, terminal), self.feed.position(tr, user, terminal)
         messages = self.feed.read(tr, user, position, _MOST).messages
-        found = sum(each.changes is None and (each.group is None or each.sender != user) for each in messages)
+        of_others = (
+            each for each in messages if each.to is None and (each.group is None or each.sender != user)
+        )
+        found = sum(each.changes is None for each in of_others)
         if unread != found:
             self.violations.append(
                 f"{user}'s {terminal} has {found} unread messages, and the count is {unread}"
@@ -243,6 +255,9 @@ class FeedWorld(Scenario):
         transact(self.inner, look)
         if differences := list(verify_feed(self.inner, FEED)):
             raise Violation(f"cq feed verify finds {differences}")
+
+    def _has(self, tr: Any, user: str, id_: bytes) -> bool:
+        return bool(tr.get(self.feed.keys.message(encode_name("receiver", user), id_)).present())
 
     def _inbox(self, tr: Any, user: str) -> tuple[Any, ...]:
         return self.feed.read(tr, user, limit=_MOST).messages
