@@ -15,7 +15,7 @@ difference at any one version is counted as added, once, and from then on the tw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -179,33 +179,45 @@ def _measure(db: Database, name: str, audit: Audit, bucket: int) -> _Measured:
         raise NotChecked(f"cannot be read: {error}") from error
 
 
-class _BucketReader:
-    """Reads a bucket of an audit over several transactions.
+class _SummedRange:
+    """A range of values that is summed over several transactions, each from the end of the one before."""
 
-    Attributes:
-        rows: number of rows of current and staged values read so far.
-    """
+    def __init__(self, bounds: tuple[bytes, bytes]) -> None:
+        self.sum = self.rows = 0
+        self._begin, self._end = bounds
+
+    def read(self, snapshot: TransactionRead, amount: Callable[[KeyValue], int]) -> None:
+        """Read on to the end; if this raises as the transaction expires, the rows read so far stay counted."""
+        for row in snapshot.get_range(self._begin, self._end, streaming_mode=WANT_ALL):
+            self.sum += amount(row)
+            self._begin = after(row.key)
+            self.rows += 1
+
+
+class _BucketReader:
+    """Reads a bucket of an audit over several transactions."""
 
     def __init__(self, name: str, audit: Audit, bucket: int) -> None:
         self._name, self._audit, self._bucket = name, audit, bucket
         self._keys, self._own_keys = QueueKeys(name), AuditKeys(name)
         self._fence: object = None
         self._farthest = self._tries = 0
-        self._begin()
+        self._values, self._staged = self._ranges()
 
-    def _begin(self) -> None:
-        self.rows = 0
-        self._stored = self._staged = 0
-        self._values_from, self._values_end = self._keys.values_of_bucket(self._audit.buckets, self._bucket)
-        self._staged_from, self._staged_end = self._keys.staged_of_bucket(self._audit.buckets, self._bucket)
+    def _ranges(self) -> tuple[_SummedRange, _SummedRange]:
+        """The current and the staged values, of which nothing is read yet."""
+        place = self._audit.buckets, self._bucket
+        values, staged = self._keys.values_of_bucket(*place), self._keys.staged_of_bucket(*place)
+        return _SummedRange(values), _SummedRange(staged)
 
     def read(self, tr: Transaction) -> _Measured:
         """Read on to the end; returns the sums at this transaction's read version. Raises `NotChecked`.
 
         The retry loop calls this again after each transaction that expires: it continues where the last one ended.
         """
-        self._tries = 1 if self.rows > self._farthest else self._tries + 1
-        self._farthest = max(self._farthest, self.rows)
+        rows = self._values.rows + self._staged.rows
+        self._tries = 1 if rows > self._farthest else self._tries + 1
+        self._farthest = max(self._farthest, rows)
         if self._tries > _TRIES:
             raise NotChecked(
                 "holds more than can be read at one version while passes write to it: pause the queue for the check, "
@@ -214,22 +226,15 @@ class _BucketReader:
         tr.options.set_read_your_writes_disable()  # else the client caches all rows read
         snapshot = tr.snapshot
         config = self._check_fence(snapshot)
-        # A transaction that expires here keeps its progress: the next one starts after the last row counted.
-        for row in snapshot.get_range(self._values_from, self._values_end, streaming_mode=WANT_ALL):
-            self._stored += self._amount(row)
-            self._values_from = after(row.key)
-            self.rows += 1
-        for row in snapshot.get_range(self._staged_from, self._staged_end, streaming_mode=WANT_ALL):
-            self._staged += self._amount(row)
-            self._staged_from = after(row.key)
-            self.rows += 1
+        self._values.read(snapshot, self._amount)
+        self._staged.read(snapshot, self._amount)
         generation = self._audit.generation
         added = snapshot.get(self._own_keys.added(generation, self._bucket))
         dropped = snapshot.get(self._own_keys.dropped(generation, self._bucket))
         included = snapshot.get(self._own_keys.included(generation, self._bucket))
         found = [
-            self._stored,
-            self._staged,
+            self._values.sum,
+            self._staged.sum,
             self._waiting(snapshot, config),
             self._aside(snapshot),
             from_bytes(dropped.value),
@@ -252,7 +257,7 @@ class _BucketReader:
         fence = stored, [state.value for state in states]
         if fence != self._fence:
             self._fence = fence
-            self._begin()
+            self._values, self._staged = self._ranges()
         if any(needs_purge(config, BucketState.from_bytes(state.value)) for state in states):
             raise NotChecked("is being purged")
         return config
