@@ -21,7 +21,7 @@ from urllib.parse import quote
 import cq
 from cq import runtime
 from cq.admin.queue_status import is_drained
-from cq.cells import Cells, Router, Rule, UserData
+from cq.cells import Cells, Router, Rule, UserData, entries, search
 from cq.cells.records import HERE, Fence
 from cq.cells.router import WebAnswer, WebRequest
 from cq.cli.demos.harness import (
@@ -52,6 +52,8 @@ ALL: Final = "all"
 """The key with the number of all writes; the other keys are users."""
 _URL_ENV: Final = "CQ_DEMO_CELLS_URL"
 """The environment variable with the URL of the store that receives the counts of the cells."""
+_INDEX: Final = "demo_writes"
+_PAGE: Final = 100  # entries of a page
 _POSITION_EVERY: Final = 20
 _PAUSE: Final = 0.05  # seconds between two moves
 _CONTENT: Final = b"." * 100
@@ -125,6 +127,7 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     names = [each.name for each in cells.cells()]
     placed = {user for name in names for user in cells.directory.users_in(name)}
     _check(placed <= wanted.keys(), "there are users without writes")
+    _check(_searched(cells) == sorted(chain(*wanted.values())), "a search in all cells finds other writes")
     moves = sum(_check_user(cells, names, user, texts) for user, texts in wanted.items())
     counts = {user: len(texts) for user, texts in wanted.items()}
     writes = sum(counts.values())
@@ -135,6 +138,19 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
         _check(not each.max_users or users <= each.max_users, f"{each.name} has {users} users: {each.closed}")
     found = {each.name: each.users for each in cells.cells()}
     return {"writes": writes, "users": sum(found.values()), "moves": moves, "cells": found}
+
+
+def _searched(cells: Cells) -> list[str]:
+    """Return all entries that a search in all cells finds, page by page."""
+    found: list[str] = []
+    token = None
+    while True:
+        page = search(cells, entries(_INDEX), limit=_PAGE, token=token, seconds=60)
+        _check(not page.missing, f"cells do not answer: {page.missing}")
+        found += [each.text for each in page.items]
+        token = page.token
+        if token is None:
+            return found
 
 
 def check_router(cells: Cells, router: Router) -> int:
@@ -238,6 +254,7 @@ def write_once(data: UserData, text: str) -> None:
     if data.tr.get(key).value is None:  # else a killed writer stored it, or a commit whose answer was lost
         number = data.next_id()
         data.tr.set(key, codec.encode([number, _CONTENT]))
+        data.put_entry(_INDEX, text)
         cq.CombineQueue(QUEUE).add(data.tr, {ALL: 1, data.user: 1})
 
 

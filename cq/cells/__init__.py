@@ -18,6 +18,10 @@ from cq.cells.router import (
     Router,
     Rule,
 )
+from cq.cells.searching import (
+    entries,
+    search,
+)
 from cq.cells.user_data import (
     UserData,
 )
@@ -27,7 +31,9 @@ __all__ = [
     "Router",
     "Rule",
     "UserData",
+    "entries",
     "find_old_id",
     "gather",
     "map_old_ids",
+    "search",
 ]

@@ -169,6 +169,9 @@ class UserMove:
         rows = self._piece(tr, b"")
         if rows:
             tr.clear_range(begin, after(rows[-1].key))
+        for row in rows:
+            if (name := keys.entry_in(self._encoded, row.key)) is not None:
+                tr.clear(keys.listed_entry(name, self._encoded))
         return bool(rows)
 
     def _restored_error(self, cell: str, record: Record) -> CellMismatch:
@@ -216,6 +219,8 @@ class UserMove:
         begin = len(keys.all_of(self._encoded)[0])
         for row in rows:
             tr.set(row.key, row.value)
+            if (name := keys.entry_in(self._encoded, row.key)) is not None:
+                tr.set(keys.listed_entry(name, self._encoded), b"")
         cursor = after(rows[-1].key)[begin:] if rows else before.cursor
         tr.set(keys.progress(self._encoded), CopyProgress(cursor, not rows, before.tries).to_bytes())
 

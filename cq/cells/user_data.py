@@ -70,6 +70,29 @@ class UserData:
         stored = self.tr.get(cellkeys.old_id(self._encoded, old)).value
         return None if stored is None else codec.decode(stored)
 
+    def put_entry(self, index: str, text: str, value: Any = None) -> None:
+        """Add the user to an index of all users, under a text, or change the value of such an entry.
+
+        Entries move with the user. `cq.cells.search` finds them in all cells, in the order of their texts in UTF-8.
+
+        Args:
+            index: name of the index.
+            text: 1 to some hundred characters.
+            value: returned by searches; any value that CBOR can encode.
+
+        Raises:
+            InvalidData: the text or the value is invalid.
+        """
+        name = cellkeys.entry_name(index, text)
+        self.tr.set(cellkeys.own_entry(self._encoded, name), codec.encode_value(value))
+        self.tr.set(cellkeys.listed_entry(name, self._encoded), b"")
+
+    def clear_entry(self, index: str, text: str) -> None:
+        """Remove the user's entry of this text from an index, if there is one; raises `InvalidData`."""
+        name = cellkeys.entry_name(index, text)
+        self.tr.clear(cellkeys.own_entry(self._encoded, name))
+        self.tr.clear(cellkeys.listed_entry(name, self._encoded))
+
 
 def _number(stored: bytes) -> int:
     number = codec.decode(stored)

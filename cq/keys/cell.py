@@ -1,8 +1,8 @@
 r"""The keys of cells and of their directory, below `cq/c/`.
 
 Each row has a key, its value, its writers, and its store. `user` is a user's id in CBOR. No such id begins with another
-one, so the keys of two users never mix. `bucket` is one of 256 buckets of users, or 256 for the cells, or 257 for any
-change.
+one, so the keys of two users never mix. `bucket` is one of
+256 buckets of users, or 256 for the cells, or 257 for any change. `entry` is the name of an index, "/" and a text.
 
     "cq/c/n" name            a cell: URL, weight, limit, state ...    add_cell, drain_cell ...   directory
     "cq/c/l" name "/" part   a part of the number of its users        place, moves (atomic)      directory
@@ -19,6 +19,8 @@ change.
     "cq/c/d" user "d" ...    the application's data of the user       the application            cell
     "cq/c/d" user "n"        the user's latest id                     next_id                    cell
     "cq/c/d" user "o" old    the new id of a former id                map_id                     cell
+    "cq/c/d" user "x" entry  value of an entry of the user            put_entry                  cell
+    "cq/c/e" entry 0x00 user ""                                       put_entry, moves           cell
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any, Final
 
 from cq.encoding import codec
 from cq.errors import InvalidData, TooLarge
-from cq.keys.queue import ROOT, below, prefix_end
+from cq.keys.queue import ROOT, below, check_name, prefix_end
 
 CELLS: Final = ROOT + b"c/"
 MAX_USER_BYTES: Final = 200
@@ -48,6 +50,9 @@ IDENTITY: Final = CELLS + b"i"
 _FENCES: Final = CELLS + b"f"
 _PROGRESS: Final = CELLS + b"p"
 _DATA: Final = CELLS + b"d"
+_ENTRIES: Final = CELLS + b"e"
+MAX_ENTRY_BYTES: Final = 1_000
+"""Limit of the text of an entry."""
 COUNTS: Final = 8
 """Into how many parts the number of users of a cell is divided: see `cq.cells.seats`."""
 _COUNT: Final = Struct("<q")  # little-endian, because atomic additions are
@@ -199,3 +204,44 @@ def _encoded_id(old: Any) -> bytes:
     if len(data) > codec.MAX_KEY_BYTES:
         raise TooLarge(f"an old id of {len(data):,} bytes exceeds the limit of {codec.MAX_KEY_BYTES:,}")
     return data
+
+
+def entry_name(index: str, text: str) -> bytes:
+    """The name of an entry, of an index and a text; raises `InvalidData` or `TooLarge` if it is not valid."""
+    try:
+        name = f"{check_name(index)}/{text}".encode()
+    except UnicodeEncodeError:
+        name = b""
+    if not name or not text or b"\x00" in name:
+        raise InvalidData(f"expected an entry of an index to be a text without NUL, got: {codec.brief(text)}")
+    if len(name) > MAX_ENTRY_BYTES:
+        raise TooLarge(f"an entry of {len(name):,} bytes exceeds the limit of {MAX_ENTRY_BYTES:,}")
+    return name
+
+
+def own_entry(user: bytes, name: bytes) -> bytes:
+    """The key of a user's entry, which moves with the user."""
+    return _DATA + user + b"x" + name
+
+
+def entry_in(user: bytes, key: bytes) -> bytes | None:
+    """The inverse of `own_entry`; None for other data of the user."""
+    prefix = own_entry(user, b"")
+    return key[len(prefix) :] if key.startswith(prefix) else None
+
+
+def listed_entry(name: bytes, user: bytes) -> bytes:
+    """The key of a user's entry in the index of the cell."""
+    return _ENTRIES + name + b"\x00" + user
+
+
+def listed_entries(index: str, prefix: str = "") -> tuple[bytes, bytes]:
+    """The range of the entries of an index that begin with a text."""
+    begin = _ENTRIES + f"{check_name(index)}/{prefix}".encode()
+    return begin, prefix_end(begin)
+
+
+def parts_of_entry(key: bytes) -> tuple[bytes, bytes]:
+    """The inverse of `listed_entry`."""
+    name, _, user = key[len(_ENTRIES) :].partition(b"\x00")
+    return name, user

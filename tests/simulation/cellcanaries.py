@@ -20,7 +20,7 @@ from tests.simulation.canary import Canaries
 cells = Canaries("cells")
 
 
-@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=36)
+@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=42)
 def reads_where_a_user_is_without_a_conflict(
     enter: Any, self: Any, tr: Any, user: Any, location: Location
 ) -> Any:
@@ -88,12 +88,26 @@ def moves_without_telling_routers(note: Any, tr: Any, bucket: int) -> None:
     """A router goes on to lead requests to the former cell of a user."""
 
 
-@cells.replaces("cq.cells.directory_cache.DirectoryCache._keep", seed=130)
+@cells.replaces("cq.cells.directory_cache.DirectoryCache._keep", seed=192)
 def keeps_what_was_read_before_a_change(
     keep: Any, self: DirectoryCache, bucket: int, name: Any, found: object, changes: int
 ) -> None:
     """A router that reads where a user is while the user is moved may keep the former cell for ever."""
     keep(self, bucket, name, found, self._changes[bucket])
+
+
+@cells.replaces("cq.cells.move.UserMove._write", seed=0)
+def moves_without_entries(write: Any, self: Any, tr: Any, **details: Any) -> None:
+    """A search does not find a user who has moved."""
+    with patch("cq.keys.cell.entry_in", lambda *_: None):
+        write(self, tr, **details)
+
+
+@cells.replaces("cq.cells.move.UserMove._clear_some", seed=0)
+def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
+    """The index of a cell goes on growing with users who are not there."""
+    with patch("cq.keys.cell.entry_in", lambda *_: None):
+        return bool(clear(self, tr, epoch))
 
 
 @cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=118)

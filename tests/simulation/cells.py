@@ -32,6 +32,7 @@ from tests.simulation.store import CommitRequest
 DIRECTORY: Final = "directory"
 CELLS: Final = ("north", "south", "west")
 QUEUE: Final = "writes"
+INDEX: Final = "whats"
 URL_ENV: Final = "CQ_SIMULATED_CENTRAL"
 LINK: Final = LinkKeys(QUEUE, "forward")
 
@@ -146,6 +147,7 @@ class CellsWorld(Scenario):
             self.hub.wait(self.hub.rng.expovariate(1 / 0.2))  # the application does something else meanwhile
         number = data.next_id()
         data.map_id(what, number)
+        data.put_entry(INDEX, what, number)
         tr.set(key, codec.encode(number))
         if "forward" in self.plan:
             cq.CombineQueue(QUEUE).add(tr, {"all": 1, str(data.user): 1})
@@ -311,10 +313,15 @@ class CellsWorld(Scenario):
                 )
 
     def _found(self, name: str, user: Any) -> dict[str, int]:
-        """What a cell has of a user."""
+        """What a cell has of a user; raises `Violation` if its index does not have the same."""
         encoded = cellkeys.encoded_user(user)
         rows = self.inners[name].get_range(*cellkeys.all_of(encoded))
         prefix = cellkeys.data(encoded)
+        listed = self.inners[name].get_range(*cellkeys.listed_entries(INDEX))
+        listed_here = [row.key for row in listed if cellkeys.parts_of_entry(row.key)[1] == encoded]
+        entries = [cellkeys.entry_in(encoded, row.key) for row in rows]
+        if listed_here != [cellkeys.listed_entry(entry, encoded) for entry in entries if entry is not None]:
+            raise Violation(f"the index of cell {name} has the entries {listed_here} of user {user!r}")
         return {
             row.key[len(prefix) :].decode(): codec.decode(row.value)
             for row in rows
