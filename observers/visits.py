@@ -280,11 +280,11 @@ class Visits:
 
     def count_each(
         self, tr: Transaction, visits: Iterable[tuple[str, str, float]], *, once: str | bytes | None = None
-    ) -> None:
+    ) -> int:
         """Count visits of different times, as triples of page, visitor and time in seconds since 1970.
 
-        Visits that are not in the window, for their time, count for their lifetime only. `once` and errors are those of
-        `count_many`.
+        Returns the number of visits that are not in the window, because of their time. They count all the same in the
+        lifetime's counts, and in sessions, as for `count`. `once` and errors are those of `count_many`.
         """
         found, now = Counter(map(_checked, repeatable(visits, "visits"))), runtime.time()
         views: Counter[tuple[str, float]] = Counter()
@@ -302,6 +302,8 @@ class Visits:
         self._count_ever(tr, pairs, once)
         visited = ((visitor, at, number) for (_, visitor, at), number in found.items())
         self._count_sessions(tr, visited, once, now)
+        judged = self.views.judged(tr, {at for _, _, at in found}, now=now)
+        return sum(number for (_, _, at), number in found.items() if judged[at] != TAKEN)
 
     def site(self, tr: TransactionRead, *, pending: bool = False, now: float | None = None) -> PageVisits:
         """Return the counts of the whole site: all views, and visitors of any page, each counted once. See `get`."""
@@ -406,8 +408,8 @@ class VisitLog:
             if visit is not None and not (self._bots and self._bots.search(visit.agent)):
                 found.append(visit)
         visits = [(each.page, self._visitor(each), each.time) for each in found]
-        self._visits.count_each(tr, visits, once=once)
-        return AddedLines(len(lines), len(found), skipped=skipped, problem=problem)
+        outside = self._visits.count_each(tr, visits, once=once)
+        return AddedLines(len(lines), len(found), skipped=skipped, problem=problem, outside=outside)
 
     def _visitor(self, visit: Visit) -> str:
         return visit.visitor if self._ids is None else self._ids.of(visit.visitor, visit.time)

@@ -77,6 +77,12 @@ class AddOptions(Options):
         str,
         option("REGEX", "Visits of browsers whose name matches do not count; an empty text matches none."),
     ] = BOTS
+    sessions: Annotated[
+        bool,
+        flag(
+            "--sessions", "Count the sessions of visitors, too, from now on: a session ends after 30 minutes."
+        ),
+    ] = False
     name: Annotated[
         str | None,
         option(
@@ -108,9 +114,9 @@ def add(
     and pipes the position is not stored: a second run adds their lines again.
 
     The visits of an access log count in the queues QUEUE.views and so on. The first command creates them, with a
-    window of ten minutes. After a rotation the former file is finished first, if it is beside the present one and its
-    name has a number or a date at the end, such as access.log.1 or access.log-20261101.gz. Lines in another format are
-    skipped with a message.
+    window of ten minutes. Older visits count in the counts of all time only, and those of yesterday in sessions, too.
+    After a rotation the former file is finished first, if it is beside the present one and its name has a number or a
+    date at the end, such as access.log.1 or access.log-20261101.gz. Lines in another format are skipped with a message.
     """
     given = [bool(updates), bool(options.jsonl), options.access_log is not None]
     if sum(given) != 1 or (options.once and not updates):
@@ -119,7 +125,7 @@ def add(
         )
     if options.access_log is not None:
         log_format, db = AccessLogFormat(options.log_format), options.make_store()
-        counted = _visits(db, queue, options.access_log)
+        counted = _visits(db, queue, options.access_log, sessions=options.sessions)
         visits = VisitLog(counted, log_format, bots=options.bots or None, ids=counted.ids(db))
         _add_log(options, queue, visits, visits.follow(db, options.access_log, name=options.name))
         return
@@ -140,14 +146,18 @@ def add(
     options.answer(done, queue=queue, added=added, refused=refused)
 
 
-def _visits(db: Any, name: str, log: Path) -> Visits:
+def _visits(db: Any, name: str, log: Path, *, sessions: bool) -> Visits:
     """The visits of a name. If its queues do not exist, it opens the log, to report an error, and configures them."""
     visits = Visits.stored(db, name)
     if visits is None:
         log.open("rb").close()
-        visits = Visits(name)
+        visits = Visits(name, sessions=sessions)
         visits.configure(db)
         note(f"configured visits {name!r}: queues {', '.join(visits.queues)}")
+    elif sessions and not visits.has_sessions:
+        visits.has_sessions = True
+        visits.sessions.configure(db)
+        note(f"configured sessions of visits {name!r}: queues {', '.join(visits.sessions.queues)}")
     return visits
 
 
@@ -156,7 +166,7 @@ def _add_log(options: AddOptions, queue: str, visits: VisitLog, follower: LogFol
     stop = threading.Event()
     if options.follow:
         stop_on_signals(stop.set)
-    added = skipped = 0
+    added = skipped = outside = 0
     with progress(counted=False) as display, contextlib.closing(follower):
         task = display.add_task("visits counted")
         while not stop.is_set():
@@ -168,12 +178,14 @@ def _add_log(options: AddOptions, queue: str, visits: VisitLog, follower: LogFol
                 continue
             if done.problem and skipped < _SKIPPED_SHOWN:
                 note(f"cq: skipped {quantity(done.skipped, 'line')}, the first: {done.problem}")
-            added, skipped = added + done.added, skipped + done.skipped
+            added, skipped, outside = added + done.added, skipped + done.skipped, outside + done.outside
             display.update(task, description=f"{quantity(added, 'visit')} counted")
-    text = f"counted {quantity(added, 'visit')} in {queue!r}" + (
-        f", skipped {quantity(skipped, 'line')}" if skipped else ""
-    )
-    options.answer(text, queue=queue, added=added, skipped=skipped)
+    text = f"counted {quantity(added, 'visit')} in {queue!r}"
+    if outside:
+        text += f" ({outside:,} outside the window, so in the counts of all time only)"
+    if skipped:
+        text += f", skipped {quantity(skipped, 'line')}"
+    options.answer(text, queue=queue, added=added, outside=outside, skipped=skipped)
 
 
 @commands.command("get", examples=["cq get words hello --pending"])

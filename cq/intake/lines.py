@@ -45,6 +45,7 @@ class AddedLines(NamedTuple):
         error: why the next line cannot be added; None if it can, in another transaction.
         skipped: the number of lines that are done without an update, because they have another form.
         problem: why the first of these was skipped.
+        outside: the number of the added updates that are not in a window, because of their time.
     """
 
     lines: int
@@ -53,6 +54,7 @@ class AddedLines(NamedTuple):
     error: InvalidData | None = None
     skipped: int = 0
     problem: str = ""
+    outside: int = 0
 
 
 LineAdder = Callable[[Transaction, Sequence[bytes], bytes | None], AddedLines]

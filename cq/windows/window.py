@@ -221,6 +221,13 @@ class Window(Generic[K, W]):
                 self._count_refused(tr, judged, counts[judged])
         return counts
 
+    def judged(
+        self, tr: TransactionRead, times: Collection[float], *, now: float | None = None
+    ) -> dict[float, str]:
+        """{time: what `add` returns for updates of this time}; times and `now` as for `add`."""
+        config, present = self._timed(tr), _milliseconds(now)
+        return {at: self._judge(config, checked_time(at), present) for at in times}
+
     def get(
         self, tr: TransactionRead, key: K, *, now: float | None = None, pending: bool = False
     ) -> W | None:

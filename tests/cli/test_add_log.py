@@ -44,7 +44,7 @@ def test_visits_of_a_log_are_counted_in_queues_that_are_created(here: Here, cli:
     assert first.out == "counted 2 visits in 'visits', skipped 1 line\n"
     assert "configured visits 'visits': queues visits.views, " in first.err
     assert "cq: skipped 1 line, the first: neither common nor combined log format: 'nothing" in first.err
-    assert again.rows() == [{"queue": "visits", "added": 0, "skipped": 0}]
+    assert again.rows() == [{"queue": "visits", "added": 0, "outside": 0, "skipped": 0}]
     assert here(*COMMAND, "--name", "another", "--bots", "").out.startswith("counted 3 visits")
     assert lifetime(db) == {"/a": 4, "/b": 1}
 
@@ -54,9 +54,25 @@ def test_a_pattern_is_the_format_of_the_lines(here: Here, cli: Cli, db: Any) -> 
 
     ended = here(*COMMAND, "--log-format", "$remote_addr $msec $uri $status")
 
-    assert ended.out == "counted 1 visit in 'visits'\n"
+    assert (
+        ended.out == "counted 1 visit in 'visits' (1 outside the window, so in the counts of all time only)\n"
+    )
     assert here(*COMMAND, "--log-format", "$remote_addr").status == 2
     assert lifetime(db) == {"/a": 1}
+
+
+def test_sessions_count_from_the_first_command_that_asks_for_them(here: Here, cli: Cli, db: Any) -> None:
+    def add(pages: str, *options: str) -> str:
+        with (cli.folder / "access.log").open("a") as file:
+            file.write("".join(map(line, pages)))
+        return here(*COMMAND, *options).err
+
+    assert "sessions" not in add("a")
+    assert "configured sessions of visits 'visits': queues visits.sessions, " in add("ab", "--sessions")
+    assert add("a") == ""
+    drain(db)
+
+    assert transact(db, Visits("visits").sessions.get).visits == 3
 
 
 @pytest.mark.parametrize("wrong", [("--jsonl", "x"), ("a=1",), ("--once", "id")])

@@ -249,7 +249,7 @@ def test_the_lines_of_a_log_are_visits(db: Any, visits: Visits, clock: Clock) ->
 
     added = transact(db, lambda tr: VisitLog(visits)(tr, lines))
 
-    assert (added.lines, added.added, added.skipped) == (8, 4, 2)
+    assert (added.lines, added.added, added.skipped, added.outside) == (8, 4, 2, 1)
     assert added.problem.endswith("'nothing\\n'")
     assert page(db, visits, "/") == PageVisits(3, 2, 4, 3)
     assert page(db, visits, "/a") == PageVisits(0, 0, 0, 0)
