@@ -70,11 +70,12 @@ def chat(options: ChatOptions) -> None:
 def tags(options: TagOptions) -> None:
     """Keep a cloud of tags while processes are killed.
 
-    Web servers gather increments in memory and commit many together. Collectors combine them and publish the cloud.
-    Processes are killed by SIGKILL at random moments and started again. At the end all counts, the number of increments
-    and the cloud must equal a recount, and the versions of the cloud must have been seen in ascending order; otherwise
-    the exit status is 4. The queue `demo_tags` is deleted first.
-    Afterwards `cq cloud demo_tags --store embedded:cq-demo.db` shows the cloud.
+    Web servers count the events of a log, 50 in a transaction, which also stores the position in the log. Collectors,
+    which are workers, combine the counts and publish the cloud. Processes are killed by SIGKILL at random moments and
+    started again. At the end all counts, the number of entities with each tag, scores that decay, the number of
+    increments and the cloud must equal a recount. The versions of the cloud must have been seen in ascending order, and
+    be kept. Otherwise the exit status is 4. The queues `demo_tags`, `demo_tags_entities`, `demo_tags_uses` and
+    `demo_tags_hot` are deleted first. Afterwards `cq cloud demo_tags --store embedded:cq-demo.db` shows the cloud.
 
     A line of FILE says that an entity gets a tag or, with -1, loses it:
     {"entity": "article 17", "tag": "python", "by": 1}

@@ -272,7 +272,7 @@ def show(figures: Mapping[str, Any]) -> None:
     rows = ([as_word(each["key"]), f"{each['score']:,}", each["weight"]] for each in figures["cloud"])
     print_table(["tag", "count", "weight"], rows, right=["count", "weight"])
     increments = figures["increments"]
-    note(f"used most lately: {', '.join(map(as_word, figures['hot']))}")
+    note(f"most used lately, by scores that decay: {', '.join(map(as_word, figures['hot']))}")
     note(
         f"{quantity(increments, 'increment')} of {quantity(figures['tags'], 'tag')} in {figures['seconds']:.1f} s, "
         f"{killed(figures)}, {quantity(figures['versions'], 'version')} of the cloud: all as recounted"

@@ -208,7 +208,8 @@ def _show_since(
         for key, score, before in changes:
             print_words(key, *("-" if each is None else each for each in (score, before)))
     elif html != "-":
-        note(f"cq cloud: wrote versions {older.version:,} to {newer.version:,} to {html}")
+        versions = f"versions {older.version:,} to" if older.version < newer.version else "version"
+        note(f"cq cloud: wrote {versions} {newer.version:,} to {html}")
 
 
 def _frames(db: Any, reader: CloudReader, oldest: Cloud, newest: Cloud) -> list[Cloud]:
@@ -223,8 +224,8 @@ def _score_in_json(score: Any) -> Any:
 
 
 def _print_cloud(found: Cloud) -> None:
-    number = len(found.entries)
-    say(f"version {found.version:,}, {found.created:%Y-%m-%d %H:%M:%S} UTC, {number:,} keys")
+    keys = quantity(len(found.entries), "key")
+    say(f"version {found.version:,}, {found.created:%Y-%m-%d %H:%M:%S} UTC, {keys}")
     for entry in found.entries:
         print_words(entry.weight, entry.key, entry.score)
 

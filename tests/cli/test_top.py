@@ -114,8 +114,10 @@ def test_the_cloud_of_a_time_and_what_has_changed_since(here: Here, db: Any, cli
         changes = here("cloud", "words", "--since", "3d", "--at", "2023-11-16T00:00+00:00")
         rows = here("cloud", "words", "--since", "2d", "--json").rows()
         page = here("cloud", "words", "--since", "9d", "--html", "words.html")
+        single = here("cloud", "words", "--since", "9d", "--at", "2023-11-15", "--html", "single.html")
         unknown = here("cloud", "words", "--at", "2023-11-14")
 
+    assert single.err == "cq cloud: wrote version 1 to single.html\n"
     assert older.out == "version 1, 2023-11-14 22:13:20 UTC, 3 keys\n9\ta\t9\n3\tb\t5\n1\tc\t4\n"
     assert changes.out == "version 1 to 2, 3 changes\nb\t11\t5\nd\t1\t-\nc\t-\t4\n"
     assert rows == [{"queue": "words", "group": None, "since": 2, "version": 2, "changes": []}]

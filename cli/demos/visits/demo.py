@@ -187,7 +187,6 @@ class Replay:
     ) -> None:
         self._looks: list[Look] = []
         self._trends_compared = 0  # looks that compared the trending pages, too
-        self._sessions_compared = 0
         self._recount = recount
         self._db, self._queues, self._servers, self._pace = db, queues, servers, pace
         self._next_look = 0.0
@@ -249,7 +248,6 @@ class Replay:
             self._trends_compared += 1
         if found.sessions is not None:
             recount.check_sessions(found.sessions)
-            self._sessions_compared += 1
         return Look(
             time,
             *found.within.get(SITE, (0, 0)),
@@ -257,6 +255,7 @@ class Replay:
             recount.check_visitors(found.unique),
             recount.check_responses(found.responses),
             found.trending,
+            found.sessions,
         )
 
     def is_window_empty(self) -> bool:
@@ -305,7 +304,6 @@ class Replay:
             "speed": self._pace.speed,
             "looks": self._looks,
             "trends_compared": self._trends_compared,
-            "sessions_compared": self._sessions_compared,
             "lifetime": [each for each in most if each[0] != SITE],
             "trending": next(reversed(periods.values()), ())[: options.top],
             "sessions": sessions,
@@ -335,6 +333,6 @@ def show(figures: Mapping[str, Any]) -> None:
     note(
         f"{quantity(figures['visits'], 'visit')} of {quantity(figures['pages'], 'page')} "
         f"at {figures['speed']:,.0f} times their speed, {killed(figures)}, "
-        f"{quantity(figures['late'], 'visit')} later than the window{skipped}: "
+        f"{quantity(figures['late'], 'visit')} too late for the window{skipped}: "
         f"as recounted at {quantity(len(figures['looks']), 'look')}, and 0 lost"
     )

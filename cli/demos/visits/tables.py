@@ -36,6 +36,7 @@ class Look:
         unique: visitors of the whole site and of these pages until then, by sketches; empty without sketches.
         responses: sizes and times of responses until then, by sketches.
         trending: pages with the most views in the present period of the log's time, as far as they were combined.
+        sessions: those of all days until then; None if workers had not combined all of them.
     """
 
     time: float
@@ -45,6 +46,7 @@ class Look:
     unique: tuple[VisitorEstimate, ...] = ()
     responses: tuple[ResponseNumbers, ...] = ()
     trending: tuple[TrendingPage, ...] = ()
+    sessions: SessionCounts | None = None
 
 
 # Charts
@@ -126,6 +128,8 @@ def look_tables(look: Look) -> Any:
     tables: list[Any] = [FittedTable(heads, rows, right=heads[1:])]
     if look.trending:
         tables += ["", trending_table(look.trending)]
+    if look.sessions is not None:
+        tables += ["", session_table({"all days": look.sessions})]
     if look.responses:
         tables += ["", response_table(look.responses)]
     return Group(*tables)
