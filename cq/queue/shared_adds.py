@@ -272,7 +272,7 @@ class SharedAdds:
         """Give the first call that waits after a group a group to commit; returns it. Needs the lock."""
         # Large updates fill a transaction before they are as many: else each group would pack most of them in vain.
         taken = sum(len(call.keys) for call in group.calls)
-        self._most = min(GROUP_UPDATES, 2 * (taken if group.later else self._most))
+        self._most = min(GROUP_UPDATES, 2 * (max(1, taken) if group.later else self._most))
         self._waiting.extendleft(call for call in reversed(group.later) if not call.is_abandoned)
         if not self._waiting:
             self._free += 1
@@ -295,7 +295,10 @@ def shared_adds(db: Database, queue: str, loop: object | None) -> SharedAdds:
         return _shared[owner][db][queue]
     except (KeyError, TypeError):
         refuse_unless_database(db)
-        for ended in [each for each in list(_shared) if getattr(each, "is_closed", bool)()]:
+        # References, in one step: threads that begin event loops change the dictionary meanwhile.
+        for ended in [
+            each for each in (ref() for ref in _shared.keyrefs()) if getattr(each, "is_closed", bool)()
+        ]:
             _shared.pop(ended, None)  # calls of its tasks that still wait would keep it
         by_queue = _shared.setdefault(owner, WeakKeyDictionary()).setdefault(db, {})
         return by_queue.setdefault(queue, SharedAdds(queue, 1 if is_local(db) else CLUSTER_GROUPS))

@@ -295,3 +295,42 @@ def test_what_is_no_database_is_refused_in_a_thread_too(db: Any) -> None:
         error = threads.submit(cq.CombineQueue[str, int]("q").add_now, db, {"a": 1}).exception()
     assert isinstance(error, TypeError)
     assert "expected a database" in str(error)
+
+
+def test_calls_share_transactions_again_after_an_empty_one_and_a_large_one(db: Any, name: str) -> None:
+    cq.configure(db, name, value=bytes, combiner="last")
+    queue, large = cq.CombineQueue[str, bytes](name), {f"key {part}": bytes(8_000) for part in range(70)}
+    held = HeldCommits(db)
+    with waiting(held, queue, [({"a": b"1"}, None), ({}, None), (large, None)]):
+        pass
+
+    held.begun, held.go, held.commits = threading.Event(), threading.Event(), 0
+    with waiting(held, queue, [({"a": b"1"}, None)] * 40) as calls:
+        pass
+    assert [call.result() for call in calls] == [None] * 40
+    assert held.commits < 10
+
+
+class Loop:
+    """Stands for an event loop."""
+
+    def is_closed(self) -> bool:
+        return False
+
+
+def test_many_event_loops_begin_at_the_same_time(db: Any, name: str) -> None:
+    def begin() -> None:
+        loops = [Loop() for _ in range(20)]
+        for _ in range(50):
+            loops = [*loops[10:], *(Loop() for _ in range(10))]
+            for loop in loops:
+                shared_adds.shared_adds(db, name, loop)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for each in [threads.submit(begin) for _ in range(8)]:
+                each.result()
+    finally:
+        sys.setswitchinterval(interval)
