@@ -1,4 +1,4 @@
-"""The reads of a transaction: those of its snapshot, and those that a write-only transaction refuses."""
+"""The reads of a transaction: those of its snapshot, and what a write-only transaction refuses."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ _READS: Final = frozenset(
         *("get_estimated_range_size_bytes", "get_read_version", "watch", "__getitem__"),
     )
 )
+# What an add knows of the configuration is that of the version at which the transaction has begun.
+_BEGINNINGS: Final = frozenset(("set_read_version", "reset", "on_error"))
 
 
 def snapshot_of(tr: TransactionRead) -> TransactionRead:
@@ -43,7 +45,7 @@ class RefusedReads:
 
 
 class WriteOnly:
-    """A transaction with all its methods, except that each read and watch raises `TypeError`.
+    """A transaction with all its methods, except that reads, watches and another beginning raise `TypeError`.
 
     Args:
         tr: a transaction of either store.
@@ -58,6 +60,8 @@ class WriteOnly:
         self.set_versionstamped_value = tr.set_versionstamped_value
 
     def __getattr__(self, name: str) -> Any:
+        if name in _BEGINNINGS:
+            return _refuse_beginning
         return _refuse if name in _READS else getattr(self.inner, name)
 
     def __getitem__(self, key: Any) -> NoReturn:
@@ -74,4 +78,11 @@ def _refuse(*_: object, **__: object) -> NoReturn:
     raise TypeError(
         "a write-only transaction cannot read: it may begin at a version up to a second old; "
         "leave out `write_only` for a function that reads"
+    )
+
+
+def _refuse_beginning(*_: object) -> NoReturn:
+    raise TypeError(
+        "a write-only transaction keeps the version at which it began: leave out `write_only` for a function that "
+        "calls `set_read_version`, `reset` or `on_error`"
     )

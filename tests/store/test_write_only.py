@@ -70,6 +70,15 @@ def test_a_write_only_transaction_refuses_watches(db: Any) -> None:
         transact(db, lambda tr: tr.watch(b"a"), write_only=True)
 
 
+@pytest.mark.parametrize(
+    "begin", [lambda tr: tr.reset(), lambda tr: tr.on_error(1020), lambda tr: tr.set_read_version(1)]
+)
+def test_a_write_only_transaction_keeps_its_version(db: Any, begin: Callable[[Any], object]) -> None:
+    """At another version, an add would take the configuration of the former one, and not fail after a change of it."""
+    with pytest.raises(TypeError, match="keeps the version"):
+        transact(db, begin, write_only=True)
+
+
 def test_a_write_only_transaction_writes_as_any_other(db: Any, name: str) -> None:
     words, prefix = cq.CombineQueue[str, int]("words"), name.encode()
     cq.configure(db, "words")
