@@ -86,6 +86,7 @@ cli/web/sampling
 cli/web/pages
 cli/web/changelog
 cli/web
+cli/demos/live.py cli/demos/command.py
 cli cq/__main__.py
 """
 """The rooms from the ground up: a module imports its own room and those above its line, and none below it.

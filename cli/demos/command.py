@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cq.cli.demos.options import CellOptions, ChatOptions, TagOptions, VisitOptions, WordOptions
+from cq.cli.demos.options import CellOptions, ChatOptions, LiveOptions, TagOptions, VisitOptions, WordOptions
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import argument
 
@@ -32,6 +32,25 @@ def words(
     from cq.cli.demos.words import run_words
 
     run_words(options, paths)
+
+
+@commands.command("live", examples=["cq demo live", "cq demo live --no-browser --for 1m"])
+def live(options: LiveOptions) -> None:
+    """Show on the dashboard that counts stay equal to a recount while processes are killed.
+
+    Adders store baskets of fruit and count the fruit, workers combine the counts, and one of these processes is killed
+    by SIGKILL every few seconds and started again. Twice a second the counts must equal a recount of all baskets, at
+    one version of the store; otherwise the exit status is 4. The page that opens shows both. The page "Workers" of the
+    same dashboard shows the workers that were killed, and "Queues" the queues.
+
+    The dashboard only reads. The address has its token: other users of this machine may see the arguments of a browser,
+    so use --no-browser where they must not see the store. ^C ends the demo with a last comparison. The
+    queues `demo_live` and `demo_live_compared` are deleted first.
+    """
+    from cq.cli.demos.harness import run_demo
+    from cq.cli.demos.live import run, show
+
+    run_demo(options, run, show)
 
 
 @commands.command("cells", examples=["cq demo cells --seed 7"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from cq.cli.shared.options import Json, argument, duration_option, number_option, option
+from cq.cli.shared.options import Json, argument, duration_option, flag, number_option, option
 
 _URL: Final = "embedded:cq-demo.db"
 """The store of the demos. `$CQ_STORE` and the settings file do not change it: they may name a production store."""
@@ -39,6 +39,21 @@ class DemoOptions:
         None
     )
     json: Json = False
+
+
+@dataclass(frozen=True)
+class LiveOptions(DemoOptions):
+    """Options of `cq demo live`."""
+
+    adders: Annotated[int, number_option("Number of processes that add.")] = 2
+    workers: Workers = 2
+    kill_every: KillEvery = 3.0
+    seconds: Annotated[float, duration_option("End after this time.", "--for", least=0.1)] = 600.0
+    listen: Annotated[
+        str, option("[HOST:]PORT", "Address of the dashboard; port 0 is a free port.", "--listen")
+    ] = "127.0.0.1:0"
+    browser: Annotated[bool, flag("--browser/--no-browser", "Open a browser if there is a display.")] = True
+    store: DemoStore = _URL
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Annotated, Any, Final
 
 from cq.cli.operate.worker import LogFormat
@@ -59,7 +58,7 @@ def web(options: WebOptions) -> None:
     A session ends after 12 hours, or with the button "Sign out".
     Without --operate they only read. The log on standard error has an event for each action. ^C ends the server.
     """
-    server = _server()
+    server = server_module()
     log_to_stderr(as_json=options.log is LogFormat.JSON)
     token = _token()
     address = Address.parse(options.listen)
@@ -96,10 +95,10 @@ def _token() -> str:
     return given
 
 
-def _server() -> Any:
-    """The module of the server, which needs packages of the extra."""
+def server_module() -> Any:
+    """The module of the server; raises `InvalidConfiguration` without the packages of the extra."""
     try:
-        return import_module("cq.cli.web.server")
+        from cq.cli.web import server
     except ImportError as error:
         if not (error.name or "").startswith(
             ("starlette", "uvicorn", "jinja2", "markupsafe", "itsdangerous")
@@ -108,3 +107,4 @@ def _server() -> Any:
         raise InvalidConfiguration(
             "the dashboard needs packages that are not installed: run `pip install 'combine-queue[web]'`"
         ) from error
+    return server

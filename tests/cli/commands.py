@@ -34,7 +34,17 @@ def parse(words: Sequence[str]) -> Any:
 
 LITTLE = ("--seconds", "0.1", "--repetitions", "1", "--adders", "1", "--threads", "2", "--keys", "500")
 """Options for a benchmark that takes a moment."""
-LONG = {"bench", "demo cells", "demo chat", "demo tags", "demo visits", "demo words", "web", "worker"}
+LONG = {
+    "bench",
+    "demo cells",
+    "demo chat",
+    "demo live",
+    "demo tags",
+    "demo visits",
+    "demo words",
+    "web",
+    "worker",
+}
 """Commands that run for seconds; their help is tested."""
 RUNS = {
     "add": "add words b=1",
