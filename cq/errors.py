@@ -34,6 +34,7 @@
     │   ├── CellNotKnown            (LookupError) no cell has this name
     │   ├── CellMismatch            a store and the directory disagree about a cell, or about a user
     │   ├── NoRoom                  no cell accepts users
+    │   ├── UserDeleted             (LookupError) the user was deleted; the id is not used again
     │   ├── UserNotPlaced           (LookupError) the user has no cell yet
     │   ├── UserMoving              the user is moving to another cell: try again
     │   └── MoveFailed              the copy of a user differs from the original
@@ -232,6 +233,10 @@ class NoRoom(CellError):
 
 class UserNotPlaced(CellError, LookupError):
     """The user has no cell yet."""
+
+
+class UserDeleted(CellError, LookupError):
+    """The user was deleted. No other user can have the id."""
 
 
 class UserMoving(CellError):

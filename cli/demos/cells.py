@@ -1,7 +1,7 @@
-"""`cq demo cells`: users write and are moved between stores while all processes are killed, and no write is lost.
+"""`cq demo cells`: users write, are moved and deleted while all processes are killed, and no write is lost.
 
-Writers and movers run at the same time. A worker for each store forwards the counts of the cells to the store with the
-directory. At the end a recount of the writes is compared with the stores.
+Writers, movers and a process that deletes users run at the same time. A worker for each store forwards the counts of
+the cells to the store with the directory. At the end a recount of the writes is compared with the stores.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ _INDEX: Final = "demo_writes"
 _PAGE: Final = 100  # entries of a page
 _POSITION_EVERY: Final = 20
 _PAUSE: Final = 0.05  # seconds between two moves
+_DELETE_PAUSE: Final = 0.3
 _CONTENT: Final = b"." * 100
 _PATIENCE: Final = 1.0
 
@@ -98,6 +99,7 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
                 {
                     **{f"worker of {name}": partial(work, url=each) for name, each in urls.items()},
                     "worker of the directory": partial(work, url=url),
+                    "deleter": partial(delete_users, url=url, users=users[: options.deletions]),
                     **numbered("mover", [partial(move_users, url=url, users=users)] * options.movers),
                 },
                 look,
@@ -120,11 +122,15 @@ def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int
 
 def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     """Compare the stores with the writes; returns the figures. Raises `DemoDiffers`."""
-    cells.resume_moves()  # of movers that were stopped
+    cells.resume_deletions()  # of processes that were stopped
+    cells.resume_moves()
     wanted: defaultdict[str, set[str]] = defaultdict(set)
     for user, text in chain(*steps):
         wanted[user].add(text)
     names = [each.name for each in cells.cells()]
+    deleted = [user for user in wanted if _is_deleted(cells, names, user)]
+    for user in deleted:
+        del wanted[user]
     placed = {user for name in names for user in cells.directory.users_in(name)}
     _check(placed <= wanted.keys(), "there are users without writes")
     _check(_searched(cells) == sorted(chain(*wanted.values())), "a search in all cells finds other writes")
@@ -137,7 +143,23 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
         _check(users == each.users, f"{each.name} has {users} users, and counts {each.users}")
         _check(not each.max_users or users <= each.max_users, f"{each.name} has {users} users: {each.closed}")
     found = {each.name: each.users for each in cells.cells()}
-    return {"writes": writes, "users": sum(found.values()), "moves": moves, "cells": found}
+    users = sum(found.values())
+    return {"writes": writes, "users": users, "deleted": len(deleted), "moves": moves, "cells": found}
+
+
+def _is_deleted(cells: Cells, names: Iterable[str], user: str) -> bool:
+    """Whether a user was deleted; checks that no cell has any data of the user then."""
+    try:
+        cells.directory.record(user)
+    except cq.errors.UserDeleted:
+        begin, end = cellkeys.all_of(cellkeys.encoded_user(user))
+        for name in names:
+            _check(
+                not list(scan_rows(cells.store(name), begin, end)),
+                f"{name} has data of {user}, who was deleted",
+            )
+        return True
+    return False
 
 
 def _searched(cells: Cells) -> list[str]:
@@ -199,7 +221,8 @@ def show(figures: Mapping[str, Any]) -> None:
     print_table(["cell", "users"], figures["cells"].items(), right=["users"])
     note(
         f"{quantity(figures['writes'], 'write')} of {quantity(figures['users'], 'user')}, "
-        f"who moved {quantity(figures['moves'], 'time')}, in {figures['seconds']:.1f} s, "
+        f"who moved {quantity(figures['moves'], 'time')}, without those of "
+        f"{quantity(figures['deleted'], 'deleted user')}, in {figures['seconds']:.1f} s, "
         f"with {killed(figures)}: all as recounted"
     )
 
@@ -236,9 +259,11 @@ def write(stop: Event, *, url: str, steps: Steps) -> None:
 
 
 def _try(cells: Cells, user: str, text: str) -> bool:
-    """Do one write; returns False if it must be retried."""
+    """Do one write, unless the user is deleted; returns False if it must be retried."""
     try:
         cells.transact(user, lambda data: write_once(data, text), timeout=_PATIENCE)
+    except cq.errors.UserDeleted:
+        return True
     except cq.errors.UserNotPlaced:
         cells.place(user)
     except cq.errors.UserMoving:
@@ -265,6 +290,24 @@ def move_users(stop: Event, *, url: str, users: list[str]) -> None:
         names = [each.name for each in cells.cells()]
         while not stop.is_set():
             cells.resume_moves()
-            with suppress(cq.errors.UserNotPlaced, cq.errors.NoRoom):
+            with suppress(cq.errors.UserNotPlaced, cq.errors.UserDeleted, cq.errors.NoRoom):
                 cells.move(rng.choice(users), rng.choice(names))
             stop.wait(_PAUSE)
+
+
+def delete_users(stop: Event, *, url: str, users: list[str]) -> None:
+    """Delete these users until `stop` is set, in the middle of their writes, and take their counts from the totals."""
+    left = list(users)
+    with Cells(cq.open(url)) as cells:
+        while left and not stop.wait(_DELETE_PAUSE):
+            cells.resume_deletions()
+            with suppress(cq.errors.UserNotPlaced):
+                cells.delete(left[0], take_away)
+                del left[0]
+        stop.wait()
+
+
+def take_away(data: UserData) -> None:
+    """Take the writes of a user from the totals."""
+    if number := data.next_id() - 1:
+        cq.CombineQueue(QUEUE).add(data.tr, {ALL: -number, data.user: -number})

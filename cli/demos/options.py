@@ -65,6 +65,7 @@ class CellOptions(DemoOptions):
     stores: Annotated[int, option("NUMBER", "Number of cells.", "--cells", min=1)] = 3
     writers: Annotated[int, number_option("Number of processes that write.")] = 2
     movers: Annotated[int, number_option("Number of processes that move users.", 0)] = 2
+    deletions: Annotated[int, number_option("Number of users that are deleted meanwhile.", 0)] = 5
     kill_every: KillEvery = 2.0
     folder: Annotated[
         Path | None, option("PATH", "Folder for the stores, which are kept. Default: a temporary folder.")

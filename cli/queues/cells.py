@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 from cq.cells.cells import Cells, Move
+from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option
 from cq.cli.shared.output import as_word, note, progress, quantity
@@ -200,15 +201,29 @@ def move_user(options: CellsOptions, user: User, cell: Cell) -> None:
     _print_move(options, Move(_user(user), before, cell))
 
 
+@commands.command("delete", examples=["cq cells delete ada --yes"])
+def delete_user(options: CellsOptions, user: User, yes: Yes = False) -> None:
+    """Delete a user with all data, for ever.
+
+    The id cannot be used again. What queues have counted stays counted. If the command was killed, repeat it, or use
+    `cq cells resume`.
+    """
+    confirm(f"delete user {user!r} with all data?", yes)
+    with Cells(options.open_store()) as opened:
+        opened.delete(_user(user))
+    options.answer(f"{as_word(_user(user))}: deleted", user=_user(user))
+
+
 @commands.command("resume", examples=["cq cells resume"])
 def resume(options: CellsOptions) -> None:
-    """Finish all unfinished moves.
+    """Finish all unfinished moves and deletions.
 
     For example those whose process has died.
     """
     with Cells(options.open_store()) as opened:
-        count = opened.resume_moves()
-    options.answer(f"{quantity(count, 'move')} finished", finished=count)
+        deleted, count = opened.resume_deletions(), opened.resume_moves()
+    text = f"{quantity(count, 'move')} finished" + ((deleted and f", {quantity(deleted, 'deletion')}") or "")
+    options.answer(text, finished=count, deleted=deleted)
 
 
 @commands.command("rebalance", examples=["cq cells rebalance", "cq cells rebalance --most 100 --json"])

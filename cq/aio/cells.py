@@ -104,6 +104,19 @@ class AsyncCells(AsyncHandle):
         """Move a user to another cell, as `cq.cells.Cells.move`; another process can continue a cancelled move."""
         await run(self.sync.move, user, cell)
 
+    async def delete(
+        self, user: Any, final: Callable[[AsyncUserData], Awaitable[object]] | None = None
+    ) -> None:
+        """Delete a user, as `cq.cells.Cells.delete`; another process can continue a cancelled deletion.
+
+        Awaits `final(data)` in the transaction that decides the deletion.
+        """
+
+        def run_final(data: UserData) -> object:
+            return None if final is None else result_of(final(AsyncUserData(data)))
+
+        await run(self.sync.delete, user, run_final)
+
 
 def _open(url: str, *, create: bool) -> Any:
     """Open a store, without blocking the event loop of a task, such that tasks may wait for it."""

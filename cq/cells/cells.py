@@ -18,12 +18,13 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import runtime, store
 from cq.backoff import delay_after
-from cq.cells.directory import CellStatus, Directory, checked_cell, emptiest
+from cq.cells.deleting import UserDeletion, users_being_deleted
+from cq.cells.directory import CellStatus, Directory, checked_cell, deleted_error, emptiest
 from cq.cells.move import UserMove
-from cq.cells.records import DRAINING, HERE, Fence, Record
+from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
 from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
-from cq.errors import CellMismatch, CellNotKnown, UserMoving
+from cq.errors import CellMismatch, CellNotKnown, UserDeleted, UserMoving
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
@@ -167,14 +168,14 @@ class Cells:
     def place(self, user: Any) -> str:
         """Place a user in the cell that `fill` names; returns its name.
 
-        A placed user stays in its cell. Raises `NoRoom`, `InvalidData`.
+        A placed user stays in its cell. Raises `NoRoom`, `UserDeleted`, `InvalidData`.
         """
         return self._remember(user, self.directory.place(user)).cell
 
     def locate(self, user: Any) -> Location:
         """Return the user's location, from the cache if possible; `transact` detects an outdated one.
 
-        Raises `UserNotPlaced`, `InvalidData`.
+        Raises `UserNotPlaced`, `UserDeleted`, `InvalidData`.
         """
         known = self._cache.get(keys.encoded_user(user))
         return known if known is not None else self._remember(user, self.directory.record(user))
@@ -188,6 +189,7 @@ class Cells:
 
         Raises:
             UserNotPlaced: the user is in no cell.
+            UserDeleted: the user was deleted.
             UserMoving: the user was being moved all the time; nothing was committed: try again.
             CellMismatch: a store is not the one that the directory has for the cell.
             Exception: an error of the function, with nothing committed, or of `cq.transact`.
@@ -219,8 +221,11 @@ class Cells:
             # The user's first transaction: a user who has moved away has left a fence. But the store may be emptied.
             self._stores.check(tr, location.cell)
             tr.set(key, here.to_bytes())
-        elif stored is None or Fence.from_bytes(stored) != here:
-            raise _Elsewhere
+        elif stored is None or (fence := Fence.from_bytes(stored)) != here:
+            if stored is None or fence.state != DELETED:
+                raise _Elsewhere
+            self._cache.pop(keys.encoded_user(user), None)
+            raise deleted_error(user)
         return UserData(tr, user, location.cell)
 
     def _refresh(self, user: Any, location: Location) -> Record | None:
@@ -252,7 +257,8 @@ class Cells:
         Any process can continue a move whose process has died, by another call of `move`, or by `resume_moves`.
 
         Raises:
-            UserNotPlaced, CellNotKnown, NoRoom: there is no such user or cell, or the cell is full or being drained.
+            UserNotPlaced, UserDeleted, CellNotKnown: there is no such user or cell.
+            NoRoom: the cell is full or being drained.
             MoveFailed: the copy differs from the original; the next try copies again.
             CellMismatch, StoreError: a store is not the one that the directory has for the cell, or cannot be used.
         """
@@ -261,7 +267,10 @@ class Cells:
     def moves(self) -> Iterator[Move]:
         """Yield the moves under way, including those with old data that are not cleared yet."""
         for user in self.directory.moving():
-            record = self.directory.record(user)
+            try:
+                record = self.directory.record(user)
+            except UserDeleted:  # in the meantime
+                continue
             if record.target is not None:
                 yield Move(user, record.cell, record.target)
             elif record.source is not None:
@@ -271,7 +280,10 @@ class Cells:
         """Complete all moves under way, of all processes; returns their number. Raises as `move`."""
         count = 0
         for user in self.directory.moving():
-            self._remember(user, UserMove(self.directory, self._stores, user).finish())
+            try:
+                self._remember(user, UserMove(self.directory, self._stores, user).finish())
+            except UserDeleted:
+                self.delete(user)
             count += 1
         return count
 
@@ -286,8 +298,46 @@ class Cells:
             chosen = self._choose_move()
             if chosen is None:
                 return
-            self.move(chosen.user, chosen.target)
-            yield chosen
+            try:
+                self.move(chosen.user, chosen.target)
+            except UserDeleted:
+                self.delete(chosen.user)
+            else:
+                yield chosen
+
+    # Deletions
+
+    def delete(self, user: Any, final: Callable[[UserData], object] | None = None) -> None:
+        """Delete a user: all data, ids and old ids, the place in the cell. The id cannot be used again.
+
+        A move under way is completed first. Transactions of the user under way, and later ones, raise `UserDeleted`.
+        What the user's transactions have added to queues of the cells stays there: statistics of what has happened. If
+        a queue counts what exists, subtract the user's part in `final`.
+
+        After a crash, call `delete` again; once `final` has committed, `resume_deletions` also completes the deletion.
+        Without effect if the user was deleted before.
+
+        Args:
+            user: the user's id.
+            final: called with the user's data in the transaction that decides the deletion, with the retries of
+                `cq.transact`; its effects are committed exactly once. If it raises, nothing is deleted.
+
+        Raises:
+            UserNotPlaced: the user is in no cell.
+            MoveFailed, CellMismatch, StoreError: as `move`.
+            Exception: an error of `final`.
+        """
+        self._cache.pop(keys.encoded_user(user), None)
+        UserDeletion(self.directory, self._stores, user).run(final)
+
+    def resume_deletions(self) -> int:
+        """Complete the deletions of all processes that are decided; returns their number. Raises as `delete`."""
+        count = 0
+        for cell in self.cells():
+            for user in users_being_deleted(self._stores[cell.name]):
+                UserDeletion(self.directory, self._stores, user).clear(cell.name)
+                count += 1
+        return count
 
     def _choose_move(self) -> Move | None:
         """Return the move that balances the cells most; None if none does."""

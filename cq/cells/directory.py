@@ -16,7 +16,15 @@ from cq.cells.records import DRAINING, OPEN, Cell, Record
 from cq.cells.seats import leave_seat, read_counts, spread_counts, take_seat
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
-from cq.errors import CellError, CellNotKnown, InvalidConfiguration, InvalidUrl, NoRoom, UserNotPlaced
+from cq.errors import (
+    CellError,
+    CellNotKnown,
+    InvalidConfiguration,
+    InvalidUrl,
+    NoRoom,
+    UserDeleted,
+    UserNotPlaced,
+)
 from cq.keys import INCOMPLETE_VERSIONSTAMP, below, check_name
 from cq.keys import cell as keys
 from cq.store import absolute
@@ -163,7 +171,7 @@ class Directory:
     # Users
 
     def record(self, user: Any) -> Record:
-        """Return a user's record; raises `UserNotPlaced`, `InvalidData`."""
+        """Return a user's record; raises `UserNotPlaced`, `UserDeleted`, `InvalidData`."""
         return transact(self.db, lambda tr: _read_record(tr.snapshot, user))
 
     def place(self, user: Any) -> Record:
@@ -173,7 +181,7 @@ class Directory:
         def put(tr: Transaction) -> Record:
             stored = tr.get(keys.record(encoded)).value
             if stored is not None:
-                return Record.from_bytes(stored)
+                return _checked_record(user, stored)
             # Entries with a conflict, as a concurrent drain must count; the rest by snapshot, as it changes often.
             chosen = to_fill(_read_cells(tr, tr.snapshot), _read_fill(tr.snapshot))
             if chosen is None:
@@ -241,6 +249,27 @@ class Directory:
 
         transact(self.db, advance)
 
+    # Deletions
+
+    def bury(self, user: Any, cell: str) -> None:
+        """Replace the record of a user in a cell with a tombstone, unless that is done."""
+        encoded = keys.encoded_user(user)
+
+        def bury(tr: Transaction) -> None:
+            try:
+                record = _read_record(tr, user)
+            except UserDeleted:
+                return
+            if record.target is not None:  # the move that could not begin any more
+                leave_seat(tr, encoded, record.target)
+            leave_seat(tr, encoded, cell)
+            tr.clear(keys.within(cell, encoded))
+            tr.clear(keys.moving(encoded))
+            tr.set(keys.record(encoded), Record("", record.epoch + 1).to_bytes())
+            note_change(tr, bucket_of(encoded, keys.OF_CELLS))
+
+        transact(self.db, bury)
+
 
 def checked_cell(name: str, url: str, weight: int, web: str) -> Cell:
     """Return the entry of a new cell, with its path in full; raises `InvalidConfiguration`, `InvalidUrl`."""
@@ -303,7 +332,21 @@ def _read_record(tr: TransactionRead, user: Any) -> Record:
         raise UserNotPlaced(
             f"user {user!r} is in no cell: `cq cells place`, or Cells.place(), puts users into cells"
         )
-    return Record.from_bytes(stored)
+    return _checked_record(user, stored)
+
+
+def _checked_record(user: Any, stored: bytes) -> Record:
+    record = Record.from_bytes(stored)
+    if not record.cell:
+        raise deleted_error(user)
+    return record
+
+
+def deleted_error(user: Any) -> UserDeleted:
+    """Return the error for any use of a deleted user."""
+    return UserDeleted(
+        f"user {user!r} was deleted, and the id cannot be used again: place the user under a new id"
+    )
 
 
 def to_fill(cells: Iterable[CellStatus], fill: str) -> CellStatus | None:

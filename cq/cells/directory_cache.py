@@ -56,7 +56,7 @@ class DirectoryCache(StoreFollower[DirectoryChanges]):
         super().__init__(cells.directory.db, "the directory of cells", _READ_EVERY)
 
     def location(self, user: Any) -> Location:
-        """Return the location of a user; raises `UserNotPlaced`, `InvalidData`."""
+        """Return the location of a user; raises `UserNotPlaced`, `UserDeleted`, `InvalidData`."""
         encoded = keys.encoded_user(user)
 
         def read() -> Location:

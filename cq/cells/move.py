@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
-from cq.cells.directory import Directory
-from cq.cells.records import ARRIVING, GONE, HERE, LEAVING, CopyProgress, Fence, Record
+from cq.cells.directory import Directory, deleted_error
+from cq.cells.records import ARRIVING, DELETED, GONE, HERE, LEAVING, CopyProgress, Fence, Record
 from cq.cells.stores import CellStores
 from cq.errors import CellMismatch, MoveFailed
 from cq.keys import after
@@ -33,7 +33,7 @@ from cq.store.transact import transact
 
 PIECE_BYTES: Final = 200_000
 PIECE_ROWS: Final = 2_000
-_MAX_TRIES: Final = 20
+MAX_TRIES: Final = 20
 """Limit of tries in which other processes interfere and the record stays the same: helpers need fewer."""
 
 
@@ -72,7 +72,7 @@ class UserMove:
             if not record.is_moving:
                 return record
             before, times = record, times + 1 if record == before else 0
-            if times > _MAX_TRIES:
+            if times > MAX_TRIES:
                 raise CellMismatch(
                     f"cells have a later state of user {self._user!r} than the directory (epoch {record.epoch}): one "
                     "of them was restored to an older state; restore all from backups of the same moment"
@@ -122,17 +122,24 @@ class UserMove:
             raise _Overtaken
 
     def _leave(self, tr: Transaction, record: Record) -> None:
-        """Do step 2, unless it is done."""
-        fence = self._fence(tr)
-        if fence is None:  # no transaction of the user has run yet
-            self._stores.check(tr, record.cell)
-            fence = Fence(HERE, 1)
+        """Do step 2, unless it is done; raises `UserDeleted`."""
+        fence = self._fence_at(tr, record)
         if fence == Fence(HERE, record.epoch):
             self._set_fence(tr, Fence(LEAVING, record.epoch + 1))
+        elif fence == Fence(DELETED, record.epoch + 1):
+            raise deleted_error(self._user)
         elif fence.epoch <= record.epoch:
             raise self._restored_error(record.cell, record)
         elif fence != Fence(LEAVING, record.epoch + 1):
             raise _Overtaken
+
+    def _fence_at(self, tr: Transaction, record: Record) -> Fence:
+        """Return the fence in the record's cell; raises `CellMismatch` for another store."""
+        fence = self._fence(tr)
+        if fence is None:  # no transaction of the user has run yet
+            self._stores.check(tr, record.cell)
+            return Fence(HERE, 1)
+        return fence
 
     def _arrive(self, tr: Transaction, record: Record, target: str) -> bool:
         """Begin step 3, unless it has begun; returns False if the first half of step 5 is done."""
@@ -165,6 +172,10 @@ class UserMove:
             self._set_fence(tr, gone)
         elif fence != gone:
             return False  # all is cleared, and the user may have returned: do not clear the new data
+        return self._clear_piece(tr)
+
+    def _clear_piece(self, tr: Transaction) -> bool:
+        """Clear a piece of the data; returns whether there was any."""
         begin, _ = keys.all_of(self._encoded)
         rows = self._piece(tr, b"")
         if rows:

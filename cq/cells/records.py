@@ -13,6 +13,7 @@ HERE: Final = "here"
 LEAVING: Final = "leaving"
 ARRIVING: Final = "arriving"
 GONE: Final = "gone"
+DELETED: Final = "deleted"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Record(StoredRecord):
     """A user's record in the directory.
 
     Attributes:
-        cell: the cell of the user's data.
+        cell: the cell of the user's data; empty for a deleted user.
         epoch: 1 in the first cell, plus 1 for each move.
         target: the cell to which the user is being moved; None after the switch, or without a move.
         source: the former cell, while the old data are being cleared there; else None.
@@ -77,7 +78,8 @@ class Fence(StoredRecord):
     """A user's fence in a cell: each transaction of the user reads it, and steps of a move write it.
 
     Attributes:
-        state: `here`; `leaving` while the data are copied elsewhere; `arriving` while they are copied here; `gone`.
+        state: `here`; `leaving` while the data are copied elsewhere; `arriving` while they are copied here; `gone`;
+            `deleted`.
         epoch: epoch of the user in this cell; if the user is leaving or gone, the epoch in the next cell.
     """
 

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 from cq.cells.cells import Cells
 from cq.cells.directory_cache import DirectoryCache
 from cq.cells.old_ids import OldId, find_old_id
-from cq.errors import CqError, InvalidConfiguration, UserNotPlaced
+from cq.errors import CqError, InvalidConfiguration, UserDeleted, UserNotPlaced
 from cq.plain_text import describe
 from cq.store.api import error_code
 
@@ -151,7 +151,8 @@ class Router:
     the cells of users in memory. A thread watches the directory and forgets the users who move.
 
     A request in which no rule finds a user goes to the application, as does one of a user whose cell has no web
-    address: `Cells.transact` reaches users of all cells. Users without a cell get 404, and invalid requests 400.
+    address: `Cells.transact` reaches users of all cells. Users without a cell, and deleted ones, get 404, and invalid
+    requests 400.
 
     Args:
         cells: the cells. A web address of each is given to `Cells.add_cell`.
@@ -224,7 +225,7 @@ class Router:
                     return self._lead(request, self._cache.location(found).cell)
                 if (old := find_old_id(self._cells, found)) is not None:
                     return self._lead_old(request, rule, old)
-            except UserNotPlaced:
+            except (UserNotPlaced, UserDeleted):
                 pass
             is_unknown = True
         return WebAnswer(404, "There is no such user.") if is_unknown else None
@@ -240,7 +241,7 @@ class Router:
         return _redirect(address + quote(request.root + request.path), request.query)
 
     def _lead_old(self, request: WebRequest, rule: Rule, old: OldId) -> WebAnswer:
-        """Redirect to the page of a former id; raises `UserNotPlaced`, so that nobody is led to and fro."""
+        """Redirect to the page of a former id; raises as `location`, so that nobody is led to and fro."""
         cell = self._cache.location(old.user).cell
         path, query = _page_of(rule.to or "", old)
         pairs = parse_qsl(request.query, keep_blank_values=True)

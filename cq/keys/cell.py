@@ -8,7 +8,7 @@ one, so the keys of two users never mix. `bucket` is one of
     "cq/c/l" name "/" part   a part of the number of its users        place, moves (atomic)      directory
     "cq/c/r" name            the reported load of the cell            report_load                directory
     "cq/c/s"                 which cell new users fill                fill                       directory
-    "cq/c/u" user            the user's cell, epoch and current move  place, moves               directory
+    "cq/c/u" user            the user's cell, epoch and current move  place, moves, deletions    directory
     "cq/c/w" name "/" user   ""                                       place, moves               directory
     "cq/c/m" user            "", while the user is moving             moves                      directory
     "cq/c/v" bucket          versionstamp of the latest change        add_cell, moves            directory
@@ -16,6 +16,7 @@ one, so the keys of two users never mix. `bucket` is one of
     "cq/c/i"                 names of the cell and of its directory   add_cell                   cell
     "cq/c/f" user            the user's fence: state and epoch        transactions, moves        cell
     "cq/c/p" user            progress of the copy                     moves                      cell
+    "cq/c/x" user            "", while the user is being deleted      deletions                  cell
     "cq/c/d" user "d" ...    the application's data of the user       the application            cell
     "cq/c/d" user "n"        the user's latest id                     next_id                    cell
     "cq/c/d" user "o" old    the new id of a former id                map_id                     cell
@@ -49,6 +50,7 @@ _GLOBAL_IDS: Final = CELLS + b"g"
 IDENTITY: Final = CELLS + b"i"
 _FENCES: Final = CELLS + b"f"
 _PROGRESS: Final = CELLS + b"p"
+_DELETIONS: Final = CELLS + b"x"
 _DATA: Final = CELLS + b"d"
 _ENTRIES: Final = CELLS + b"e"
 MAX_ENTRY_BYTES: Final = 1_000
@@ -175,6 +177,11 @@ def fence(user: bytes) -> bytes:
 def progress(user: bytes) -> bytes:
     """The key of the progress of the copy of a user."""
     return _PROGRESS + user
+
+
+def deleting(user: bytes = b"") -> bytes:
+    """The key that exists while a user is being deleted; without a user, the prefix of these keys."""
+    return _DELETIONS + user
 
 
 def all_of(user: bytes) -> tuple[bytes, bytes]:

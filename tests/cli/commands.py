@@ -53,6 +53,7 @@ RUNS = {
     "aside retry": "aside retry words",
     "aside show": "aside show words",
     "cells add": "cells add c2 embedded:c2.db",
+    "cells delete": "cells delete ada --yes",
     "cells drain": "cells drain c1",
     "cells fill": "cells fill newest",
     "cells limit": "cells limit c1 5",

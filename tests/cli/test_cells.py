@@ -119,3 +119,18 @@ def test_a_full_cell_says_so(site: Here) -> None:
     assert site("cells", "limit", "cell1").out == "cell1: no limit\n"
     assert site("cells", "load", "cell2").out == "cell2: no load\n"
     assert site("cells", "place", "grace", "joan").out == "grace: cell2\njoan: cell2\n"
+
+
+def test_a_user_is_deleted_for_ever(site: Here) -> None:
+    site("cells", "place", "ada", "grace")
+    asked = site("cells", "delete", "ada")
+    assert (asked.status, asked.out) == (2, "")
+    assert "Confirm with --yes" in asked.err
+    assert site("cells", "delete", "ada", "--yes").out == "ada: deleted\n"
+    assert site("cells", "delete", "ada", "--yes", "--json").rows() == [{"user": "ada"}]
+
+    found = site("cells", "place", "ada")
+    assert (found.status, found.out) == (1, "")
+    assert "user 'ada' was deleted, and the id cannot be used again" in found.err
+    assert [row["users"] for row in site("cells", "list", "--json").rows()] == [0, 1]
+    assert site("cells", "resume", "--json").rows() == [{"finished": 0, "deleted": 0}]

@@ -353,6 +353,7 @@ WRONG = [
     ["aside", "retry", "no/name"],
     ["aside", "show", "no/name"],
     ["cells", "add", "here", "embedded:here.db", "--weight", "0"],
+    ["cells", "delete", "ada"],
     ["cells", "drain", "eu-1", "--store", "nothing"],
     ["cells", "fill", "oldest"],
     ["cells", "limit", "eu-1", "-1"],

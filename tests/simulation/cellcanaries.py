@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -10,6 +11,8 @@ from cq.cells.cells import Location
 from cq.cells.directory_cache import DirectoryCache
 from cq.cells.records import Record
 from cq.cells.seats import leave_seat, take_seat
+from cq.cells.user_data import UserData
+from cq.errors import UserDeleted
 from cq.keys import cell as cellkeys
 from cq.keys.link import LinkKeys, received
 from cq.observers.links.target import Changes
@@ -37,7 +40,7 @@ class _SnapshotOnly:
         self.get, self.set = tr.snapshot.get, tr.set
 
 
-@cells.replaces("cq.cells.directory.Directory.advance", seed=12)
+@cells.replaces("cq.cells.directory.Directory.advance", seed=25)
 def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, after: Record) -> None:
     """A mover that was late says where the user is, whatever has come to pass meanwhile."""
     if before.target is None:
@@ -54,7 +57,7 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     transact(self.db, change)
 
 
-@cells.patches(also={"limits"})
+@cells.patches(seed=3, also={"limits"})
 def takes_seats_without_a_conflict() -> Any:
     """Two placements at once take the last seat of a cell."""
 
@@ -108,6 +111,28 @@ def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
     """The index of a cell goes on growing with users who are not there."""
     with patch("cq.keys.cell.entry_in", lambda *_: None):
         return bool(clear(self, tr, epoch))
+
+
+@cells.replaces("cq.cells.deleting.UserDeletion._close", seed=6, also={"deletes"})
+def takes_away_before_it_deletes(close: Any, self: Any, record: Record, final: Any) -> Any:
+    """What the application does at a deletion is a transaction of its own."""
+    if final is not None:
+        transact(self._stores[record.cell], lambda tr: final(UserData(tr, self._user, record.cell)))
+    return close(self, record, None)
+
+
+@cells.replaces("cq.cells.directory.Directory.bury", seed=5, also={"deletes"})
+def uses_an_id_again(bury: Any, self: Any, user: Any, cell: str) -> None:
+    """The directory forgets a deleted user."""
+    bury(self, user, cell)
+    transact(self.db, lambda tr: tr.clear(cellkeys.record(cellkeys.encoded_user(user))))
+
+
+@cells.replaces("cq.cells.move.UserMove._leave", seed=33, also={"deletes", "move"})
+def moves_the_deleted(leave: Any, self: Any, tr: Any, record: Record) -> None:
+    """A move continues although the user's deletion is decided."""
+    with suppress(UserDeleted):
+        leave(self, tr, record)
 
 
 @cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=118)

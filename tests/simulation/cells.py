@@ -38,6 +38,14 @@ LINK: Final = LinkKeys(QUEUE, "forward")
 
 
 @dataclass(frozen=True)
+class Deleted:
+    """The deletion of a user is decided, after so many ids."""
+
+    user: Any
+    latest: int
+
+
+@dataclass(frozen=True)
 class Wrote:
     """A user has written something, under the next id."""
 
@@ -65,6 +73,7 @@ class CellsWorld(Scenario):
         self.pause = self.rng.choice((0.01, 0.1, 0.5))
         self.slow = self.rng.choice((0.0, 0.3))
         self._operations = 0
+        self._deleted: set[Any] = set()
         self._seats: dict[str, int] = {}
         self._finishing = False
         self.pools = {
@@ -110,7 +119,7 @@ class CellsWorld(Scenario):
         cells = self.cells(process)
         while not self.is_calm:
             self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
-            self.attempt(partial(act, cells), cq.errors.UserMoving, cq.errors.NoRoom)
+            self.attempt(partial(act, cells), cq.errors.UserMoving, cq.errors.NoRoom, cq.errors.UserDeleted)
 
     def _look_up(self, process: Process) -> None:
         """Look for users again and again, as a router does."""
@@ -119,7 +128,7 @@ class CellsWorld(Scenario):
         while not self.is_calm:
             self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
             user = self.hub.rng.choice(self.users)
-            self.attempt(partial(cache.location, user), cq.errors.UserNotPlaced)
+            self.attempt(partial(cache.location, user), cq.errors.UserNotPlaced, cq.errors.UserDeleted)
 
     # Users
 
@@ -179,11 +188,26 @@ class CellsWorld(Scenario):
         cells.limit_cell(rng.choice(CELLS), rng.choice((None, 0, 1, 2, 3)))
         cells.fill(rng.choice(("emptiest", "newest")))
 
+    def _delete(self, cells: Cells) -> None:
+        if self.hub.rng.random() < 0.2:  # not all of them at the beginning
+            cells.delete(self.hub.rng.choice(self.users), self._take_away)
+        elif self.hub.rng.random() < 0.5:
+            self.trace(cells.resume_deletions(), "deletions finished")
+
+    def _take_away(self, data: UserData) -> None:
+        """Take what a user has written from the totals, with the deletion."""
+        tr: Any = data.tr
+        latest = data.next_id() - 1
+        if latest and "forward" in self.plan:
+            cq.CombineQueue(QUEUE).add(tr, {"all": -latest, str(data.user): -latest})
+        tr.notes.append(Deleted(data.user, latest))
+
     _doing: ClassVar[dict[str, Callable[[CellsWorld, Cells], None]]] = {
         "move": _move,
         "rebalance": _rebalance,
         "drain": _drain,
         "limits": _limit,
+        "deletes": _delete,
         "resume": lambda self, cells: self.trace(cells.resume_moves(), "moves finished"),
     }
 
@@ -206,6 +230,14 @@ class CellsWorld(Scenario):
         """Each write once, under the next id; and each user in one cell at most, at any time."""
         for note in tr.notes:
             ids = self.written[note.user]
+            if note.user in self._deleted:
+                raise Violation(f"{note}, after the user was deleted")
+            if isinstance(note, Deleted):
+                if note.latest != len(ids):
+                    raise Violation(f"{note}, of {len(ids)} ids")
+                self._deleted.add(note.user)
+                ids.clear()
+                continue
             if note.what in ids:
                 raise Violation(f"{note} is committed twice")
             if note.number != len(ids) + 1:
@@ -240,7 +272,7 @@ class CellsWorld(Scenario):
         cells = self.cells(process)
 
         def finish() -> None:
-            while list(cells.moves()):
+            while cells.resume_deletions() or list(cells.moves()):
                 cells.resume_moves()
             self._finishing = False
 
@@ -302,15 +334,27 @@ class CellsWorld(Scenario):
                 raise Violation(f"user {user!r} has written, and is in no cell")
             return
         record = Record.from_bytes(stored)
+        if (user in self._deleted) != (not record.cell):
+            raise Violation(f"user {user!r} is deleted, or is not, and has the record {record}")
         if record.is_moving:
             raise Violation(f"the move of user {user!r} is not done: {record}")
         for name in CELLS:
+            self._check_tombstone(name, user)
             found = self._found(name, user)
             wanted = ids if name == record.cell else {}
             if found != wanted:
                 raise Violation(
                     f"cell {name} has {found} of user {user!r}, who is in {record.cell}, of {wanted}"
                 )
+
+    def _check_tombstone(self, name: str, user: Any) -> None:
+        """A deleted user has no data in any cell, and no steps of the deletion are left."""
+        encoded = cellkeys.encoded_user(user)
+        inner = self.inners[name]
+        if user in self._deleted and inner.get_range(*cellkeys.all_of(encoded), limit=1):
+            raise Violation(f"cell {name} has data of user {user!r}, who was deleted")
+        if inner.get(cellkeys.deleting(encoded)) is not None:
+            raise Violation(f"the deletion of user {user!r} is not done in {name}")
 
     def _found(self, name: str, user: Any) -> dict[str, int]:
         """What a cell has of a user; raises `Violation` if its index does not have the same."""
