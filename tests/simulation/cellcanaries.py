@@ -23,7 +23,7 @@ from tests.simulation.canary import Canaries
 cells = Canaries("cells")
 
 
-@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=42)
+@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=60)
 def reads_where_a_user_is_without_a_conflict(
     enter: Any, self: Any, tr: Any, user: Any, location: Location
 ) -> Any:
@@ -40,7 +40,7 @@ class _SnapshotOnly:
         self.get, self.set = tr.snapshot.get, tr.set
 
 
-@cells.replaces("cq.cells.directory.Directory.advance", seed=25)
+@cells.replaces("cq.cells.directory.Directory.advance", seed=26)
 def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, after: Record) -> None:
     """A mover that was late says where the user is, whatever has come to pass meanwhile."""
     if before.target is None:
@@ -57,7 +57,7 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     transact(self.db, change)
 
 
-@cells.patches(seed=3, also={"limits"})
+@cells.patches(seed=32, only={"limits", "move"})
 def takes_seats_without_a_conflict() -> Any:
     """Two placements at once take the last seat of a cell."""
 
@@ -113,7 +113,7 @@ def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
         return bool(clear(self, tr, epoch))
 
 
-@cells.replaces("cq.cells.deleting.UserDeletion._close", seed=6, also={"deletes"})
+@cells.replaces("cq.cells.deleting.UserDeletion._close", seed=31, also={"deletes"})
 def takes_away_before_it_deletes(close: Any, self: Any, record: Record, final: Any) -> Any:
     """What the application does at a deletion is a transaction of its own."""
     if final is not None:
@@ -128,14 +128,16 @@ def uses_an_id_again(bury: Any, self: Any, user: Any, cell: str) -> None:
     transact(self.db, lambda tr: tr.clear(cellkeys.record(cellkeys.encoded_user(user))))
 
 
-@cells.replaces("cq.cells.move.UserMove._leave", seed=33, also={"deletes", "move"})
+@cells.replaces("cq.cells.move.UserMove._leave", seed=14, only={"deletes", "move", "deaths"})
 def moves_the_deleted(leave: Any, self: Any, tr: Any, record: Record) -> None:
     """A move continues although the user's deletion is decided."""
     with suppress(UserDeleted):
         leave(self, tr, record)
 
 
-@cells.replaces("cq.observers.links.targets.queue.QueueTarget._apply", seed=118)
+@cells.replaces(
+    "cq.observers.links.targets.queue.QueueTarget._apply", seed=11, only={"forward", "unknown commits"}
+)
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes
 ) -> tuple[bool, str | None]:
