@@ -33,6 +33,7 @@
     ├── CellError                   a directory of cells cannot do an operation
     │   ├── CellNotKnown            (LookupError) no cell has this name
     │   ├── CellMismatch            a store and the directory disagree about a cell, or about a user
+    │   ├── NameTaken               another user has the second name
     │   ├── NoRoom                  no cell accepts users
     │   ├── UserDeleted             (LookupError) the user was deleted; the id is not used again
     │   ├── UserNotPlaced           (LookupError) the user has no cell yet
@@ -225,6 +226,10 @@ class CellNotKnown(CellError, LookupError):
 
 class CellMismatch(CellError):
     """A store is not the cell that the directory names, or one of the two was restored from an older backup."""
+
+
+class NameTaken(CellError):
+    """Another user has the second name."""
 
 
 class NoRoom(CellError):

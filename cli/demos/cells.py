@@ -57,6 +57,13 @@ _PAGE: Final = 100  # entries of a page
 _POSITION_EVERY: Final = 20
 _PAUSE: Final = 0.05  # seconds between two moves
 _DELETE_PAUSE: Final = 0.3
+_REFUSALS: Final = (
+    cq.errors.UserNotPlaced,
+    cq.errors.UserDeleted,
+    cq.errors.NoRoom,
+    cq.errors.NameTaken,
+    cq.errors.InvalidData,  # the user has another name already
+)
 _CONTENT: Final = b"." * 100
 _PATIENCE: Final = 1.0
 
@@ -135,6 +142,11 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     _check(placed <= wanted.keys(), "there are users without writes")
     _check(_searched(cells) == sorted(chain(*wanted.values())), "a search in all cells finds other writes")
     moves = sum(_check_user(cells, names, user, texts) for user, texts in wanted.items())
+    for user in wanted:
+        (name,) = cells.names.of(user)
+        _check(cells.names.find(name) == user, f"{name} is not the name of {user}")
+    for user in deleted:
+        _check(cells.names.find(f"login:{user}") is None, f"{user} was deleted, and has a login")
     counts = {user: len(texts) for user, texts in wanted.items()}
     writes = sum(counts.values())
     compare("the totals", dict(cq.CombineQueue(QUEUE).scan(db)), {**counts, ALL: writes})
@@ -265,7 +277,7 @@ def _try(cells: Cells, user: str, text: str) -> bool:
     except cq.errors.UserDeleted:
         return True
     except cq.errors.UserNotPlaced:
-        cells.place(user)
+        cells.place(user, names=[f"login:{user}"])
     except cq.errors.UserMoving:
         cells.resume_moves()  # the process that moves the user may have been killed
     else:
@@ -290,8 +302,10 @@ def move_users(stop: Event, *, url: str, users: list[str]) -> None:
         names = [each.name for each in cells.cells()]
         while not stop.is_set():
             cells.resume_moves()
-            with suppress(cq.errors.UserNotPlaced, cq.errors.UserDeleted, cq.errors.NoRoom):
+            with suppress(*_REFUSALS):
                 cells.move(rng.choice(users), rng.choice(names))
+                user = rng.choice(users)
+                cells.names.rename(user, f"login:{user}", f"nick:{rng.choice(users)}")
             stop.wait(_PAUSE)
 
 

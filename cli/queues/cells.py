@@ -6,6 +6,8 @@ import json as json_module
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
+import typer
+
 from cq.cells.cells import Cells, Move
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.help import CommandSet
@@ -13,6 +15,7 @@ from cq.cli.shared.options import Options, argument, flag, option
 from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.cli.shared.table import ShownColumn
 from cq.encoding.json_values import to_json
+from cq.errors import InvalidConfiguration
 
 Cell = Annotated[str, argument("CELL", "Name of the cell.")]
 User = Annotated[
@@ -201,16 +204,65 @@ def move_user(options: CellsOptions, user: User, cell: Cell) -> None:
     _print_move(options, Move(_user(user), before, cell))
 
 
+@commands.command("names", examples=["cq cells names 7", "cq cells names 7 email:ada@example.com --release"])
+def names(
+    options: CellsOptions,
+    user: User,
+    claimed: Annotated[
+        list[str] | None,
+        argument("NAME", "Second names, such as login:ada, that the user claims. Default: show the names."),
+    ] = None,
+    release: Annotated[bool, flag("--release", "Free these names instead.")] = False,
+    rename: Annotated[
+        str | None, option("NAME", "Replace this name by the one given, in one transaction.")
+    ] = None,
+) -> None:
+    """Show, claim, free or change the second names of a user.
+
+    No two users have the same name. Prints the names of the user.
+    """
+    who, given = _user(user), claimed or []
+    with Cells(options.open_store()) as opened:
+        if rename is not None:
+            if release or len(given) != 1:
+                raise InvalidConfiguration("expected one new name with --rename")
+            opened.names.rename(who, rename, given[0])
+        elif given:
+            (opened.names.release if release else opened.names.claim)(who, *given)
+        found = opened.names.of(who)
+    for name in found:
+        options.answer(as_word(name), user=who, name=name)
+
+
+@commands.command("find", examples=["cq cells find email:ada@example.com"])
+def find(options: CellsOptions, name: Annotated[str, argument("NAME", "Second name of a user.")]) -> None:
+    """Print the id of the user who has a second name.
+
+    The exit status is 1 if nobody has it.
+    """
+    with Cells(options.read_store()) as opened:
+        user = opened.names.find(name)
+    if user is None:
+        note(f"nobody has the name {name!r}")
+        raise typer.Exit(1)
+    options.answer(as_word(user), user=to_json(user), name=name)
+
+
 @commands.command("delete", examples=["cq cells delete ada --yes"])
-def delete_user(options: CellsOptions, user: User, yes: Yes = False) -> None:
+def delete_user(
+    options: CellsOptions,
+    user: User,
+    yes: Yes = False,
+    keep_names: Annotated[bool, flag("--keep-names", "Nobody else can claim the second names.")] = False,
+) -> None:
     """Delete a user with all data, for ever.
 
-    The id cannot be used again. What queues have counted stays counted. If the command was killed, repeat it, or use
-    `cq cells resume`.
+    The id cannot be used again, but others can claim the second names. What queues have counted stays counted. If the
+    command was killed, repeat it, or use `cq cells resume`.
     """
     confirm(f"delete user {user!r} with all data?", yes)
     with Cells(options.open_store()) as opened:
-        opened.delete(_user(user))
+        opened.delete(_user(user), keep_names=keep_names)
     options.answer(f"{as_word(_user(user))}: deleted", user=_user(user))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -80,9 +80,13 @@ class AsyncCells(AsyncHandle):
         """Return the store of a cell, as `cq.cells.Cells.store`."""
         return AsyncDatabase(await run(self.sync.store, name))
 
-    async def place(self, user: Any) -> str:
-        """Place a user in the cell that is least full, as `cq.cells.Cells.place`; returns its name."""
-        return await run(self.sync.place, user)
+    async def place(self, user: Any, *, names: Sequence[str] = ()) -> str:
+        """Place a user with these second `names`, as `cq.cells.Cells.place`; returns the name of the cell."""
+        return await run(partial(self.sync.place, user, names=names))
+
+    async def find(self, name: str) -> Any:
+        """Return the user of a second name, as `cq.cells.Names.find`: None if nobody has it."""
+        return await run(self.sync.names.find, name)
 
     async def locate(self, user: Any) -> Location:
         """Return the user's location, as `cq.cells.Cells.locate`."""
@@ -105,17 +109,21 @@ class AsyncCells(AsyncHandle):
         await run(self.sync.move, user, cell)
 
     async def delete(
-        self, user: Any, final: Callable[[AsyncUserData], Awaitable[object]] | None = None
+        self,
+        user: Any,
+        final: Callable[[AsyncUserData], Awaitable[object]] | None = None,
+        *,
+        keep_names: bool = False,
     ) -> None:
         """Delete a user, as `cq.cells.Cells.delete`; another process can continue a cancelled deletion.
 
-        Awaits `final(data)` in the transaction that decides the deletion.
+        Awaits `final(data)` in the transaction that decides the deletion; `keep_names` as there.
         """
 
         def run_final(data: UserData) -> object:
             return None if final is None else result_of(final(AsyncUserData(data)))
 
-        await run(self.sync.delete, user, run_final)
+        await run(partial(self.sync.delete, user, run_final, keep_names=keep_names))
 
 
 def _open(url: str, *, create: bool) -> Any:

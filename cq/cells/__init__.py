@@ -10,6 +10,9 @@ from cq.cells.ask_all import (
 from cq.cells.cells import (
     Cells,
 )
+from cq.cells.names import (
+    Names,
+)
 from cq.cells.old_ids import (
     find_old_id,
     map_old_ids,
@@ -28,6 +31,7 @@ from cq.cells.user_data import (
 
 __all__ = [
     "Cells",
+    "Names",
     "Router",
     "Rule",
     "UserData",

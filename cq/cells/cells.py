@@ -12,7 +12,7 @@ and a move that begins conflicts with all transactions under way, so no write is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -21,6 +21,7 @@ from cq.backoff import delay_after
 from cq.cells.deleting import UserDeletion, users_being_deleted
 from cq.cells.directory import CellStatus, Directory, checked_cell, deleted_error, emptiest
 from cq.cells.move import UserMove
+from cq.cells.names import Names, take_names
 from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
 from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
@@ -66,10 +67,14 @@ class Cells:
         opener: opens the store of a cell's URL; by default as `cq.open`, without `$CQ_PREFIX`. It is called as
             `opener(url, create=False)`, and by `add_cell` with `create=True` for a new cell: only then it may create
             the store.
+
+    Attributes:
+        names: second names of users, such as logins and e-mail addresses.
     """
 
     def __init__(self, directory: Database, *, opener: Opener = store.open_exactly) -> None:
         self.directory = Directory(directory)
+        self.names = Names(self.directory)
         self._stores = CellStores(self.directory, opener)
         self._cache: dict[bytes, Location] = {}  # by users in CBOR: in a dict 1 and 1.0 are one key
 
@@ -165,12 +170,13 @@ class Cells:
 
     # Users
 
-    def place(self, user: Any) -> str:
-        """Place a user in the cell that `fill` names; returns its name.
+    def place(self, user: Any, *, names: Sequence[str] = ()) -> str:
+        """Place a user in the cell that `fill` names, with these second names; returns the name of the cell.
 
-        A placed user stays in its cell. Raises `NoRoom`, `UserDeleted`, `InvalidData`.
+        A placed user stays in its cell. If another user has one of the `names`, nothing is changed. Raises `NoRoom`,
+        `NameTaken`, `UserDeleted`, `InvalidData`.
         """
-        return self._remember(user, self.directory.place(user)).cell
+        return self._remember(user, self.directory.place(user, lambda tr: take_names(tr, user, names))).cell
 
     def locate(self, user: Any) -> Location:
         """Return the user's location, from the cache if possible; `transact` detects an outdated one.
@@ -307,8 +313,10 @@ class Cells:
 
     # Deletions
 
-    def delete(self, user: Any, final: Callable[[UserData], object] | None = None) -> None:
-        """Delete a user: all data, ids and old ids, the place in the cell. The id cannot be used again.
+    def delete(
+        self, user: Any, final: Callable[[UserData], object] | None = None, *, keep_names: bool = False
+    ) -> None:
+        """Delete a user: all data, ids and old ids, the place in the cell, names. The id cannot be used again.
 
         A move under way is completed first. Transactions of the user under way, and later ones, raise `UserDeleted`.
         What the user's transactions have added to queues of the cells stays there: statistics of what has happened. If
@@ -321,6 +329,7 @@ class Cells:
             user: the user's id.
             final: called with the user's data in the transaction that decides the deletion, with the retries of
                 `cq.transact`; its effects are committed exactly once. If it raises, nothing is deleted.
+            keep_names: whether nobody else may ever claim the user's second names.
 
         Raises:
             UserNotPlaced: the user is in no cell.
@@ -328,7 +337,7 @@ class Cells:
             Exception: an error of `final`.
         """
         self._cache.pop(keys.encoded_user(user), None)
-        UserDeletion(self.directory, self._stores, user).run(final)
+        UserDeletion(self.directory, self._stores, user).run(final, keep_names)
 
     def resume_deletions(self) -> int:
         """Complete the deletions of all processes that are decided; returns their number. Raises as `delete`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -172,16 +172,18 @@ class Directory:
 
     def record(self, user: Any) -> Record:
         """Return a user's record; raises `UserNotPlaced`, `UserDeleted`, `InvalidData`."""
-        return transact(self.db, lambda tr: _read_record(tr.snapshot, user))
+        return transact(self.db, lambda tr: read_record(tr.snapshot, user))
 
-    def place(self, user: Any) -> Record:
-        """Place a user, unless the user has a cell; see `Cells.place`."""
+    def place(self, user: Any, also: Callable[[Transaction], None] = lambda tr: None) -> Record:
+        """Place a user, unless the user has a cell, and call `also(tr)` in that transaction; see `Cells.place`."""
         encoded = keys.encoded_user(user)
 
         def put(tr: Transaction) -> Record:
             stored = tr.get(keys.record(encoded)).value
             if stored is not None:
-                return _checked_record(user, stored)
+                record = _checked_record(user, stored)
+                also(tr)
+                return record
             # Entries with a conflict, as a concurrent drain must count; the rest by snapshot, as it changes often.
             chosen = to_fill(_read_cells(tr, tr.snapshot), _read_fill(tr.snapshot))
             if chosen is None:
@@ -190,6 +192,7 @@ class Directory:
             tr.set(keys.within(chosen.name, encoded), b"")
             record = Record(chosen.name, 1)
             tr.set(keys.record(encoded), record.to_bytes())
+            also(tr)
             return record
 
         return transact(self.db, put)
@@ -217,7 +220,7 @@ class Directory:
         encoded = keys.encoded_user(user)
 
         def begin(tr: Transaction) -> Record:
-            record = _read_record(tr, user)
+            record = read_record(tr, user)
             if record.is_moving or record.cell == target:
                 return record
             status = _read_status(tr.snapshot, target, read_cell(tr, target))
@@ -236,7 +239,7 @@ class Directory:
         encoded = keys.encoded_user(user)
 
         def advance(tr: Transaction) -> None:
-            if _read_record(tr, user) != before:
+            if read_record(tr, user) != before:
                 return
             if after.cell != before.cell:
                 leave_seat(tr, encoded, before.cell)
@@ -251,13 +254,13 @@ class Directory:
 
     # Deletions
 
-    def bury(self, user: Any, cell: str) -> None:
-        """Replace the record of a user in a cell with a tombstone, unless that is done."""
+    def bury(self, user: Any, cell: str, also: Callable[[Transaction], None]) -> None:
+        """Replace the record of a user in a cell with a tombstone, and call `also(tr)` too, unless that is done."""
         encoded = keys.encoded_user(user)
 
         def bury(tr: Transaction) -> None:
             try:
-                record = _read_record(tr, user)
+                record = read_record(tr, user)
             except UserDeleted:
                 return
             if record.target is not None:  # the move that could not begin any more
@@ -266,6 +269,7 @@ class Directory:
             tr.clear(keys.within(cell, encoded))
             tr.clear(keys.moving(encoded))
             tr.set(keys.record(encoded), Record("", record.epoch + 1).to_bytes())
+            also(tr)
             note_change(tr, bucket_of(encoded, keys.OF_CELLS))
 
         transact(self.db, bury)
@@ -326,7 +330,8 @@ def _read_fill(tr: TransactionRead) -> str:
     return EMPTIEST if stored is None else stored.decode()
 
 
-def _read_record(tr: TransactionRead, user: Any) -> Record:
+def read_record(tr: TransactionRead, user: Any) -> Record:
+    """Return a user's record; raises `UserNotPlaced`, `UserDeleted`, `InvalidData`."""
     stored = tr.get(keys.record(keys.encoded_user(user))).value
     if stored is None:
         raise UserNotPlaced(

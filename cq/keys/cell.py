@@ -10,13 +10,15 @@ one, so the keys of two users never mix. `bucket` is one of
     "cq/c/s"                 which cell new users fill                fill                       directory
     "cq/c/u" user            the user's cell, epoch and current move  place, moves, deletions    directory
     "cq/c/w" name "/" user   ""                                       place, moves               directory
+    "cq/c/a" name            the user of a second name                names                      directory
+    "cq/c/b" user name       ""                                       names                      directory
     "cq/c/m" user            "", while the user is moving             moves                      directory
     "cq/c/v" bucket          versionstamp of the latest change        add_cell, moves            directory
     "cq/c/g" old             user and number of a former id           map_old_ids                directory
     "cq/c/i"                 names of the cell and of its directory   add_cell                   cell
     "cq/c/f" user            the user's fence: state and epoch        transactions, moves        cell
     "cq/c/p" user            progress of the copy                     moves                      cell
-    "cq/c/x" user            "", while the user is being deleted      deletions                  cell
+    "cq/c/x" user            which names stay, during a deletion      deletions                  cell
     "cq/c/d" user "d" ...    the application's data of the user       the application            cell
     "cq/c/d" user "n"        the user's latest id                     next_id                    cell
     "cq/c/d" user "o" old    the new id of a former id                map_id                     cell
@@ -45,6 +47,9 @@ FILL: Final = CELLS + b"s"
 _USERS: Final = CELLS + b"u"
 _WITHIN: Final = CELLS + b"w"
 _MOVES: Final = CELLS + b"m"
+_NAME_ENTRIES: Final = CELLS + b"a"
+_NAMES_OF: Final = CELLS + b"b"
+MAX_NAME_BYTES: Final = 200
 _CHANGES: Final = CELLS + b"v"
 _GLOBAL_IDS: Final = CELLS + b"g"
 IDENTITY: Final = CELLS + b"i"
@@ -134,6 +139,28 @@ def record(user: bytes) -> bytes:
 def within(name: str, user: bytes = b"") -> bytes:
     """The key that exists while a user is in a cell; without a user, the prefix of these keys of the cell."""
     return _WITHIN + name.encode() + b"/" + user
+
+
+def name_entry(name: str) -> bytes:
+    """The key of a second name of a user; raises `InvalidData` or `TooLarge` if it is not valid."""
+    return _NAME_ENTRIES + _encoded_name(name)
+
+
+def name_of(user: bytes, name: str | None = None) -> bytes:
+    """The key of a second name among those of the user; without a name, the prefix of these keys."""
+    return _NAMES_OF + user + (b"" if name is None else _encoded_name(name))
+
+
+def _encoded_name(name: str) -> bytes:
+    try:
+        data = name.encode() if type(name) is str else b""
+    except UnicodeEncodeError:
+        data = b""
+    if not data:
+        raise InvalidData(f"expected a second name of a user to be text, not empty, got: {codec.brief(name)}")
+    if len(data) > MAX_NAME_BYTES:
+        raise TooLarge(f"a second name of {len(data):,} bytes exceeds the limit of {MAX_NAME_BYTES:,}")
+    return data
 
 
 def moving(user: bytes = b"") -> bytes:

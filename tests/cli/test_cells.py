@@ -134,3 +134,21 @@ def test_a_user_is_deleted_for_ever(site: Here) -> None:
     assert "user 'ada' was deleted, and the id cannot be used again" in found.err
     assert [row["users"] for row in site("cells", "list", "--json").rows()] == [0, 1]
     assert site("cells", "resume", "--json").rows() == [{"finished": 0, "deleted": 0}]
+
+
+def test_second_names_are_claimed_changed_and_found(site: Here) -> None:
+    site("cells", "place", "7", "grace")
+    assert site("cells", "names", "7", "login:ada", "email:a@b").out == "email:a@b\nlogin:ada\n"
+    taken = site("cells", "names", "grace", "login:ada")
+    assert (taken.status, taken.out) == (1, "")
+    assert "the name 'login:ada' belongs to another user" in taken.err
+    assert site("cells", "names", "7", "login:lovelace", "--rename", "login:ada", "--json").rows() == [
+        {"user": 7, "name": "email:a@b"},
+        {"user": 7, "name": "login:lovelace"},
+    ]
+    assert site("cells", "names", "7", "email:a@b", "--release").out == "login:lovelace\n"
+    assert site("cells", "find", "login:lovelace").out == "7\n"
+    gone = site("cells", "find", "login:ada")
+    assert (gone.status, gone.out, gone.err) == (1, "", "nobody has the name 'login:ada'\n")
+    assert site("cells", "delete", "7", "--yes", "--keep-names").status == 0
+    assert site("cells", "names", "grace", "login:lovelace").status == 1

@@ -18,7 +18,7 @@ from cq.keys.link import LinkKeys, received
 from cq.observers.links.target import Changes
 from cq.observers.links.targets.queue import QueueTarget
 from cq.store.transact import transact
-from tests.simulation.canary import Canaries
+from tests.simulation.canary import Canaries, reads_without_conflict
 
 cells = Canaries("cells")
 
@@ -91,7 +91,11 @@ def moves_without_telling_routers(note: Any, tr: Any, bucket: int) -> None:
     """A router goes on to lead requests to the former cell of a user."""
 
 
-@cells.replaces("cq.cells.directory_cache.DirectoryCache._keep", seed=192)
+@cells.replaces(
+    "cq.cells.directory_cache.DirectoryCache._keep",
+    seed=45,
+    only={"move", "resume", "watches are late", "calls are late"},
+)
 def keeps_what_was_read_before_a_change(
     keep: Any, self: DirectoryCache, bucket: int, name: Any, found: object, changes: int
 ) -> None:
@@ -113,7 +117,9 @@ def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
         return bool(clear(self, tr, epoch))
 
 
-@cells.replaces("cq.cells.deleting.UserDeletion._close", seed=31, also={"deletes"})
+@cells.replaces(
+    "cq.cells.deleting.UserDeletion._close", seed=1, only={"deletes", "forward", "deaths", "unknown commits"}
+)
 def takes_away_before_it_deletes(close: Any, self: Any, record: Record, final: Any) -> Any:
     """What the application does at a deletion is a transaction of its own."""
     if final is not None:
@@ -133,6 +139,18 @@ def moves_the_deleted(leave: Any, self: Any, tr: Any, record: Record) -> None:
     """A move continues although the user's deletion is decided."""
     with suppress(UserDeleted):
         leave(self, tr, record)
+
+
+@cells.patches(seed=3, only={"names"})
+def claims_without_a_conflict() -> Any:
+    """Two users who claim a name at once both get it."""
+    return reads_without_conflict(lambda key: key.startswith(cellkeys.CELLS + b"a"))
+
+
+@cells.patches(seed=8, only={"names", "deletes"})
+def names_the_deleted() -> Any:
+    """A user claims a name while the directory buries the user."""
+    return reads_without_conflict(lambda key: key.startswith(cellkeys.record(b"")))
 
 
 @cells.replaces(

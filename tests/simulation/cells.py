@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,6 +73,7 @@ class CellsWorld(Scenario):
         self.pause = self.rng.choice((0.01, 0.1, 0.5))
         self.slow = self.rng.choice((0.0, 0.3))
         self._operations = 0
+        self._owners: dict[bytes, bytes] = {}
         self._deleted: set[Any] = set()
         self._seats: dict[str, int] = {}
         self._finishing = False
@@ -202,12 +203,20 @@ class CellsWorld(Scenario):
             cq.CombineQueue(QUEUE).add(tr, {"all": -latest, str(data.user): -latest})
         tr.notes.append(Deleted(data.user, latest))
 
+    def _name(self, cells: Cells) -> None:
+        rng = self.hub.rng
+        user, names = rng.choice(self.users), [rng.choice("xyz"), rng.choice("xyz")]
+        act: Any = rng.choice((cells.names.claim, cells.names.rename, cells.names.release))
+        with suppress(cq.errors.NameTaken, cq.errors.InvalidData):
+            act(user, *names)
+
     _doing: ClassVar[dict[str, Callable[[CellsWorld, Cells], None]]] = {
         "move": _move,
         "rebalance": _rebalance,
         "drain": _drain,
         "limits": _limit,
         "deletes": _delete,
+        "names": _name,
         "resume": lambda self, cells: self.trace(cells.resume_moves(), "moves finished"),
     }
 
@@ -245,10 +254,25 @@ class CellsWorld(Scenario):
             ids[note.what] = note.number
         if store == DIRECTORY:
             self._check_limits()
+            self._check_names()
         for user in self.users:
             here = [name for name in CELLS if self._state(name, user) == HERE]
             if len(here) > 1:
                 raise Violation(f"user {user!r} is in the cells {', '.join(here)}")
+
+    def _check_names(self) -> None:
+        """A name goes from one user to another only when it is free, and both entries of a name agree."""
+        rows = self.inner.get_range(*below(cellkeys.CELLS + b"a"))
+        owners = {row.key[len(cellkeys.CELLS) + 1 :]: row.value for row in rows}
+        for name, owner in owners.items():
+            if (before := self._owners.get(name)) not in (None, owner):
+                raise Violation(f"the name {name!r} was taken from {before!r} by {owner!r}")
+            if not Record.from_bytes(self.inner.get(cellkeys.record(owner))).cell:
+                raise Violation(f"{owner!r} is deleted, and has the name {name!r}")
+        had = {row.key for row in self.inner.get_range(*below(cellkeys.CELLS + b"b"))}
+        if had != {cellkeys.name_of(owner, name.decode()) for name, owner in owners.items()}:
+            raise Violation(f"the names are of {owners}, but users have {had}")
+        self._owners = owners
 
     def _check_limits(self) -> None:
         """No cell gets a user above its limit, on their way to it included."""
