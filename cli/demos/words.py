@@ -13,8 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
+from threading import Event
 from typing import Any, Final, TextIO, TypeVar
 
 import cq
@@ -24,21 +26,25 @@ from cq.cli.demos.harness import numbered, published, run_role, run_worker
 from cq.cli.demos.options import WordOptions
 from cq.cli.shared.crew import Crew
 from cq.cli.shared.options import make_store
-from cq.cli.shared.output import note, print_json, print_table, progress, quantity
+from cq.cli.shared.output import note, print_json, print_table, progress, quantity, say
 from cq.config.flags import read_flags
 from cq.config.queue import read_config
 from cq.errors import ConfigurationError, TooLarge
 from cq.intake.documents import Documents
 from cq.observers.links import spec as links
 from cq.observers.links.registry import opened_link
+from cq.observers.telemetry.bus import subscribe
 from cq.observers.top.index import top as top_spec
 from cq.observers.worker.worker import Worker
+from cq.store.transact import transact
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 QUEUE: Final = "demo_words"
 TABLE: Final = "demo_word_counts"
+PASSES: Final = b"demo_words/passes"
+"""The key of the number of passes of this run."""
 WORD: Final = re.compile(r"[^\W\d_]+")
 _AT_ONCE: Final = 100
 _CHUNK: Final = 1 << 20
@@ -55,23 +61,61 @@ def run_words(options: WordOptions, paths: list[str]) -> None:
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum")
     _refuse_paused(db, store)  # before files are read, which may take long
     _observe(db, store)
-    roles = [partial(run_worker, url=store, queues=[QUEUE])] * options.workers
+    transact(db, lambda tr: tr.clear(PASSES))
+    roles = [partial(run_counting_worker, url=store)] * options.workers
     with Crew(numbered("worker", roles), run_role) as crew:
         loaded = _load(db, paths, options.loaders)
         _drain(db, store, crew)
-        Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
+        with _counted_passes(db):
+            Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
+    loaded["passes"] = transact(db, lambda tr: int.from_bytes(bytes(tr.get(PASSES).value or b""), "little"))
     distinct, most = _top(cq.CombineQueue(QUEUE).scan(db), options.top)
     if options.json:
         print_json({**loaded, "distinct": distinct, "top": [[word, count] for word, count in most]})
-        return
+    else:
+        _print_result(db, options, loaded, distinct, most)
+
+
+def _print_result(
+    db: Any, options: WordOptions, loaded: dict[str, int], distinct: int, most: list[tuple[str, int]]
+) -> None:
+    """Print the table, what was counted before it, and after it what its columns are and what ran."""
     cloud = published(db, QUEUE)
     weights = {entry.key: entry.weight for entry in cloud.entries} if cloud else {}
+    others = f" ({quantity(loaded['skipped'], 'other')} not UTF-8)" if loaded["skipped"] else ""
+    passes = f"{loaded['passes']:,} pass{'' if loaded['passes'] == 1 else 'es'}"
+    say(
+        f"{quantity(distinct, 'different word')} in {quantity(loaded['documents'], 'file')}{others}, by their counts:"
+    )
     rows = ([word, f"{count:,}", weights.get(word, "")] for word, count in most)
     print_table(["word", "count", "weight"], rows, right=["count", "weight"])
-    note(
-        f"{quantity(loaded['documents'], 'document')}, {quantity(loaded['updates'], 'update')}, "
-        f"{quantity(distinct, 'distinct word')}, in queue {QUEUE!r} of {store}"
+    say(
+        "count: how often the word is in all files; weight: its size in a cloud of the top words, from 1 to 9"
     )
+    say(
+        f"ran: a transaction for each new or changed file, with {quantity(loaded['updates'], 'update')} in all; "
+        f"{quantity(options.workers, 'worker')}, which combined them in {passes}"
+    )
+    say(f"the counts stay in the store: cq top {QUEUE} --store {options.store}")
+
+
+@contextmanager
+def _counted_passes(db: Any) -> Iterator[None]:
+    """Add the number of passes of this process to the store's."""
+    passes = count()
+    end = subscribe(lambda event: next(passes) if event.name == "pass_done" else None)
+    try:
+        yield
+    finally:
+        end()
+        number = next(passes)
+        transact(db, lambda tr: tr.add(PASSES, number.to_bytes(8, "little")))
+
+
+def run_counting_worker(stop: Event, *, url: str) -> None:
+    """Run a worker, and count its passes."""
+    with _counted_passes(cq.open(url)):
+        run_worker(stop, url=url, queues=[QUEUE])
 
 
 def _observe(db: Any, store: str) -> None:
@@ -93,7 +137,7 @@ def _reporting_url(store: str) -> str:
 
 
 def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
-    """Store every file as a document, and remove those of deleted files; returns numbers of documents and updates."""
+    """Store every file as a document, and remove those of deleted files; returns the numbers of these."""
     documents = Documents(cq.CombineQueue(QUEUE))
     loaded, seen, binary = Counter(documents=0, updates=0), set[bytes](), list[str]()
     with progress() as display, ThreadPoolExecutor(loaders) as pool:
@@ -111,9 +155,7 @@ def _load(db: Any, paths: list[str], loaders: int) -> dict[str, int]:
         ]
         for _, updates in _run_in_threads(pool, lambda document: documents.remove(db, document), deleted):
             loaded["updates"] += updates
-    if binary:  # one line: a folder of pictures would hide the others
-        note(f"skipped, not UTF-8: {quantity(len(binary), 'file')}, such as {min(binary)}")
-    return loaded
+    return loaded | {"skipped": len(binary)}
 
 
 def _store(db: Any, documents: Documents, path: str, binary: list[str]) -> int | None:

@@ -74,39 +74,44 @@ def folder_of_texts(cli: Cli) -> Path:
     return folder
 
 
-def test_it_prints_the_counts_and_one_line_about_what_it_skips(cli: Cli, demo_db: Any) -> None:
+def test_it_prints_the_counts_and_the_numbers_of_what_it_read_and_ran(cli: Cli, demo_db: Any) -> None:
     folder = folder_of_texts(cli)
     (folder / "picture.png").write_bytes(b"\x89PNG")
     documents, total = counted(folder)
 
     shown = cli.run("demo", "words", "texts", "--top", "3", "--json")
 
-    assert shown.status == 0
-    assert shown.rows() == [
+    assert (shown.status, shown.err) == (0, "")
+    (found,) = shown.rows()
+    assert found.pop("passes") > 0
+    assert [found] == [
         {
             "documents": documents,
+            "skipped": 2,
             "updates": sum(len(counted(file)[1]) for file in folder.rglob("*.txt")),
             "distinct": len(total),
             "top": top_of(total, 3),
         }
     ]
-    assert shown.err == f"skipped, not UTF-8: 2 files, such as {folder / 'binary.bin'}\n"
     assert values(demo_db) == total
 
 
-def test_the_table_has_the_top_words(cli: Cli) -> None:
+def test_the_result_has_the_top_words_and_explains_itself(cli: Cli) -> None:
     (cli.folder / "text").write_text("b " * 1500 + "a " * 2000 + "c")
 
     shown = cli.run("demo", "words", "text", "--top", "2", "--workers", "1", "--loaders", "1")
 
-    assert [line.split() for line in shown.out.splitlines()] == [
+    counted, head, *rows, columns, ran, store = shown.out.splitlines()
+    assert counted == "3 different words in 1 file, by their counts:"
+    assert [line.split() for line in (head, *rows)] == [
         ["word", "count", "weight"],
         ["a", "2,000", "9"],
         ["b", "1,500", "9"],
     ]
-    assert shown.err == (
-        "1 document, 3 updates, 3 distinct words, in queue 'demo_words' of embedded:cq-demo.db\n"
-    )
+    assert columns.startswith("count: ")
+    assert re.fullmatch("ran: .* 3 updates in all; 1 worker, which combined them in 1 pass", ran)
+    assert store == "the counts stay in the store: cq top demo_words --store embedded:cq-demo.db"
+    assert shown.err == ""
 
 
 def test_it_leaves_the_store_and_the_table_of_the_application_alone(cli: Cli) -> None:

@@ -48,9 +48,11 @@ def test_a_page_is_followed_in_an_empty_folder(reader: Reader, page: str) -> Non
 
 def follow_readme(reader: Reader) -> None:
     """Follow it in a clone; its program goes on in one interpreter, with a worker beside it."""
-    trying, _tests, _cluster = blocks(ROOT / "README.md", "sh")
+    trying, live, _tests = blocks(ROOT / "README.md", "sh")
     status, shown = reader.type(trying)
-    assert (status, shown.splitlines()[0].split()) == (0, ["word", "count", "weight"])
+    assert (status, shown.splitlines()[1].split()) == (0, ["word", "count", "weight"])
+    status, shown = reader.type(live)
+    assert (status, shown.split()[0]) == (0, "fruit")
     adding, reading = blocks(ROOT / "README.md", "python")
     (drain,) = re.findall(r"`(cq worker \w+ --drain)`", (ROOT / "README.md").read_text())
     (expected,) = re.findall(r"^count\(.*# (\d+)$", reading, flags=re.MULTILINE)

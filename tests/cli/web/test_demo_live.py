@@ -44,7 +44,7 @@ def counts(text: str) -> dict[str, int]:
 
 def frame(workers: Page, compared: Page) -> Image.Image:
     """Both pages as one picture: the workers, and below them the counts."""
-    above = Image.open(BytesIO(workers.screenshot(clip={"x": 0, "y": 0, "width": WIDE, "height": 450})))
+    above = Image.open(BytesIO(workers.screenshot(clip={"x": 0, "y": 0, "width": WIDE, "height": 560})))
     # Not a picture of the element: the page replaces it with each change.
     place = compared.evaluate("document.querySelector('#part-top table').getBoundingClientRect().toJSON()")
     clip = {"x": place["x"], "y": place["y"], "width": place["width"], "height": HIGH}
