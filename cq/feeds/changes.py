@@ -83,9 +83,8 @@ def put_group_message(tr: Transaction, keys: FeedKeys, group: bytes, stored: byt
     return counter
 
 
-def put_text_once(tr: Transaction, keys: FeedKeys, group: bytes, message: Any, sender: Any) -> int:
+def put_text_once(tr: Transaction, keys: FeedKeys, group: bytes, text: bytes, sender: Any) -> int:
     """Write a message to an encoded group whose text its members' copies only refer to; otherwise as above."""
-    text = encode_message(message, sender)
     reference = StoredMessage(now(), None, sender=sender, flags=SHARED)
     counter = put_group_message(tr, keys, group, reference.to_bytes())
     tr.set_versionstamped_key(keys.new_group_text(group, counter), text)

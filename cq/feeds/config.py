@@ -43,6 +43,11 @@ class FeedConfig:
         """Whether workers remove messages."""
         return self.keep_seconds is not None or self.keep_last is not None
 
+    @property
+    def shares(self) -> bool:
+        """Whether large texts to groups are stored once: without an age, nothing removes a text that has no copies."""
+        return self.keep_seconds is not None or self.keep_last is None
+
     def checked(self) -> FeedConfig:
         """Return the configuration; raises `InvalidConfiguration` if its settings are invalid."""
         if self.keep_seconds is not None and not 0 < self.keep_seconds < _MOST:

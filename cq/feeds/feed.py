@@ -60,6 +60,8 @@ __all__ = ["MAX_MESSAGE_BYTES", "Feed", "FeedConfig", "FeedPage", "Message"]
 
 LIMIT: Final = 100
 """Default limit of messages in a page."""
+SHARED_BYTES: Final = 1_000
+"""From this size on, the text of a message to a group is stored once: copies would cost more than the reads of it."""
 _UNUSED_BYTES: Final = 16
 _MOST_SECONDS: Final = 1e9  # that a terminal is online without another call
 
@@ -468,15 +470,16 @@ class Feed(Generic[M]):
         """Write a message to all members of the group as of the commit; blind, as `append`.
 
         Workers write it to each member exactly once, in bounded transactions; each member gets the messages of a group
-        in commit order. With a `sender`, who can `edit` and `recall` it by its `origin`, the text is stored once, and
-        the copies of the members refer to it. Returns and raises as `append`; members see the id as `origin`.
+        in commit order. With a `sender`, who can `edit` and `recall` it by its `origin`, and from 1,000 bytes on, the
+        text is stored once, and the copies of the members refer to it. Returns and raises as `append`; members see the
+        id as `origin`.
         """
-        read_feed_config(tr, self.name)
-        encoded = encode_name("group", group)
-        if sender is None:
-            counter = put_group_message(tr, self.keys, encoded, encode_message(message))
+        config = read_feed_config(tr, self.name)
+        encoded, stored = encode_name("group", group), encode_message(message, sender)
+        if sender is not None or (config.shares and len(stored) >= SHARED_BYTES):
+            counter = put_text_once(tr, self.keys, encoded, stored, sender)
         else:
-            counter = put_text_once(tr, self.keys, encoded, message, sender)
+            counter = put_group_message(tr, self.keys, encoded, stored)
         return counter.to_bytes(8, "big")
 
     def is_member(self, tr: TransactionRead, group: Any, user: Any) -> bool:

@@ -186,10 +186,11 @@ def now() -> int:
 
 
 def member_copy(stored: bytes, group: bytes, origin: bytes) -> bytes:
-    """Return a member's copy of a stored message to an encoded group, without decoding a body."""
-    if stored[:1] == _WHOLE:  # an event, or the body is stored once
-        whole = StoredMessage.from_bytes(stored)
-        return whole._replace(group=codec.decode(group), origin=origin).to_bytes()
+    """Return a member's copy of a stored message to an encoded group, without decoding the body."""
+    if stored[:1] == _WHOLE:
+        parts = codec.decode(stored)
+        parts[2:4] = codec.decode(group), origin
+        return codec.encode(parts)
     # The two elements of the list stay as they are: only its head changes, and two elements follow.
     return _BY_GROUP + stored[1:] + group + codec.encode(origin)
 

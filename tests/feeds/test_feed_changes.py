@@ -337,3 +337,39 @@ def test_a_text_that_is_lost_is_found(db: Any, feed: Feed) -> None:
     (difference,) = verify_feed(db, feed.name)
     assert difference.whose == "receiver 'bob'"
     assert "the text to the group is not stored" in difference.what
+
+
+# Large texts
+
+
+def stored_bytes(db: Any, feed: Feed) -> int:
+    rows = transact(db, lambda tr: tr.get_range_startswith(feed.keys.prefix).to_list())
+    return sum(len(row.value) for row in rows)
+
+
+@pytest.mark.parametrize("keep_last", [None, 5])
+def test_a_large_text_to_a_group_is_stored_once_if_it_can_be_removed(
+    db: Any, feed: Feed, keep_last: int | None
+) -> None:
+    feed.configure(db, keep_last=keep_last)
+    users = [f"user {number}" for number in range(5)]
+    for user in users:
+        do(db, feed.join, "crew", user)
+    large = "large" * 800
+    for body in (large, "small"):
+        feed.append_now(db, "crew", body, to_group=True)
+    drain(db, feed)
+
+    for user in users:
+        assert [(each.body, each.group) for each in inbox(db, feed, user)] == [
+            (large, "crew"),
+            ("small", "crew"),
+        ]
+        assert unread(db, feed, user) == 2
+    is_stored_once = keep_last is None
+    assert texts(db, feed) == (1 if is_stored_once else 0)
+    assert (stored_bytes(db, feed) < 8_000) == is_stored_once
+    origin = inbox(db, feed, users[0])[0].origin
+    if is_stored_once:
+        with pytest.raises(cq.InvalidData, match="was given a `sender`"):
+            do(db, feed.edit, "crew", origin, "x", sender="ann", to_group=True)

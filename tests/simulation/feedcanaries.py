@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from cq.encoding import codec
-from cq.keys.feed import encode_name
+from cq.keys.feed import encode_name, id_of
 from tests.simulation.canary import Canaries, reads_without_conflict
 from tests.simulation.store import SimTransaction
 
@@ -94,3 +94,13 @@ def changes_no_copies(change: Any, tr: Any, config: Any, receiver: Any, *args: A
     """An edit leaves the copy of the sender as it is."""
     with patch("cq.feeds.changes.encode_name", lambda what, name: encode_name(what, receiver)):
         return bool(change(tr, config, receiver, *args))
+
+
+@feeds.replaces("cq.observers.feeds.deliver.DeliveryTask._deliver", also={"changes", "groups"})
+def takes_texts_away_when_delivered(
+    deliver: Any, self: Any, tr: Any, group: bytes, rows: Any, *args: Any
+) -> Any:
+    """The text of a message to a group is removed while its members' copies refer to it."""
+    for row in rows:
+        tr.clear(self.keys.group_text(group, id_of(row.key)))
+    return deliver(self, tr, group, rows, *args)

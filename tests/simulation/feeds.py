@@ -10,6 +10,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cq.errors import InvalidData
+from cq.feeds import feed as feed_module
 from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
 from cq.keys.feed import encode_name, split_removed
@@ -61,6 +62,7 @@ class FeedWorld(Scenario):
         stack = ExitStack()
         if self.bounds:
             for owner, name, value in (
+                (feed_module, "SHARED_BYTES", 1),
                 (deliver, "WRITES", self.rng.choice((2, 5))),
                 (deliver, "MESSAGES", self.rng.choice((1, 3))),
                 (numbering, "MESSAGES", self.rng.choice((2, 6))),
