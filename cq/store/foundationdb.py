@@ -5,7 +5,8 @@ the two, an invalid cluster file, a cluster that does not answer. The native cli
 until a transaction fails, and then without the reason, so cq checks the file before the client opens it.
 
 Opening a database starts the client's network thread, which runs until the process ends. The client does not work
-after a fork: open the database after forking, or use the start method `spawn`.
+after a fork: open the database after forking, or use the start method `spawn`. In a forked child the thread is missing,
+so nothing would end a wait, and no timeout either: there each wait raises `StoreError`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from cq import runtime
 from cq.distribution import install_command
-from cq.errors import ClientLibraryError, StoreUnreachable
+from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.store.api import error_code
 from cq.store.transact import transact
 
@@ -134,6 +135,11 @@ SHORT_CALLS = (
 )
 """Functions of the client library that never wait: they copy memory, or leave a step to its network thread."""
 
+FORKED = (
+    "a cluster was open when this process was forked, and the client gets no answers here: start processes with spawn, "
+    "or open the cluster only after the fork"
+)
+
 _TIMED_OUT = 1031
 _BINDINGS_WAIT = "Future.block_until_ready"
 
@@ -148,7 +154,8 @@ def open_cluster(cluster_file: str | None = None, *, answer_within: float = ANSW
     application for the same cluster. It has the method `transact` in addition to the binding's methods.
 
     Raises `StoreUnreachable` if the cluster file cannot be used or the cluster does not answer within `answer_within`
-    seconds, and `ClientLibraryError` if the binding or the client library is missing or incompatible.
+    seconds, `ClientLibraryError` if the binding or the client library is missing or incompatible, and `StoreError` in
+    a process that was forked when its parent had opened a cluster.
     """
     path = default_cluster_file() if cluster_file is None else cluster_file
     check_cluster_file(path)
@@ -196,6 +203,20 @@ def replace_wait() -> None:
             self.capi.fdb_future_block_until_ready(self.fpointer)
 
     future.block_until_ready = block_until_ready
+
+
+def _refuse_wait(_: Any) -> None:
+    raise StoreError(FORKED)
+
+
+def _after_fork() -> None:
+    """In a forked child: if the parent used the client, let no future wait for an answer."""
+    impl: Any = sys.modules.get("fdb.impl")
+    if getattr(impl, "_network_thread", None) is not None:
+        impl.Future.block_until_ready = _refuse_wait
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def keep_lock_in_short_calls() -> None:

@@ -22,6 +22,7 @@ from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
 from cq.store import foundationdb
 from cq.store.api import error_code
 from cq.store.foundationdb import (
+    FORKED,
     WATCH_KNOB,
     check_cluster_file,
     client_version,
@@ -29,6 +30,7 @@ from cq.store.foundationdb import (
     is_connection_string,
     open_cluster,
 )
+from tests.kit.processes import run_program
 from tests.store.binding import Binding, FDBError, Future, StandIn
 
 
@@ -393,3 +395,34 @@ def test_a_watch_outlives_the_timeout_of_its_transaction(monkeypatch: pytest.Mon
     db.transact(lambda tr: tr.set(key, b"changed"))
     watch.wait()
     db.transact(lambda tr: tr.clear(key))
+
+
+_FORKING = """
+import os, sys, threading, cq
+db = cq.open("fdb:" + os.environ["CQ_TEST_CLUSTER_FILE"])
+
+def refused(function, *args):
+    try:
+        function(*args)
+    except cq.StoreError as error:
+        print(error, flush=True)
+
+def use():
+    refused(db.get, b"a")
+    refused(cq.open, "fdb:" + os.environ["CQ_TEST_CLUSTER_FILE"])
+
+if os.fork() == 0:
+    use()
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    os._exit(7)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.cluster
+def test_a_forked_child_of_a_process_with_an_open_cluster_does_not_hang() -> None:
+    found = run_program(sys.executable, "-W", "ignore", "-c", _FORKING)
+    assert found.status == 7, found.err
+    assert found.out.splitlines() == [FORKED] * 4
