@@ -25,7 +25,7 @@ commands = CommandSet()
         "cq bench --per-transaction 5,100,5000 --against postgres-rollup --json",
         "cq bench --live 100 --cloud --export sqlite --against postgres-upsert",
         "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
-        "cq bench --live 100 --workers 1,2,4 --against none",
+        "cq bench --live 100 --workers 1,2,4 --buckets 4 --against none",
         "cq bench --rollup 1m:1h,1h:forever --distinct --grow keys",
     ],
 )

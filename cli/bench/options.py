@@ -115,9 +115,10 @@ class BenchOptions:
             "of them in turn; other measurements have the first number of workers.",
         ),
     ] = "1"
-    buckets: Annotated[int | None, number_option("Buckets of the queue. Default: those of a new queue.")] = (
-        None
-    )
+    buckets: Annotated[
+        int | None,
+        number_option("Buckets of the queue, at least one for each worker. Default: those of a new queue."),
+    ] = None
     seconds: Annotated[float, duration_option("Duration of adding in each repetition.", least=0.1)] = 1.0
     repetitions: Annotated[
         int, number_option("Number of repetitions, in addition to a warm-up; the figures are their medians.")

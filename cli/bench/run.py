@@ -63,6 +63,22 @@ class BenchRun:
         self._export = options.export and _one_of("--export", REPORTING, options.export)
         self._levels = _levels(options.rollup)
         self._rivals = self._requested()
+        self._check_measured()
+
+    def _check_measured(self) -> None:
+        """Raise `CannotMeasure` unless there is something to measure, and every worker would have a bucket."""
+        options = self._options
+        callers = options.single_adds or options.tasks
+        if not (self._sizes or self._live_sizes or self._growing or callers or self._export == "postgresql"):
+            raise CannotMeasure(
+                "nothing to measure: give --per-transaction, --live, --grow, --single-adds or --tasks"
+            )
+        most = max(plan.workers for plan in self._plans)
+        if most > max(1, options.buckets or 0):
+            raise CannotMeasure(
+                f"expected a bucket for each of {most} workers, which divide the buckets among themselves: "
+                f"give --buckets {most}, or more"
+            )
 
     def run(self) -> Report:
         """Run all parts.

@@ -86,6 +86,7 @@ def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(
         "bench",
         *LITTLE,
         *("--per-transaction", "5", "--live", "5", "--rate", "100", "--workers", "1,2"),
+        *("--buckets", "2"),
         *("--against", "atomic-add", "--json"),
     )
 
@@ -160,6 +161,24 @@ def test_wrong_values_are_refused_with_what_is_expected(here: Here, option: str,
 
     assert (ended.status, ended.out) == (2, "")
     assert f"Invalid value for {option}: expected " in ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--per-transaction", "none", "--export", "sqlite"), "nothing to measure"),
+        (("--workers", "1,4"), "give --buckets 4"),
+        (("--workers", "4", "--buckets", "3"), "give --buckets 4"),
+    ],
+)
+def test_options_that_measure_nothing_or_leave_workers_idle_are_refused(
+    here: Here, options: tuple[str, ...], why: str
+) -> None:
+    ended = here("bench", *options, "--against", "none", *LITTLE)
+
+    assert (ended.status, ended.out) == (2, "")
+    assert why in ended.err
+    assert ended.err.count("\n") == 1
 
 
 def assert_adds_up(row: dict[str, Any]) -> None:
