@@ -94,20 +94,22 @@ class AddGroup:
         self.later: list[AddCall] = []
         self.doubt: Exception | None = None
         self._is_final = False
+        self._is_written = False
         self._operation = runtime.token_bytes(_RANDOM_ID_BYTES)
 
     def commit(self, db: Database) -> None:
         """Commit the updates of all calls; an error is that of each call which it concerns."""
-        self._is_final = is_local(db)
+        self._is_final, self._is_written = is_local(db), False
         try:
             self._try(db)
         except Exception as error:  # noqa: BLE001 - the callers get it
             for call in self._taken():
                 self._refuse(call, error)
         except BaseException:
-            self._note_doubt(
-                StoreError("the updates may count or not: the caller that committed them was cancelled")
-            )
+            if self._is_written:  # the commit may have begun
+                self._note_doubt(
+                    StoreError("the updates may count or not: the caller that committed them was cancelled")
+                )
             raise
 
     def _try(self, db: Database) -> None:
@@ -132,6 +134,7 @@ class AddGroup:
 
     def _write(self, tr: Transaction) -> None:
         """Write the keys of all calls, or of the first ones that fit."""
+        self._is_written = False
         config = config_for_adds(tr, self.queue)
         refuse_if_full(tr, config)
         adds = self._packed(config)
@@ -141,6 +144,7 @@ class AddGroup:
             adds = self._packed(config)
         for add in adds:
             add.write(tr)
+        self._is_written = True
 
     def _packed(self, config: QueueConfig) -> list[PackedAdd]:
         """The rows of all calls; ends the calls that the queue refuses.

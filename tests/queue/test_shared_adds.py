@@ -238,6 +238,33 @@ def test_an_interrupted_call_that_was_woken_holds_up_no_other(db: Any, name: str
     assert dict(queue.scan(db))["a"] in (4, 5)
 
 
+def test_a_refused_call_whose_group_was_interrupted_before_its_commit_is_told_why(db: Any, name: str) -> None:
+    cq.configure(db, name)
+    queue = cq.CombineQueue[str, Any](name)
+
+    class Interrupt(BaseException):
+        """Raised in another thread, as by a limit of time."""
+
+    class Interrupted(HeldCommits):
+        """A database whose second transaction is interrupted before it writes."""
+
+        transactions = 0
+
+        def create_transaction(self) -> Any:
+            self.transactions += 1
+            if self.transactions == 2:
+                raise Interrupt
+            return super().create_transaction()
+
+    with waiting(Interrupted(db), queue, [({"a": each}, None) for each in (1, 1, "x", 1)]) as calls:
+        pass
+    assert [type(call.exception(30)) for call in calls] == [
+        *(type(None), Interrupt, cq.InvalidData, type(None))
+    ]
+    drain(db, name)
+    assert dict(queue.scan(db))["a"] in (2, 3)
+
+
 FORKING = """
 import os, sys, threading, cq
 from tests.queue.test_shared_adds import HeldCommits
