@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, starmap
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -21,7 +21,7 @@ from urllib.parse import quote
 import cq
 from cq import runtime
 from cq.admin.queue_status import is_drained
-from cq.cells import Cells, Router, Rule, UserData, entries, search
+from cq.cells import Cells, Router, Rule, UserData, entries, gather_users, search
 from cq.cells.records import HERE, Fence
 from cq.cells.router import WebAnswer, WebRequest
 from cq.cli.demos.harness import (
@@ -48,6 +48,10 @@ from cq.store.transact import transact
 
 QUEUE: Final = "demo_writes"
 """The queue of counts in each cell, and the queue that they are forwarded into."""
+USAGE: Final = "demo_usage"
+"""The queue of the time, in milliseconds, at which each user last wrote: in each cell, and in the directory's store."""
+EVERYWHERE: Final = "demo_usage_everywhere"
+"""The queue in each cell into which the directory's store forwards the times of all users."""
 ALL: Final = "all"
 """The key with the number of all writes; the other keys are users."""
 _URL_ENV: Final = "CQ_DEMO_CELLS_URL"
@@ -91,9 +95,14 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
             ],
         )
         # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
-        work = partial(run_worker, queues=[QUEUE], identity="demo")
-        # The receiving store last: a count that leaves a cell after the check of the receiver would be missed.
-        stores = [*map(cells.store, urls), db]
+        work = partial(run_worker, queues=[QUEUE, USAGE], identity="demo")
+        work_in_cell = partial(run_worker, queues=[QUEUE, USAGE, EVERYWHERE], identity="demo")
+        # In the direction of the links: a count that leaves a store after the check of its receiver would be missed.
+        checks = [
+            *((cells.store(name), {QUEUE: ["forward"], USAGE: ["forward"]}) for name in urls),
+            (db, {QUEUE: [], USAGE: list(urls)}),
+            *((cells.store(name), {EVERYWHERE: []}) for name in urls),
+        ]
         with router, shown_steps(db, "writes done", steps) as show_steps:
 
             def look() -> None:
@@ -104,13 +113,13 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
             figures = demo.complete(
                 numbered("writer", (partial(write, url=url, steps=each) for each in steps)),
                 {
-                    **{f"worker of {name}": partial(work, url=each) for name, each in urls.items()},
+                    **{f"worker of {name}": partial(work_in_cell, url=each) for name, each in urls.items()},
                     "worker of the directory": partial(work, url=url),
                     "deleter": partial(delete_users, url=url, users=users[: options.deletions]),
                     **numbered("mover", [partial(move_users, url=url, users=users)] * options.movers),
                 },
                 look,
-                is_settled=lambda: all(map(_is_idle, stores)),
+                is_settled=lambda: all(starmap(_is_idle, checks)),
             )
             return figures | recount(cells, db, steps) | {"routed": check_router(cells, router)}
 
@@ -123,8 +132,20 @@ def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int
     for name in (f"cell-{place + 1}" for place in range(number)):
         cells.add_cell(name, f"embedded:{folder / name}.db", web=f"https://{name}.example.com")
         cells.limit_cell(name, limit)
-        cq.configure(cells.store(name), QUEUE, links=[links.queue(url_env=_URL_ENV)])
-    return {each.name: each.url for each in cells.cells()}
+        to_directory = [links.queue(url_env=_URL_ENV)]
+        cq.configure(cells.store(name), QUEUE, links=to_directory)
+        cq.configure(cells.store(name), USAGE, combiner="maximum", links=to_directory)
+        cq.configure(cells.store(name), EVERYWHERE, combiner="maximum")
+    urls = {each.name: each.url for each in cells.cells()}
+    os.environ.update({_env_of(name): each for name, each in urls.items()})
+    to_cells = [links.queue(EVERYWHERE, name=name, url_env=_env_of(name)) for name in urls]
+    cq.configure(db, USAGE, combiner="maximum", links=to_cells)
+    return urls
+
+
+def _env_of(cell: str) -> str:
+    """The environment variable with the URL of a cell's store."""
+    return f"CQ_DEMO_{cell.upper().replace('-', '_')}_URL"
 
 
 def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
@@ -141,7 +162,7 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     placed = {user for name in names for user in cells.directory.users_in(name)}
     _check(placed <= wanted.keys(), "there are users without writes")
     _check(_searched(cells) == sorted(chain(*wanted.values())), "a search in all cells finds other writes")
-    moves = sum(_check_user(cells, names, user, texts) for user, texts in wanted.items())
+    checked = {user: _check_user(cells, names, user, texts) for user, texts in wanted.items()}
     for user in wanted:
         (name,) = cells.names.of(user)
         _check(cells.names.find(name) == user, f"{name} is not the name of {user}")
@@ -150,11 +171,21 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     counts = {user: len(texts) for user, texts in wanted.items()}
     writes = sum(counts.values())
     compare("the totals", dict(cq.CombineQueue(QUEUE).scan(db)), {**counts, ALL: writes})
+    times = {user: at for user, (_, at) in checked.items()}
+    since = sorted(times.values())[len(times) // 2]
+    page = {user: counts[user] for user, at in times.items() if at > since}
+    for name in names:
+        known = dict(cq.CombineQueue(EVERYWHERE).scan(cells.store(name)))
+        compare(
+            f"the times in {name}", {user: at for user, at in known.items() if user not in deleted}, times
+        )
+        compare(f"the page of friends in {name}", friends_page(cells, name, list(times), since), page)
     for each in cells.cells():
         users = len(list(cells.directory.users_in(each.name)))
         _check(users == each.users, f"{each.name} has {users} users, and counts {each.users}")
         _check(not each.max_users or users <= each.max_users, f"{each.name} has {users} users: {each.closed}")
     found = {each.name: each.users for each in cells.cells()}
+    moves = sum(number for number, _ in checked.values())
     users = sum(found.values())
     return {"writes": writes, "users": users, "deleted": len(deleted), "moves": moves, "cells": found}
 
@@ -172,6 +203,18 @@ def _is_deleted(cells: Cells, names: Iterable[str], user: str) -> bool:
             )
         return True
     return False
+
+
+def friends_page(cells: Cells, cell: str, friends: Sequence[str], since: int) -> dict[str, int]:
+    """Return {friend: number of the newest write} of the friends who have written after a time.
+
+    The cell knows which ones have: only their cells are asked, at once, each for all of its friends.
+    """
+    times = transact(cells.store(cell), lambda tr: cq.CombineQueue(EVERYWHERE).get_many(tr, friends))
+    changed = [user for user, at in times.items() if at is not None and at > since]
+    found = gather_users(cells, changed, lambda data: data.last_id(), seconds=60)
+    _check(not found.missing, f"friends are not found: {found.missing}")
+    return found.answers
 
 
 def _searched(cells: Cells) -> list[str]:
@@ -206,8 +249,9 @@ def _page_of(user: str) -> WebRequest:
     return WebRequest("", f"/u/{user}", "", b"", "")
 
 
-def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str]) -> int:
-    """Check that the writes of a user are in the user's cell only, each once; returns the moves of the user."""
+def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str]) -> tuple[int, int]:
+    """Check that the writes of a user are in the user's cell only, each once; returns the moves and the latest time."""
+    latest = 0
     record = cells.directory.record(user)
     _check(not record.is_moving, f"the move of {user} is not done")
     encoded = cellkeys.encoded_user(user)
@@ -218,14 +262,16 @@ def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str])
         is_here = fence is not None and Fence.from_bytes(fence) == Fence(HERE, record.epoch)
         _check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
         rows = scan_rows(db, prefix, cellkeys.latest_id(encoded))
-        found = {key.removeprefix(prefix).decode(): codec.decode(value)[0] for key, value in rows}
+        writes = {key.removeprefix(prefix).decode(): codec.decode(value) for key, value in rows}
+        found = {text: number for text, (number, _, _) in writes.items()}
         if name == record.cell:
+            latest = max(at for _, _, at in writes.values())
             _check(found.keys() == wanted, f"{len(wanted - found.keys())} writes of {user} are lost")
             ids = list(range(1, len(wanted) + 1))
             _check(sorted(found.values()) == ids, f"the ids of {user} have gaps")
         else:
             _check(not found, f"{name} has {len(found)} writes of {user}, who is in {record.cell}")
-    return record.epoch - 1
+    return record.epoch - 1, latest
 
 
 def show(figures: Mapping[str, Any]) -> None:
@@ -239,11 +285,11 @@ def show(figures: Mapping[str, Any]) -> None:
     )
 
 
-def _is_idle(db: Database) -> bool:
-    """Whether all counts of a store are combined and forwarded."""
-    begin, end = LinkKeys(QUEUE, "forward").all_rows()
-    return is_drained(db, QUEUE) and not transact(
-        db, lambda tr: tr.snapshot.get_range(begin, end, limit=1).to_list()
+def _is_idle(db: Database, queues: Mapping[str, Sequence[str]]) -> bool:
+    """Whether all updates of some queues of a store are combined, and forwarded by their links."""
+    logs = [LinkKeys(queue, link).all_rows() for queue, names in queues.items() for link in names]
+    return all(is_drained(db, queue) for queue in queues) and not transact(
+        db, lambda tr: [row for log in logs for row in tr.snapshot.get_range(*log, limit=1)]
     )
 
 
@@ -290,9 +336,11 @@ def write_once(data: UserData, text: str) -> None:
     key = data.prefix + text.encode()
     if data.tr.get(key).value is None:  # else a killed writer stored it, or a commit whose answer was lost
         number = data.next_id()
-        data.tr.set(key, codec.encode([number, _CONTENT]))
+        at = round(1000 * runtime.time())
+        data.tr.set(key, codec.encode([number, _CONTENT, at]))
         data.put_entry(_INDEX, text)
         cq.CombineQueue(QUEUE).add(data.tr, {ALL: 1, data.user: 1})
+        cq.CombineQueue(USAGE).add(data.tr, {data.user: at})
 
 
 def move_users(stop: Event, *, url: str, users: list[str]) -> None:

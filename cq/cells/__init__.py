@@ -6,6 +6,7 @@ cells of their users. The room may import keys, configuration, encoding and the 
 
 from cq.cells.ask_all import (
     gather,
+    gather_users,
 )
 from cq.cells.cells import (
     Cells,
@@ -38,6 +39,7 @@ __all__ = [
     "entries",
     "find_old_id",
     "gather",
+    "gather_users",
     "map_old_ids",
     "search",
 ]

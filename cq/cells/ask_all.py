@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from itertools import count
+from typing import Any, Generic, TypeVar
 
 from cq import runtime
-from cq.cells.cells import Cells
+from cq.backoff import delay_after
+from cq.cells.cells import FIRST_PAUSE, LAST_PAUSE, Cells, Location
+from cq.cells.directory import deleted_error
+from cq.cells.records import DELETED, HERE, Fence
+from cq.cells.user_data import UserData
+from cq.errors import CellError, UserDeleted
+from cq.keys import cell as keys
 from cq.plain_text import describe
+from cq.store import read_earlier
 from cq.store.api import Transaction
 from cq.store.transact import transact
 
 T = TypeVar("T")
+L = TypeVar("L")
 
 
 @dataclass(frozen=True)
@@ -29,12 +38,26 @@ class CellAnswers(Generic[T]):
     missing: dict[str, str]
 
 
+@dataclass(frozen=True)
+class UserAnswers(Generic[T]):
+    """The result of `gather_users`.
+
+    Attributes:
+        answers: {user: answer}, of the users who were found in time.
+        missing: {user: error}, of all others.
+    """
+
+    answers: dict[Any, T]
+    missing: dict[Any, str]
+
+
 def gather(
     cells: Cells,
     ask: Callable[[Transaction], T],
     *,
     names: Sequence[str] | None = None,
     seconds: float = 5.0,
+    max_age: float | None = None,
 ) -> CellAnswers[T]:
     """Run `ask(tr)` in all cells at once, and return the answers within `seconds`; a cell's error is not raised.
 
@@ -44,23 +67,131 @@ def gather(
         names: names of the cells; None: all.
         seconds: time limit, also of each transaction. A thread may live a little longer, until its call of the store
             returns.
+        max_age: in seconds, if `ask` only reads and need not read the present: see `cq.store.read_earlier`.
 
     Raises:
         FDBError: `names` is None, and the directory cannot be read.
     """
-    cell_names = [each.name for each in cells.cells()] if names is None else list(dict.fromkeys(names))
+    cell_names = [each.name for each in cells.cells()] if names is None else names
+    return _gather(cells, dict.fromkeys(cell_names, ask), seconds, max_age)
+
+
+def gather_users(
+    cells: Cells,
+    users: Iterable[Any],
+    ask: Callable[[UserData], T],
+    *,
+    seconds: float = 5.0,
+    max_age: float | None = None,
+) -> UserAnswers[T]:
+    """Run `ask(data)`, which only reads, for many users: all their cells at once, in one transaction of each cell.
+
+    Users who have moved meanwhile are asked for again in their new cells.
+
+    Args:
+        cells: the cells.
+        users: the users.
+        ask: a function of a user's data; a write raises `TypeError`.
+        seconds: time limit.
+        max_age: in seconds, if it need not read the present: see `cq.store.read_earlier`.
+
+    Raises:
+        InvalidData: something cannot be a user.
+        FDBError: the directory cannot be read.
+    """
+    until = runtime.monotonic() + seconds
+    found = UserAnswers[T]({}, {})
+    left: Iterable[Any] = dict.fromkeys(users)
+    for tries in count(1):
+        elsewhere = _ask_cells(cells, _each(left, cells.locate, found), ask, found, (until, max_age or 0.0))
+        left = _each(elsewhere, lambda user: cells.refresh(user, elsewhere[user]), found)  # noqa: B023
+        if not left:
+            break
+        pause = delay_after(tries, first=FIRST_PAUSE, longest=LAST_PAUSE)
+        if runtime.monotonic() + pause >= until:
+            found.missing.update(
+                dict.fromkeys(left, f"no answer within {seconds:g} s: the user is being moved")
+            )
+            break
+        runtime.sleep(pause)
+    return found
+
+
+def _each(users: Iterable[Any], find: Callable[[Any], L], found: UserAnswers[Any]) -> dict[Any, L]:
+    """Return {user: result}; adds the errors of cells to the missing answers."""
+    results = {}
+    for user in users:
+        try:
+            results[user] = find(user)
+        except CellError as error:
+            found.missing[user] = describe(error)
+    return results
+
+
+def _ask_cells(
+    cells: Cells,
+    locations: Mapping[Any, Location],
+    ask: Callable[[UserData], T],
+    found: UserAnswers[T],
+    limits: tuple[float, float],
+) -> dict[Any, Location]:
+    """Ask the cells of users once, and add what they answer; returns the locations at which users were not."""
+    plan: dict[str, list[tuple[Any, Location]]] = {}
+    for user, location in locations.items():
+        plan.setdefault(location.cell, []).append((user, location))
+    asks = {name: partial(_ask_users, cells=cells, ask=ask, of=of) for name, of in plan.items()}
+    until, max_age = limits
+    got = _gather(cells, asks, until - runtime.monotonic(), max_age)
+    for answers in got.answers.values():
+        for user, answer in answers.items():
+            if isinstance(answer, UserDeleted):
+                found.missing[user] = describe(answer)
+            else:
+                found.answers[user] = answer
+    for name, why in got.missing.items():
+        found.missing.update(dict.fromkeys((user for user, _ in plan[name]), why))
+    return {
+        user: location
+        for user, location in locations.items()
+        if user not in found.answers and user not in found.missing
+    }
+
+
+def _ask_users(
+    tr: Transaction, cells: Cells, ask: Callable[[UserData], T], of: Sequence[tuple[Any, Location]]
+) -> dict[Any, T | UserDeleted]:
+    """The answers of those of the users who are in this cell, by users."""
+    fences = [tr.get(keys.fence(keys.encoded_user(user))) for user, _ in of]
+    answers: dict[Any, T | UserDeleted] = {}
+    for (user, location), stored in zip(of, fences, strict=True):
+        fence = None if stored.value is None else Fence.from_bytes(stored.value)
+        if fence is None and location.epoch == 1:  # no transaction of the user has run yet
+            cells.check_store(tr, location.cell)
+            fence = Fence(HERE, 1)
+        if fence == Fence(HERE, location.epoch):
+            answers[user] = ask(UserData(tr, user, location.cell))
+        elif fence is not None and fence.state == DELETED:
+            answers[user] = deleted_error(user)
+    return answers
+
+
+def _gather(
+    cells: Cells, asks: Mapping[str, Callable[[Transaction], T]], seconds: float, max_age: float | None
+) -> CellAnswers[T]:
+    """As `gather`, with what to ask each cell; a `max_age` makes it refuse writes."""
     until = runtime.monotonic() + seconds
     changed = runtime.condition()
     found = CellAnswers[T]({}, {})
 
-    def in_time(tr: Transaction) -> T:
+    def in_time(tr: Transaction, name: str) -> T:
         # Each try gets the rest of the time, or a cell that never answers would keep its thread for ever.
         tr.options.set_timeout(max(1, int(1000 * (until - runtime.monotonic()))))
-        return ask(tr)
+        return asks[name](tr)
 
     def read(name: str) -> None:
         try:
-            answer = transact(cells.store(name), in_time)
+            db, ask = cells.store(name), partial(in_time, name=name)
+            answer = transact(db, ask) if max_age is None else read_earlier(db, ask, max_age=max_age)
         except Exception as error:  # noqa: BLE001 - an error of one cell must not affect the others
             with changed:
                 found.missing[name] = describe(error)
@@ -70,9 +201,9 @@ def gather(
                 found.answers[name] = answer
                 changed.notify_all()
 
-    for name in cell_names:
+    for name in asks:
         runtime.start_thread(partial(read, name), f"question to cell {name}")
     with changed:
-        changed.wait_for(lambda: len(found.answers) + len(found.missing) == len(cell_names), seconds)
-        late = {name: f"no answer within {seconds:g} s" for name in cell_names if name not in found.answers}
+        changed.wait_for(lambda: len(found.answers) + len(found.missing) == len(asks), max(0.0, seconds))
+        late = {name: f"no answer within {seconds:g} s" for name in asks if name not in found.answers}
         return CellAnswers(dict(found.answers), late | found.missing)  # copies: late threads still write

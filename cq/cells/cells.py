@@ -27,7 +27,7 @@ from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
 from cq.errors import CellMismatch, CellNotKnown, UserDeleted, UserMoving
 from cq.keys import cell as keys
-from cq.store.api import Database, Transaction
+from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 T = TypeVar("T")
@@ -168,6 +168,10 @@ class Cells:
         """
         return self._stores[name]
 
+    def check_store(self, tr: TransactionRead, name: str) -> None:
+        """Raise `CellMismatch` unless the transaction's store is this cell: it may have been emptied."""
+        self._stores.check(tr, name)
+
     # Users
 
     def place(self, user: Any, *, names: Sequence[str] = ()) -> str:
@@ -208,7 +212,7 @@ class Cells:
             try:
                 return transact(db, lambda tr: function(self._enter_cell(tr, user, location)))  # noqa: B023
             except _Elsewhere:
-                record = self._refresh(user, location)
+                record = self.refresh(user, location)
             if record is not None:
                 if runtime.monotonic() >= end:
                     raise UserMoving(
@@ -225,7 +229,7 @@ class Cells:
         stored = tr.get(key).value
         if stored is None and location.epoch == 1:
             # The user's first transaction: a user who has moved away has left a fence. But the store may be emptied.
-            self._stores.check(tr, location.cell)
+            self.check_store(tr, location.cell)
             tr.set(key, here.to_bytes())
         elif stored is None or (fence := Fence.from_bytes(stored)) != here:
             if stored is None or fence.state != DELETED:
@@ -234,8 +238,11 @@ class Cells:
             raise deleted_error(user)
         return UserData(tr, user, location.cell)
 
-    def _refresh(self, user: Any, location: Location) -> Record | None:
-        """Return the user's record if a move from the location is under way; None if the user is elsewhere now."""
+    def refresh(self, user: Any, location: Location) -> Record | None:
+        """Return the user's record if a move from the location is under way; None if the user is elsewhere now.
+
+        For users who are not at the location of the cache. Raises `UserNotPlaced`, `CellMismatch`.
+        """
         self._cache.pop(keys.encoded_user(user), None)
         record = self.directory.record(user)
         if Location(record.cell, record.epoch) != location:

@@ -40,11 +40,14 @@ class UserData:
         this conflict, and one begins again.
         """
         # An atomic addition would not conflict, but could not return the number.
-        key = cellkeys.latest_id(self._encoded)
-        stored = self.tr.get(key).value
-        number = 1 if stored is None else _number(stored) + 1
-        self.tr.set(key, codec.encode(number))
+        number = self.last_id() + 1
+        self.tr.set(cellkeys.latest_id(self._encoded), codec.encode(number))
         return number
+
+    def last_id(self) -> int:
+        """Return the latest id of the user; 0 before the first."""
+        stored = self.tr.get(cellkeys.latest_id(self._encoded)).value
+        return 0 if stored is None else _number(stored)
 
     def map_id(self, old: Any, new: Any) -> None:
         """Store the new id of an old one, for example of a former system.

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from cq.errors import InvalidConfiguration, InvalidUrl, NotAStore, StoreError
 from cq.keys import ROOT
 from cq.store.api import Database, Transaction
+from cq.store.earlier_reads import read_earlier
 from cq.store.follower import FollowedRead, ReadFollower
 from cq.store.space import Space
 
@@ -36,6 +37,7 @@ __all__ = [
     "located",
     "open",
     "open_exactly",
+    "read_earlier",
     "space_at",
     "store_of",
 ]

@@ -74,6 +74,37 @@ class WriteOnly:
         del self.inner[key]
 
 
+class ReadOnly:
+    """A transaction with its reads; each write, watch and commit raises `TypeError`.
+
+    Args:
+        tr: a transaction of either store.
+    """
+
+    def __init__(self, tr: Transaction) -> None:
+        self.inner = tr
+        self.db = tr.db
+        self.snapshot = tr.snapshot
+        self.get = tr.get
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        return _refuse_write if callable(found) and (name not in _READS or name == "watch") else found
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.inner[key]
+
+    def __setitem__(self, key: bytes, value: bytes) -> NoReturn:
+        _refuse_write()
+
+    def __delitem__(self, key: Any) -> NoReturn:
+        _refuse_write()
+
+
+def _refuse_write(*_: object, **__: object) -> NoReturn:
+    raise TypeError("a read of an earlier version cannot write: use `cq.transact` for a function that writes")
+
+
 def _refuse(*_: object, **__: object) -> NoReturn:
     raise TypeError(
         "a write-only transaction cannot read: it may begin at a version up to a second old; "

@@ -103,14 +103,20 @@ def keeps_what_was_read_before_a_change(
     keep(self, bucket, name, found, self._changes[bucket])
 
 
-@cells.replaces("cq.cells.move.UserMove._write", seed=0)
+@cells.replaces("cq.cells.ask_all._ask_users", seed=14)
+def reads_users_in_former_cells(read: Any, tr: Any, cells: Any, ask: Any, of: Any) -> Any:
+    """A question about many users is answered by the cells in which they were."""
+    return {user: ask(UserData(tr, user, location.cell)) for user, location in of}
+
+
+@cells.replaces("cq.cells.move.UserMove._write", seed=2)
 def moves_without_entries(write: Any, self: Any, tr: Any, **details: Any) -> None:
     """A search does not find a user who has moved."""
     with patch("cq.keys.cell.entry_in", lambda *_: None):
         write(self, tr, **details)
 
 
-@cells.replaces("cq.cells.move.UserMove._clear_some", seed=0)
+@cells.replaces("cq.cells.move.UserMove._clear_some", seed=2)
 def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
     """The index of a cell goes on growing with users who are not there."""
     with patch("cq.keys.cell.entry_in", lambda *_: None):

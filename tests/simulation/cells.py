@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import cq
 import cq.links
-from cq.cells import Cells, UserData, move
+from cq.cells import Cells, UserData, gather_users, move
 from cq.cells.directory_cache import DirectoryCache
 from cq.cells.records import HERE, Cell, Fence, Record
 from cq.encoding import codec
@@ -33,6 +33,7 @@ DIRECTORY: Final = "directory"
 CELLS: Final = ("north", "south", "west")
 QUEUE: Final = "writes"
 INDEX: Final = "whats"
+_FRIENDS: Final = 0.1
 URL_ENV: Final = "CQ_SIMULATED_CENTRAL"
 LINK: Final = LinkKeys(QUEUE, "forward")
 
@@ -87,6 +88,7 @@ class CellsWorld(Scenario):
         """Pieces of few rows, and a receiving store as each process sees it."""
         with (
             patch.object(move, "PIECE_ROWS", self.rng.choice((1, 2, 100))),
+            patch("cq.cells.directory_cache.CACHED_USERS", self.rng.choice((1, 100))),
             patch("cq.store.open_exactly", self._open_here),
         ):
             yield
@@ -125,11 +127,32 @@ class CellsWorld(Scenario):
     def _look_up(self, process: Process) -> None:
         """Look for users again and again, as a router does."""
         process.on_death.append(lambda: self.caches.pop(process, None))
-        cache = self.caches[process] = DirectoryCache(self.cells(process))
+        cells = self.cells(process)
+        cache = self.caches[process] = DirectoryCache(cells)
         while not self.is_calm:
             self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
             user = self.hub.rng.choice(self.users)
             self.attempt(partial(cache.location, user), cq.errors.UserNotPlaced, cq.errors.UserDeleted)
+            stamps = {
+                cellkeys.changed_of(row.key): row.value
+                for row in self.inner.get_range(*cellkeys.all_changed())
+            }
+            if (
+                cache.latest is not None
+                and cache.latest.stamps == stamps
+                and (wrong := self._outdated(cache))
+            ):
+                raise Violation(f"{wrong}, and has heard of the change")
+            if self.hub.rng.random() < _FRIENDS:
+                self.attempt(partial(self._read_friends, cells))
+
+    def _read_friends(self, cells: Cells) -> None:
+        """Read of all users at once: nothing that was committed before is missed."""
+        before = {user: len(self.written[user]) for user in self.users}
+        found = gather_users(cells, self.users, lambda data: data.last_id(), seconds=2.0)
+        for user, number in found.answers.items():
+            if not before[user] <= number <= len(self.written[user]):
+                raise Violation(f"{number} writes of user {user!r} are read, of {before[user]} before")
 
     # Users
 
@@ -327,11 +350,14 @@ class CellsWorld(Scenario):
 
     def unsettled(self) -> str:
         """Users whom a router looks for where they are not, though it is told of changes."""
-        for cache in self.caches.values():
-            for (_, name), location in cache._kept.items():
-                record = Record.from_bytes(self.inner.get(cellkeys.record(name)))
-                if location != (record.cell, record.epoch):
-                    return f"a router with {name!r} in {location}, not {record}"
+        return next(filter(None, map(self._outdated, self.caches.values())), "")
+
+    def _outdated(self, cache: DirectoryCache) -> str:
+        """A user whom a router would look for in another cell than the directory says; empty without any."""
+        for (_, name), location in list(cache._kept.items()):
+            record = Record.from_bytes(self.inner.get(cellkeys.record(name)))
+            if location != (record.cell, record.epoch):
+                return f"a router looks for user {name!r} in {location}, not {record}"
         return ""
 
     def check(self) -> None:
