@@ -11,7 +11,7 @@ T = TypeVar("T", bound=Iterable[object])
 
 
 def repeatable(given: T, what: str) -> T:
-    """The iterable itself, called `what` in messages; raises `WrongType` for a text, `OneShotIterable` for an iterator.
+    """The iterable `given`, `what` in messages; raises `WrongType` for a text, `OneShotIterable` for an iterator.
 
     A transaction is retried after a conflict. The first try has exhausted an iterator by then, so the retry would
     write nothing and commit without an error.

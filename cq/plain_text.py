@@ -50,7 +50,7 @@ def utc_time(seconds: float) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Type and message of an exception in one printable line of limited length."""
+    """Type and message of an exception, `error`, in one printable line of limited length."""
     try:
         text = str(error)
     except Exception as failure:  # noqa: BLE001 - a foreign __str__ may raise anything

@@ -47,6 +47,7 @@ cq/app.py
 cq/passes
 cq/bucket
 cq/verify
+cq/layers
 cq/cells
 cq/feeds
 cq/__init__.py

@@ -24,7 +24,7 @@ def bucket_at(hashed: int, buckets: int) -> int:
 
 
 def bucket_of(encoded_key: bytes, buckets: int) -> int:
-    """The bucket of an encoded key.
+    """The bucket of a key, `encoded_key`.
 
     >>> bucket_of(b"ehello", 16)
     1

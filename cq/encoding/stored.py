@@ -21,7 +21,7 @@ class StoredRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> Self:
-        """Decode a stored list; None stands for a record with all defaults. Raises `CorruptData`."""
+        """Decode a stored list, `data`; None stands for a record with all defaults. Raises `CorruptData`."""
         if data is None:
             return cls()
         return cls(*codec.decode_list(data, tuple(cls.types().values()), cls.NOUN))

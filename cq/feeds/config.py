@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from cq import keys
 from cq.config.queue import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.encoding import codec
 from cq.errors import CorruptData, FeedNotConfigured, InvalidConfiguration
+from cq.keys import below
 from cq.keys.feed import FeedKeys, feed_entries, feed_entry, feed_of_entry
 from cq.store.api import Transaction, TransactionRead
 
@@ -98,7 +98,7 @@ def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
 
 def clear_feed(tr: Transaction, name: str) -> None:
     """Remove a feed with all its data."""
-    tr.clear_range(*keys.below(FeedKeys(name).prefix))
+    tr.clear_range(*below(FeedKeys(name).prefix))
     tr.clear(feed_entry(name))
     invalidate_configs(tr)
 

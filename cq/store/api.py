@@ -20,6 +20,7 @@ VERSIONS_PER_SECOND = 1_000_000
 """Versions advance by about a million a second, on FoundationDB and on the embedded store."""
 
 ACCESSED_UNREADABLE = 1036
+"""The error code of a read that needs the version of its own transaction's commit."""
 TRANSACTION_TOO_OLD = 1007
 NOT_COMMITTED = 1020
 COMMIT_UNKNOWN_RESULT = 1021

@@ -29,7 +29,7 @@ _Noted = tuple[ref[Transaction], set[str | bytes]]
 
 
 def note_writes(tr: Transaction, written: str | bytes, parts: Iterable[bytes] = ()) -> None:
-    """Record a write of the transaction: a key, or the name of a queue and keys of its changed parts."""
+    """Record a write: `written` is a key, or the name of a queue, of which `parts` are keys of its changed parts."""
     snapshot: Any = own_snapshot(tr)
     if snapshot is tr:
         refuse_snapshot(tr)

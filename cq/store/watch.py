@@ -78,7 +78,8 @@ def wait_until(
             only reads.
         seconds: after this time, the latest result is returned; None: no limit.
 
-    Raises the exceptions of `transact`.
+    Raises:
+        Exception: those of `transact`.
     """
     end = math.inf if seconds is None else runtime.monotonic() + seconds
     slot, ready = WatchSlot(), runtime.event()
