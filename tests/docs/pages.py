@@ -33,7 +33,6 @@ INSTALLED = {
 }
 LESS_LOAD = {
     "cq demo chat": "cq demo chat --users 2 --groups 1 --messages 10 --flood 20 --senders 1 --workers 1",
-    "cq demo live": "cq demo live --no-browser --for 1s",
     "cq demo tags": "cq demo tags --number 1000 --servers 1 --collectors 1",
 }
 

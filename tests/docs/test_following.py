@@ -47,12 +47,7 @@ def test_a_page_is_followed_in_an_empty_folder(reader: Reader, page: str) -> Non
 
 
 def follow_readme(reader: Reader) -> None:
-    """Follow it in a clone; its program goes on in one interpreter, with a worker beside it."""
-    trying, live, _tests = blocks(ROOT / "README.md", "sh")
-    status, shown = reader.type(trying)
-    assert (status, shown.splitlines()[1].split()) == (0, ["word", "count", "weight"])
-    status, shown = reader.type(live)
-    assert (status, shown.split()[0]) == (0, "fruit")
+    """Run its program in one interpreter, with a worker beside it; tests/test_first_minutes.py runs its commands."""
     adding, reading = blocks(ROOT / "README.md", "python")
     (drain,) = re.findall(r"`(cq worker \w+ --drain)`", (ROOT / "README.md").read_text())
     (expected,) = re.findall(r"^count\(.*# (\d+)$", reading, flags=re.MULTILINE)
