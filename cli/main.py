@@ -47,7 +47,7 @@ def command_line() -> typer.Typer:
         name="cq",
         cls=Commands,
         help=_TEXT,
-        epilog="cq demo words docs\ncq configure words --combiner sum\ncq add words hello=1\ncq worker",
+        epilog="cq demo live\ncq configure words --combiner sum\ncq add words hello=1\ncq worker",
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # errors are plain lines; the help has its own colours
         context_settings={"max_content_width": _WIDEST_TEXT},

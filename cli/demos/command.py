@@ -36,12 +36,12 @@ def words(
 
 @commands.command("live", examples=["cq demo live", "cq demo live --no-browser --for 1m"])
 def live(options: LiveOptions) -> None:
-    """Show on the dashboard that counts stay equal to a recount while processes are killed.
+    """Watch counts equal a recount while processes are killed.
 
     Adders store baskets of fruit and count the fruit, workers combine the counts, and one of these processes is killed
     by SIGKILL every few seconds and started again. Twice a second the counts must equal a recount of all baskets, at
-    one version of the store; otherwise the exit status is 4. The page that opens shows both. The page "Workers" of the
-    same dashboard shows the workers that were killed, and "Queues" the queues.
+    one version of the store; otherwise the exit status is 4. A page of the dashboard opens and shows both; its other
+    pages show the workers and the queues.
 
     The dashboard only reads. The address has its token: other users of this machine may see the arguments of a browser,
     so use --no-browser where they must not see the store. ^C ends the demo with a last comparison. The

@@ -369,6 +369,7 @@ WRONG = [
     ["delete", "words"],
     ["demo", "cells", "--users", "0"],
     ["demo", "chat", "--users", "1"],
+    ["demo", "live", "--adders", "0"],
     ["doctor", "--app", "nothing"],
     ["link", "aside", "no/name"],
     ["link", "check", "no/name"],
