@@ -39,10 +39,11 @@ from cq.cli.demos.options import CellOptions
 from cq.cli.shared.output import note, print_table, quantity
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
+from cq.keys import below
 from cq.keys import cell as cellkeys
 from cq.keys.link import LinkKeys
 from cq.observers.links import spec as links
-from cq.store.api import Database
+from cq.store.api import Database, Transaction
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
@@ -59,6 +60,10 @@ _URL_ENV: Final = "CQ_DEMO_CELLS_URL"
 _INDEX: Final = "demo_writes"
 _PAGE: Final = 100  # entries of a page
 _POSITION_EVERY: Final = 20
+_OLD_CELL: Final = "cell-1"
+_OLD: Final = b"demo_old/"
+_OLD_ROWS: Final = 25
+"""The rows of each third user in the store of the first cell before it was one."""
 _PAUSE: Final = 0.05  # seconds between two moves
 _DELETE_PAUSE: Final = 0.3
 _REFUSALS: Final = (
@@ -84,7 +89,8 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
         limit = -(-options.users // options.stores) + options.movers
         urls = make_cells(cells, db, folder, options.stores, limit)
         router = Router(cells, next(iter(urls)), [Rule("/u/{user}")])
-        users = [f"user {number}" for number in range(options.users)]
+        users = [f"user {number}" if number % 3 else f"old user {number}" for number in range(options.users)]
+        make_old_rows(cells.store(_OLD_CELL), filter(_is_old, users))
         # The positions are in another store than the writes, and written for many of them.
         steps = Steps.of_parts(
             demo.folder,
@@ -148,6 +154,25 @@ def _env_of(cell: str) -> str:
     return f"CQ_DEMO_{cell.upper().replace('-', '_')}_URL"
 
 
+def make_old_rows(db: Database, users: Iterable[str]) -> None:
+    """Write the rows that users had before the store became a cell."""
+
+    def write(tr: Transaction) -> None:
+        for user in users:
+            for number in range(_OLD_ROWS):
+                tr.set(_old_row(user, f"old-{number}"), b"")
+
+    transact(db, write)
+
+
+def _is_old(user: str) -> bool:
+    return user.startswith("old")
+
+
+def _old_row(user: str, text: str = "") -> bytes:
+    return _OLD + f"{user}/{text}".encode()
+
+
 def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     """Compare the stores with the writes; returns the figures. Raises `DemoDiffers`."""
     cells.resume_deletions()  # of processes that were stopped
@@ -155,6 +180,10 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     wanted: defaultdict[str, set[str]] = defaultdict(set)
     for user, text in chain(*steps):
         wanted[user].add(text)
+    adopted = [user for user in wanted if _is_old(user)]
+    for user in adopted:
+        wanted[user].update(f"old-{number}" for number in range(_OLD_ROWS))
+        _check(not list(scan_rows(cells.store(_OLD_CELL), *below(_old_row(user)))), f"{user} is not adopted")
     names = [each.name for each in cells.cells()]
     deleted = [user for user in wanted if _is_deleted(cells, names, user)]
     for user in deleted:
@@ -183,11 +212,13 @@ def recount(cells: Cells, db: Database, steps: Iterable[Steps]) -> Figures:
     for each in cells.cells():
         users = len(list(cells.directory.users_in(each.name)))
         _check(users == each.users, f"{each.name} has {users} users, and counts {each.users}")
-        _check(not each.max_users or users <= each.max_users, f"{each.name} has {users} users: {each.closed}")
+        most = (each.max_users or 0) + (len(adopted) if each.name == _OLD_CELL else 0)  # they need no room
+        _check(users <= most, f"{each.name} has {users} users: {each.closed}")
     found = {each.name: each.users for each in cells.cells()}
     moves = sum(number for number, _ in checked.values())
     users = sum(found.values())
-    return {"writes": writes, "users": users, "deleted": len(deleted), "moves": moves, "cells": found}
+    counted = {"users": users, "deleted": len(deleted), "adopted": len(adopted), "moves": moves}
+    return {"writes": writes, **counted, "cells": found}
 
 
 def _is_deleted(cells: Cells, names: Iterable[str], user: str) -> bool:
@@ -280,7 +311,8 @@ def show(figures: Mapping[str, Any]) -> None:
     note(
         f"{quantity(figures['writes'], 'write')} of {quantity(figures['users'], 'user')}, "
         f"who moved {quantity(figures['moves'], 'time')}, without those of "
-        f"{quantity(figures['deleted'], 'deleted user')}, in {figures['seconds']:.1f} s, "
+        f"{quantity(figures['deleted'], 'deleted user')}, and with old data of {figures['adopted']:,}, "
+        f"in {figures['seconds']:.1f} s, "
         f"with {killed(figures)}: all as recounted"
     )
 
@@ -323,7 +355,10 @@ def _try(cells: Cells, user: str, text: str) -> bool:
     except cq.errors.UserDeleted:
         return True
     except cq.errors.UserNotPlaced:
-        cells.place(user, names=[f"login:{user}"])
+        if _is_old(user):
+            cells.adopt(user, _OLD_CELL, convert, names=[f"login:{user}"])
+        else:
+            cells.place(user, names=[f"login:{user}"])
     except cq.errors.UserMoving:
         cells.resume_moves()  # the process that moves the user may have been killed
     else:
@@ -341,6 +376,16 @@ def write_once(data: UserData, text: str) -> None:
         data.put_entry(_INDEX, text)
         cq.CombineQueue(QUEUE).add(data.tr, {ALL: 1, data.user: 1})
         cq.CombineQueue(USAGE).add(data.tr, {data.user: at})
+
+
+def convert(data: UserData) -> bool:
+    """Write some of the rows that a user had before, under new ids; returns whether there are more."""
+    begin, end = below(_old_row(data.user))
+    rows = data.tr.get_range(begin, end, limit=11).to_list()
+    for row in rows[:10]:
+        write_once(data, row.key.removeprefix(begin).decode())
+        data.tr.clear(row.key)
+    return len(rows) > 10
 
 
 def move_users(stop: Event, *, url: str, users: list[str]) -> None:

@@ -108,6 +108,24 @@ class AsyncCells(AsyncHandle):
         """Move a user to another cell, as `cq.cells.Cells.move`; another process can continue a cancelled move."""
         await run(self.sync.move, user, cell)
 
+    async def adopt(
+        self,
+        user: Any,
+        cell: str,
+        convert: Callable[[AsyncUserData], Awaitable[bool]],
+        *,
+        names: Sequence[str] = (),
+    ) -> str:
+        """Place a user where the user's data are, as `cq.cells.Cells.adopt`, with the same `names`.
+
+        Awaits `convert(data)` in a transaction for each piece. Returns the name of the user's cell.
+        """
+
+        def run_convert(data: UserData) -> bool:
+            return result_of(convert(AsyncUserData(data)))
+
+        return await run(partial(self.sync.adopt, user, cell, run_convert, names=names))
+
     async def delete(
         self,
         user: Any,

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import runtime, store
 from cq.backoff import delay_after
+from cq.cells.adopting import UserAdoption
 from cq.cells.deleting import UserDeletion, users_being_deleted
 from cq.cells.directory import CellStatus, Directory, checked_cell, deleted_error, emptiest
 from cq.cells.move import UserMove
@@ -261,6 +262,32 @@ class Cells:
             self._cache.clear()
         self._cache[keys.encoded_user(user)] = location
         return location
+
+    def adopt(
+        self, user: Any, cell: str, convert: Callable[[UserData], bool], *, names: Sequence[str] = ()
+    ) -> str:
+        """Place a user in the cell whose store has the user's data already; returns the name of the user's cell.
+
+        When the store of an application becomes a cell, its data are not where `transact` looks for them.
+        `convert(data)` moves some of them, such as 100 rows: it reads them with conflicts, writes them below
+        `data.prefix`, clears them in the old place, and returns whether there are more. It runs in a transaction for
+        each piece, with the retries of `cq.transact`. After a crash, and while another process does the same, call
+        `adopt` again: it continues. The limit of the cell does not matter. Without effect if the user has a cell.
+
+        Args:
+            user: the user's id.
+            cell: the name of the cell.
+            convert: see above.
+            names: second names of the user.
+
+        Raises:
+            NameTaken: another user has one of the names; nothing was changed.
+            UserDeleted, CellNotKnown, CellMismatch, StoreError: as `move`.
+            CellError: another cell adopts the user.
+            Exception: an error of `convert`; earlier pieces stay converted.
+        """
+        adoption = UserAdoption(self.directory, self._stores, user, cell)
+        return self._remember(user, adoption.run(convert, names)).cell
 
     # Moves
 

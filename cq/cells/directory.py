@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from cq.cells.records import DRAINING, OPEN, Cell, Record
-from cq.cells.seats import leave_seat, read_counts, spread_counts, take_seat
+from cq.cells.seats import add_seat, leave_seat, read_counts, spread_counts, take_seat
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import (
@@ -181,7 +181,7 @@ class Directory:
         def put(tr: Transaction) -> Record:
             stored = tr.get(keys.record(encoded)).value
             if stored is not None:
-                record = _checked_record(user, stored)
+                record = _checked_record(user, Record.from_bytes(stored))
                 also(tr)
                 return record
             # Entries with a conflict, as a concurrent drain must count; the rest by snapshot, as it changes often.
@@ -251,6 +251,47 @@ class Directory:
                 tr.clear(keys.moving(encoded))
 
         transact(self.db, advance)
+
+    # Adoptions
+
+    def begin_adoption(self, user: Any, cell: str, also: Callable[[Transaction], None]) -> Record:
+        """Record that a cell adopts a user, and call `also(tr)`, unless the user has a cell; returns the record.
+
+        Raises `UserDeleted`, `CellNotKnown`, and `CellError` if another cell adopts the user.
+        """
+        encoded = keys.encoded_user(user)
+
+        def begin(tr: Transaction) -> Record:
+            stored = tr.get(keys.record(encoded)).value
+            record = Record(cell, 0) if stored is None else Record.from_bytes(stored)
+            if record.epoch > 0:
+                return _checked_record(user, record)
+            if record.cell != cell:
+                raise CellError(
+                    f"user {user!r} is being adopted by cell {record.cell!r}: adopt the user there"
+                )
+            read_cell(tr.snapshot, cell)
+            tr.set(keys.record(encoded), record.to_bytes())
+            also(tr)
+            return record
+
+        return transact(self.db, begin)
+
+    def end_adoption(self, user: Any) -> Record:
+        """Record that a cell has adopted a user, unless that is done; returns the record. Raises `UserDeleted`."""
+        encoded = keys.encoded_user(user)
+
+        def end(tr: Transaction) -> Record:
+            record = Record.from_bytes(tr.get(keys.record(encoded)).value)
+            if record.epoch > 0:
+                return _checked_record(user, record)
+            adopted = replace(record, epoch=1)
+            add_seat(tr, encoded, record.cell)
+            tr.set(keys.within(record.cell, encoded), b"")
+            tr.set(keys.record(encoded), adopted.to_bytes())
+            return adopted
+
+        return transact(self.db, end)
 
     # Deletions
 
@@ -337,13 +378,16 @@ def read_record(tr: TransactionRead, user: Any) -> Record:
         raise UserNotPlaced(
             f"user {user!r} is in no cell: `cq cells place`, or Cells.place(), puts users into cells"
         )
-    return _checked_record(user, stored)
+    return _checked_record(user, Record.from_bytes(stored))
 
 
-def _checked_record(user: Any, stored: bytes) -> Record:
-    record = Record.from_bytes(stored)
+def _checked_record(user: Any, record: Record) -> Record:
     if not record.cell:
         raise deleted_error(user)
+    if record.epoch == 0:
+        raise UserNotPlaced(
+            f"user {user!r} is being adopted by cell {record.cell!r}: Cells.adopt() continues it"
+        )
     return record
 
 

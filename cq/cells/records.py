@@ -55,7 +55,7 @@ class Record(StoredRecord):
 
     Attributes:
         cell: the cell of the user's data; empty for a deleted user.
-        epoch: 1 in the first cell, plus 1 for each move.
+        epoch: 1 in the first cell, plus 1 for each move; 0 while a cell adopts the user.
         target: the cell to which the user is being moved; None after the switch, or without a move.
         source: the former cell, while the old data are being cleared there; else None.
     """

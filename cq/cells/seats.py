@@ -4,8 +4,8 @@ The number is the sum of `keys.COUNTS` parts, each with an equal share of the li
 part, usually that of the user's id, and conflicts only with others in the same part. As no part exceeds its share, the
 sum does not exceed the limit. A user who leaves is subtracted without any conflict, so a part can become negative.
 
-Only `set_limit` can leave parts above their shares, if the new limit is below the number of users. Until enough users
-have left, each placement conflicts with all others of the cell.
+A lower limit and adoptions can leave parts above their shares. Until enough users have left, each placement conflicts
+with all others of the cell.
 """
 
 from __future__ import annotations
@@ -37,6 +37,16 @@ def take_seat(tr: Transaction, user: bytes, name: str, max_users: int | None) ->
             chosen = room.index(max(room))
         tr.add_read_conflict_key(keys.count(name, chosen))
     tr.add(keys.count(name, chosen), keys.packed_count(1))
+
+
+def add_seat(tr: Transaction, user: bytes, name: str) -> None:
+    """Count one more user in a cell whatever its limit is: a user who is adopted is there already.
+
+    Placements of that moment begin again: they may have taken the last seat.
+    """
+    for part in range(keys.COUNTS):
+        tr.add_write_conflict_key(keys.count(name, part))
+    tr.add(keys.count(name, keys.part_of(user)), keys.packed_count(1))
 
 
 def leave_seat(tr: Transaction, user: bytes, name: str) -> None:

@@ -68,6 +68,7 @@ PAGES = [
         },
     ),
     Page("operations/opentelemetry.md", left={"export OTEL": COLLECTOR, "--processes 2": COLLECTOR}),
+    Page("systems/monolith.md"),
     Page("systems/cells.md", left={"cq demo": DEMO}),
     Page("measurements.md", left={"measure_workers": "takes minutes, on an idle machine"}),
     Page(

@@ -159,6 +159,17 @@ def names_the_deleted() -> Any:
     return reads_without_conflict(lambda key: key.startswith(cellkeys.record(b"")))
 
 
+@cells.replaces("cq.cells.adopting.UserAdoption._convert", only={"adopt"})
+def adopts_the_first_piece(convert: Any, self: Any, tr: Any, function: Any) -> bool:
+    """A user is in the cell before all old data are below the user's prefix."""
+
+    def convert_some(data: UserData) -> bool:
+        function(data)
+        return False
+
+    return bool(convert(self, tr, convert_some))
+
+
 @cells.replaces(
     "cq.observers.links.targets.queue.QueueTarget._apply", seed=11, only={"forward", "unknown commits"}
 )

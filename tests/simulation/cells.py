@@ -18,7 +18,7 @@ from cq.cells import Cells, UserData, gather_users, move
 from cq.cells.directory_cache import DirectoryCache
 from cq.cells.records import HERE, Cell, Fence, Record
 from cq.encoding import codec
-from cq.keys import QueueKeys, below
+from cq.keys import ROOT, QueueKeys, below
 from cq.keys import cell as cellkeys
 from cq.keys.link import LinkKeys
 from cq.queue.set_aside import retry_aside
@@ -31,11 +31,18 @@ from tests.simulation.store import CommitRequest
 
 DIRECTORY: Final = "directory"
 CELLS: Final = ("north", "south", "west")
+OLD_CELL: Final = CELLS[0]
+"""The cell that some users were in before it was one."""
 QUEUE: Final = "writes"
 INDEX: Final = "whats"
 _FRIENDS: Final = 0.1
 URL_ENV: Final = "CQ_SIMULATED_CENTRAL"
 LINK: Final = LinkKeys(QUEUE, "forward")
+
+
+def _old_row(user: Any = None, what: str = "") -> bytes:
+    """The key of a row that a user had before the store became a cell; without a user, the prefix of all."""
+    return ROOT + b"zz-old/" + (b"" if user is None else cellkeys.encoded_user(user) + b"/" + what.encode())
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,10 @@ class CellsWorld(Scenario):
         self.pause = self.rng.choice((0.01, 0.1, 0.5))
         self.slow = self.rng.choice((0.0, 0.3))
         self._operations = 0
+        self.old_users = self.users[1::2]
         self._owners: dict[bytes, bytes] = {}
         self._deleted: set[Any] = set()
+        self._adopting: set[bytes] = set()
         self._seats: dict[str, int] = {}
         self._finishing = False
         self.pools = {
@@ -105,6 +114,10 @@ class CellsWorld(Scenario):
             links = [cq.links.queue(url_env=URL_ENV)] if "forward" in self.plan else []
             cq.configure(self.inners[name], QUEUE, buckets=2, links=links)
         cq.configure(self.inner, QUEUE, buckets=2)
+        if "adopt" in self.plan:
+            for user in self.old_users:
+                for number in range(self.rng.randint(1, 4)):
+                    self.inners[OLD_CELL].set(_old_row(user, f"old{number}"), b"")
         for _ in range(self.rng.randint(1, 3)):
             self.start_process("user", "write", partial(self._repeat, self._write))
         for _ in range(self.rng.randint(1, 2)):
@@ -165,11 +178,29 @@ class CellsWorld(Scenario):
             try:
                 cells.transact(user, lambda data: self._write_once(data, what), timeout=1.0)
             except cq.errors.UserNotPlaced:
-                cells.place(user)
+                self._enter(cells, user)
             except cq.errors.UserMoving:
                 continue
             else:
                 return
+
+    def _enter(self, cells: Cells, user: Any) -> None:
+        """Place a user, or adopt one whose rows of old are in a cell."""
+        if "adopt" in self.plan and user in self.old_users:
+            cells.adopt(user, OLD_CELL, self._convert)
+        else:
+            cells.place(user)
+
+    def _convert(self, data: UserData) -> bool:
+        """Give a row or two of old the user's next ids."""
+        tr: Any = data.tr
+        begin, end = below(_old_row(data.user))
+        rows = tr.get_range(begin, end).to_list()
+        piece = rows[: self.hub.rng.randint(1, 2)]
+        for row in piece:
+            self._write_once(data, row.key[len(begin) :].decode())
+            tr.clear(row.key)
+        return len(piece) < len(rows)
 
     def _write_once(self, data: UserData, what: str) -> None:
         tr: Any = data.tr
@@ -298,12 +329,16 @@ class CellsWorld(Scenario):
         self._owners = owners
 
     def _check_limits(self) -> None:
-        """No cell gets a user above its limit, on their way to it included."""
-        records = [Record.from_bytes(row.value) for row in self.inner.get_range(*below(cellkeys.record(b"")))]
-        seats = Counter(name for each in records for name in (each.cell, each.target) if name)
+        """No cell gets a user above its limit, on their way to it included, apart from those whom it adopts."""
+        rows = self.inner.get_range(*below(cellkeys.record(b"")))
+        records = {row.key: Record.from_bytes(row.value) for row in rows}
+        placed = {key: each for key, each in records.items() if each.epoch}
+        seats = Counter(name for each in placed.values() for name in (each.cell, each.target) if name)
+        adopted = Counter(placed[key].cell for key in self._adopting & placed.keys())
+        self._adopting = records.keys() - placed.keys()
         for row in self.inner.get_range(*cellkeys.cells()):
             name, limit = cellkeys.cell_of(row.key), Cell.from_bytes(row.value).max_users
-            if limit is not None and seats[name] > max(limit, self._seats.get(name, 0)):
+            if limit is not None and seats[name] > max(limit, self._seats.get(name, 0) + adopted[name]):
                 raise Violation(f"{name} has {seats[name]} users, and a limit of {limit}")
         self._seats = dict(seats)
 
@@ -319,6 +354,9 @@ class CellsWorld(Scenario):
         cells = self.cells(process)
 
         def finish() -> None:
+            for user in self.old_users if "adopt" in self.plan else ():
+                with suppress(cq.errors.UserDeleted):
+                    cells.adopt(user, OLD_CELL, self._convert)
             while cells.resume_deletions() or list(cells.moves()):
                 cells.resume_moves()
             self._finishing = False
@@ -362,6 +400,8 @@ class CellsWorld(Scenario):
 
     def check(self) -> None:
         """Who is where, what they have, and what the totals are."""
+        if left := self.inners[OLD_CELL].get_range(*below(_old_row()), limit=1):
+            raise Violation(f"{list(left)} is not adopted")
         for user in self.users:
             self._check_user(user, self.written[user])
         directory = Cells(self.inner).directory

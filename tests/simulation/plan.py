@@ -105,7 +105,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "come and go",  # workers stop in good order, others start
         "changes",  # messages have senders, who edit and recall them
     ),
-    "cells": ("move", "rebalance", "drain", "resume", "forward", "limits", "deletes", "names"),
+    "cells": ("move", "rebalance", "drain", "resume", "forward", "limits", "deletes", "names", "adopt"),
     "backlogs": ("once", "rebucket", "drains"),
     "links": (
         "store set back",
