@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from cq import runtime
 from cq.cells.cells import Location
+from cq.cells.deleting import UserDeletion
 from cq.cells.directory_cache import DirectoryCache
+from cq.cells.move import UserMove
 from cq.cells.records import Record
 from cq.cells.seats import leave_seat, take_seat
 from cq.cells.user_data import UserData
@@ -23,7 +27,7 @@ from tests.simulation.canary import Canaries, reads_without_conflict
 cells = Canaries("cells")
 
 
-@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=60)
+@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=4, only={"move"})
 def reads_where_a_user_is_without_a_conflict(
     enter: Any, self: Any, tr: Any, user: Any, location: Location
 ) -> Any:
@@ -40,7 +44,7 @@ class _SnapshotOnly:
         self.get, self.set = tr.snapshot.get, tr.set
 
 
-@cells.replaces("cq.cells.directory.Directory.advance", seed=26)
+@cells.replaces("cq.cells.directory.Directory.advance", only={"move", "deaths", "freezes"})
 def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, after: Record) -> None:
     """A mover that was late says where the user is, whatever has come to pass meanwhile."""
     if before.target is None:
@@ -91,15 +95,12 @@ def moves_without_telling_routers(note: Any, tr: Any, bucket: int) -> None:
     """A router goes on to lead requests to the former cell of a user."""
 
 
-@cells.replaces(
-    "cq.cells.directory_cache.DirectoryCache._keep",
-    seed=45,
-    only={"move", "resume", "watches are late", "calls are late"},
-)
+@cells.replaces("cq.cells.directory_cache.DirectoryCache._keep", seed=7, only={"move"})
 def keeps_what_was_read_before_a_change(
     keep: Any, self: DirectoryCache, bucket: int, name: Any, found: object, changes: int
 ) -> None:
-    """A router that reads where a user is while the user is moved may keep the former cell for ever."""
+    """A router whose thread is slow, and reads where a user is while the user is moved, keeps the former cell."""
+    runtime.sleep(0.5)
     keep(self, bucket, name, found, self._changes[bucket])
 
 
@@ -140,11 +141,22 @@ def uses_an_id_again(bury: Any, self: Any, user: Any, cell: str) -> None:
     transact(self.db, lambda tr: tr.clear(cellkeys.record(cellkeys.encoded_user(user))))
 
 
-@cells.replaces("cq.cells.move.UserMove._leave", seed=14, only={"deletes", "move", "deaths"})
-def moves_the_deleted(leave: Any, self: Any, tr: Any, record: Record) -> None:
-    """A move continues although the user's deletion is decided."""
-    with suppress(UserDeleted):
-        leave(self, tr, record)
+@cells.patches(seed=19, only={"deletes", "move"})
+@contextmanager
+def moves_the_deleted() -> Iterator[None]:
+    """A move continues although the user's deletion is decided; here it takes seconds until that is complete."""
+    leave, clear = UserMove._leave, UserDeletion.clear
+
+    def leave_anyway(self: UserMove, tr: Any, record: Record) -> None:
+        with suppress(UserDeleted):
+            leave(self, tr, record)
+
+    def clear_late(self: UserDeletion, cell: str) -> None:
+        runtime.sleep(5.0)
+        clear(self, cell)
+
+    with patch.object(UserMove, "_leave", leave_anyway), patch.object(UserDeletion, "clear", clear_late):
+        yield
 
 
 @cells.patches(seed=3, only={"names"})
@@ -171,7 +183,7 @@ def adopts_the_first_piece(convert: Any, self: Any, tr: Any, function: Any) -> b
 
 
 @cells.replaces(
-    "cq.observers.links.targets.queue.QueueTarget._apply", seed=11, only={"forward", "unknown commits"}
+    "cq.observers.links.targets.queue.QueueTarget._apply", seed=27, only={"forward", "unknown commits"}
 )
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes
