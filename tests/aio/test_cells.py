@@ -97,3 +97,29 @@ def test_a_cancelled_transaction_writes_nothing(cells: cq.aio.Cells, run: Run) -
             return await cells.transact("ada", lambda data: data.tr.get(data.prefix + b"lost"))
 
     assert run(main()) is None
+
+
+def test_users_are_adopted_found_by_name_and_deleted(cells: cq.aio.Cells, run: Run) -> None:
+    async def convert(data: AsyncUserData) -> bool:
+        data.tr.set(data.prefix + b"old", b"row")
+        return await data.next_id() < 2  # in two pieces
+
+    async def final(data: AsyncUserData) -> None:
+        data.tr.set(b"left", b"%d" % await data.next_id())
+
+    async def main() -> None:
+        async with cells:
+            assert await cells.adopt("ada", "south", convert, names=["login:ada"]) == "south"
+            await cells.place("grace", names=["login:grace"])
+            assert [await cells.find(f"login:{name}") for name in ("ada", "eve")] == ["ada", None]
+            assert await cells.transact("ada", save) == ("south", 3)
+            await cells.delete("ada", final)
+            await cells.delete("grace", keep_names=True)
+
+            south = await cells.store("south")
+            assert transact(south.sync, lambda tr: tr.get(b"left").value) == b"4"
+            assert [await cells.find(f"login:{name}") for name in ("ada", "grace")] == [None, "grace"]
+            with pytest.raises(cq.errors.UserDeleted):
+                await cells.locate("ada")
+
+    run(main())
