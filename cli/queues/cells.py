@@ -149,10 +149,11 @@ def load(
         argument("NUMBER", "Load, in the unit of the weight. Default: count the users.", min=0),
     ] = None,
 ) -> None:
-    """Report the load of a cell, such as the share of its disk that is used.
+    """Report the load of a cell, for new users.
 
-    New users go to the cell with the least load in proportion to its weight. A cell whose load has reached its weight
-    is full. Report the loads of all cells, again and again: cq does not measure them.
+    The load is for example the used share of its disk. New users go to the cell with the least load in proportion to
+    its weight. A cell whose load has reached its weight is full. Report the loads of all cells, again and again: cq
+    does not measure them.
     """
     with Cells(options.open_store()) as opened:
         opened.report_load(cell, number)
