@@ -105,6 +105,11 @@ def _changed(data: bytes | None, sender: Any, body: bytes | None) -> bytes | Non
             f"this message is not one of {codec.brief(sender)}: only its sender can edit or recall it, if the append "
             "was given a `sender`"
         )
+    if stored.flags & SHARED:
+        raise InvalidData(
+            f"this message was sent to the group {codec.brief(stored.group)}: change it there, by its `origin` and "
+            "with `to_group=True`"
+        )
     if stored.flags & RECALLED or stored.changes is not None:
         return None
     if body is None:

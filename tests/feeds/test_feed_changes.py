@@ -297,6 +297,16 @@ def test_events_reach_those_who_have_been_members_since_the_message(db: Any, fee
     assert [each.body for each in inbox(db, feed, "comes later")] == ["plain"]
 
 
+def test_a_members_copy_is_not_changed_alone(db: Any, feed: Feed) -> None:
+    do(db, feed.join, "crew", "bob")
+    feed.append_now(db, "crew", "text", sender="ann", to_group=True)
+    drain(db, feed)
+    (copy,) = inbox(db, feed, "bob")
+    with pytest.raises(cq.InvalidData, match="sent to the group 'crew': change it there, by its `origin`"):
+        do(db, feed.edit, "bob", copy.id, "new", sender="ann")
+    assert shown(inbox(db, feed, "bob")) == [("text", False, False)]
+
+
 def texts(db: Any, feed: Feed) -> int:
     return len(transact(db, lambda tr: tr.get_range(*feed.keys.all_group_texts()).to_list()))
 
