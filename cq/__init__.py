@@ -9,8 +9,9 @@ import cq.sketches as _sketches  # noqa: F401 - as for `cq.outbox`
 from cq.admin.configured_queue import configure
 from cq.app import App
 from cq.combiners import Combiner, changes
+from cq.decider import Decider
 from cq.encoding.codec import DELETE
-from cq.errors import CqError, EmitterFull, InvalidData, QueueFull, StoreError
+from cq.errors import CqError, EmitterFull, InvalidData, NoAnswer, QueueFull, StoreError
 from cq.intake.emitter import Emitter
 from cq.observer import Change, Observer
 from cq.queue.combine_queue import CombineQueue
@@ -27,9 +28,11 @@ __all__ = [
     "Combiner",
     "CqError",
     "Database",
+    "Decider",
     "Emitter",
     "EmitterFull",
     "InvalidData",
+    "NoAnswer",
     "Observer",
     "QueueFull",
     "Snapshot",

@@ -14,6 +14,7 @@ from cq import keys
 from cq.admin.configured_queue import A, B, OtherSettings, configure
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
+from cq.decider import Decider
 from cq.errors import CodeMismatch, InvalidConfiguration, MissingPackage
 from cq.observer import Observer, ObserverFunction, ObserverSpec, kind_of
 from cq.queue.combine_queue import CombineQueue
@@ -36,6 +37,7 @@ class QueueCode:
         config: the configuration.
         combiner: the combiner.
         observers: the observers, in the order of the configuration.
+        decider: the decider; None if the queue takes updates.
         is_heard: whether an observer receives changes, other than the one that keeps the totals of a window. Only then
             must a new value derive from the whole backlog: differences add up to the same sum, whatever the steps are.
             Folding the backlog of slices first would take most of the time of combining it.
@@ -48,6 +50,7 @@ class QueueCode:
     config: QueueConfig
     combiner: Combiner
     observers: tuple[ObserverFunction, ...]
+    decider: Decider | None = None
     is_heard: bool = field(init=False)
     runs_application_code: bool = field(init=False)
     value_combiner: Combiner = field(init=False)
@@ -63,7 +66,8 @@ class QueueCode:
         is_own = built_in_combiner(self.combiner.name) is self.combiner
         combiner = latest_only(self.combiner) if self.config.lists_keys else self.combiner
         object.__setattr__(self, "is_heard", is_heard)
-        object.__setattr__(self, "runs_application_code", is_heard or not is_own)
+        decides = self.decider is not None and not self.decider.is_built_in
+        object.__setattr__(self, "runs_application_code", is_heard or not is_own or decides)
         object.__setattr__(self, "value_combiner", combiner)
 
 
@@ -114,7 +118,7 @@ class App:
             name: the queue's name.
             combiner: a combiner of the application, or the name of a built-in one; None: the one that is configured.
             observers: the observers in the order of their calls; a plain function is an observer of version 1.
-            settings: the other settings of `cq.configure`, such as `key`, `value`, `links` and `window`.
+            settings: the other settings of `cq.configure`, such as `key`, `value`, `decider` and `links`.
 
         Raises:
             InvalidConfiguration: the queue's name or an observer is invalid, or the combiner is unknown.
@@ -274,7 +278,26 @@ class App:
                 f"queue {wanted.name!r} does not ask for the observers {', '.join(declared)} of this process: "
                 "configure it with the application that declares them"
             )
-        return QueueCode(wanted, combiner, functions)
+        return QueueCode(wanted, combiner, functions, self._decider(wanted))
+
+    def _decider(self, wanted: QueueConfig) -> Decider | None:
+        """The decider of this process for a queue; raises `CodeMismatch`."""
+        declared: Decider | None = self._settings.get(wanted.name, {}).get("decider")
+        asked = wanted.decider
+        if asked is None:
+            if declared is None:
+                return None
+            raise CodeMismatch(
+                f"queue {wanted.name!r} does not ask for the decider {declared.name} of this process: "
+                "configure it with the application that declares it"
+            )
+        if not asked.matches(declared):
+            have = f"{declared.name}@{declared.version}" if declared else "none of that name"
+            raise CodeMismatch(
+                f"queue {wanted.name!r} asks for the decider {asked}, this process has {have}: "
+                "start it with --app and the application that declares it"
+            )
+        return declared
 
 
 def _function(

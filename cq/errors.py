@@ -21,6 +21,9 @@
     │   │   └── OneShotIterable     an iterator, which is empty when the transaction is retried
     │   └── TooLarge                a key, update or value exceeds a limit of FoundationDB
     ├── QueueFull                   the backlog of the queue has reached its limit, so adds are refused
+    ├── NoAnswer                    a request has no answer yet, or its answer is no longer kept
+    │   ├── Withdrawn               the request was withdrawn before it was decided
+    │   └── DecisionFailed          the decider has raised for the request
     ├── EmitterFull                 the buffer of an emitter is full
     ├── EmitterClosed               the emitter is closed
     ├── FlushFailed                 a flush of an emitter failed, or its result is unknown
@@ -163,6 +166,29 @@ class TooLarge(InvalidData):
 
 class QueueFull(CqError):
     """The backlog of the queue exceeds its limits; nothing was written."""
+
+
+class NoAnswer(CqError):
+    """A request has no answer within the timeout, or its answer is no longer kept; the message says which.
+
+    Attributes:
+        ticket: the ticket of the request, with which a later answer can be read.
+    """
+
+    def __init__(self, message: str, ticket: str) -> None:
+        super().__init__(message, ticket)
+        self.ticket = ticket
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Withdrawn(NoAnswer):
+    """The request was withdrawn: it has changed nothing and never will."""
+
+
+class DecisionFailed(NoAnswer):
+    """The decider has raised for the request, which changed nothing and is set aside with the error."""
 
 
 class EmitterFull(CqError):

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from cq.config.queue import Audit, QueueConfig, read_config
+from cq.config.parts import Audit
+from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.errors import CorruptData, NotChecked, NotInStore, NotNow, QueueNotConfigured

@@ -7,7 +7,8 @@ until all buckets are done.
 from __future__ import annotations
 
 from cq import keys
-from cq.config.queue import MAX_GENERATIONS, ObserverConfig, QueueConfig, read_config
+from cq.config.parts import MAX_GENERATIONS
+from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import QueueKeys

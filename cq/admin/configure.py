@@ -26,12 +26,13 @@ from cq.admin.repeated_reports import (
     repeated,
 )
 from cq.combiners import Combiner, built_in_combiner, resolve
+from cq.config.decider import DeciderConfig
 from cq.config.expiry import ExpirySpec
 from cq.config.flags import change_flags
+from cq.config.parts import MAX_BUCKETS
 from cq.config.queue import (
     DEFAULT_BUCKETS,
     LOCAL_BUCKETS,
-    MAX_BUCKETS,
     MAX_SUGGESTED,
     Named,
     ObserverConfig,
@@ -43,6 +44,7 @@ from cq.config.queue import (
 )
 from cq.config.rollup import RollUp
 from cq.config.window import WindowSpec
+from cq.decider import Decider, check_decider
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.encoding.sketches import KINDS
@@ -58,6 +60,8 @@ from cq.store.api import Database, Transaction, TransactionRead, is_local
 from cq.store.transact import transact
 
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
+_COMBINER_OF_STATES: Final = "last"
+"""The combiner of a queue with a decider, which takes values of all types."""
 _SKETCHES: Final = tuple((name,) for name in KINDS)
 
 
@@ -101,6 +105,7 @@ class RequestedSettings:
 
     Attributes:
         key, value, combiner, buckets, observers, audit, window, expire, rollup: as in `cq.configure`.
+        decider: the decider.
         put: observers to add, or to replace the observer of the same name.
         removed: names of observers to remove.
         rebuilt: the name of an observer that starts a new generation of its data.
@@ -118,6 +123,7 @@ class RequestedSettings:
     window: WindowSpec | Literal[False] | None = None
     expire: ExpirySpec | Literal[False] | None = None
     rollup: RollUp | None = None
+    decider: Decider | None = None
     put: Sequence[ObserverSpec] = ()
     removed: Collection[str] = ()
     rebuilt: str | None = None
@@ -128,6 +134,8 @@ class RequestedSettings:
     def shape(self, stored: QueueConfig) -> QueueConfig:
         """The requested shape; raises `InvalidConfiguration` if its parts do not fit together."""
         code = self.combiner
+        if code is None and self.decider is not None and stored.decider is None:
+            code = built_in_combiner(_COMBINER_OF_STATES)
         shape = replace(
             stored,
             key=self.key or stored.key,
@@ -152,6 +160,8 @@ class RequestedSettings:
             raise InvalidConfiguration(
                 f"expected a combiner of sketches for the value type {shape.value}, got: {code.name!r}"
             )
+        if self.decider is not None:
+            shape = replace(shape, decider=DeciderConfig.of(self.decider))
         if self.expire is not None:
             shape = replace(shape, expiry=self.expire or None)
         if shape.expiry is not None:
@@ -249,6 +259,7 @@ _PARSERS: Final[dict[str, Callable[[Any], object]]] = {
     "expire": ExpirySpec.parse,
     "rollup": RollUp.parse,
     "put": _specs,
+    "decider": check_decider,
     "priority": checked_priority,
 }
 _NEW: Final = QueueConfig(
@@ -324,7 +335,17 @@ def repeated_reports(db: Database, name: str, wanted: RequestedSettings) -> Repe
 def _created(new: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
     created = _with_observers(wanted.shape(new), wanted.specs(new))
     created = with_levels_of(created, wanted.rollup, wanted.window)
+    refuse_with_decider(created, audit=bool(wanted.audit))
     return with_audit(created, whole=True) if wanted.audit else created
+
+
+def refuse_with_decider(config: QueueConfig, *, audit: bool) -> None:
+    """Raise `InvalidConfiguration` for a queue with a decider and with a part that is made of updates."""
+    if config.decider is not None and (config.is_timed or audit):
+        raise InvalidConfiguration(
+            f"queue {config.name!r} has a decider, so it has no window, no roll-up and no audit: its requests are no "
+            "values; an observer can add to a queue that has them"
+        )
 
 
 def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
@@ -332,14 +353,17 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     shape = wanted.shape(current)
     before, after = current.settings(), shape.settings()
     differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
+    if (current.decider is None) != (shape.decider is None):
+        differences["decider"] = before.get("decider"), after.get("decider")
     if is_raised(current, wanted.combiner):
         del differences["combiner"]  # see `switch`
     if differences:
         raise ConfigurationConflict(current.name, differences)
     if wanted.rebuilt is not None and wanted.rebuilt not in (each.name for each in current.observers):
         raise NotInStore(f"queue {current.name!r} has no observer {codec.brief(wanted.rebuilt)}")
-    changed = replace(_with_wanted(current, wanted), expiry=shape.expiry)
+    changed = replace(_with_wanted(current, wanted), expiry=shape.expiry, decider=shape.decider)
     changed = with_levels_of(changed, wanted.rollup, wanted.window)
+    refuse_with_decider(changed, audit=bool(wanted.audit))
     if wanted.audit in (None, current.audit is not None):
         return changed
     if not wanted.audit:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from cq.combiners import Combiner
+from cq.decider import Decider
 from cq.observer import Observer, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
@@ -26,6 +27,7 @@ class OtherSettings(TypedDict, total=False):
     buckets: int | None
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None
     links: Sequence[ObserverSpec] | None
+    decider: Decider | None
     audit: bool | None
     window: object
     expire: object
@@ -87,6 +89,7 @@ def configure(
     buckets: int | None = None,
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
     links: Sequence[ObserverSpec] | None = None,
+    decider: Decider | None = None,
     audit: bool | None = None,
     window: object = None,
     expire: object = None,
@@ -120,6 +123,9 @@ def configure(
         links: links to other systems, made by functions of `cq.links`, such as `cq.links.table("word_counts")`. They
             are added, or replace those of the same names; `cq.admin.remove_observer(db, name, "link:NAME")` removes
             one.
+        decider: decides the requests of a new queue, which then takes no updates: see `CombineQueue.ask`. An existing
+            queue can get another version or another decider, but not lose it. Such a queue has no window, no roll-up
+            and no audit; its combiner (default: `last`) is only for reads that merge values.
         audit: whether to keep sums of added and dropped updates, so that `cq.admin.audit.check_audit` can find lost or
             repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
             one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
@@ -156,6 +162,7 @@ def configure(
         buckets=buckets,
         observers=observers,
         put=links,
+        decider=decider,
         audit=audit,
         window=window,
         expire=expire,

@@ -14,11 +14,11 @@ from cq.admin.backfill import backfill_progress, read_states
 from cq.admin.levels import with_levels
 from cq.admin.purging import read_purging
 from cq.combiners import Combiner
+from cq.config.parts import Shape
 from cq.config.queue import (
     Conversion,
     Named,
     QueueConfig,
-    Shape,
     notify_all,
     read_config,
     refuse_while_rebucketing,

@@ -14,14 +14,8 @@ from dataclasses import replace
 from cq import keys
 from cq.admin.backfill import read_states
 from cq.admin.levels import refuse_level, with_levels
-from cq.config.queue import (
-    Purges,
-    QueueConfig,
-    notify_all,
-    read_config,
-    refuse_while_rebucketing,
-    write_config,
-)
+from cq.config.parts import Purges
+from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.top import CloudKeys

@@ -14,15 +14,8 @@ from dataclasses import replace
 from cq.admin.backfill import backfill_progress
 from cq.admin.levels import refuse_level, with_levels
 from cq.admin.purging import read_purging
-from cq.config.queue import (
-    MAX_BUCKETS,
-    QueueConfig,
-    Shape,
-    notify_all,
-    read_config,
-    refuse_while_rebucketing,
-    write_config,
-)
+from cq.config.parts import MAX_BUCKETS, Shape
+from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.encoding import hashing
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, NotNow

@@ -156,6 +156,10 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
 
     add = Awaited(CombineQueue[K, V].add)
     add_now = Awaited(CombineQueue[K, V].add_now, _add_now)
+    ask = Awaited(CombineQueue[K, V].ask)
+    answer = Awaited(CombineQueue[K, V].answer)
+    ask_now = Awaited(CombineQueue[K, V].ask_now)
+    withdraw = Awaited(CombineQueue[K, V].withdraw)
     get = Awaited(CombineQueue[K, V].get)
     get_many = Awaited(CombineQueue[K, V].get_many)
     merged = Awaited(CombineQueue[K, V].merged)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData
 
-FEATURES: Final = ("audit", "expiry", "sketches", "levels", "conversion")
+FEATURES: Final = ("audit", "expiry", "sketches", "levels", "conversion", "decisions")
 """The names of the features of this version."""
 _FIRST_FORMAT: Final = 1
 _FORMAT: Final = 2

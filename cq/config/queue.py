@@ -13,8 +13,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from cq import keys
+from cq.config.decider import DeciderConfig
 from cq.config.expiry import ExpirySpec
 from cq.config.features import check_features, stored_features
+from cq.config.parts import Audit, Purges, Shape, generation, require
 from cq.config.rollup import LevelOf, LevelPart, RollUp, RollUpLevel
 from cq.config.window import WindowSpec
 from cq.encoding import codec
@@ -33,7 +35,6 @@ T = TypeVar("T")
 
 MAX_SUGGESTED: Final = 1_000
 """Number of names that the error for an unknown name compares with it."""
-MAX_BUCKETS: Final = 4096
 DEFAULT_BUCKETS: Final = 4
 """Buckets of a new queue on a cluster."""
 LOCAL_BUCKETS: Final = 1
@@ -46,21 +47,6 @@ TOTALS: Final = "window_totals"
 """Name of the built-in observer that keeps the totals of a window, see `cq.observers.window_totals`."""
 _SUBTRACTED: Final = frozenset((("sum", "int"), ("sum", "decimal"), ("counter", "dict")))
 """Combiner and value type of the queues whose updates can be subtracted from a total. Sums of float are not exact."""
-MAX_GENERATIONS: Final = (1 << 32) - 2
-"""The largest number of a generation: it and its successor fit into the four bytes of a key."""
-
-
-def _require(holds: bool) -> None:
-    """Raise `ValueError` unless a stored part is one that cq writes: it must fail here, not later in a pass."""
-    if not holds:
-        raise ValueError("a part of it has a wrong type or size")
-
-
-def _generation(stored: Any) -> int:
-    """A stored number of generations or purges."""
-    _require(type(stored) is int and 0 <= stored <= MAX_GENERATIONS)
-    number: int = stored
-    return number
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +62,7 @@ class Named:
     @classmethod
     def from_stored(cls, name: Any, version: Any) -> Named:
         """The stored name and version."""
-        _require(type(name) is str and type(version) is int and abs(version) < 1 << 63)
+        require(type(name) is str and type(version) is int and abs(version) < 1 << 63)
         return cls(name, version)
 
 
@@ -124,46 +110,14 @@ class ObserverConfig:
         """The stored observer."""
         found = cls(*stored)
         Named.from_stored(found.name, found.version)
-        _generation(found.generation)
-        _require(type(found.settings) is dict and all(type(what) is str for what in found.settings))
-        _require(type(found.is_built_in) is bool)
+        generation(found.generation)
+        require(type(found.settings) is dict and all(type(what) is str for what in found.settings))
+        require(type(found.is_built_in) is bool)
         return found
 
     def __str__(self) -> str:
         settings = ", ".join(f"{what}={codec.brief(value)}" for what, value in sorted(self.settings.items()))
         return str(self.named) + (f"({settings})" if settings else "")
-
-
-class Shape(NamedTuple):
-    """The number of buckets of a queue, and its generation."""
-
-    generation: int
-    buckets: int
-
-    @classmethod
-    def from_stored(cls, stored: Any) -> Shape:
-        """The stored shape."""
-        generation, buckets = stored
-        _require(type(buckets) is int and 0 < buckets <= MAX_BUCKETS)
-        return cls(_generation(generation), buckets)
-
-
-class Purges(NamedTuple):
-    """The purges of a queue.
-
-    Attributes:
-        latest: the number of the latest purge, from 1; 0: there was none.
-        generation: the generation of the shape at the latest purge.
-    """
-
-    latest: int = 0
-    generation: int = 0
-
-    @classmethod
-    def from_stored(cls, stored: Any) -> Purges:
-        """The stored purges."""
-        latest, generation = map(_generation, stored)
-        return cls(latest, generation)
 
 
 _NO_PURGES: Final = Purges()
@@ -193,31 +147,8 @@ class Conversion(NamedTuple):
             return None
         found = cls(*stored)
         Named.from_stored(found.name, found.version)
-        _require(type(found.converts) is bool)
+        require(type(found.converts) is bool)
         return found
-
-
-class Audit(NamedTuple):
-    """An audit of a queue, see `cq.queue.ledger`.
-
-    Attributes:
-        generation: the number of its start, from 1.
-        buckets: the number of buckets of the audit.
-        whole: whether its sums include all updates of the queue.
-    """
-
-    generation: int
-    buckets: int
-    whole: bool
-
-    @classmethod
-    def from_stored(cls, stored: Any) -> Audit | None:
-        """The stored audit; None: there is none."""
-        if stored is None:
-            return None
-        generation, buckets, whole = stored
-        _require(type(whole) is bool)
-        return cls(*Shape.from_stored((generation, buckets)), whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +175,7 @@ class QueueConfig:
         rollup: None if the queue has no roll-up.
         level_of: None if the queue is not a part of another one: a level of its roll-up, or a part of its window.
         conversion: None unless the version of its combiner is being changed.
+        decider: None if the queue takes updates; else it takes requests, which this decider decides.
     """
 
     name: str
@@ -267,6 +199,7 @@ class QueueConfig:
     rollup: RollUp | None = None
     level_of: LevelOf | None = None
     conversion: Conversion | None = None
+    decider: DeciderConfig | None = None
 
     def under_former_shape(self) -> QueueConfig | None:
         """The configuration with which passes drain the former shape; None if there is no such shape."""
@@ -346,6 +279,7 @@ class QueueConfig:
         needed["sketches"] = self.value.sketch is not None
         needed["levels"] = self.is_timed or self.level_of is not None
         needed["conversion"] = self.conversion is not None
+        needed["decisions"] = self.decider is not None
         return [feature for feature, is_needed in needed.items() if is_needed]
 
     def to_bytes(self) -> bytes:
@@ -381,6 +315,7 @@ class QueueConfig:
         parts["rollup"] = self.rollup.levels if self.rollup else None
         parts["level_of"] = self.level_of.to_stored() if self.level_of else None
         parts["conversion"] = self.conversion
+        parts["decider"] = self.decider
         return {what: part for what, part in parts.items() if part is not None}
 
     @classmethod
@@ -407,6 +342,7 @@ class QueueConfig:
             "window": None if self.window is None else str(self.window),
             "expire": None if self.expiry is None else str(self.expiry),
             "rollup": None if self.rollup is None else str(self.rollup),
+            **({} if self.decider is None else {"decider": str(self.decider)}),
         }
 
 
@@ -414,7 +350,7 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
     """The configuration in a decoded value; raises `KeyError`, `TypeError` or `ValueError` if cq did not write it."""
     shape = Shape.from_stored((stored["generation"], stored["buckets"]))
     former, window, expiry = stored["former"], stored.get("window"), stored.get("expiry")
-    _require(type(stored["takes_delete"]) is type(stored["limited"]) is bool)
+    require(type(stored["takes_delete"]) is type(stored["limited"]) is bool)
     return QueueConfig(
         name,
         key=KeyType.parse(stored["key"]),
@@ -423,19 +359,20 @@ def _from_stored(name: str, stored: Any) -> QueueConfig:
         observers=tuple(ObserverConfig.from_stored(each) for each in stored["observers"]),
         buckets=shape.buckets,
         generation=shape.generation,
-        observer_generations=_generation(stored["observer_generations"]),
+        observer_generations=generation(stored["observer_generations"]),
         takes_delete=stored["takes_delete"],
         former=None if former is None else Shape.from_stored(former),
-        backfilled_until=_generation(stored["told_before"]),
+        backfilled_until=generation(stored["told_before"]),
         limited=stored["limited"],
         audit=Audit.from_stored(stored["audit"]),
-        audits=_generation(stored["audits"]),
+        audits=generation(stored["audits"]),
         purges=Purges.from_stored(stored["purges"]),
         window=None if window is None else WindowSpec(*window).checked(),
         expiry=None if expiry is None else ExpirySpec(*expiry).checked(),
         rollup=RollUp.from_stored(stored.get("rollup")),
         level_of=LevelOf.from_stored(stored.get("level_of")),
         conversion=Conversion.from_stored(stored.get("conversion")),
+        decider=DeciderConfig.from_stored(stored.get("decider")),
     )
 
 

@@ -39,6 +39,7 @@ from cq.queue.adds import config_for_adds
 from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue, combiner_of_updates
 from cq.queue.limits import is_positive
+from cq.queue.requests import refused_update
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact, transact_chained
 from cq.type_variables import K, V
@@ -101,6 +102,8 @@ class Emitter(Generic[K, V]):
         self._db = db
         self._id = runtime.token_bytes(keys.EMITTER_ID_BYTES)
         config = transact(db, lambda tr: config_for_adds(tr.snapshot, queue.name))
+        if config.decider is not None:
+            raise refused_update(config)
         self._intake = Intake(config, combiner_of_updates(queue, config))
         self._buffer = EmitterBuffer(self._intake, every=every, at_most=at_most, flush_keys=flush_keys)
         self._closing = runtime.event()

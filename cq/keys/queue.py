@@ -35,6 +35,7 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "vf"                                    number of updates from the future add (blind)
     P "m" ...                                 reports that observers missed    see cq.keys.missed
     P "q" ...                                 times after which keys expire    see cq.keys.expiry
+    P "A" ...                                 answers to requests              see cq.keys.answers
     P "r" store16 bucket4 queue "/" link      position of a forward            workers of the queue of that store
     P "config"                                shape of the queue               configure, rebucket, purge
     P "full"                                  limit reached, effect on adds    workers

@@ -16,8 +16,8 @@
 Begin to read here. `cq.passes.view` reads (steps 1 and 2), and `cq.passes.decision` chooses rows and keys (3 and 4).
 From this view, `cq.passes.combining` makes the effects (4 to 6): what to write, what to report, and the result.
 `cq.passes.effects` writes them, and `cq.passes.reporting` calls the observers (7). Instead of steps 3 to 6, a pass may
-convert values (`cq.passes.conversion`), delete some (`cq.passes.deletions`), or sort a deep backlog
-(`cq.passes.sorting`).
+convert values (`cq.passes.conversion`), delete some (`cq.passes.deletions`), sort a deep backlog
+(`cq.passes.sorting`), or decide requests (`cq.passes.deciding`).
 
 A pass touches the store only through its transaction and has no other effect, so a retry after
 `commit_unknown_result` finds its own work done. Reading and reporting have separate limits, because observers can turn
@@ -33,11 +33,12 @@ from cq.app import QueueCode
 from cq.passes.bucket_cache import FIRST_RUN, BucketCache, Runs
 from cq.passes.combining import combine
 from cq.passes.conversion import convert
+from cq.passes.deciding import decide_requests
 from cq.passes.decision import choose, decide, take
 from cq.passes.deletions import expire, purge
 from cq.passes.effects import Effects, PassResult
 from cq.passes.plan import PassPlan
-from cq.passes.reporting import report
+from cq.passes.reporting import report, report_decisions
 from cq.passes.sorting import sort
 from cq.passes.view import Step, View, ViewReader
 from cq.queue.bucket_state import needs_conversion, needs_purge
@@ -116,6 +117,10 @@ class Pass:
             self.is_reporting = True
             report(self.tr, view, effects)
             self.is_reporting = False
+        if effects.decisions:
+            self.is_reporting = True
+            report_decisions(self.tr, view, effects)
+            self.is_reporting = False
         return effects.result
 
     def _decide(self, reader: ViewReader) -> Effects:
@@ -128,8 +133,10 @@ class Pass:
         reader.read_bucket()
         if changed := self._change(reader):
             return changed
-        if view.is_idle:
+        if view.is_idle and not view.withdrawn:
             return idle(view)
+        if view.code.decider is not None:
+            return decide_requests(view, reader, self.before_code)
         decision = decide(view, may_sort=plan.may_sort and not self._has_lost_runs)
         if decision.step is Step.SORT:
             if sorted_effects := self._sort(reader, FIRST_RUN):

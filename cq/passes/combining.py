@@ -34,7 +34,8 @@ from cq.passes.reporting import backfill
 from cq.passes.view import Step, View
 from cq.queue.ledger import count_dropped
 from cq.queue.rows import encode_row, repeated_rows
-from cq.queue.set_aside import set_aside, set_broken_aside
+from cq.queue.set_aside import set_aside as set_updates_aside
+from cq.queue.set_aside import set_broken_aside
 from cq.store.api import VERSIONS_PER_SECOND, error_code
 
 _MANY_FAILURES: Final = 10
@@ -47,7 +48,12 @@ def combine(view: View) -> Effects:
     effects.report = view.report
     if view.levels:
         feed(effects, view)
-    _Combination(view, effects).run()
+    Combination(view, effects).run()
+    return finished(effects, view)
+
+
+def finished(effects: Effects, view: View) -> Effects:
+    """The effects with those of the end of a pass: what a backfill reports, the cleared rows, the state."""
     if view.plan.max_backfill:
         backfill(effects, view)
     _clear_rows(effects, view)
@@ -55,7 +61,7 @@ def combine(view: View) -> Effects:
     return effects
 
 
-class _Combination:
+class Combination:
     """The reported, the folded and the failing keys of one pass."""
 
     def __init__(self, view: View, effects: Effects) -> None:
@@ -72,11 +78,11 @@ class _Combination:
     def run(self) -> None:
         """Report, fold, and set aside what fails."""
         view, result = self.view, self.result
-        self._isolate(view.report, self._report)
+        self.isolate(view.report, self.report)
         result.reported = len(result.values)
         seen = result.values.keys() | result.aside.keys() | view.plan.rejected.keys()
         folded: dict[bytes, bytes] = {}
-        self._isolate([each for each in view.taken.updates if each not in seen], partial(self._fold, folded))
+        self.isolate([each for each in view.taken.updates if each not in seen], partial(self._fold, folded))
         result.folded = len(folded)
         failed, touched = len(result.aside), result.reported + result.folded
         if failed >= _MANY_FAILURES and failed > _LARGE_SHARE * (failed + touched):
@@ -88,9 +94,9 @@ class _Combination:
             at = view.keys.staged_at
             self.effects.sets.update(zip(map(at, places(list(folded))), folded.values(), strict=True))
             result.staged.update(folded)
-        self._set_aside()
+        self.set_aside()
 
-    def _isolate(self, encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> None:
+    def isolate(self, encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> None:
         """Call `act` with all keys; if it raises, call it with each key alone, and set aside those that fail."""
         if _failure(encoded_keys, act) is None:
             return
@@ -99,12 +105,12 @@ class _Combination:
             if error is not None:
                 self.result.aside[encoded] = KeyFailure.of(error, f"combiner {self.view.config.combiner}")
 
-    def _report(self, report: list[bytes]) -> None:
+    def report(self, report: list[bytes]) -> None:
         view, effects = self.view, self.effects
         keys = self.decoded.all(report)
         waiting = pending(view.taken.updates, view.staged, report)
         before = [view.current[encoded] for encoded in report]
-        values = new_values(view.code.value_combiner, view.config.value, keys, before, waiting)
+        values = self.new_values(report, keys, before, waiting)
         is_same = values.is_same()
         where = places(report)
         if view.missed is not None:
@@ -124,6 +130,16 @@ class _Combination:
             ]
             view.missed.clear(effects, compress(report, map(not_, is_same)))
 
+    def new_values(
+        self,
+        report: Sequence[bytes],
+        keys: Sequence[Any],
+        before: Sequence[bytes | None],
+        waiting: Sequence[list[Any]],
+    ) -> NewValues:
+        """The values of the reported keys before and after their updates."""
+        return new_values(self.view.code.value_combiner, self.view.config.value, keys, before, waiting)
+
     def _fold(self, folded: dict[bytes, bytes], encoded_keys: list[bytes]) -> None:
         view = self.view
         waiting = pending(view.taken.updates, view.staged, encoded_keys)
@@ -133,7 +149,7 @@ class _Combination:
         folded.update(zip(encoded_keys, data, strict=True))
         self.can_repack &= are_updates
 
-    def _set_aside(self) -> None:
+    def set_aside(self) -> None:
         """Set aside the updates of keys that cannot be combined or reported; their current values stay unchanged."""
         view, aside = self.view, self.result.aside
         for encoded, failure in view.plan.rejected.items():
@@ -144,7 +160,7 @@ class _Combination:
                 (waiting,) = pending(view.taken.updates, view.staged, [encoded])
             except CqError:  # unreadable staged updates are kept as bytes
                 waiting = [view.staged.get(encoded), *view.taken.updates.get(encoded, [])]
-            set_aside(self.effects, view.keys, encoded, failure, waiting)
+            set_updates_aside(self.effects, view.keys, encoded, failure, waiting)
         self._clear_staged(aside)
         broken = [each for each in view.backlog.broken if view.is_taken(each.key)]
         if broken:
@@ -263,7 +279,7 @@ def new_values(
     Raises `InvalidData` or `TooLarge` if a new value cannot be stored, `CorruptData` if a current value cannot be read,
     and the combiner's exceptions.
     """
-    old = _decoded(before)
+    old = decoded_values(before)
     found = combine_many(combiner, keys, _after_stored(before, old, pending))
     new = [None if combiner.is_empty(value) else value for value in found]
     return NewValues(old, new, before, _map_present(partial(_encoded, kind), new))
@@ -292,7 +308,7 @@ def pending(
     if not staged:
         return waiting
     before = [staged.get(encoded) for encoded in encoded_keys]
-    return _after_stored(before, _decoded(before), waiting)
+    return _after_stored(before, decoded_values(before), waiting)
 
 
 def _after_stored(
@@ -305,7 +321,7 @@ def _after_stored(
     ]
 
 
-def _decoded(stored: Sequence[bytes | None]) -> list[Any]:
+def decoded_values(stored: Sequence[bytes | None]) -> list[Any]:
     return _map_present(codec.decode_all, stored)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cq.decider import Decided
 from cq.errors import CqError
 from cq.failure import KeyFailure
 from cq.observer import Change
@@ -92,6 +93,7 @@ class Effects:
         report: encoded keys reported to the observers; one of them may cause a failure.
         changes: their changes, each with the key's place in hash order.
         backfilled: encoded keys of unchanged values to report: for the first time to an observer, or again.
+        decisions: the decisions to report to the decider's observer.
         news: {generation of an observer: the changes of these that it receives}.
         reached: {generation of an observer: its backfill position after the pass; None: complete}.
         retried: number of missed reports read to be repeated.
@@ -108,6 +110,7 @@ class Effects:
         self.report: list[bytes] = []
         self.changes: list[tuple[bytes, Change]] = []
         self.backfilled: list[bytes] = []
+        self.decisions: list[Decided] = []
         self.news: dict[int, list[Change]] = {}
         self.reached: dict[int, bytes | None] = {}
         self.retried = 0

@@ -8,7 +8,7 @@ it receives is the new value that it received before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -173,15 +173,29 @@ def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Cha
         if not changes:
             continue
         reported += len(changes)
-        try:
-            with admitted():  # a full queue must not refuse an observer's add: that would block this queue
-                function(tr, changes)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:
-            # This includes SystemExit and CancelledError: an observer must not end its worker.
-            if error_code(error) is not None:
-                raise
-            text = f"observer {observer.name!r}: {describe(error)}"
-            raise ReportFailed(KeyFailure.of(error, f"observer {observer.named}", text=text)) from error
+        _call(tr, function, changes, f"observer {observer.name!r}", f"observer {observer.named}")
     return reported
+
+
+def report_decisions(tr: Transaction, view: View, effects: Effects) -> None:
+    """Call the decider's observer with the decisions of a pass; raises as `call_observers` does."""
+    decider = view.code.decider
+    if decider is not None and decider.observer is not None:
+        what = f"the observer of decider {decider.name!r}"
+        _call(tr, decider.observer, effects.decisions, what, f"observer of {decider.name}@{decider.version}")
+
+
+def _call(
+    tr: Transaction, function: Callable[..., object], reported: list[Any], what: str, code: str
+) -> None:
+    """Call the function of an observer; `what` and `code` name it in a failure."""
+    try:
+        with admitted():  # a full queue must not refuse an observer's add: that would block this queue
+            function(tr, reported)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        # This includes SystemExit and CancelledError: an observer must not end its worker.
+        if error_code(error) is not None:
+            raise
+        raise ReportFailed(KeyFailure.of(error, code, text=f"{what}: {describe(error)}")) from error

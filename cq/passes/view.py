@@ -7,6 +7,7 @@ together: a pass waits for its read version, for state, notification and rows, a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -17,12 +18,13 @@ from cq.encoding import codec
 from cq.errors import CodeMismatch
 from cq.expiry.due import BucketExpiry
 from cq.keys import QueueKeys, after, place
+from cq.keys.answers import TICKET_BYTES, AnswerKeys
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.plan import PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import MissedReports
 from cq.queue.rows import Backlog, Row, Updates, drop_repeated_operations, encode_row, read_rows, updates_of
-from cq.store.api import WANT_ALL, Transaction
+from cq.store.api import WANT_ALL, KeyValue, Transaction, TransactionRead
 from cq.store.bounded_reads import prefix_read, read_at_hashes
 from cq.store.sizes import clear_bytes
 from cq.store.version_clock import clock_of
@@ -84,6 +86,7 @@ class View:
         report: the encoded keys to report.
         current: {encoded key: its current value, encoded, or None} of these keys.
         first: values to report to a new observer, and the place reached.
+        withdrawn: {ticket: its key} of withdrawn requests of the bucket; empty in a queue without a decider.
         again: {encoded key: its current value, encoded, or None} of missed reports to repeat.
     """
 
@@ -108,6 +111,7 @@ class View:
     report: list[bytes] = field(default_factory=list)
     current: dict[bytes, bytes | None] = field(default_factory=dict)
     first: Values = ([], None)
+    withdrawn: dict[bytes, bytes] = field(default_factory=dict)
     again: dict[bytes, bytes | None] = field(default_factory=dict)
     config: QueueConfig = field(init=False)
     keys: QueueKeys = field(init=False)
@@ -226,10 +230,12 @@ class ViewReader:
         view, snapshot, config = self._view, self.snapshot, self._view.config
         notification = snapshot.get(view.keys.notification(config.generation, view.number))
         bounds = view.keys.rows(config.generation, view.number)
+        withdrawn = None if config.decider is None else read_withdrawn(snapshot, config, view.number)
         view.backlog = read_rows(snapshot, bounds, view.plan.limits.read_bytes, view.read_version)
         view.rows = drop_repeated_operations(snapshot, view.keys, view.backlog.rows)
         view.queued = updates_of(view.backlog, view.rows)
         view.notification = notification.value
+        view.withdrawn = {} if withdrawn is None else {row.key[-TICKET_BYTES:]: row.key for row in withdrawn}
         self.read_state()
         if config.observers:
             view.positions = backfill_positions(self._tr, config, view.number, view.state)
@@ -313,6 +319,12 @@ class ViewReader:
             view.again = {encoded: found[encoded] for encoded in prefix_read(due, found)}
         elif generation is not None:
             view.first = self.read_values(view.positions[generation] or b"", limit, load)
+
+
+def read_withdrawn(snapshot: TransactionRead, config: QueueConfig, bucket: int) -> Iterable[KeyValue]:
+    """The marks of withdrawn requests of a bucket; the read is in flight."""
+    bounds = AnswerKeys(config.name).withdrawn_of_bucket(config.buckets, bucket)
+    return snapshot.get_range(*bounds, streaming_mode=WANT_ALL)
 
 
 def backfill_positions(

@@ -14,7 +14,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, QueueKeys
 from cq.queue.checks import check_add, row_bytes
 from cq.queue.ledger import count_added
 from cq.queue.limits import refuse_if_full
-from cq.queue.packing import Checked, check, pack, split_pairs
+from cq.queue.packing import Checked, check, check_requests, pack, split_pairs
 from cq.store.api import Transaction, TransactionRead
 from cq.store.own_writes import note_writes
 from cq.store.sizes import set_bytes
@@ -52,7 +52,10 @@ class PackedAdd(NamedTuple):
 
         Raises `InvalidData`, `TooLarge`.
         """
-        checked = check_add(config, keys, values) if times else check(config, keys, values)
+        if config.decider is not None:
+            checked = check_requests(config, keys, values)
+        else:
+            checked = check_add(config, keys, values) if times else check(config, keys, values)
         return cls.of_checked(config, checked, operation, times)
 
     @classmethod

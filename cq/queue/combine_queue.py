@@ -10,10 +10,12 @@ from cq.arguments import repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
 from cq.encoding import codec, hashing
-from cq.errors import CodeMismatch, InvalidData
+from cq.errors import CodeMismatch, InvalidData, NoAnswer, Withdrawn
 from cq.keys import QueueKeys
 from cq.queue.adds import config_for_adds, times_now, write_updates
+from cq.queue.answers import wait_for_answer, withdraw
 from cq.queue.pending import before_adds, read_pending
+from cq.queue.requests import Request, operation_of, refuse_without_decider
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.shared_adds import AddCall, add_now
 from cq.queue.slots import Span, combined, plan_slots, read_slots
@@ -132,6 +134,125 @@ class CombineQueue(Generic[K, V]):
             StoreError: this is unknown, since the task that committed them with its own was cancelled.
         """
         add_now(db, self.name, AddCall(updates, once))
+
+    def ask(self, tr: Transaction, key: K, request: Any, once: str | bytes | None = None) -> str:
+        """Queue a request for the queue's decider, as a part of the transaction, and return its ticket.
+
+        A blind write like `add`, with the same conflicts. Workers decide the requests of a key in commit order, each
+        once, and `answer` waits for the answer after the commit. Nobody needs to wait: the new state is the value of
+        the key, and observers receive it.
+
+        Args:
+            tr: a transaction of either store.
+            key: a key of the queue's type.
+            request: any value that CBOR can carry, up to 90 kB.
+            once: an operation id (str or bytes, up to 1,000 bytes): of all transactions that ask with the same id and
+                key, only the first to commit counts, and all get the same ticket. Give one if the transaction may be
+                retried after an unknown commit result, and ask once with it in a transaction. It is remembered as for
+                `add`.
+
+        Returns:
+            The ticket, text that any process can give to `answer` or `withdraw`.
+
+        Raises:
+            InvalidConfiguration: the queue has no decider.
+            QueueNotConfigured, QueueFull, InvalidData, TooLarge, TypeError, FDBError: as for `add`.
+        """
+        config = config_for_adds(tr, self.name)
+        refuse_without_decider(config)
+        asked = Request(request, operation_of(key, once))
+        write_updates(tr, config, [(key, asked)], asked.operation)
+        return str(asked)
+
+    def answer(self, db: Database, ticket: str, timeout: float | None = 10.0) -> Any:
+        """The answer to a request; waits for it by a watch, without polling.
+
+        It can be read again, by any process, until the queue's `Decider.keep` has passed. Each wait uses one of the
+        10,000 watches that a connection to a cluster can have.
+
+        Args:
+            db: a database; the wait is outside of any transaction.
+            ticket: what `ask` has returned.
+            timeout: in seconds; None: no limit.
+
+        Raises:
+            NoAnswer: there is none after the timeout, or it is no longer kept; the message says whether no worker is
+                alive. The request stays queued.
+            DecisionFailed: the decider has raised.
+            Withdrawn: the request was withdrawn.
+            InvalidConfiguration: the queue has no decider.
+            InvalidData: this is no ticket.
+        """
+        return wait_for_answer(db, self.name, ticket, timeout)
+
+    def ask_now(
+        self,
+        db: Database,
+        key: K,
+        request: Any,
+        once: str | bytes | None = None,
+        *,
+        timeout: float | None = 10.0,
+        withdraw: bool = False,
+    ) -> Any:
+        """Ask in a transaction of its own, and return the answer.
+
+        The request counts once, also if the transaction is retried after an unknown result. Calls of several threads or
+        tasks share transactions, as those of `add_now` do.
+
+        Args:
+            db: a database of either store.
+            key: as for `ask`.
+            request: as for `ask`.
+            once: as for `ask`; a repeated call gets the answer of the first one.
+            timeout: as for `answer`.
+            withdraw: whether to withdraw the request if it has no answer after the timeout; this can take a second
+                more. Default: it stays queued, and the ticket in the error reads a later answer.
+
+        Returns:
+            The answer.
+
+        Raises:
+            Withdrawn: there was no answer after the timeout, and the request is withdrawn: it was not decided.
+            NoAnswer, DecisionFailed: as for `answer`.
+            InvalidConfiguration: the queue has no decider.
+            QueueNotConfigured, QueueFull, InvalidData, TypeError, FDBError, StoreError: as for `add_now`.
+        """
+        ticket = self._committed(db, key, request, once)
+        try:
+            return self.answer(db, ticket, timeout)
+        except NoAnswer as error:
+            if not withdraw or type(error) is not NoAnswer:
+                raise
+            if not self.withdraw(db, ticket):
+                return self.answer(db, ticket, 0.0)
+            raise Withdrawn(f"{error}; it is withdrawn and will not be decided", ticket) from None
+
+    def _committed(self, db: Database, key: K, request: Any, once: str | bytes | None) -> str:
+        """Commit a request, alone or with those of other calls; returns its ticket."""
+        asked = Request(request, operation_of(key, once))
+        add_now(db, self.name, AddCall([(key, asked)], asked.operation))
+        return str(asked)
+
+    def withdraw(self, db: Database, ticket: str) -> bool:
+        """Withdraw a request that is committed and has no answer yet.
+
+        The result is final, also while workers run. The call returns after the next pass over the bucket, or after a
+        second if there is none.
+
+        Args:
+            db: a database of either store.
+            ticket: what `ask` has returned.
+
+        Returns:
+            Whether it is withdrawn: it was not decided, and never will be. False: it has an answer, which `answer`
+            returns.
+
+        Raises:
+            InvalidData: this is no ticket.
+            InvalidConfiguration: the queue has no decider.
+        """
+        return withdraw(db, self.name, ticket)
 
     def get(self, tr: TransactionRead, key: K, *, pending: bool = False) -> V | None:
         """The value of a key, None if it has no value.
@@ -298,6 +419,10 @@ class CombineQueue(Generic[K, V]):
     def _with_pending(
         self, tr: TransactionRead, config: QueueConfig, encoded: bytes, key: K, current: Value
     ) -> V | None:
+        if config.decider is not None:
+            raise InvalidData(
+                f"queue {config.name!r} has a decider: only workers decide its requests, so read without pending"
+            )
         combiner = own_combiner(self, config)
         if config.lists_keys:
             combiner = latest_only(combiner)

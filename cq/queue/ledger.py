@@ -20,7 +20,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cq import combiners
-from cq.config.queue import Audit, Named, QueueConfig
+from cq.config.parts import Audit
+from cq.config.queue import Named, QueueConfig
 from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import InvalidConfiguration
 from cq.keys.audit import AuditKeys

@@ -1,8 +1,10 @@
-"""Trim of operation ids: removes their markers when no queued row can depend on them.
+"""Trim of operation ids: removes their markers when no queued row can depend on them. And of old answers to requests.
 
 An id is removed when its latest marker is older than a day, and older than every row in the queue. (If
 the first of two markers were trimmed while a row of the second try is queued, that row would count.) The id that the
 store keeps for an emitter is removed by the same rule, long after the emitter has ended.
+
+Answers to requests are removed, in the order of their commits, when they are older than the queue keeps them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from cq import keys
 from cq.config.queue import read_config
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
+from cq.keys.answers import TICKET_BYTES, AnswerKeys
+from cq.queue.answers import parse_answer
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.sizes import clear_bytes, conflict_bytes
@@ -26,16 +30,25 @@ _PAGE_BYTES: Final = 800_000
 """Approximate bytes that the removal of a page of ids writes."""
 
 
+_ANSWERS_PAGE: Final = 5  # rows of tickets, with about 400 tickets each
+
+
 class Trim:
-    """One scan of all operation ids of a queue, with a transaction for each page.
+    """One scan of all operation ids and old answers of a queue, with a transaction for each page.
 
     A concurrent add with an id that a page removes makes the page's transaction conflict and retry.
 
     Attributes:
-        removed: number of removed markers and ids of emitters.
+        removed: number of removed markers, ids of emitters and answers.
     """
 
-    def __init__(self, db: Database, name: str, remember_seconds: float = REMEMBER_SECONDS) -> None:
+    def __init__(
+        self,
+        db: Database,
+        name: str,
+        remember_seconds: float = REMEMBER_SECONDS,
+        keep_seconds: float | None = None,
+    ) -> None:
         self.removed = 0
         self._db = db
         self._name = name
@@ -46,6 +59,9 @@ class Trim:
             (self._trim_markers, *self._keys.markers()),
             (self._trim_emitters, *self._keys.emitters()),
         ]
+        self._answers = AnswerKeys(name)
+        self._answers_horizon = 0
+        self._keep_seconds = keep_seconds  # of answers; None: as configured
 
     def step(self) -> bool:
         """Trim the next page; returns whether there are more."""
@@ -62,9 +78,14 @@ class Trim:
 
         Rows added later have later versions, so the horizon stays valid during the scan.
         """
-        read_config(tr.snapshot, self._name)
+        config = read_config(tr.snapshot, self._name)
         oldest = [each for each in oldest_by_bucket(tr.snapshot, self._keys).values() if each is not None]
-        remembered = clock_of(tr.db).before(tr.get_read_version().wait(), self._remember_seconds)
+        clock, now = clock_of(tr.db), tr.get_read_version().wait()
+        remembered = clock.before(now, self._remember_seconds)
+        if config.decider is not None:
+            keep = config.decider.keep if self._keep_seconds is None else self._keep_seconds
+            self._answers_horizon = clock.before(now, keep)
+            self._left[2:] = [(self._trim_answers, *self._answers.decided())]
         return min([remembered, *oldest])
 
     def _trim_markers(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
@@ -100,6 +121,24 @@ class Trim:
                     tr.clear(row.key)
                     gone += 1
         return gone, None if is_last else keys.after(rows[-1].key)
+
+    def _trim_answers(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
+        """Trim the answers of the next passes; returns the same as `_trim_markers`."""
+        rows = tr.snapshot.get_range(begin, end, limit=_ANSWERS_PAGE, streaming_mode=WANT_ALL).to_list()
+        gone, horizon = 0, self._answers_horizon
+        for row in rows:
+            if version_of(self._answers.versionstamp_of_decided(row.key)) >= horizon:
+                return gone, None
+            tickets = [row.value[at : at + TICKET_BYTES] for at in range(0, len(row.value), TICKET_BYTES)]
+            # With a conflict: a request that was set aside and retried gets another answer.
+            stored = {key: tr.get(key) for key in map(self._answers.answer, tickets)}
+            for key, answer in stored.items():
+                with suppress(CorruptData):
+                    if answer.value is not None and parse_answer(answer.value).version < horizon:
+                        tr.clear(key)
+                        gone += 1
+            tr.clear(row.key)
+        return gone, keys.after(rows[-1].key) if len(rows) == _ANSWERS_PAGE else None
 
     def _is_old(self, latest: bytes) -> bool:
         """Whether the latest use of an id, by its versionstamp, is before the horizon."""

@@ -21,6 +21,7 @@ from cq.encoding.cbor import dumps
 from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, are_int64
 from cq.encoding.hashing import buckets_of
 from cq.errors import InvalidData, WrongType
+from cq.queue.requests import Request, pack_requests, refuse_without_decider, refused_update
 
 ROW_BYTES: Final = 8_000
 """Maximum bytes of a row with several updates: FoundationDB recommends values below 10 kB."""
@@ -48,6 +49,12 @@ def check(config: QueueConfig, keys: list[Any], values: list[Any]) -> Checked:
     encoded = config.key.encode_all(keys)
     check_updates(config, keys, values)
     return Checked(encoded, values)
+
+
+def check_requests(config: QueueConfig, keys: list[Any], values: list[Any]) -> Checked:
+    """These requests of these keys; raises `InvalidData` or `TooLarge` unless all values are valid requests."""
+    encoded = config.key.encode_all(keys)
+    return Checked(encoded, pack_requests(config, encoded, values))
 
 
 def pack(
@@ -137,6 +144,10 @@ def check_updates(config: QueueConfig, keys: Sequence[Any], values: Sequence[Any
 
 def check_update(config: QueueConfig, key: Any, update: Any) -> int:
     """The size of an update in bytes; raises `InvalidData` or `TooLarge` unless the queue takes it."""
+    if config.decider is not None:
+        raise refused_update(config)
+    if type(update) is Request:
+        refuse_without_decider(config)
     if not (update is DELETE and config.takes_delete):
         try:
             config.value.check(update)

@@ -18,9 +18,11 @@ from cq.errors import CorruptData, InvalidData
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys, after
 from cq.plain_text import printable
-from cq.queue.adds import write_updates
+from cq.queue.adds import PackedAdd, write_updates
 from cq.queue.ledger import count_added, count_dropped
 from cq.queue.missed_reports import drop_missed, read_missed, retry_missed
+from cq.queue.packing import Checked
+from cq.queue.requests import is_request
 from cq.queue.rows import UnreadableRow
 from cq.store.api import Database, Transaction, TransactionRead, Writer
 from cq.store.sizes import fitting
@@ -129,6 +131,8 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
             )
         config = read_config(tr, name)
         decoded = config.key.decode(found.encoded_key)
+        if config.decider is not None and not all(map(is_request, found.updates)):
+            raise InvalidData("these are no requests, which nobody can decide: drop them")
         some = found.updates[: fitting(_added_bytes(found))]
         left = found.updates[len(some) :]
         # `write_updates` counts these updates as added a second time; this takes the second count back in advance.
@@ -136,7 +140,10 @@ def retry_aside(db: Database, name: str, key: Any = ANY) -> int:
         # Without a time: the pass that set these updates aside has added them to the levels.
         # Updates that the former version of the combiner has set aside are for it: they go to the former shape.
         shape = config.under_former_shape() if config.conversion else None
-        write_updates(tr, shape or config, [(decoded, update) for update in some])
+        if config.decider is None:
+            write_updates(tr, shape or config, [(decoded, update) for update in some])
+        else:
+            PackedAdd.of_checked(config, Checked([found.encoded_key] * len(some), some)).write(tr)
         return _Used(len(some), codec.encode([found.failure.to_stored(), *left]) if left else None)
 
     retried = retry_missed(db, name, transact(db, lambda tr: _encoded(tr, name, key)))

@@ -76,6 +76,10 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "a value has no entry in the index of the expiry, so it would never expire",
         "writes it",
     ),
+    "answer": (
+        "an answer to a request is malformed, or from the future, or the queue has no decider",
+        "clears it",
+    ),
     "document": ("a document or its counts are unreadable, or do not belong together", NO_REPAIR),
     "load": ("the position in a file that is being added is unreadable", NO_REPAIR),
     "received": (

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CorruptData
 from cq.keys import EMITTER_ID_BYTES, VERSIONSTAMP_BYTES, after, prefix_end
+from cq.keys.answers import TICKET_BYTES
 
-PARTS: Final = frozenset("abdeghijklmnoqrstuvwxyz")
+PARTS: Final = frozenset("Aabdeghijklmnoqrstuvwxyz")
 """The letters that follow a queue's prefix in keys."""
 SINGLE: Final = ("config", "flags", "full", "purge")
 """The parts of a single key each."""
@@ -126,6 +127,14 @@ def parse_expiry(rest: bytes) -> tuple[int | None, int, bytes]:
         return None, *parse_value(rest[1:])
     _check(len(rest) > 1 + _TIME.size)
     return _TIME.unpack_from(rest, 1)[0], *parse_value(rest[1 + _TIME.size :])
+
+
+def parse_answer(rest: bytes) -> tuple[bytes, bytes]:
+    """Parse a key of the answers: its kind ("a", "d" or "w") and the rest."""
+    kind, rest = rest[:1], rest[1:]
+    _check(len(rest) == (VERSIONSTAMP_BYTES + _NUMBER.size if kind == b"d" else TICKET_BYTES))
+    _check(kind in (b"a", b"d", b"w"))
+    return kind, rest
 
 
 def parse_document(rest: bytes) -> bytes:

@@ -21,6 +21,7 @@ from cq.verify.verification import Check, Verification, every_row
 PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "a": [RowCheck("attempt", readable(layout.check_attempt_key, parse_note))],
     "b": [RowCheck("state-lost", buckets.check_state)],
+    "A": [RowCheck("answer", rows.check_answer)],
     "d": [RowCheck("value-key", values.check_value, values.set_key_aside)],
     "e": [],
     "g": [],

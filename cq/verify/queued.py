@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any
 
 from cq.config.queue import QueueConfig
-from cq.encoding.codec import DELETE
+from cq.encoding.codec import DELETE, shown
 from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, InvalidData
 from cq.failure import KeyFailure
 from cq.keys import VERSIONSTAMP_BYTES, parse_flush, version_of
 from cq.keys.queue import later_than
+from cq.queue.requests import is_request
 from cq.queue.rows import Row, decode_row, encode_row
 from cq.verify import layout
 from cq.verify.layout import RowPlace, parse_bucket, parse_marker, parse_row
@@ -98,7 +99,10 @@ def _error_of(config: QueueConfig, update: tuple[bytes, Any]) -> str:
     encoded, value = update
     try:
         key_of(config, encoded)
-        check_type(config, value, or_delete=True)
+        if config.decider is None:
+            check_type(config, value, or_delete=True)
+        elif not is_request(value):
+            raise CorruptData(f"expected a request, got: {shown(value)}")
     except CorruptData as error:
         return str(error)
     return ""

@@ -12,10 +12,12 @@ from cq.config.flags import Flags
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.intake.documents import decode_counts
-from cq.keys import CHANGED, VERSIONSTAMP_BYTES, prefix_end
+from cq.keys import CHANGED, VERSIONSTAMP_BYTES, prefix_end, version_of
+from cq.keys.answers import TICKET_BYTES
 from cq.keys.link import Position
+from cq.queue.answers import parse_answer
 from cq.verify import layout
-from cq.verify.piece import Found, Piece
+from cq.verify.piece import FROM_THE_FUTURE, Found, Piece
 
 _COUNTER_BYTES: Final = 8
 
@@ -51,6 +53,23 @@ def parse_received(stored: bytes) -> None:
     """Raise `CorruptData` unless this is the position up to which another queue was forwarded into this one."""
     if Position.parse(stored.decode("latin-1")) is None:
         raise CorruptData("it is not a position of a link")
+
+
+def check_answer(piece: Piece, found: Found) -> None:
+    """Check an answer to a request, the tickets that a pass answered, or the mark of a withdrawn request."""
+    kind, _ = layout.parse_answer(found.rest)
+    if piece.config.decider is None:
+        raise CorruptData("the queue has no decider")
+    if kind == b"a":
+        version = parse_answer(found.value).version
+    elif kind == b"d":
+        version = version_of(found.rest[1:])
+        if not found.value or len(found.value) % TICKET_BYTES:
+            raise CorruptData("it is no list of tickets")
+    elif found.value:
+        raise CorruptData("it has a value")
+    if kind != b"w" and version > piece.version:
+        raise CorruptData(FROM_THE_FUTURE)
 
 
 def check_refused(piece: Piece, found: Found) -> None:

@@ -89,7 +89,7 @@ def check_aside(piece: Piece, found: Found) -> None:
 def _is_empty(piece: Piece, value: Any) -> bool:
     """Return whether a value means no value; False if the combiner is an application's, and was not given."""
     wanted = piece.config.combiner
-    if piece.config.lists_keys:  # its values are updates
+    if piece.config.lists_keys or piece.config.decider is not None:  # its values are updates, or states
         return False
     for each in (piece.combiner, built_in_combiner(wanted.name)):
         # Another version of a combiner may treat other values as empty.

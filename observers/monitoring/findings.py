@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from cq import runtime
 from cq.admin.queue_status import QueueStatus
-from cq.config.queue import MAX_BUCKETS
+from cq.config.parts import MAX_BUCKETS
 from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 from cq.plain_text import utc_time

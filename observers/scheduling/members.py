@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from cq.config.queue import MAX_BUCKETS
+from cq.config.parts import MAX_BUCKETS
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, version_of

@@ -8,7 +8,7 @@ import pytest
 
 import cq
 from cq import admin
-from cq.config.queue import Shape
+from cq.config.parts import Shape
 from cq.encoding.hashing import bucket_of, overlapping
 from cq.failure import KeyFailure
 from cq.intake.documents import Documents

@@ -27,6 +27,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
         "howto/asyncio.md",
         "howto/cloud.md",
         "howto/combiners.md",
+        "howto/decide.md",
         "howto/django.md",
         "howto/emitter.md",
         "howto/time.md",

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 import cq
-from cq.config import queue as config
-from cq.config import rollup
+from cq.config import parts, rollup
 from cq.encoding import codec
 from cq.queue import operation_ids, packing, pending
 from cq.testing import drain
@@ -87,7 +86,7 @@ def test_python_that_is_shown_is_python(page: Path) -> None:
         codec.MAX_KEY_BYTES - rollup.LEVEL_KEY_BYTES,
         codec.MAX_UPDATE_BYTES,
         codec.MAX_VALUE_BYTES,
-        config.MAX_BUCKETS,
+        parts.MAX_BUCKETS,
         pending.PENDING_BYTES,
         packing.ROW_BYTES,
         int(operation_ids.REMEMBER_SECONDS / 3600),

@@ -136,6 +136,7 @@ DAMAGES = {
     "a row from the future": Damage(
         "row-future", lambda q, key: {key[:-18] + FAR + key[-10:]: row(NEW, 7)}, aside=[(NEW, 7)]
     ),
+    "an answer to nobody": Damage("answer", lambda q, key: {q.prefix + b"Aa" + bytes(20): bytes(10)}),
     "a row of a generation that there is not": Damage(
         "row-lost", lambda q, key: {key[:-26] + FAR[:4] + key[-22:]: row(NEW, 7)}, aside=[(NEW, 7)]
     ),

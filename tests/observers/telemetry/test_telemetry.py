@@ -14,7 +14,7 @@ import pytest
 
 import cq
 from cq import admin
-from cq.config.queue import MAX_BUCKETS
+from cq.config.parts import MAX_BUCKETS
 from cq.links import Changes, ExportQueue
 from cq.observers.scheduling.members import MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership

@@ -1,0 +1,64 @@
+"""The decider of a queue, as stored in its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cq.decider import MAX_KEEP_SECONDS, Decider
+from cq.encoding.codec import brief
+
+
+class DeciderConfig(NamedTuple):
+    """The decider of a queue.
+
+    Attributes:
+        name, version: as in `cq.Decider`.
+        keep: seconds for which answers can be read.
+        settings: of a built-in decider, which needs no code of the application; empty for others.
+    """
+
+    name: str
+    version: int
+    keep: int
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, decider: Decider) -> DeciderConfig:
+        """As it is stored for this decider."""
+        return cls(decider.name, decider.version, decider.keep, dict(decider.settings))
+
+    @property
+    def named(self) -> str:
+        """Its name and version, such as "stock@1"."""
+        return f"{self.name}@{self.version}"
+
+    def matches(self, decider: Decider | None) -> bool:
+        """Whether this is the decider that the queue asks for."""
+        if decider is None:
+            return False
+        return (decider.name, decider.version, dict(decider.settings)) == (
+            self.name,
+            self.version,
+            self.settings,
+        )
+
+    @classmethod
+    def from_stored(cls, stored: Any) -> DeciderConfig | None:
+        """The stored decider; None: there is none. Raises `TypeError` or `ValueError` if cq did not write it."""
+        if stored is None:
+            return None
+        found = cls(*stored)
+        if (
+            not all(map(isinstance, found, (str, int, int, dict)))
+            or bool in map(type, found)
+            or not 0 <= found.version < 1 << 63
+            or not 1 <= found.keep <= MAX_KEEP_SECONDS
+            or not all(type(what) is str for what in found.settings)
+        ):
+            raise ValueError("the decider has a wrong type or size")
+        return found
+
+    def __str__(self) -> str:
+        settings = ", ".join(f"{what}={brief(value)}" for what, value in sorted(self.settings.items()))
+        return self.named + (f"({settings})" if settings else "")

@@ -1,0 +1,238 @@
+"""Decides requests: the pass of a queue with a decider.
+
+It takes requests in commit order, as many as it can answer, and never folds them: a request that it does not take stays
+in its row. It decides the requests of each key in their order, each with the state that the one before it has left. The
+last state is the key's new value. States, answers and the cleared rows are one transaction.
+
+A request that makes the decider raise changes nothing, is set aside and answered with the error. A withdrawn request is
+not decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from cq.decider import Decided
+from cq.encoding import codec
+from cq.errors import CorruptData
+from cq.failure import KeyFailure
+from cq.keys.answers import AnswerKeys
+from cq.passes.combining import Combination, NewValues, decoded_values, finished
+from cq.passes.decision import value_cost, write_limit
+from cq.passes.effects import Effects
+from cq.passes.view import Taken, View, ViewReader
+from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, stored_answer
+from cq.queue.requests import is_request
+from cq.queue.rows import Updates
+from cq.queue.set_aside import set_aside
+from cq.store.sizes import set_bytes
+
+_ANSWER_BYTES: Final = 40
+"""Bytes of a stored answer and its ticket in the list of answers, about, in addition to the request's own bytes."""
+_OBSERVED_BYTES: Final = 400
+"""Bytes that an observer of decisions writes for each, about."""
+_TICKETS: Final = 400
+"""Tickets in a row of the list of answers."""
+_ERROR_CHARACTERS: Final = 1_000
+
+
+def decide_requests(view: View, reader: ViewReader, before_code: Callable[[list[bytes]], object]) -> Effects:
+    """Read what deciding the next requests needs, and return the effects."""
+    plan = view.plan
+    view.taken = _take(view)
+    sets_aside = bool(plan.rejected.keys() & view.taken.updates.keys())
+    view.report = [] if sets_aside else list(view.taken.updates)
+    reader.read_current()
+    if not sets_aside and len(view.report) < len(view.taken.updates):
+        view.taken = _prefix(view, set(view.report))
+        view.report = list(view.taken.updates)
+    if plan.max_backfill:
+        reader.read_backfill()
+    if view.code.runs_application_code:
+        before_code(view.touched)
+    effects = Effects(view)
+    effects.report = view.report
+    _Decisions(view, effects).run()
+    return finished(effects, view)
+
+
+# What to take
+
+
+def _take(view: View) -> Taken:
+    """The first requests that the pass decides: of as many keys as planned, and not of a suspect beside others.
+
+    A key that is to be set aside is taken alone, once its requests are the first ones.
+    """
+    plan, queued = view.plan, view.queued
+    wanted: Collection[bytes] = ()
+    first = next(iter(queued), b"")
+    if plan.rejected or first in plan.suspects:
+        wanted = (first,)
+    elif plan.max_report:
+        most = plan.max_report if plan.max_take is None else min(plan.max_report, plan.max_take)
+        wanted = set(islice((encoded for encoded in queued if encoded not in plan.suspects), most))
+    number = sum(map(len, queued.values()))
+    size = view.backlog.size + _each(view) * number + sum(map(_key_cost(view), queued))
+    if len(wanted) == len(queued) and size <= _most(view):
+        return Taken(updates=queued, size=size)
+    return _prefix(view, wanted)
+
+
+def _prefix(view: View, wanted: Collection[bytes]) -> Taken:
+    """The requests before the first one of another key, as many as the pass can answer, but at least one."""
+    most, each, key_cost = _most(view), _each(view), _key_cost(view)
+    found: Updates = {}
+    size = 0
+    for row in view.rows:
+        updates = row.updates
+        each_of_row = each + row.size // max(1, len(updates))
+        for position, (encoded, request) in enumerate(updates):
+            size += each_of_row + (0 if encoded in found else key_cost(encoded))
+            if encoded not in wanted or (found and size > most):
+                return Taken(updates=found, rest=(row, position), size=size)
+            found.setdefault(encoded, []).append(request)
+    return Taken(updates=found, size=size)
+
+
+def _most(view: View) -> int:
+    return write_limit(view.plan.limits, is_observed=bool(view.code.observers))
+
+
+def _each(view: View) -> int:
+    """The bytes of an answer to a request, about, without the request's own bytes."""
+    decider = view.code.decider
+    observed = _OBSERVED_BYTES if decider is not None and decider.observer is not None else 0
+    return set_bytes(AnswerKeys(view.config.name).answer(bytes(20)), _ANSWER_BYTES) + observed
+
+
+def _key_cost(view: View) -> Callable[[bytes], int]:
+    copies, each = value_cost(view)
+    return lambda encoded: copies * len(encoded) + each
+
+
+# Deciding
+
+
+class _KeyDecisions(NamedTuple):
+    """What a pass decides for one key.
+
+    Attributes:
+        state, data: the new state, decoded and encoded.
+        answers: (ticket, stored answer) of each request.
+        failed: (failure, request as it was queued) of the requests for which the decider has raised.
+        decisions: the others, for the decider's observer.
+    """
+
+    state: Any
+    data: bytes | None
+    answers: list[tuple[bytes, bytes]]
+    failed: list[tuple[KeyFailure, list[Any]]]
+    decisions: list[Decided]
+
+
+class _Decisions(Combination):
+    """The decided and the failing requests of one pass."""
+
+    def __init__(self, view: View, effects: Effects) -> None:
+        super().__init__(view, effects)
+        self._found: dict[bytes, _KeyDecisions] = {}
+
+    def run(self) -> None:
+        """Decide, set aside what fails, and answer."""
+        self.isolate(self.view.report, self.report)
+        self.result.reported = len(self.result.values)
+        self.set_aside()
+        answers = self._answers()
+        keys = AnswerKeys(self.view.config.name)
+        self.effects.sets.update((keys.answer(ticket), stored) for ticket, stored in answers.items())
+        tickets = list(answers)
+        for number, start in enumerate(range(0, len(tickets), _TICKETS)):
+            listed = b"".join(tickets[start : start + _TICKETS])
+            self.effects.set_versionstamped_key(keys.new_decided(number), listed)
+        self._clear_marks(answers)
+
+    def new_values(
+        self,
+        report: Sequence[bytes],
+        keys: Sequence[Any],
+        before: Sequence[bytes | None],
+        waiting: Sequence[list[Any]],
+    ) -> NewValues:
+        """The states of the reported keys before and after their requests."""
+        columns = zip(keys, decoded_values(before), before, waiting, strict=True)
+        found = [self._decide(*each) for each in columns]
+        self._found.update(zip(report, found, strict=True))
+        # Decoded once more, as a decider may have changed the states that it was given.
+        old = decoded_values(before)
+        return NewValues(old, [each.state for each in found], before, [each.data for each in found])
+
+    def _decide(self, key: Any, state: Any, data: bytes | None, requests: Sequence[Any]) -> _KeyDecisions:
+        decider, withdrawn, version = self.view.code.decider, self.view.withdrawn, self.view.read_version
+        if decider is None:
+            raise TypeError("the queue has no decider")
+        decide, is_heard = decider.decide, decider.observer is not None
+        answers: list[tuple[bytes, bytes]] = []
+        failed: list[tuple[KeyFailure, list[Any]]] = []
+        decisions: list[Decided] = []
+        for each in requests:
+            if not is_request(each):
+                raise CorruptData("a queued request is not one that cq wrote")
+            ticket, request = each
+            if ticket in withdrawn:
+                answers.append((ticket, stored_answer(version, WITHDRAWN, None)))
+                continue
+            try:
+                new, answer = decide(key, state, request)
+                stored = stored_answer(version, DECIDED, answer)
+                new_data = data if new is state and type(new) in _IMMUTABLE else self._encoded(new)
+            except Exception as error:  # noqa: BLE001 - of any decider
+                failure = KeyFailure.of(error, f"decider {decider.name}@{decider.version}")
+                failed.append((failure, each))
+                answers.append((ticket, _failed(version, failure)))
+                if type(state) not in _IMMUTABLE:  # it may be changed in part
+                    state = None if data is None else codec.decode(data)
+                continue
+            answers.append((ticket, stored))
+            if is_heard:
+                decisions.append(Decided(key, request, answer, state, new))
+            state, data = new, new_data
+        return _KeyDecisions(state, data, answers, failed, decisions)
+
+    def _encoded(self, state: Any) -> bytes | None:
+        if state is None:
+            return None
+        self.view.config.value.check(state)
+        return codec.encode_value(state)
+
+    def _answers(self) -> dict[bytes, bytes]:
+        """{ticket: stored answer} of all requests taken; sets aside those that failed."""
+        view, effects = self.view, self.effects
+        answers: dict[bytes, bytes] = {}
+        for encoded in self.result.values:
+            found = self._found[encoded]
+            answers.update(found.answers)
+            effects.decisions += found.decisions
+            piece = 0
+            for failure, request in found.failed:
+                piece = set_aside(effects, view.keys, encoded, failure, [request], piece)
+        for encoded, failure in self.result.aside.items():
+            for each in filter(is_request, view.taken.updates.get(encoded, [])):
+                answers[each[0]] = _failed(view.read_version, failure)
+        return answers
+
+    def _clear_marks(self, answers: Collection[bytes]) -> None:
+        """Clear the marks of withdrawn requests that are answered; if no request remains queued, all marks."""
+        view = self.view
+        for ticket, key in view.withdrawn.items():
+            if ticket in answers or view.is_complete:
+                self.effects.clear(key)
+
+
+_IMMUTABLE: Final = frozenset((int, float, bool, str, bytes, type(None)))
+
+
+def _failed(version: int, failure: KeyFailure) -> bytes:
+    return stored_answer(version, FAILED, failure.error[:_ERROR_CHARACTERS])

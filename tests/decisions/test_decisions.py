@@ -1,0 +1,397 @@
+"""Requests are decided in commit order, each once, with the state and the answer in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+import cq
+from cq.admin import rebucket
+from cq.app import App
+from cq.bucket.pass_runner import PassRunner
+from cq.decider import Decided
+from cq.errors import (
+    CodeMismatch,
+    ConfigurationConflict,
+    DecisionFailed,
+    InvalidConfiguration,
+    NoAnswer,
+    Withdrawn,
+)
+from cq.keys import below
+from cq.keys.answers import AnswerKeys
+from cq.observers.worker.worker import Worker
+from cq.passes.plan import Limits
+from cq.queue.operation_ids import Trim
+from cq.queue.set_aside import drop_aside, retry_aside
+from cq.store.api import NOT_COMMITTED, error_code
+from cq.testing import assert_drained, assert_values, drain
+from cq.verify.queue import verify
+from tests.kit.faults import FaultyDatabase
+from tests.kit.queues import aside, code_of, stored
+from tests.kit.workers import running
+
+Pair = tuple[Any, Any]
+
+
+def sell(key: str, state: int | None, request: Any) -> Pair:
+    """A stock of ten: sells `request` pieces, unless there are fewer."""
+    left = (10 if state is None else state) - request
+    return (left, "sold") if left >= 0 else (state, "sold out")
+
+
+def note(key: str, state: list[Any] | None, request: Any) -> Pair:
+    """Lists all requests."""
+    if request == "bad":
+        raise ValueError("a bad request")
+    return [*(state or []), request], len(state or [])
+
+
+STOCK: Final = cq.Decider("stock", 1, sell)
+NOTES: Final = cq.Decider("notes", 1, note)
+
+
+def shop(db: Any, name: str, decider: cq.Decider = STOCK, value: Any = int, **settings: Any) -> Any:
+    """The application and its queue."""
+    app = App()
+    queue = app.queue(name, key=str, value=value, decider=decider, **settings)
+    app.configure(db, name)
+    return app, queue
+
+
+def ask(db: Any, queue: Any, key: str, request: Any, once: str | None = None) -> str:
+    ticket: str = cq.transact(db, lambda tr: queue.ask(tr, key, request, once))
+    return ticket
+
+
+def test_requests_are_decided_in_commit_order(db: Any, name: str) -> None:
+    app, stock = shop(db, name, buckets=3)
+    tickets = [ask(db, stock, key, 4) for key in ("a", "b", "a", "a", "c")]
+    drain(db, name, app=app)
+
+    answers = [stock.answer(db, ticket) for ticket in tickets]
+    assert answers == ["sold", "sold", "sold", "sold out", "sold"]
+    assert_values(db, stock, {"a": 2, "b": 6, "c": 6})
+    assert [stock.answer(db, ticket, timeout=0) for ticket in tickets] == answers  # again
+    assert list(verify(db, name)) == []
+
+
+def test_an_answer_comes_to_a_caller_that_waits(db: Any, name: str) -> None:
+    app, stock = shop(db, name)
+    with running(Worker(db, app=app, queues=[name])):
+        assert [stock.ask_now(db, "a", 6, timeout=60), stock.ask_now(db, "a", 6, timeout=60)] == [
+            "sold",
+            "sold out",
+        ]
+
+
+def test_small_passes_keep_the_order_of_each_key(db: Any, name: str) -> None:
+    app, notes = shop(db, name, NOTES, list, buckets=1)
+    asked: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    tickets = {}
+    for number in range(60):
+        key = "abc"[number * number % 3]
+        asked[key].append(number)
+        tickets[number] = ask(db, notes, key, number)
+    runner = PassRunner(
+        db, code_of(db, name, app), 0, limits=Limits(write_bytes=2_000, observer_bytes=0, max_report=2)
+    )
+    passes = 0
+    while runner.combine().more:
+        passes += 1
+
+    assert passes > 5
+    assert_values(db, notes, {key: numbers for key, numbers in asked.items() if numbers})
+    answers = {number: notes.answer(db, ticket, 0) for number, ticket in tickets.items()}
+    assert answers == {n: asked[key].index(n) for key in asked for n in asked[key]}
+
+
+def test_a_state_of_zero_is_a_state_and_none_deletes(db: Any, name: str) -> None:
+    app, queue = shop(db, name, cq.Decider("given", 1, lambda key, state, request: (request, state)))
+    tickets = []
+    for request in (0, 1, None, 0):
+        tickets.append(ask(db, queue, "a", request))
+        drain(db, name, app=app)
+    assert [queue.answer(db, ticket, 0) for ticket in tickets] == [None, 0, 1, None]
+    assert_values(db, queue, {"a": 0})
+    assert list(verify(db, name)) == []
+
+
+def test_a_failing_request_is_set_aside_and_others_go_on(db: Any, name: str) -> None:
+    app, notes = shop(db, name, NOTES, list)
+    first, bad, last = (ask(db, notes, "a", request) for request in (1, "bad", 2))
+    drain(db, name, app=app)
+
+    assert [notes.answer(db, first), notes.answer(db, last)] == [0, 1]
+    with pytest.raises(DecisionFailed, match="ValueError: a bad request"):
+        notes.answer(db, bad)
+    assert [each.updates[0][1] for each in aside(db, name)] == ["bad"]
+    assert_values(db, notes, {"a": [1, 2]})
+    app.queue(name, decider=replace(NOTES, decide=lambda key, state, request: ([*state, request], "late")))
+    assert retry_aside(db, name) == 1
+    drain(db, name, app=app)
+    assert notes.answer(db, bad) == "late"
+    assert drop_aside(db, name) == 0
+
+
+@pytest.mark.parametrize("answer", [object(), "x" * 20_000])
+def test_an_answer_or_a_state_that_cannot_be_stored_fails_the_request_alone(
+    db: Any, name: str, answer: Any
+) -> None:
+    def decide(key: str, state: Any, request: Any) -> Pair:
+        return {"answer": (1, answer), "state": (answer, 1), "good": (5, "good")}[request]
+
+    app, queue = shop(db, name, cq.Decider("odd", 1, decide))
+    bad, worse, good = (ask(db, queue, "a", request) for request in ("answer", "state", "good"))
+    drain(db, name, app=app)
+    assert queue.answer(db, good) == "good"
+    for ticket in (bad, worse):
+        with pytest.raises(DecisionFailed):
+            queue.answer(db, ticket)
+    assert_values(db, queue, {"a": 5})
+
+
+def test_a_decider_that_changes_the_state_and_raises_changes_nothing(db: Any, name: str) -> None:
+    def decide(key: str, state: list[int] | None, request: int) -> Pair:
+        state = state or []
+        state.append(request)
+        if request < 0:
+            raise ValueError
+        return state, None
+
+    changes: list[cq.Change] = []
+    app, queue = shop(
+        db,
+        name,
+        cq.Decider("careless", 1, decide),
+        list,
+        observers=[cq.Observer("seen", 1, lambda tr, found: changes.extend(found))],
+    )
+    for requests in ([1, -2, 3], [-4, 5]):
+        cq.transact(db, lambda tr: [queue.ask(tr, "a", each) for each in requests])  # noqa: B023 - runs at once
+        drain(db, name, app=app)
+    assert_values(db, queue, {"a": [1, 3, 5]})
+    assert [(each.old, each.new) for each in changes] == [(None, [1, 3]), ([1, 3], [1, 3, 5])]
+
+
+def test_the_same_id_and_key_is_decided_once_and_has_one_ticket(db: Any, name: str) -> None:
+    app, stock = shop(db, name)
+    first, again = ask(db, stock, "a", 3, "order 1"), ask(db, stock, "a", 3, "order 1")
+    other = ask(db, stock, "b", 3, "order 1")
+    drain(db, name, app=app)
+    late = ask(db, stock, "a", 3, "order 1")
+    drain(db, name, app=app)
+    assert first == again == late != other
+    assert stock.answer(db, late) == "sold"
+    assert_values(db, stock, {"a": 7, "b": 7})
+
+
+def test_requests_count_once_whatever_their_commits_answer(db: Any, name: str) -> None:
+    app, notes = shop(db, name, NOTES, list)
+    faulty = FaultyDatabase(db, seed=1, conflict=0.2, unknown=0.4)
+    with running(Worker(db, app=app, queues=[name])):
+        answers = [notes.ask_now(faulty, "a", number, timeout=60) for number in range(20)]
+    assert {"unknown, committed", "unknown, not committed"} <= faulty.injected.keys()
+    assert answers == list(range(20))
+    assert_values(db, notes, {"a": list(range(20))})
+
+
+def test_without_a_worker_the_error_says_so_and_the_request_stays(db: Any, name: str) -> None:
+    app, stock = shop(db, name)
+    with pytest.raises(NoAnswer, match="no worker is alive: run `cq worker`") as failed:
+        stock.ask_now(db, "a", 1, timeout=0.01)
+    drain(db, name, app=app)
+    assert stock.answer(db, failed.value.ticket, 0) == "sold"
+
+
+def test_a_withdrawn_request_is_never_decided(db: Any, name: str) -> None:
+    app, stock = shop(db, name, buckets=2)
+    with pytest.raises(Withdrawn, match="will not be decided") as failed:
+        stock.ask_now(db, "a", 1, timeout=0.01, withdraw=True)
+    kept = ask(db, stock, "a", 2)
+    drain(db, name, app=app)
+    with pytest.raises(Withdrawn):
+        stock.answer(db, failed.value.ticket)
+    assert stock.answer(db, kept) == "sold"
+    assert_values(db, stock, {"a": 8})
+    assert stock.withdraw(db, failed.value.ticket)
+    assert not stock.withdraw(db, kept)
+    assert stored(db, AnswerKeys(name).withdrawn_of_bucket(1, 0)) == []
+
+
+def test_a_pass_that_began_before_a_withdrawal_does_not_commit_after_it(db: Any, name: str) -> None:
+    app, stock = shop(db, name, buckets=1)
+    ticket = ask(db, stock, "a", 1)
+    runner = PassRunner(db, code_of(db, name, app), 0)
+    tr = db.create_transaction()
+    runner._pass(tr).run()
+    assert stock.withdraw(db, ticket)
+    with pytest.raises(Exception) as conflict:  # noqa: PT011 - of either store
+        tr.commit().wait()
+    assert error_code(conflict.value) == NOT_COMMITTED
+    runner.combine()
+    with pytest.raises(Withdrawn):
+        stock.answer(db, ticket, 0)
+    assert_values(db, stock, {})
+
+
+def test_a_withdrawal_that_comes_too_late_says_so(db: Any, name: str) -> None:
+    app, stock = shop(db, name, buckets=1)
+    ticket = ask(db, stock, "a", 1)
+    mark = AnswerKeys(name).withdrawn(bytes.fromhex(ticket))
+    drain(db, name, app=app)
+    cq.transact(db, lambda tr: tr.set(mark, b""))  # of a caller that had not seen the answer
+    assert not stock.withdraw(db, ticket)
+    ask(db, stock, "b", 1)
+    drain(db, name, app=app)
+    assert stored(db, AnswerKeys(name).withdrawn_of_bucket(1, 0)) == []
+    assert stock.answer(db, ticket, 0) == "sold"
+
+
+def test_observers_and_the_observer_of_decisions_are_called_in_the_transaction(db: Any, name: str) -> None:
+    cq.configure(db, f"{name}-sold", key=str, value=int)
+    decided: list[Decided] = []
+
+    def pay(tr: Any, decisions: list[Decided]) -> None:
+        decided.extend(decisions)
+        sold = [(each.key, each.request) for each in decisions if each.answer == "sold"]
+        cq.CombineQueue(f"{name}-sold").add(tr, sold)
+
+    changes: list[Any] = []
+    seen = cq.Observer("seen", 1, lambda tr, found: changes.extend(found))
+    app, stock = shop(db, name, replace(STOCK, observer=pay), observers=[seen])
+    for request in (6, 6, 1):
+        ask(db, stock, "a", request)
+    drain(db, app=app)
+    assert decided == [
+        Decided("a", 6, "sold", None, 4),
+        Decided("a", 6, "sold out", 4, 4),
+        Decided("a", 1, "sold", 4, 3),
+    ]
+    assert [(each.old, each.new, each.complete) for each in changes] == [(None, 3, True)]
+    assert_values(db, f"{name}-sold", {"a": 7})
+
+
+def test_a_key_that_an_observer_refuses_is_set_aside_and_answered(db: Any, name: str) -> None:
+    def refuse(tr: Any, decisions: list[Decided]) -> None:
+        if any(each.key == "bad" for each in decisions):
+            raise RuntimeError("refused")
+
+    app, stock = shop(db, name, replace(STOCK, observer=refuse), buckets=1)
+    tickets = {key: ask(db, stock, key, 1) for key in ("a", "bad", "c")}
+    drain(db, name, app=app)
+    assert [stock.answer(db, tickets[key], 0) for key in "ac"] == ["sold", "sold"]
+    with pytest.raises(DecisionFailed, match="refused"):
+        stock.answer(db, tickets["bad"], 0)
+    assert_values(db, stock, {"a": 9, "c": 9})
+    assert len(aside(db, name)) == 1
+
+
+def test_old_answers_are_refused_and_removed(db: Any, name: str) -> None:
+    app, stock = shop(db, name, replace(STOCK, keep=1))
+    old = ask(db, stock, "a", 1)
+    drain(db, name, app=app)
+    keys, prefix = AnswerKeys(name), AnswerKeys(name).prefix
+    assert len(stored(db, below(prefix))) == 2
+    read = cq.transact(db, lambda tr: tr.get(keys.answer(bytes.fromhex(old))).value) or b""
+    aged = (int.from_bytes(read[:8], "big") - 2_000_000).to_bytes(8, "big") + read[8:]
+    cq.transact(db, lambda tr: tr.set(keys.answer(bytes.fromhex(old)), aged))
+    with pytest.raises(NoAnswer, match="older than 1 s"):
+        stock.answer(db, old)
+    new = ask(db, stock, "a", 1)
+    drain(db, name, app=app)
+    trim = Trim(db, name)
+    while trim.step():
+        pass
+    assert trim.removed == 0  # the list of the answers is new
+    assert stock.answer(db, new, 0) == "sold"
+    trim = Trim(db, name, keep_seconds=-3600)
+    while trim.step():
+        pass
+    assert trim.removed == 2
+    assert stored(db, below(prefix)) == []
+    with pytest.raises(NoAnswer, match="has no answer"):
+        stock.answer(db, new, 0)
+
+
+def test_what_a_queue_with_a_decider_refuses(db: Any, name: str) -> None:
+    _, stock = shop(db, name)
+    plain = cq.configure(db, f"{name}-plain", key=str, value="any")
+    with pytest.raises(cq.InvalidData, match="takes requests and no updates"):
+        cq.transact(db, lambda tr: stock.add(tr, {"a": 1}))
+    with pytest.raises(cq.InvalidData, match="takes requests and no updates"):
+        stock.add_now(db, {"a": 1})
+    with pytest.raises(cq.InvalidData, match="takes requests and no updates"):
+        cq.Emitter(stock, db)
+    with pytest.raises(cq.InvalidData, match="only workers decide"):
+        cq.transact(db, lambda tr: stock.get(tr, "a", pending=True))
+    with pytest.raises(InvalidConfiguration, match="has no decider"):
+        cq.transact(db, lambda tr: plain.ask(tr, "a", 1))
+    with pytest.raises(InvalidConfiguration, match="has no decider"):
+        plain.ask_now(db, "a", 1)
+    with pytest.raises(cq.InvalidData):
+        stock.ask_now(db, "a", object())
+    with pytest.raises(cq.InvalidData, match="expected a ticket"):
+        stock.answer(db, "a ticket")
+    with pytest.raises(InvalidConfiguration, match="no roll-up"):
+        cq.configure(db, f"{name}-new", combiner="sum", decider=STOCK, rollup="1m:1h")
+    with pytest.raises(InvalidConfiguration, match="no audit"):
+        cq.configure(db, f"{name}-new", combiner="sum", decider=STOCK, audit=True)
+    with pytest.raises(ConfigurationConflict, match="decider"):
+        cq.configure(db, f"{name}-plain", key="str", decider=STOCK)
+    with pytest.raises(InvalidConfiguration, match="expected a decider"):
+        cq.configure(db, f"{name}-new", key="str", decider=sell)  # type: ignore[call-overload]
+    assert_drained(db, name)
+    assert_values(db, stock, {})
+
+
+def test_only_workers_with_the_configured_version_decide(db: Any, name: str) -> None:
+    app, stock = shop(db, name)
+    ticket = ask(db, stock, "a", 4)
+    cq.configure(db, name, decider=replace(STOCK, version=2))
+    with pytest.raises(CodeMismatch, match="asks for the decider stock@2, this process has stock@1"):
+        drain(db, name, app=app)
+    with pytest.raises(CodeMismatch, match="this process has none of that name"):
+        drain(db, name)
+    app.queue(name, decider=replace(STOCK, version=2, decide=lambda key, state, request: (request, "new")))
+    drain(db, name, app=app)
+    assert stock.answer(db, ticket) == "new"
+
+
+def test_requests_are_decided_in_order_while_the_queue_is_rebucketed(db: Any, name: str) -> None:
+    app, notes = shop(db, name, NOTES, list, buckets=2)
+    tickets = [ask(db, notes, key, 1) for key in "abcd"]
+    rebucket(db, name, 5)
+    tickets += [ask(db, notes, key, 2) for key in "abcd"]
+    drain(db, name, app=app)
+    assert [notes.answer(db, ticket, 0) for ticket in tickets] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert_values(db, notes, {key: [1, 2] for key in "abcd"})
+
+
+def test_a_former_shape_is_withdrawn_from_as_well(db: Any, name: str) -> None:
+    app, stock = shop(db, name, buckets=2)
+    ticket = ask(db, stock, "a", 1)
+    rebucket(db, name, 3)
+    assert stock.withdraw(db, ticket)
+    drain(db, name, app=app)
+    with pytest.raises(Withdrawn):
+        stock.answer(db, ticket, 0)
+    assert list(verify(db, name)) == []
+
+
+def test_verify_finds_answers_that_cq_has_not_written(db: Any, name: str) -> None:
+    app, stock = shop(db, name)
+    ticket = bytes.fromhex(ask(db, stock, "a", 1))
+    drain(db, name, app=app)
+    keys = AnswerKeys(name)
+
+    def damage(tr: Any) -> None:
+        tr.set(keys.answer(ticket), b"?")
+        tr.set(keys.prefix + b"d?", b"")
+        tr.set(keys.withdrawn(ticket), b"?")
+
+    cq.transact(db, damage)
+    assert [each.kind for each in verify(db, name, repair=True)] == ["answer"] * 3
+    assert list(verify(db, name)) == []
