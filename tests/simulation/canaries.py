@@ -29,6 +29,7 @@ from cq.store.transact import transact
 from tests.simulation import (
     backlogcanaries,
     cellcanaries,
+    decidingcanaries,
     expiringcanaries,
     feedcanaries,
     linkcanaries,
@@ -394,6 +395,7 @@ CANARIES: Final[Mapping[str, Canary]] = MappingProxyType(
         **sketchcanaries.sketches,
         **rollingcanaries.rollups,
         **windowcanaries.recent,
+        **decidingcanaries.decisions,
     }
 )
 """{name: canary} of all systems."""

@@ -154,6 +154,15 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "version",  # of the application's combiner: changed
         "retry aside",
     ),
+    "decisions": (
+        "once",
+        "purge",
+        "rebucket",
+        "retry aside",
+        "come and go",
+        "withdraw",
+        "bad requests",  # which make the decider raise
+    ),
     "recent": ("once", "other times", "purge", "rebucket", "width", "come and go"),
 }
 """{system: its kinds of operations}; see `scenario`."""

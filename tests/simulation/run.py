@@ -22,6 +22,7 @@ from cq.observers.links import rows
 from cq.queue import adds
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
+from tests.simulation.deciding import Deciding
 from tests.simulation.expiring import Expiries
 from tests.simulation.feeds import FeedWorld
 from tests.simulation.links import Links
@@ -50,6 +51,7 @@ SCENARIOS: Final[Mapping[str, type[Scenario]]] = {
     "sketches": Sketching,
     "rollups": Hits,
     "recent": RecentTotals,
+    "decisions": Deciding,
 }
 """{system: its scenario}."""
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there

@@ -1,0 +1,243 @@
+"""The system of decisions: requests of a few keys, some withdrawn, some repeated, some that make the decider raise.
+
+The model has the committed requests of each key in commit order. An observer of decisions notes each decision in the
+transaction that makes it. Each must be of the first request of its key that has no answer yet, must derive from the
+state that the model has, and must be stored as an answer in the same commit; a request that was set aside and retried
+may come at any later place. What `withdraw` has returned must stay true, and callers must get the model's answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import cq
+from cq.admin.purging import is_purging
+from cq.decider import Decided
+from cq.errors import DecisionFailed, NoAnswer, Withdrawn
+from cq.keys.answers import AnswerKeys
+from cq.passes.plan import Limits
+from cq.queue.answers import DECIDED, WITHDRAWN, StoredAnswer, parse_answer
+from cq.store.transact import transact
+from tests.simulation.hub import Process
+from tests.simulation.model import Violation
+from tests.simulation.plan import Plan
+from tests.simulation.recounting import Purged, Recount
+from tests.simulation.scenario import check_verified
+
+REQUESTS: Final = "requests"
+_KEYS: Final = ("a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What an adder asks; without an operation id, each try of it is another request."""
+
+    key: str
+    once: str | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A transaction has asked this."""
+
+    key: str
+    number: int
+    ticket: str
+    once: str | None
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """A pass has made these decisions."""
+
+    made: tuple[Decided, ...]
+
+
+def decided(state: list[int] | None, number: int) -> tuple[list[int] | None, Any]:
+    """The decision about a request: some are refused."""
+    if number % 5 == 2:
+        return state, "refused"
+    return [*(state or []), number], len(state or [])
+
+
+class Deciding(Recount):
+    """One run.
+
+    Attributes:
+        requests: {key: {number of a request: the request}} of those without a decision, in commit order.
+        failed: {number: the request} of those that have failed, and may be retried.
+        answers: {ticket: answer} of all decisions.
+        states: {key: state}.
+        withdrawn: tickets of requests that a caller was told are withdrawn.
+    """
+
+    queues: ClassVar[tuple[str, ...]] = (REQUESTS,)
+    adders: ClassVar[tuple[int, int]] = (2, 4)
+
+    def __init__(self, plan: Plan, folder: Path, trace: Callable[[str], None]) -> None:
+        super().__init__(plan, folder, trace)
+        self.requests: dict[str, dict[int, Asked]] = {key: {} for key in _KEYS}
+        self.failed: dict[int, Asked] = {}
+        self.answers: dict[str, Any] = {}
+        self.states: dict[str, list[int] | None] = dict.fromkeys(_KEYS)
+        self.withdrawn: set[str] = set()
+        self._numbers_of: dict[str, int] = {}
+        self._last = 0
+        self.limits = Limits(
+            read_bytes=self.rng.choice((200, 2_000, 20_000)),
+            write_bytes=self.rng.choice((500, 20_000)),
+            observer_bytes=0,
+            max_report=self.rng.choice((1, 20)),
+        )
+        self.queue: cq.CombineQueue[str, Any] = cq.CombineQueue(REQUESTS)
+
+    def make(self) -> None:
+        cq.configure(
+            self.inner,
+            REQUESTS,
+            key=str,
+            value=list,
+            buckets=self.rng.randint(1, 3),
+            decider=self._decider(),
+        )
+
+    def _decider(self) -> cq.Decider:
+        def decide(key: str, state: list[int] | None, number: int) -> tuple[Any, Any]:
+            if number % 7 == 3 and "bad requests" in self.plan and not self.is_calm:
+                raise ValueError(f"request {number}")
+            return decided(state, number)
+
+        def note(tr: Any, made: list[Decided]) -> None:
+            tr.notes.append(Decisions(tuple(made)))
+
+        return cq.Decider("numbers", 1, decide, keep=86_400, observer=note)
+
+    def app(self) -> cq.App:
+        app = cq.App()
+        app.queue(REQUESTS, decider=self._decider())
+        return app
+
+    # Askers
+
+    def drawn(self) -> Drawn:
+        return Drawn(self.hub.rng.choice(_KEYS), self.new_operation())
+
+    def add(self, process: Process, drawn: Drawn) -> None:
+        """Ask, and then perhaps wait for the answer, and withdraw the request if it does not come."""
+        asked: list[Asked] = []
+
+        def run(tr: Any) -> None:
+            asked[:] = [self.write(tr, drawn)]
+            tr.notes.append(asked[0])
+            if self.hub.rng.random() < self.slow_adds:
+                self.hub.wait(self.hub.rng.expovariate(1.0))
+
+        if self.attempt(lambda: transact(self.db(process), run)) is None:
+            self.operations.pop(drawn.once or "", None)
+            if not self.is_calm and self.hub.rng.random() < 0.5:
+                self.attempt(partial(self._follow, self.db(process), asked[0]))
+
+    def write(self, tr: Any, drawn: Drawn) -> Asked:
+        number = self._numbers_of.get(drawn.once or "", 0)
+        if not number:
+            number = self._last = self._last + 1
+            if drawn.once is not None:
+                self._numbers_of[drawn.once] = number
+        return Asked(drawn.key, number, self.queue.ask(tr, drawn.key, number, drawn.once), drawn.once)
+
+    def _follow(self, db: Any, asked: Asked) -> None:
+        try:
+            answer = self.queue.answer(db, asked.ticket, self.hub.rng.choice((0.01, 0.3, 5.0)))
+        except (DecisionFailed, Withdrawn):
+            return
+        except NoAnswer:
+            if "withdraw" in self.plan and self.hub.rng.random() < 0.7:
+                self._withdraw(db, asked)
+            return
+        if answer != self.answers.get(asked.ticket):
+            raise Violation(f"{asked} is answered {answer}, not {self.answers.get(asked.ticket)}")
+
+    def _withdraw(self, db: Any, asked: Asked) -> None:
+        is_withdrawn = self.queue.withdraw(db, asked.ticket)
+        self.trace("withdrawn" if is_withdrawn else "not withdrawn", asked)
+        if not is_withdrawn and (found := self._stored(asked)) and found.outcome == WITHDRAWN:
+            raise Violation(f"{asked} is withdrawn, and its caller was told that it is not")
+        if is_withdrawn:
+            self.withdrawn.add(asked.ticket)
+            if asked.ticket in self.answers:
+                raise Violation(f"{asked} is decided, and its caller was told that it is withdrawn")
+
+    # What is committed
+
+    def count(self, note: Asked | Decisions | Purged, version: int) -> None:
+        match note:
+            case Asked():
+                self.requests[note.key][note.number] = note
+            case Purged():
+                self.requests = {key: {} for key in _KEYS}
+                self.failed.clear()
+                self.states = dict.fromkeys(_KEYS)
+            case Decisions():
+                for each in note.made:
+                    self._check_decision(each)
+
+    def _check_decision(self, made: Decided) -> None:
+        requests, number = self.requests[made.key], made.request
+        asked = self.failed.pop(number, None)
+        if asked is None:
+            self._pass_over(made.key, number)
+            asked = requests.pop(number, None)
+        if asked is None:
+            raise Violation(f"{made} is of a request that is decided already, or dropped")
+        if asked.ticket in self.withdrawn:
+            raise Violation(f"{made} is of a request whose caller was told that it is withdrawn")
+        expected = decided(self.states[made.key], number)
+        if (made.old, (made.new, made.answer)) != (self.states[made.key], expected):
+            raise Violation(f"{made} does not derive from {self.states[made.key]}")
+        found = self._stored(asked)
+        if found is None or (found.outcome, found.content) != (DECIDED, made.answer):
+            raise Violation(f"{made} is stored as the answer {found}")
+        self.states[made.key] = made.new
+        self.answers[asked.ticket] = made.answer
+
+    def _pass_over(self, key: str, number: int) -> None:
+        """The requests of a key before this one must have an answer that no decision gave them."""
+        for earlier, asked in list(self.requests[key].items()):
+            if earlier == number:
+                return
+            found = self._stored(asked)
+            if found is None or found.outcome == DECIDED:
+                raise Violation(f"request {number} of {key} is decided before {asked}")
+            del self.requests[key][earlier]
+            if found.outcome != WITHDRAWN:
+                self.failed[earlier] = asked
+
+    def _stored(self, asked: Asked) -> StoredAnswer | None:
+        """The stored answer to a request."""
+        key = AnswerKeys(REQUESTS).answer(bytes.fromhex(asked.ticket))
+        tr = self.inner.create_transaction()
+        stored = tr.snapshot.get(key).value
+        return None if stored is None else parse_answer(stored)
+
+    def look(self) -> None:
+        """Raises `Violation` unless the values are the states."""
+        if is_purging(self.inner, REQUESTS):
+            return
+        states = {key: state for key, state in self.states.items() if state is not None}
+        if (found := self.stored(REQUESTS)) != states:
+            raise Violation(f"there is {found}, and decided was {states}")
+
+    def check(self) -> None:
+        """Raises `Violation` unless every request that was not dropped has its answer."""
+        self.look()
+        for asked in [each for requests in self.requests.values() for each in requests.values()]:
+            found = self._stored(asked)
+            if found is None or found.outcome != WITHDRAWN:
+                raise Violation(f"{asked} is not decided: {found}")
+        if self.failed:
+            raise Violation(f"retried and not decided: {self.failed}")
+        check_verified(self.inner, REQUESTS)
