@@ -9,7 +9,7 @@ import cq.sketches as _sketches  # noqa: F401 - as for `cq.outbox`
 from cq.admin.configured_queue import configure
 from cq.app import App
 from cq.combiners import Combiner, changes
-from cq.decider import Decider
+from cq.deciders.decider import Decider
 from cq.encoding.codec import DELETE
 from cq.errors import CqError, EmitterFull, InvalidData, NoAnswer, QueueFull, StoreError
 from cq.intake.emitter import Emitter

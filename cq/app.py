@@ -14,7 +14,8 @@ from cq import keys
 from cq.admin.configured_queue import A, B, OtherSettings, configure
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
-from cq.decider import Decider
+from cq.deciders.built_in import built_in_decider
+from cq.deciders.decider import Decider
 from cq.errors import CodeMismatch, InvalidConfiguration, MissingPackage
 from cq.observer import Observer, ObserverFunction, ObserverSpec, kind_of
 from cq.queue.combine_queue import CombineQueue
@@ -291,7 +292,9 @@ class App:
                 f"queue {wanted.name!r} does not ask for the decider {declared.name} of this process: "
                 "configure it with the application that declares it"
             )
-        if not asked.matches(declared):
+        if declared is None and asked.is_built_in:
+            declared = built_in_decider(asked.settings, asked.version, asked.keep)
+        if declared is None or not asked.matches(declared):
             have = f"{declared.name}@{declared.version}" if declared else "none of that name"
             raise CodeMismatch(
                 f"queue {wanted.name!r} asks for the decider {asked}, this process has {have}: "

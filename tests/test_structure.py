@@ -25,7 +25,8 @@ cq/errors.py cq/distribution.py cq/runtime.py cq/backoff.py cq/plain_text.py cq/
 cq/nearest.py cq/failure.py cq/late.py
 cq/encoding/sketches
 cq/encoding
-cq/combiners.py cq/observer.py cq/decider.py cq/durations.py
+cq/combiners.py cq/observer.py cq/durations.py
+cq/deciders
 cq/sketches
 cq/keys
 cq/outbox.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import stat
@@ -20,7 +21,7 @@ from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combin
 from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, AppOptions, Options, Queue, argument, flag, option
-from cq.cli.shared.output import note, progress, quantity
+from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.cli.shared.processes import stop_on_signals
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import LevelPart
@@ -32,6 +33,7 @@ from cq.intake.json_lines import LoadedLines, add_jsonl
 from cq.intake.lines import FilePosition
 from cq.intake.logs import LogFollower
 from cq.observers.visits import BOTS, VisitLog, Visits
+from cq.queue.requests import refuse_without_decider
 from cq.tables.rows import queue_rows
 from cq.windows.window import reader_of
 
@@ -144,6 +146,53 @@ def add(
         added, refused = len(pairs), 0
     done = f"added {quantity(added, 'update')} to queue {queue!r}"
     options.answer(done, queue=queue, added=added, refused=refused)
+
+
+@dataclass(frozen=True)
+class AskOptions(Options):
+    """The options of `cq ask`."""
+
+    once: Annotated[
+        str | None,
+        option("ID", "Operation id: a repeated request of the key with the same id gets the same answer."),
+    ] = None
+    timeout: Annotated[float, option("SECONDS", "How long to wait for the answer.")] = 10.0
+    withdraw: Annotated[
+        bool,
+        flag(
+            "--withdraw",
+            "Withdraw the request if it has no answer after the timeout. Default: it stays queued.",
+        ),
+    ] = False
+
+
+@commands.command("ask", examples=["cq ask stock nails 2", 'cq ask seats 12A \'{"claim": "ada"}\''])
+def ask(
+    options: AskOptions,
+    queue: Queue,
+    key: Annotated[str, argument("KEY", "A key. " + WORDS)],
+    request: Annotated[str, argument("JSON", "The request.")],
+) -> None:
+    """Ask a queue with a decider, wait for the answer, and print it.
+
+    Workers decide the requests of a key in commit order. An error has the ticket of the request.
+    """
+    try:
+        content = json.loads(request)
+    except ValueError as error:
+        raise typer.BadParameter(f"the request is no JSON: {error}") from None
+    db, handle = options.open_store(), cq.CombineQueue(queue)
+    config = db.transact(lambda tr: read_config(tr.snapshot, queue))
+    refuse_without_decider(config)
+    answer = handle.ask_now(
+        db,
+        key_from_word(config.key, key),
+        content,
+        options.once,
+        timeout=options.timeout,
+        withdraw=options.withdraw,
+    )
+    options.answer(as_word(answer), key=key, answer=answer)
 
 
 def _visits(db: Any, name: str, log: Path, *, sessions: bool) -> Visits:

@@ -20,6 +20,7 @@ PANELS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "Write and read": {
         "add": ("queues.data", "Add updates to a queue, or the visits of an access log."),
+        "ask": ("queues.data", "Ask a queue with a decider, wait for the answer, and print it."),
         "get": ("queues.data", "Print the values of keys, one line per key."),
         "items": ("queues.data", "Print all keys and their values, one line per key."),
         "series": ("queues.series", "Print the values of keys by minutes, hours or days."),

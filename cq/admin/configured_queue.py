@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from cq.combiners import Combiner
-from cq.decider import Decider
+from cq.deciders.decider import Decider
 from cq.observer import Observer, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from cq.decider import MAX_KEEP_SECONDS, Decider
+from cq.deciders.decider import MAX_KEEP_SECONDS, Decider
 from cq.encoding.codec import brief
+
+_OBSERVED: Final = "observed"
 
 
 class DeciderConfig(NamedTuple):
@@ -15,7 +17,7 @@ class DeciderConfig(NamedTuple):
     Attributes:
         name, version: as in `cq.Decider`.
         keep: seconds for which answers can be read.
-        settings: of a built-in decider, which needs no code of the application; empty for others.
+        settings: of a decider of `cq.deciders`; empty for others. With an observer, it needs code of the application.
     """
 
     name: str
@@ -26,7 +28,10 @@ class DeciderConfig(NamedTuple):
     @classmethod
     def of(cls, decider: Decider) -> DeciderConfig:
         """As it is stored for this decider."""
-        return cls(decider.name, decider.version, decider.keep, dict(decider.settings))
+        settings = dict(decider.settings)
+        if settings and decider.observer is not None:
+            settings[_OBSERVED] = True
+        return cls(decider.name, decider.version, decider.keep, settings)
 
     @property
     def named(self) -> str:
@@ -35,13 +40,12 @@ class DeciderConfig(NamedTuple):
 
     def matches(self, decider: Decider | None) -> bool:
         """Whether this is the decider that the queue asks for."""
-        if decider is None:
-            return False
-        return (decider.name, decider.version, dict(decider.settings)) == (
-            self.name,
-            self.version,
-            self.settings,
-        )
+        return decider is not None and DeciderConfig.of(decider)._replace(keep=self.keep) == self
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether workers can make it from its settings."""
+        return bool(self.settings) and _OBSERVED not in self.settings
 
     @classmethod
     def from_stored(cls, stored: Any) -> DeciderConfig | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from cq.decider import Decided
+from cq.deciders.decider import Decided
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.failure import KeyFailure

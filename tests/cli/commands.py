@@ -35,6 +35,7 @@ def parse(words: Sequence[str]) -> Any:
 LITTLE = ("--seconds", "0.1", "--repetitions", "1", "--adders", "1", "--threads", "2", "--keys", "500")
 """Options for a benchmark that takes a moment."""
 LONG = {
+    "ask",
     "bench",
     "demo cells",
     "demo chat",

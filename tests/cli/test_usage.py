@@ -195,6 +195,7 @@ USAGE = [
     ["configure"],
     ["configure", "words", "--buckets", "many"],
     ["add", "words"],
+    ["ask", "words", "a", "no JSON"],
     ["add", "words", "a=1", "--jsonl", "-"],
     ["add", "words", "--jsonl", "-", "--once", "x"],
     ["get", "words"],

@@ -11,7 +11,7 @@ import cq
 from cq.admin import rebucket
 from cq.app import App
 from cq.bucket.pass_runner import PassRunner
-from cq.decider import Decided
+from cq.deciders.decider import Decided
 from cq.errors import (
     CodeMismatch,
     ConfigurationConflict,

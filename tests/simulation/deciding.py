@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 import cq
 from cq.admin.purging import is_purging
-from cq.decider import Decided
+from cq.deciders.decider import Decided
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
 from cq.keys.answers import AnswerKeys
 from cq.passes.plan import Limits

@@ -51,6 +51,7 @@ class Decider:
         observer: `observer(tr, decisions)` is called with a list of `Decided` in the transaction that writes their
             states and answers, in the order of the decisions of each key. It is not called for requests that failed or
             were withdrawn.
+        settings: of a decider of `cq.deciders`; empty for others.
     """
 
     name: str
@@ -62,8 +63,8 @@ class Decider:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether it is one of cq's own, which workers make from its settings."""
-        return bool(self.settings)
+        """Whether workers can make it from its settings: one of `cq.deciders`, without an observer."""
+        return bool(self.settings) and self.observer is None
 
 
 def check_decider(given: object) -> Decider:

@@ -1,0 +1,325 @@
+"""Built-in deciders: numbers within bounds, unique names, rate limits and budgets; and the combiner `clamped`.
+
+Workers make a built-in decider from its settings, which the queue's configuration has, so they need no code of the
+application. Deciders read no clock: requests about time carry it, and a time before the latest one of the key counts as
+that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from cq import runtime
+from cq.combiners import Combiner
+from cq.deciders.decider import KEEP_SECONDS, Decide, Decider
+from cq.encoding.codec import brief
+from cq.errors import InvalidConfiguration, InvalidData
+
+_KIND: Final = "kind"
+_VERSION: Final = 1
+
+
+def bounded(lo: int, hi: int, *, start: int = 0, clamp: bool = False, keep: int = KEEP_SECONDS) -> Decider:
+    """Numbers that stay within bounds, such as a stock: a request is an int, which is added, or subtracted if negative.
+
+    The answer is the number that was added: the request, or 0 if the result would leave the bounds. The state is an
+    int.
+
+    Args:
+        lo: the least value.
+        hi: the greatest value.
+        start: the value of a new key.
+        clamp: whether a request that would leave the bounds adds as much as possible instead of nothing.
+        keep: as for `Decider`.
+
+    Raises:
+        InvalidConfiguration: the start is not within the bounds.
+    """
+    if not all(type(each) is int for each in (lo, hi, start)) or not lo <= start <= hi:
+        raise InvalidConfiguration(
+            f"expected ints with lo <= start <= hi, got: {brief(lo)}, {brief(start)}, {brief(hi)}"
+        )
+    return _made("bounded", keep, lo=lo, hi=hi, start=start, clamp=bool(clamp))
+
+
+def unique(*, keep: int = KEEP_SECONDS) -> Decider:
+    """Names that have one owner each: the key is a name, and a request is `claim(owner)` or `release_name(owner)`.
+
+    The answer is whether the owner has the name afterwards, or to a release, whether the owner had it. The state is the
+    owner, text or an int.
+
+    Args:
+        keep: as for `Decider`.
+    """
+    return _made("unique", keep)
+
+
+def bucket(capacity: float, per_second: float, *, keep: int = KEEP_SECONDS) -> Decider:
+    """Rate limits by token buckets: a request is `take(tokens)`, from the bucket of its key.
+
+    The answer is 0 if the tokens were taken, else the seconds after which there would be as many. The state is a list
+    of the tokens and the time of the latest request.
+
+    Args:
+        capacity: the tokens in a full bucket, as a new one is.
+        per_second: the tokens that come in a second.
+        keep: as for `Decider`.
+
+    Raises:
+        InvalidConfiguration: a number is not positive.
+    """
+    if not (_is_positive(capacity) and _is_positive(per_second)):
+        raise InvalidConfiguration(
+            f"expected positive numbers for a bucket, got: {brief(capacity)}, {brief(per_second)}"
+        )
+    return _made("bucket", keep, capacity=capacity, per_second=per_second)
+
+
+def budget(cap: int, *, keep: int = KEEP_SECONDS) -> Decider:
+    """Budgets that are reserved before they are spent: `reserve`, `settle`, `release`, `raise_cap` make the requests.
+
+    What is spent and reserved is never above the cap. A hold that is not settled expires after its ttl. An answer is a
+    dict: "ok", and after it "free", which is the cap without what is spent and reserved; to a settled hold also
+    "charged". The state is a dict with "cap", "spent", "holds" and "at", the latest time.
+
+    Args:
+        cap: the cap of a new key, in any unit; an int.
+        keep: as for `Decider`.
+
+    Raises:
+        InvalidConfiguration: the cap is no int of at least 0.
+    """
+    if type(cap) is not int or cap < 0:
+        raise InvalidConfiguration(
+            f"expected the cap of a budget to be an int of at least 0, got: {brief(cap)}"
+        )
+    return _made("budget", keep, cap=cap)
+
+
+# Requests
+
+
+def claim(owner: str | int) -> dict[str, Any]:
+    """A request that makes `owner` the owner of a name, if it has none."""
+    return {"claim": owner}
+
+
+def release_name(owner: str | int) -> dict[str, Any]:
+    """A request that takes the name from `owner`, if it has it."""
+    return {"release": owner}
+
+
+def take(tokens: float = 1) -> dict[str, Any]:
+    """A request for `tokens` of a bucket, now."""
+    return {"take": tokens, "at": runtime.time()}
+
+
+def reserve(amount: int, hold: str, *, ttl: float) -> dict[str, Any]:
+    """A request that reserves an `amount` of a budget under the name of a `hold`, for `ttl` seconds from now."""
+    return {"reserve": amount, "hold": hold, "ttl": ttl, "at": runtime.time()}
+
+
+def settle(hold: str, actual: int) -> dict[str, Any]:
+    """A request that ends a `hold` and charges the `actual` amount, at most that of the hold and what is free."""
+    return {"settle": hold, "actual": actual, "at": runtime.time()}
+
+
+def release(hold: str) -> dict[str, Any]:
+    """A request that ends a `hold` without a charge."""
+    return {"release": hold, "at": runtime.time()}
+
+
+def raise_cap(by: int) -> dict[str, Any]:
+    """A request that raises the cap `by` a number; a negative one lowers it, at most to what is spent and reserved."""
+    return {"raise_cap": by, "at": runtime.time()}
+
+
+# Decisions
+
+
+def _bounded(settings: Mapping[str, Any]) -> Decide:
+    lo, hi, start, clamp = (settings[each] for each in ("lo", "hi", "start", "clamp"))
+
+    def decide(key: Any, state: int | None, request: Any) -> tuple[int, int]:
+        value, amount = start if state is None else state, _int(request)
+        new = value + amount
+        if not lo <= new <= hi:
+            new = min(max(new, lo), hi) if clamp else value
+        return new, new - value
+
+    return decide
+
+
+def _unique(settings: Mapping[str, Any]) -> Decide:
+    def decide(key: Any, owner: Any, request: Any) -> tuple[Any, bool]:
+        (what, who), *others = _dict(request).items()
+        if others or what not in ("claim", "release") or type(who) not in (str, int):
+            raise _unknown(request)
+        if what == "claim":
+            owner = who if owner is None else owner
+            return owner, owner == who
+        return (None, True) if owner == who else (owner, False)
+
+    return decide
+
+
+def _bucket(settings: Mapping[str, Any]) -> Decide:
+    capacity, per_second = settings["capacity"], settings["per_second"]
+
+    def decide(key: Any, state: list[float] | None, request: Any) -> tuple[list[float], float]:
+        tokens, at = _number(_dict(request).get("take")), _number(request.get("at"))
+        if not 0 < tokens <= capacity:
+            raise InvalidData(f"expected 0 to {capacity} tokens, got: {brief(tokens)}")
+        there, since = state or (capacity, at)
+        now = max(at, since)
+        there = min(capacity, there + (now - since) * per_second)
+        if there >= tokens:
+            return [there - tokens, now], 0
+        return [there, now], (tokens - there) / per_second
+
+    return decide
+
+
+def _budget(settings: Mapping[str, Any]) -> Decide:
+    cap = settings["cap"]
+
+    def decide(key: Any, state: dict[str, Any] | None, request: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        stored = state or {"cap": cap, "spent": 0, "holds": {}, "at": 0.0}
+        now = max(_number(_dict(request).get("at")), stored["at"])
+        holds = {name: hold for name, hold in stored["holds"].items() if hold[1] > now}
+        book = {"cap": stored["cap"], "spent": stored["spent"], "holds": holds, "at": now}
+        result = _book(book, request, now)
+        return book, result | {"free": _free(book)}
+
+    return decide
+
+
+def _free(book: Mapping[str, Any]) -> int:
+    free: int = book["cap"] - book["spent"] - sum(amount for amount, _ in book["holds"].values())
+    return free
+
+
+def _book(book: dict[str, Any], request: dict[str, Any], now: float) -> dict[str, Any]:
+    """Change the new state by a request; returns the answer."""
+    holds = book["holds"]
+    match request:
+        case {"reserve": amount, "hold": str(hold), "ttl": ttl}:
+            if hold in holds:
+                return {"ok": holds[hold][0] == amount}
+            is_free = 0 < _int(amount) <= _free(book)
+            if is_free:
+                holds[hold] = [amount, now + _number(ttl)]
+            return {"ok": is_free}
+        case {"settle": str(hold), "actual": actual}:
+            if hold not in holds or _int(actual) < 0:
+                return {"ok": False, "charged": 0}
+            del holds[hold]
+            charged = min(actual, _free(book))
+            book["spent"] += charged
+            return {"ok": charged == actual, "charged": charged}
+        case {"release": str(hold)}:
+            return {"ok": holds.pop(hold, None) is not None}
+        case {"raise_cap": by}:
+            least = book["cap"] - _free(book)
+            new = max(book["cap"] + _int(by), least)
+            is_raised = new == book["cap"] + by
+            book["cap"] = new
+            return {"ok": is_raised}
+    raise _unknown(request)
+
+
+_DECIDERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Decide]]] = {
+    "bounded": _bounded,
+    "unique": _unique,
+    "bucket": _bucket,
+    "budget": _budget,
+}
+
+
+def _made(kind: str, keep: int, **settings: Any) -> Decider:
+    stored = {_KIND: kind, **settings}
+    return Decider(kind, _VERSION, _DECIDERS[kind](stored), keep=keep, settings=stored)
+
+
+def built_in_decider(settings: Mapping[str, Any], version: int, keep: int) -> Decider | None:
+    """The built-in decider of stored settings; None if this version of cq has none of this kind and version."""
+    make = _DECIDERS.get(settings.get(_KIND, ""))
+    if make is None or version != _VERSION:
+        return None
+    return Decider(settings[_KIND], version, make(settings), keep=keep, settings=dict(settings))
+
+
+def _is_positive(number: object) -> bool:
+    return type(number) in (int, float) and 0 < number < 1e15  # type: ignore[operator]
+
+
+def _dict(request: Any) -> dict[str, Any]:
+    if not isinstance(request, dict) or not request:
+        raise _unknown(request)
+    return request
+
+
+def _int(number: Any) -> int:
+    if type(number) is not int:
+        raise InvalidData(f"expected an int, got: {brief(number)}")
+    return number
+
+
+def _number(number: Any) -> float:
+    if type(number) not in (int, float) or not abs(number) < 1e15:
+        raise InvalidData(f"expected a number, got: {brief(number)}")
+    found: float = number
+    return found
+
+
+def _unknown(request: object) -> InvalidData:
+    return InvalidData(f"expected a request that a function of cq.deciders makes, got: {brief(request)}")
+
+
+# Without answers
+
+
+def clamped(lo: int, hi: int) -> Combiner:
+    """A combiner of ints that are added one after the other, where each sum stays within bounds.
+
+    For a queue with the value type `"any"`. Its values are not sums but lists, of what all updates together do to any
+    number, as this is what can be combined: `clamped_value` applies them to the number before the first update.
+
+    Args:
+        lo: the least sum.
+        hi: the greatest sum.
+
+    Raises:
+        InvalidConfiguration: the bounds are no ints, or in the wrong order.
+    """
+    if type(lo) is not int or type(hi) is not int or lo > hi:
+        raise InvalidConfiguration(f"expected ints with lo <= hi, got: {brief(lo)}, {brief(hi)}")
+
+    def combine(key: Any, values: Sequence[Any]) -> list[int]:
+        added, least, most = _steps(values[0], lo, hi)
+        for value in values[1:]:
+            more, low, high = _steps(value, lo, hi)
+            added, least, most = (
+                added + more,
+                min(max(least + more, low), high),
+                min(max(most + more, low), high),
+            )
+        return [added, least, most]
+
+    return Combiner(f"clamped {lo} {hi}", 1, combine)
+
+
+def _steps(value: Any, lo: int, hi: int) -> list[int]:
+    """What an update, or several combined ones, do to a number: add, and then stay within two bounds."""
+    if isinstance(value, list):
+        return value
+    return [_int(value), lo, hi]
+
+
+def clamped_value(value: list[int] | None, start: int = 0) -> int:
+    """The sum of a key with this `value` in a queue with the combiner `clamped`; `start` is that of a new key."""
+    if value is None:
+        return start
+    added, least, most = value
+    return min(max(start + added, least), most)
