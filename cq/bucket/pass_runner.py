@@ -219,7 +219,16 @@ class PassRunner:
         elif not self.size.halve_keys(attempt, is_too_large=error_code(error) == TRANSACTION_TOO_LARGE):
             if not attempt.blamed:
                 raise error
+            # The requests of one key can be divided: answers and observers may write more than predicted.
+            is_large = error_code(error) == TRANSACTION_TOO_LARGE
+            if is_large and self._has_requests(attempt) and self.size.halve_share():
+                return
             self._reject_key(attempt, attempt.blamed[0], error)
+
+    def _has_requests(self, attempt: Pass) -> bool:
+        """Whether a pass has decided several requests."""
+        number = sum(map(len, attempt.view.taken.updates.values()))
+        return self.code.decider is not None and number > 1
 
     def _reject(self, attempt: Pass, error: PoisonKey) -> None:
         """Set aside a key that has killed workers; in a backfill, once it is the next key."""
@@ -399,6 +408,12 @@ class PassSize:
         cost = WRITE_BYTES + SET_COPIES * (prefix + sum(map(len, reported)) / len(reported))
         rate, known = result.observer_bytes / (result.observer_changes * cost), self._observer_rate
         self._observer_rate = max(0.1, rate if rate > known else 0.7 * known + 0.3 * rate)
+
+    def halve_share(self) -> bool:
+        """Halve the share, as the requests of a single key are too many; returns False if it is the least one."""
+        before = self.share
+        self._halve_share(_MIN_SHARE)
+        return self.share < before
 
     def _halve_share(self, least: float) -> None:
         self.share = max(min(least, self.share), self.share / 2)

@@ -289,6 +289,16 @@ def test_a_key_that_an_observer_refuses_is_set_aside_and_answered(db: Any, name:
     assert len(aside(db, name)) == 1
 
 
+def test_large_answers_to_one_key_need_smaller_passes(db: Any, name: str) -> None:
+    decider = cq.Decider("large", 1, lambda key, state, request: ((state or 0) + 1, "x" * 9_000))
+    app, queue = shop(db, name, decider, buckets=1)
+    tickets = cq.transact(db, lambda tr: [queue.ask(tr, "a", None) for _ in range(2_000)])
+    drain(db, name, app=app)
+    assert_values(db, queue, {"a": 2_000})
+    assert aside(db, name) == []
+    assert {queue.answer(db, ticket, 0) for ticket in tickets[::100]} == {"x" * 9_000}
+
+
 def test_old_answers_are_refused_and_removed(db: Any, name: str) -> None:
     app, stock = shop(db, name, replace(STOCK, keep=1))
     old = ask(db, stock, "a", 1)
