@@ -20,13 +20,14 @@ from cq.deciders.decider import Decided
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
 from cq.keys.answers import AnswerKeys
 from cq.passes.plan import Limits
-from cq.queue.answers import DECIDED, WITHDRAWN, StoredAnswer, parse_answer
+from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, StoredAnswer, parse_answer
 from cq.store.transact import transact
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
 from tests.simulation.recounting import Purged, Recount
 from tests.simulation.scenario import check_verified
+from tests.simulation.store import CommitRequest
 
 REQUESTS: Final = "requests"
 _KEYS: Final = ("a", "b", "c")
@@ -206,15 +207,25 @@ class Deciding(Recount):
 
     def _pass_over(self, key: str, number: int) -> None:
         """The requests of a key before this one must have an answer that no decision gave them."""
-        for earlier, asked in list(self.requests[key].items()):
+        for earlier in list(self.requests[key]):
             if earlier == number:
                 return
-            found = self._stored(asked)
-            if found is None or found.outcome == DECIDED:
-                raise Violation(f"request {number} of {key} is decided before {asked}")
-            del self.requests[key][earlier]
-            if found.outcome != WITHDRAWN:
-                self.failed[earlier] = asked
+            self._settle(key, earlier)
+            if earlier in self.requests[key]:
+                raise Violation(f"request {number} of {key} is decided before {self.requests[key][earlier]}")
+
+    def _settle(self, key: str, number: int) -> None:
+        """A request that has failed or was withdrawn waits no more; a failed one may be retried."""
+        found = self._stored(self.requests[key][number])
+        if found is not None and found.outcome != DECIDED:
+            asked = self.requests[key].pop(number)
+            if found.outcome == FAILED:
+                self.failed[number] = asked
+
+    def committed(self, tr: CommitRequest) -> None:
+        for key, requests in self.requests.items():
+            for number in list(requests):
+                self._settle(key, number)
 
     def _stored(self, asked: Asked) -> StoredAnswer | None:
         """The stored answer to a request."""
