@@ -11,6 +11,7 @@ not decided.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -47,6 +48,8 @@ def decide_requests(view: View, reader: ViewReader, before_code: Callable[[list[
     reader.read_current()
     if not sets_aside and len(view.report) < len(view.taken.updates):
         view.taken = _prefix(view, set(view.report))
+    withdrawn = _drop_withdrawn(view) if view.withdrawn else []
+    if not sets_aside:
         view.report = list(view.taken.updates)
     if plan.max_backfill:
         reader.read_backfill()
@@ -54,7 +57,7 @@ def decide_requests(view: View, reader: ViewReader, before_code: Callable[[list[
         before_code(view.touched)
     effects = Effects(view)
     effects.report = view.report
-    _Decisions(view, effects).run()
+    _Decisions(view, effects, withdrawn).run()
     return finished(effects, view)
 
 
@@ -113,6 +116,20 @@ def _key_cost(view: View) -> Callable[[bytes], int]:
     return lambda encoded: copies * len(encoded) + each
 
 
+def _drop_withdrawn(view: View) -> list[bytes]:
+    """Drop withdrawn requests from those taken: they are neither decided nor set aside. Returns their tickets."""
+    tickets: list[bytes] = []
+    kept: Updates = {}
+    for encoded, requests in view.taken.updates.items():
+        for each in requests:
+            if is_request(each) and each[0] in view.withdrawn:
+                tickets.append(each[0])
+            else:
+                kept.setdefault(encoded, []).append(each)
+    view.taken = replace(view.taken, updates=kept)
+    return tickets
+
+
 # Deciding
 
 
@@ -136,8 +153,9 @@ class _KeyDecisions(NamedTuple):
 class _Decisions(Combination):
     """The decided and the failing requests of one pass."""
 
-    def __init__(self, view: View, effects: Effects) -> None:
+    def __init__(self, view: View, effects: Effects, withdrawn: Sequence[bytes]) -> None:
         super().__init__(view, effects)
+        self._withdrawn = withdrawn
         self._found: dict[bytes, _KeyDecisions] = {}
 
     def run(self) -> None:
@@ -170,7 +188,7 @@ class _Decisions(Combination):
         return NewValues(old, [each.state for each in found], before, [each.data for each in found])
 
     def _decide(self, key: Any, state: Any, data: bytes | None, requests: Sequence[Any]) -> _KeyDecisions:
-        decider, withdrawn, version = self.view.code.decider, self.view.withdrawn, self.view.read_version
+        decider, version = self.view.code.decider, self.view.read_version
         if decider is None:
             raise TypeError("the queue has no decider")
         decide, is_heard = decider.decide, decider.observer is not None
@@ -181,9 +199,6 @@ class _Decisions(Combination):
             if not is_request(each):
                 raise CorruptData("a queued request is not one that cq wrote")
             ticket, request = each
-            if ticket in withdrawn:
-                answers.append((ticket, stored_answer(version, WITHDRAWN, None)))
-                continue
             try:
                 new, answer = decide(key, state, request)
                 stored = stored_answer(version, DECIDED, answer)
@@ -208,9 +223,9 @@ class _Decisions(Combination):
         return codec.encode_value(state)
 
     def _answers(self) -> dict[bytes, bytes]:
-        """{ticket: stored answer} of all requests taken; sets aside those that failed."""
+        """{ticket: stored answer} of all requests taken or withdrawn; sets aside those that failed."""
         view, effects = self.view, self.effects
-        answers: dict[bytes, bytes] = {}
+        answers = dict.fromkeys(self._withdrawn, stored_answer(view.read_version, WITHDRAWN, None))
         for encoded in self.result.values:
             found = self._found[encoded]
             answers.update(found.answers)

@@ -289,6 +289,21 @@ def test_a_key_that_an_observer_refuses_is_set_aside_and_answered(db: Any, name:
     assert len(aside(db, name)) == 1
 
 
+def test_a_withdrawn_request_is_not_set_aside_with_its_key(db: Any, name: str) -> None:
+    def refuse(tr: Any, decisions: list[Decided]) -> None:
+        raise RuntimeError("refused")
+
+    app, stock = shop(db, name, replace(STOCK, observer=refuse), buckets=1)
+    ticket, other = ask(db, stock, "a", 1), ask(db, stock, "a", 2)
+    assert stock.withdraw(db, ticket)
+    drain(db, name, app=app)
+    with pytest.raises(Withdrawn):
+        stock.answer(db, ticket, 0)
+    with pytest.raises(DecisionFailed):
+        stock.answer(db, other, 0)
+    assert [each.updates[0][1] for each in aside(db, name)] == [2]
+
+
 def test_large_answers_to_one_key_need_smaller_passes(db: Any, name: str) -> None:
     decider = cq.Decider("large", 1, lambda key, state, request: ((state or 0) + 1, "x" * 9_000))
     app, queue = shop(db, name, decider, buckets=1)
