@@ -90,7 +90,7 @@ def takes_no_seat_for_a_mover(begin: Any, self: Any, user: Any, target: str) -> 
         return begin(self, user, target)
 
 
-@cells.replaces("cq.cells.directory.note_change", seed=2)
+@cells.replaces("cq.cells.directory.note_change", seed=3)
 def moves_without_telling_routers(note: Any, tr: Any, bucket: int) -> None:
     """A router goes on to lead requests to the former cell of a user."""
 
@@ -104,7 +104,7 @@ def keeps_what_was_read_before_a_change(
     keep(self, bucket, name, found, self._changes[bucket])
 
 
-@cells.replaces("cq.cells.ask_all._ask_users", seed=14)
+@cells.replaces("cq.cells.ask_all._ask_users", seed=17)
 def reads_users_in_former_cells(read: Any, tr: Any, cells: Any, ask: Any, of: Any) -> Any:
     """A question about many users is answered by the cells in which they were."""
     return {user: ask(UserData(tr, user, location.cell)) for user, location in of}
