@@ -61,11 +61,12 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     transact(self.db, change)
 
 
-@cells.patches(seed=32, only={"limits", "move"})
+@cells.patches(seed=4, only={"limits", "move"})
 def takes_seats_without_a_conflict() -> Any:
     """Two placements at once take the last seat of a cell."""
 
     def take(tr: Any, user: bytes, name: str, max_users: int | None) -> None:
+        runtime.sleep(0.2)  # both have read that there is a seat
         weak: Any = _NoConflicts(tr)
         take_seat(weak, user, name, max_users)
 
@@ -183,7 +184,7 @@ def adopts_the_first_piece(convert: Any, self: Any, tr: Any, function: Any) -> b
 
 
 @cells.replaces(
-    "cq.observers.links.targets.queue.QueueTarget._apply", seed=27, only={"forward", "unknown commits"}
+    "cq.observers.links.targets.queue.QueueTarget._apply", seed=43, only={"forward", "unknown commits"}
 )
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes
