@@ -9,6 +9,8 @@ from typing import Final, TypeGuard
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 
+Span = float | str | timedelta
+"""A duration: seconds, text such as `"24h"`, or a `timedelta`."""
 MAX_SECONDS: Final = 100 * 366 * 86_400
 FOREVER: Final = "forever"
 """The text for a time without an end."""
@@ -43,6 +45,22 @@ def seconds_of(given: object) -> int:
     if not is_seconds(seconds):
         raise InvalidConfiguration(
             f"expected a duration of whole seconds such as 90s, 10m, 24h or 30d, got: {brief(given)}"
+        )
+    return seconds
+
+
+def positive_seconds(given: object) -> float:
+    """The seconds in a duration, which need not be whole; raises `InvalidConfiguration`.
+
+    >>> positive_seconds("10m"), positive_seconds(0.5)
+    (600.0, 0.5)
+    """
+    seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
+    if isinstance(seconds, str):
+        seconds = seconds_in(seconds)
+    if not (isinstance(seconds, int | float) and type(seconds) is not bool and 0 < seconds <= MAX_SECONDS):
+        raise InvalidConfiguration(
+            f"expected a positive duration in seconds, or one such as 90s, 10m, 24h or 30d, got: {brief(given)}"
         )
     return seconds
 

@@ -26,13 +26,12 @@ from cq.arguments import repeatable
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import SESSIONS, QueueConfig, read_config
 from cq.config.window import checked_time, milliseconds
-from cq.durations import seconds_of
+from cq.durations import Span, seconds_of
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.keys import check_name
 from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.queue.adds import write_updates
-from cq.queue.slots import Span
 from cq.store.api import Database, Transaction, TransactionRead
 
 NAME: Final = SESSIONS

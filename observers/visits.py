@@ -35,7 +35,7 @@ from cq.admin.configure import change, put_observer, requested
 from cq.arguments import repeatable
 from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
-from cq.durations import seconds_of
+from cq.durations import Span, seconds_of
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.intake.access_log import AccessLogFormat, Visit
 from cq.intake.lines import AddedLines
@@ -43,7 +43,6 @@ from cq.intake.logs import LogFollower
 from cq.keys import queue_entry
 from cq.observers.distinct import count_now, distinct
 from cq.observers.sessions import DAY, Sessions, interval
-from cq.queue.slots import Span
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.reads import snapshot_of
 from cq.store.transact import transact

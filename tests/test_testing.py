@@ -210,7 +210,7 @@ def test_an_exporter_of_the_application_gets_what_waits(db: Any, name: str) -> N
 def test_a_pause_that_is_over_is_none(db: Any, name: str) -> None:
     cq.configure(db, name)
     add(db, name, {"a": 1})
-    admin.pause(db, name, seconds=0.001)
+    admin.pause(db, name, duration=0.001)
     time.sleep(0.002)
 
     drain(db, name)

@@ -324,7 +324,7 @@ def pause(
     Adds and reads continue. The name of a level, such as hits.1h, pauses this level alone.
     """
     db = options.open_store()
-    admin.pause(db, queue, reason, seconds=seconds)
+    admin.pause(db, queue, reason, duration=seconds)
     _print_state(options, db, queue, is_paused=True)
 
 

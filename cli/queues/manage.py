@@ -96,7 +96,7 @@ def delete(options: Options, queue: Queue, yes: Yes = False) -> None:
     "limit",
     examples=[
         "cq limit words",
-        "cq limit words --max-age 10m --max-bytes 1000000000",
+        "cq limit words --max-age 10m --max-bytes 1GB",
         "cq limit words --none",
     ],
 )
@@ -107,8 +107,8 @@ def limit(
         float | None, duration_option("Maximum age of queued updates: 90s, 10m, 2h ... Default: no limit.")
     ] = None,
     max_bytes: Annotated[
-        int | None,
-        option("BYTES", "Approximate maximum size of all queued updates, in bytes. Default: no limit."),
+        str | None,
+        option("SIZE", "Approximate maximum size of all queued updates: 500MB, 1GB ... Default: no limit."),
     ] = None,
     when_full: Annotated[
         str | None,
@@ -133,7 +133,7 @@ def limit(
         _print_limits(options, queue)
         return
     db = options.open_store()
-    admin.limit(db, queue, seconds=max_age, size=max_bytes, mode=when_full or "raise")
+    admin.limit(db, queue, max_age=max_age, max_bytes=max_bytes, when_full=when_full or "raise")
     _print_done(options, config_of(db, queue), "without limits" if none else "limited")
 
 

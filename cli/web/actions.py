@@ -83,7 +83,7 @@ def perform(db: OpenDatabase, operation: Operation, queue: str, fields: Fields) 
 
 
 def _pause(db: OpenDatabase, queue: str, fields: Fields) -> str:
-    admin.pause(db, queue, _given(fields, "reason") or "by hand", seconds=_seconds(fields, "duration"))
+    admin.pause(db, queue, _given(fields, "reason") or "by hand", duration=_seconds(fields, "duration"))
     return _with_levels(db, queue, f"queue {queue!r} is paused")
 
 
@@ -100,9 +100,13 @@ def _rebucket(db: OpenDatabase, queue: str, fields: Fields) -> str:
 
 def _limit(db: OpenDatabase, queue: str, fields: Fields) -> str:
     seconds = _seconds(fields, "max_age")
-    size = _whole(fields, "max_bytes") if _given(fields, "max_bytes") else None
-    admin.limit(db, queue, seconds=seconds, size=size, mode=_given(fields, "when_full") or MODES[0])
-    text = f"queue {queue!r} has no limits" if seconds is size is None else f"queue {queue!r} is limited"
+    size = _given(fields, "max_bytes")
+    admin.limit(db, queue, max_age=seconds, max_bytes=size, when_full=_given(fields, "when_full") or MODES[0])
+    text = (
+        f"queue {queue!r} has no limits"
+        if seconds is None and size is None
+        else f"queue {queue!r} is limited"
+    )
     return _with_levels(db, queue, text)
 
 
@@ -192,7 +196,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         _limit,
         (
             FormField("max_age", "Maximum age", "Of queued updates, such as 90s, 10m or 2h."),
-            FormField("max_bytes", "Maximum size", "Of all queued updates, in bytes."),
+            FormField("max_bytes", "Maximum size", "Of all queued updates, such as 500MB or 1GB."),
             FormField("when_full", "Adds to a full queue", "raise: they fail. admit: they continue.", MODES),
         ),
     ),

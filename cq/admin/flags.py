@@ -7,27 +7,25 @@ from typing import Any
 from cq import runtime
 from cq.config.flags import MAX_PRIORITY, change_flags, read_flags
 from cq.config.queue import read_config
+from cq.durations import Span, positive_seconds
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
-from cq.queue.limits import is_positive
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 
-def pause(db: Database, name: str, reason: str = "by hand", *, seconds: float | None = None) -> None:
-    """Keep workers from combining the queue until `resume`, or for `seconds` seconds; adds and reads continue.
+def pause(db: Database, name: str, reason: str = "by hand", *, duration: Span | None = None) -> None:
+    """Keep workers from combining the queue until `resume`, or for a duration; adds and reads continue.
+
+    The duration is in seconds, text such as `"10m"`, or a `timedelta`; None: until `resume`.
 
     Its levels are paused in the same transaction; the name of a level pauses this level alone. Running
     workers notice it within about a second, and combine updates until then. `cq status` shows the `reason`. Raises
     `QueueNotConfigured`, and `InvalidConfiguration` for a wrong argument.
     """
-    if seconds is not None and not is_positive(seconds):
-        raise InvalidConfiguration(
-            f"expected a positive number of seconds to pause for, got: {codec.brief(seconds)}"
-        )
     if not isinstance(reason, str):
         raise InvalidConfiguration(f"expected the reason of a pause to be text, got: {codec.brief(reason)}")
-    until = None if seconds is None else runtime.time() + seconds
+    until = None if duration is None else runtime.time() + positive_seconds(duration)
     transact(db, lambda tr: _change(tr, name, paused=True, reason=reason, until=until))
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from cq.aio.calls import Call, OwnLatch, run
 from cq.aio.database import AsyncDatabase, AsyncRange, AsyncReads
 from cq.combiners import Combiner
+from cq.durations import Span
 from cq.feeds.feed import Feed
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.shared_adds import AddCall, shared_adds
-from cq.queue.slots import Span
 from cq.store.api import Database
 from cq.type_variables import K, M, V, W
 from cq.windows.window import Window

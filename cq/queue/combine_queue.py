@@ -9,6 +9,7 @@ from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
+from cq.durations import Span
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData, NoAnswer, Withdrawn
 from cq.keys import QueueKeys
@@ -18,7 +19,7 @@ from cq.queue.pending import before_adds, read_pending
 from cq.queue.requests import Request, operation_of, refuse_without_decider
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.shared_adds import AddCall, add_now
-from cq.queue.slots import Span, combined, plan_slots, read_slots
+from cq.queue.slots import combined, plan_slots, read_slots
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Value
 from cq.store.reads import snapshot_of
 from cq.store.row_pages import pages

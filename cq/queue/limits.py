@@ -17,10 +17,12 @@ from weakref import WeakKeyDictionary
 from cq import runtime
 from cq.config.flags import Flags, change_flags, read_flags
 from cq.config.queue import QueueConfig, read_config, write_config
+from cq.durations import Span, positive_seconds
 from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.errors import InvalidConfiguration, QueueFull
 from cq.keys import QueueKeys
+from cq.queue.byte_sizes import bytes_of
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.reads import own_snapshot
@@ -38,31 +40,36 @@ def limit(
     db: Database,
     name: str,
     *,
-    seconds: float | None = None,
-    size: int | None = None,
-    mode: str = "raise",
+    max_age: Span | None = None,
+    max_bytes: int | str | None = None,
+    when_full: str = "raise",
 ) -> None:
     """Set the limits of a queue's backlog, and replace the present ones; without arguments the queue has no limit.
 
     Args:
         db: a database of either store.
         name: the queue.
-        seconds: maximum age of the oldest update.
-        size: maximum bytes of queued rows, approximately.
-        mode: the reaction of adds while a limit is exceeded: `raise` `QueueFull`, or `admit` the updates; `cq status`
-            reports it in both cases.
+        max_age: maximum age of the oldest update: seconds, a duration such as `"10m"`, or a `timedelta`.
+        max_bytes: maximum bytes of queued rows, approximately: an int, or a size such as `"1GB"`.
+        when_full: the reaction of adds while a limit is exceeded: `raise` `QueueFull`, or `admit` the updates; `cq
+            status` reports it in both cases.
 
     The backlog of a queue with a roll-up includes the queued updates of its levels: one limit for all, and adds to the
     queue react to it. A level has no limit of its own. Workers check the limits: while no worker runs, a queue neither
     becomes full nor stops being full. Raises `QueueNotConfigured`, `InvalidConfiguration`.
     """
-    check_limits(seconds, size, mode)
+    if when_full not in MODES:
+        raise InvalidConfiguration(
+            f"expected {' or '.join(MODES)} for a full queue, got: {codec.brief(when_full)}"
+        )
+    seconds = None if max_age is None else positive_seconds(max_age)
+    size = None if max_bytes is None else bytes_of(max_bytes)
 
     def change(tr: Transaction) -> None:
         config = read_config(tr, name)
         if config.level_of is not None and not seconds is size is None:
             config.level_of.refuse(name, "limit")
-        change_flags(tr, name, max_seconds=seconds, max_bytes=size, when_full=mode)
+        change_flags(tr, name, max_seconds=seconds, max_bytes=size, when_full=when_full)
         limited = read_flags(tr, name).is_limited
         if config.limited != limited:
             write_config(tr, replace(config, limited=limited))
@@ -70,19 +77,6 @@ def limit(
         tr.clear(QueueKeys(name).full)
 
     transact(db, change)
-
-
-def check_limits(seconds: float | None, size: int | None, mode: str) -> None:
-    """Raise `InvalidConfiguration` unless these are valid limits."""
-    if mode not in MODES:
-        raise InvalidConfiguration(
-            f"expected the mode of a limit to be {' or '.join(MODES)}, got: {codec.brief(mode)}"
-        )
-    for what, given in (("seconds", seconds), ("bytes", size)):
-        if given is not None and not is_positive(given, int if what == "bytes" else float):
-            raise InvalidConfiguration(
-                f"expected a positive number of {what} as a limit, got: {codec.brief(given)}"
-            )
 
 
 def is_positive(number: object, kind: type = float) -> bool:

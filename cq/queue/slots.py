@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from cq import runtime
@@ -16,7 +15,7 @@ from cq.arguments import repeatable
 from cq.combiners import Combiner
 from cq.config.queue import QueueConfig
 from cq.config.rollup import RollUp, RollUpLevel, level_key, level_key_type
-from cq.durations import duration, seconds_of
+from cq.durations import Span, duration, seconds_of
 from cq.encoding import codec
 from cq.errors import InvalidData, NotInStore
 from cq.keys import QueueKeys
@@ -25,9 +24,6 @@ from cq.store.api import TransactionRead, Value
 MAX_VALUES: Final = 5_000
 """Maximum number of values that one call reads."""
 _FEW_SLOTS: Final = 100  # maximum number of slots that a read without `by` chooses
-
-Span = float | str | timedelta
-"""A duration: seconds, text such as `"24h"`, or a `timedelta`."""
 
 
 @dataclass(frozen=True, slots=True)

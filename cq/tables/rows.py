@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from cq.config.queue import read_config
+from cq.durations import Span
 from cq.encoding.codec import ValueType
 from cq.encoding.columns import Field, Row
 from cq.observers.top.ranking import Ranking, current_settings
 from cq.observers.top.trending import trending
 from cq.queue.combine_queue import CombineQueue
-from cq.queue.slots import Span
 from cq.store.api import Database, TransactionRead
 from cq.store.row_pages import pages
 from cq.store.transact import transact

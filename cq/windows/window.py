@@ -12,7 +12,7 @@ from cq.combiners import Combiner
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUpLevel
 from cq.config.window import WindowSpec, checked_time, milliseconds
-from cq.durations import seconds_of
+from cq.durations import Span, seconds_of
 from cq.encoding.codec import shown
 from cq.errors import ConfigurationConflict, InvalidData, NotInStore, WrongType
 from cq.keys import QueueKeys
@@ -20,7 +20,6 @@ from cq.keys.expiry import ExpiryKeys
 from cq.queue.adds import write_updates
 from cq.queue.combine_queue import CombineQueue, Page, own_combiner
 from cq.queue.packing import split_pairs
-from cq.queue.slots import Span
 from cq.store.api import Transaction, TransactionRead
 from cq.store.reads import snapshot_of
 from cq.type_variables import K, W

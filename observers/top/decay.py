@@ -11,10 +11,9 @@ from math import log2
 
 from cq import runtime
 from cq.config.window import checked_time
-from cq.durations import seconds_of
+from cq.durations import Span, seconds_of
 from cq.encoding.codec import brief
 from cq.errors import InvalidData
-from cq.queue.slots import Span
 
 
 class HalfLife:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cq.config.queue import QueueConfig
+from cq.durations import Span
 from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Sketch
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
@@ -26,7 +27,6 @@ from cq.observer import Change, ObserverFunction, ObserverSpec
 from cq.observers.top.kept import KeptClouds
 from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import to_sort_key
-from cq.queue.slots import Span
 from cq.store.api import Transaction
 
 ScoreFunction = Callable[[Any, Any], Any]

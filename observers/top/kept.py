@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple
 from cq.admin.purging import read_purging
 from cq.config.queue import QueueConfig, read_config
 from cq.config.window import SLICES, WindowSpec
-from cq.durations import duration, seconds_of
+from cq.durations import Span, duration, seconds_of
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
-from cq.queue.slots import Span
 from cq.store.api import Transaction, TransactionRead
 
 _LEAST_STEP_MS: Final = 1_000

@@ -9,11 +9,10 @@ from cq import runtime
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import RollUpLevel, key_without_time
 from cq.config.window import WindowSpec, checked_time, milliseconds
-from cq.durations import duration, seconds_of
+from cq.durations import Span, duration, seconds_of
 from cq.errors import InvalidConfiguration, NotInStore, NotReady
 from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
-from cq.queue.slots import Span
 from cq.store.api import TransactionRead
 from cq.store.reads import snapshot_of
 from cq.type_variables import K

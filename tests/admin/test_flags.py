@@ -29,7 +29,7 @@ def flags(db: Any, name: str) -> list[Flags]:
 
 def test_a_pause_and_its_end_include_the_levels(db: Any, name: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
-    admin.pause(db, name, "a move", seconds=1e6)
+    admin.pause(db, name, "a move", duration=1e6)
     assert [(each.paused, each.reason) for each in flags(db, name)] == [(True, "a move")] * 3
     assert len({each.until for each in flags(db, name)}) == 1
     admin.resume(db, name)
@@ -66,7 +66,7 @@ def test_a_new_level_has_the_pause_and_the_priority_of_its_queue(db: Any, name: 
     cq.configure(db, name)
     admin.pause(db, name, "a move")
     admin.prioritize(db, name, 50)
-    admin.limit(db, name, size=5)
+    admin.limit(db, name, max_bytes=5)
     cq.configure(db, name, rollup=LEVELS)
     assert flags(db, name)[1:] == [Flags(paused=True, reason="a move", priority=50)] * 2
 
@@ -88,7 +88,7 @@ def test_a_limit_counts_what_is_queued_in_the_levels(
 ) -> None:
     monkeypatch.setattr(limits, "CHECK_SECONDS", 0.0)
     cq.configure(db, name, rollup=LEVELS)
-    admin.limit(db, name, size=1)
+    admin.limit(db, name, max_bytes=1)
     assert compare(db, name) == ""
     add(db, name, {"a": 1})
     combine_all(db, name)
@@ -106,5 +106,5 @@ def test_a_limit_counts_what_is_queued_in_the_levels(
 def test_a_level_has_no_limit_of_its_own(db: Any, name: str) -> None:
     cq.configure(db, name, rollup=LEVELS)
     with pytest.raises(InvalidConfiguration, match=f"limit queue '{name}', which includes it"):
-        admin.limit(db, f"{name}.1m", size=5)
+        admin.limit(db, f"{name}.1m", max_bytes=5)
     admin.limit(db, f"{name}.1m")  # removes one that it may have from an earlier version

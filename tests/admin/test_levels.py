@@ -183,7 +183,7 @@ CHANGES: list[Callable[[Any, str], object]] = [
     lambda db, level: cq.configure(db, level, window="60/5"),
     lambda db, level: cq.configure(db, level, rollup=LEVELS),
     lambda db, level: cq.configure(db, level, expire=600),
-    lambda db, level: admin.limit(db, level, size=5),
+    lambda db, level: admin.limit(db, level, max_bytes=5),
 ]
 
 

@@ -90,7 +90,7 @@ def test_what_is_under_way_with_a_queue_is_shown(db: Any, name: str) -> None:
 
 def test_a_queue_that_is_full_says_why(db: Any, name: str) -> None:
     cq.configure(db, name)
-    admin.limit(db, name, size=1)
+    admin.limit(db, name, max_bytes=1)
     add(db, name, {"a": 1})
     compare(db, name)
 

@@ -76,8 +76,8 @@ def make_urgent(db: Any) -> None:
     """Three queues that an operator must know of, among calm ones."""
     for name in ("calm", "broken", "stopped", "late"):
         cq.configure(db, name)
-    admin.pause(db, "stopped", "for a while", seconds=3_600)
-    admin.limit(db, "late", size=1)
+    admin.pause(db, "stopped", "for a while", duration=3_600)
+    admin.limit(db, "late", max_bytes=1)
     cq.transact(db, lambda tr: cq.CombineQueue("late").add(tr, {"a": 1}))
     assert compare(db, "late")
 

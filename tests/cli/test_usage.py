@@ -267,7 +267,10 @@ def ended_with(here: Here, cli: Cli, args: list[str]) -> Outcome:
         (["configure", "q", "--buckets", "0"], "expected buckets"),
         (["configure", "words", "--priority", "0"], "expected a priority of 1 to 100"),
         (["limit", "words", "--max-bytes", "0"], "expected a positive number of bytes"),
-        (["limit", "words", "--max-age", "1m", "--when-full", "x"], "to be raise or admit, got: 'x'"),
+        (
+            ["limit", "words", "--max-age", "1m", "--when-full", "x"],
+            "raise or admit for a full queue, got: 'x'",
+        ),
         (["rebucket", "words", "--buckets", "0"], "expected buckets to be 1 to 4,096"),
         (["configure", "q", "--app", "nothing_of_this_name:app"], "cannot be imported"),
         (["add", "words", "a"], "expected KEY=UPDATE"),

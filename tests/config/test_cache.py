@@ -47,8 +47,8 @@ CHANGES: Final[dict[str, tuple[Callable[[Any, str], object], Callable[[Any, str]
     "rebucket": (lambda db, name: None, lambda db, name: admin.rebucket(db, name, 3)),
     "finish": (lambda db, name: admin.rebucket(db, name, 3), finish_rebucket),
     "purge": (lambda db, name: None, admin.purge),
-    "limit": (lambda db, name: None, lambda db, name: admin.limit(db, name, seconds=5)),
-    "no limit": (lambda db, name: admin.limit(db, name, seconds=5), admin.limit),
+    "limit": (lambda db, name: None, lambda db, name: admin.limit(db, name, max_age=5)),
+    "no limit": (lambda db, name: admin.limit(db, name, max_age=5), admin.limit),
     "delete": (lambda db, name: None, admin.delete),
 }
 """{what changes a configuration: what is done before, and the change}: each that docs/correctness.md marks with †."""

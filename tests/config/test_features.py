@@ -67,7 +67,7 @@ def test_a_window_of_a_build_without_lists_is_read_and_listed_from_the_next_chan
     assert QueueConfig.from_bytes(name, codec.encode(before)) == config
 
     store(db, name, before)
-    admin.limit(db, name, seconds=5)
+    admin.limit(db, name, max_age=5)
 
     stored = transact(db, lambda tr: tr.get(QueueKeys(name).config).value)
     assert codec.decode(stored or b"") == as_stored(replace(config, limited=True))
@@ -92,7 +92,7 @@ def run_pass(db: Any, name: str) -> None:
         run_pass,
         lambda db, name: cq.configure(db, name, window="30/5"),
         lambda db, name: admin.rebucket(db, name, 3),
-        lambda db, name: admin.limit(db, name, seconds=5),
+        lambda db, name: admin.limit(db, name, max_age=5),
         admin.pause,
         retry_aside,
         admin.purge,

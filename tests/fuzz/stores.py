@@ -101,7 +101,7 @@ def make(db: Database) -> None:
     cq.configure(db, "pairs", key=(str, int), value="any", combiner="last", buckets=1)
     cq.configure(db, "other", buckets=2)
     app().configure(db, "watched", buckets=1)
-    admin.limit(db, "words", seconds=1000.0, size=10**9)
+    admin.limit(db, "words", max_age=1000.0, max_bytes=10**9)
     words = cq.CombineQueue("words")
     add(db, "words", {"a": 1, "b": 2}, [("a", 5)], once="op")
     add(db, "tags", {"x": {"red", "green"}})
@@ -245,7 +245,7 @@ def looks(db: Database, name: str) -> Iterator[tuple[str, Callable[[], object]]]
     yield "pause", lambda: admin.pause(db, name)
     yield "resume", lambda: admin.resume(db, name)
     yield "prioritize", lambda: admin.prioritize(db, name, 5)
-    yield "limit", lambda: admin.limit(db, name, size=5)
+    yield "limit", lambda: admin.limit(db, name, max_bytes=5)
     if words:
         yield "documents", lambda: _documents(db, handle)
         yield "jsonl", lambda: add_jsonl(db, handle, io.BytesIO(LINES), name=b"file")

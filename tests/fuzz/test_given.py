@@ -93,12 +93,12 @@ def test_what_configure_is_given(store: Any, what: str, wanted: Any) -> None:
 def test_what_operators_give(store: Any, wanted: Any) -> None:
     for change in (
         lambda: admin.pause(store, "ints", wanted),
-        lambda: admin.pause(store, "ints", seconds=wanted),
+        lambda: admin.pause(store, "ints", duration=wanted),
         lambda: admin.resume(store, "ints"),
         lambda: admin.prioritize(store, "ints", wanted),
-        lambda: admin.limit(store, "ints", seconds=wanted),
-        lambda: admin.limit(store, "ints", size=wanted),
-        lambda: admin.limit(store, "ints", mode=wanted),
+        lambda: admin.limit(store, "ints", max_age=wanted),
+        lambda: admin.limit(store, "ints", max_bytes=wanted),
+        lambda: admin.limit(store, "ints", when_full=wanted),
         lambda: admin.limit(store, "ints"),
         lambda: admin.rebucket(store, "ints", wanted),
         lambda: top(wanted),

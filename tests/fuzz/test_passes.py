@@ -300,7 +300,7 @@ def test_a_note_of_an_attempt_that_cannot_be_read_makes_cautious(db: Any, name: 
 
 def test_a_mark_that_cannot_be_read_is_an_error_that_says_so(db: Any, name: str) -> None:
     cq.configure(db, name)
-    admin.limit(db, name, size=1_000)
+    admin.limit(db, name, max_bytes=1_000)
     write(db, QueueKeys(name).full, codec.encode([1, {}]))
 
     with pytest.raises(CorruptData, match="full queue"):

@@ -66,7 +66,7 @@ def make(db: Any) -> dict[bytes, bytes]:
     cq.configure(db, "hits", rollup="1m:1h,1h:1d", observers=[feed_spec("changes")])
     cq.configure(db, "recent", window="600/10", observers=[top(3)])
     cq.configure(db, "totals", window="600/10")
-    admin.limit(db, "hits", seconds=100.0, size=10**6)
+    admin.limit(db, "hits", max_age=100.0, max_bytes=10**6)
     cq.transact(db, lambda tr: Feed[Any]("chat").append(tr, "ada", {"text": "hello"}))
     cq.transact(db, lambda tr: Window[str]("hits").add_each(tr, [("h", 5, time.time())]))
     cq.transact(db, lambda tr: Window[str]("recent").add(tr, {"r": 1}))

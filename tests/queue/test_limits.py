@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import cq
 from cq import admin
 from cq.bucket.pass_runner import PassRunner, PassSize
+from cq.config.flags import read_flags
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
@@ -61,7 +62,7 @@ class TestLimits:
         self, sampled: Any, name: str
     ) -> None:
         cq.configure(sampled, name, buckets=2)
-        admin.limit(sampled, name, size=5_000)
+        admin.limit(sampled, name, max_bytes=5_000)
         fill(sampled, name, 5)
         assert compare(sampled, name) == ""
         fill(sampled, name, 45)
@@ -73,7 +74,7 @@ class TestLimits:
 
     def test_adds_are_refused_while_more_waits_than_is_allowed(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=2)
-        admin.limit(db, name, size=5_000)
+        admin.limit(db, name, max_bytes=5_000)
         assert compare(db, name) == ""
         fill(db, name)
         assert compare(db, name) == "more than 5,000 bytes are queued"
@@ -91,7 +92,7 @@ class TestLimits:
         cq.configure(db, name, buckets=1)
         fill(db, name, 20)
         size = transact(db, lambda tr: measure_backlog(tr, name)).size
-        admin.limit(db, name, size=size - 1)
+        admin.limit(db, name, max_bytes=size - 1)
         assert compare(db, name)
         transact(db, lambda tr: tr.clear(first_row(tr, name)))
         assert compare(db, name)  # a little less
@@ -101,7 +102,7 @@ class TestLimits:
 
     def test_the_age_of_the_oldest_counts(self, db: Any, name: str) -> None:
         cq.configure(db, name, buckets=4)
-        admin.limit(db, name, seconds=1e-6)
+        admin.limit(db, name, max_age=1e-6)
         assert compare(db, name) == ""  # of what is added later this process knows the age
         add(db, name, {"a": 1})
         transact(db, lambda tr: tr.set(b"other", b""))
@@ -110,7 +111,7 @@ class TestLimits:
 
     def test_updates_may_be_admitted_all_the_same(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        admin.limit(db, name, size=1, mode="admit")
+        admin.limit(db, name, max_bytes=1, when_full="admit")
         fill(db, name, 1)
         assert compare(db, name)
         fill(db, name, 1)
@@ -120,7 +121,7 @@ class TestLimits:
 
     def test_without_limits_nothing_is_read(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        admin.limit(db, name, size=1)
+        admin.limit(db, name, max_bytes=1)
         fill(db, name, 1)
         assert compare(db, name)
         admin.limit(db, name)
@@ -134,7 +135,7 @@ class TestLimits:
     ) -> None:
         monkeypatch.setattr(pressure, "CHECK_SECONDS", 1000.0)
         cq.configure(db, name)
-        admin.limit(db, name, size=1)
+        admin.limit(db, name, max_bytes=1)
         fill(db, name, 1)
         assert compare(db, name)
         fill(db, name, 5)  # it has looked just before
@@ -148,7 +149,7 @@ class TestLimits:
             days.add(tr, {"today": len(changes)})
 
         cq.configure(db, days.name)
-        admin.limit(db, days.name, size=1)
+        admin.limit(db, days.name, max_bytes=1)
         app.configure(db, name)
         fill(db, days.name, 1)
         assert compare(db, days.name)
@@ -161,10 +162,11 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("settings", "said"),
         [
-            ({"size": 0}, "a positive number of bytes"),
-            ({"seconds": -1.0}, "a positive number of seconds"),
-            ({"seconds": float("nan")}, "a positive number of seconds"),
-            ({"size": 1, "mode": "block"}, "to be raise or admit, got: 'block'"),
+            ({"max_bytes": 0}, "a positive number of bytes"),
+            ({"max_bytes": "1 mile"}, "a size such as 10MB, got: '1 mile'"),
+            ({"max_age": -1.0}, "a positive duration in seconds"),
+            ({"max_age": float("nan")}, "a positive duration in seconds"),
+            ({"max_bytes": 1, "when_full": "block"}, "raise or admit for a full queue, got: 'block'"),
         ],
     )
     def test_what_is_no_limit_is_refused(
@@ -173,6 +175,12 @@ class TestLimits:
         cq.configure(db, name)
         with pytest.raises(cq.errors.InvalidConfiguration, match=said):
             admin.limit(db, name, **settings)
+
+    def test_limits_are_given_as_durations_and_sizes(self, db: Any, name: str) -> None:
+        cq.configure(db, name)
+        admin.limit(db, name, max_age="1h30m", max_bytes="1.5 MiB")
+        flags = db.transact(lambda tr: read_flags(tr.snapshot, name))
+        assert (flags.max_seconds, flags.max_bytes, flags.when_full) == (5400, 1_572_864, "raise")
 
     def test_workers_set_and_clear_the_mark(
         self, db: Any, name: str, monkeypatch: pytest.MonkeyPatch
@@ -185,7 +193,7 @@ class TestLimits:
             assert release.wait(SECONDS)
 
         app = app_with(db, name, holds, buckets=1)
-        admin.limit(db, name, size=1_000)
+        admin.limit(db, name, max_bytes=1_000)
         full = QueueKeys(name).full
         with running(Worker(db, app, [name])):
             add(db, name, {"a": 1})

@@ -102,7 +102,7 @@ class Administrator:
     def _pause(self, name: str) -> None:
         rng = self.world.hub.rng
         if rng.random() < 0.5:
-            admin.pause(self.db, name, seconds=rng.choice((None, 1.0, 5.0)))
+            admin.pause(self.db, name, duration=rng.choice((None, 1.0, 5.0)))
         else:
             admin.resume(self.db, name)
 
@@ -119,9 +119,9 @@ class Administrator:
         admin.limit(
             self.db,
             name,
-            seconds=rng.choice((None, 0.5, 3.0)),
-            size=rng.choice((None, 100, 10_000)),
-            mode=rng.choice(("raise", "admit")),
+            max_age=rng.choice((None, 0.5, 3.0)),
+            max_bytes=rng.choice((None, 100, 10_000)),
+            when_full=rng.choice(("raise", "admit")),
         )
 
     def _audit(self, name: str) -> None:

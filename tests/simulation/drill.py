@@ -42,7 +42,7 @@ class Drill:
         admin.pause(db, SUMS)
         wait(HEED_SECONDS)
         self._add()
-        admin.limit(db, SUMS, size=1)
+        admin.limit(db, SUMS, max_bytes=1)
         wait(HEED_SECONDS)
         if not self._has_rows():
             raise Violation("a paused queue is combined")

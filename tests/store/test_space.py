@@ -125,7 +125,7 @@ def test_no_key_is_outside_of_the_prefix(tmp_path: Path) -> None:
         transact(db, lambda tr: cq.CombineQueue("recent").add(tr, {"a": 1}))
         transact(db, lambda tr: Feed("chat").append_to_group(tr, "all", "hello"))
         transact(db, lambda tr: Feed("chat").append(tr, "ann", "hello"))
-        admin.limit(db, QUEUE, size=1_000_000)
+        admin.limit(db, QUEUE, max_bytes=1_000_000)
         drain(db)
         with Cells(db) as cells:
             cells.add_cell("here", f"embedded:{tmp_path / 'cell.db'}")

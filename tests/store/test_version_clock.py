@@ -74,7 +74,7 @@ class TestLimits:
     ) -> None:
         db = opened()
         cq.configure(db, "words")
-        admin.limit(db, "words", seconds=30)
+        admin.limit(db, "words", max_age=30)
         worker = beaten(db)
         add(db, "words", {"a": 1})
 
@@ -101,7 +101,7 @@ class TestLimits:
     ) -> None:
         db = opened()
         cq.configure(db, "words")
-        admin.limit(db, "words", seconds=30)
+        admin.limit(db, "words", max_age=30)
         beaten(db)
         add(db, "words", {"a": 1})
         clock.passed += 31
@@ -120,7 +120,7 @@ class TestLimits:
         """The same by a whole worker, whose queue is paused so that its update stays."""
         db = opened()
         cq.configure(db, "words")
-        admin.limit(db, "words", seconds=30)
+        admin.limit(db, "words", max_age=30)
         add(db, "words", {"a": 1})
         admin.pause(db, "words")
         clock.jumped += RECOVERY

@@ -289,7 +289,7 @@ def test_a_full_queue_slows_the_worker_down_and_nothing_is_lost(
 ) -> None:
     configure(db, name)
     monkeypatch.setattr(limits, "CHECK_SECONDS", 0.0)  # read the mark in every add
-    admin.limit(db, name, size=10)
+    admin.limit(db, name, max_bytes=10)
     cq.transact(db, lambda tr: cq.CombineQueue(name).add(tr, {"a": 1}))
     limits.compare(db, name)
     insert(name, {"a": 10})

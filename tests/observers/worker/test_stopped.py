@@ -144,7 +144,7 @@ def test_an_outbox_waits_for_room_in_its_queue(
 ) -> None:
     monkeypatch.setattr(limits, "CHECK_SECONDS", 0.0)  # read the mark in every add
     configure_outbox(db, name)
-    admin.limit(db, name, size=10)
+    admin.limit(db, name, max_bytes=10)
     add(db, name, {"a": 1})
     assert limits.compare(db, name)
     insert(name, {"a": 1})

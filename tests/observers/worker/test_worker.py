@@ -628,7 +628,7 @@ class TestChanges:
 
     def test_a_task_that_was_left_and_taken_up_while_it_ran_runs_again(self, db: Any, name: str) -> None:
         cq.configure(db, name)
-        admin.limit(db, name, size=10**9)
+        admin.limit(db, name, max_bytes=10**9)
         worker = Worker(db, queues=[name])
         worker._work.load()[1].cancel()
         (job,) = [job for job in worker._work.jobs if isinstance(job.task, LimitTask)]
@@ -664,7 +664,7 @@ class TestFlags:
         told, app = told_app(name)
         app.configure(db, name)
         begun = time.monotonic()
-        admin.pause(db, name, seconds=0.5)
+        admin.pause(db, name, duration=0.5)
         with running(Worker(db, app, [name])):
             add(db, name, {"a": 1})
             told.wait_for(a=1)
@@ -673,8 +673,8 @@ class TestFlags:
     @pytest.mark.parametrize("seconds", [0, -1, float("nan")])
     def test_a_time_that_is_none_is_refused(self, db: Any, name: str, seconds: float) -> None:
         cq.configure(db, name)
-        with pytest.raises(cq.errors.InvalidConfiguration, match="a positive number of seconds"):
-            admin.pause(db, name, seconds=seconds)
+        with pytest.raises(cq.errors.InvalidConfiguration, match="a positive duration in seconds"):
+            admin.pause(db, name, duration=seconds)
 
     def test_a_pause_keeps_the_priority(self, db: Any, name: str) -> None:
         cq.configure(db, name)
