@@ -39,9 +39,11 @@ class Account:
         taken: what a call has returned for.
         refused: what a call has said that it never counts.
         is_flushed: whether the emitter has said that all it has taken is committed.
+        committed: what is committed, to the queue of this name that exists now.
     """
 
-    def __init__(self, name: str, at_most: int) -> None:
+    def __init__(self, queue: str, name: str, at_most: int) -> None:
+        self.queue = queue
         self.name = name
         self.at_most = at_most
         self.given: Counter[Any] = Counter()
@@ -49,6 +51,7 @@ class Account:
         self.refused: Counter[Any] = Counter()
         self.is_flushed = False
         self.committed: Counter[Any] = Counter()
+        self._deleted: Counter[Any] = Counter()
         self._last: dict[tuple[str, int], int] = defaultdict(int)
         self._task: dict[str, int] = {}
 
@@ -68,6 +71,12 @@ class Account:
             else:
                 self.committed[key] += update
 
+    def delete(self) -> None:
+        """The queue is deleted, with the ids of its operations: a later try counts in the next queue of its name."""
+        self._deleted |= self.committed
+        self.committed.clear()
+        self._last.clear()
+
     def _commit_text(self, key: str, text: str) -> None:
         task, number = self._task[text], int(text[:-1])
         self.committed[text] += 1
@@ -79,7 +88,7 @@ class Account:
         """Raises `Violation` when more is lost than may be, or anything counts that must not."""
         if more := self.committed - (self.given - self.refused):
             raise Violation(f"{self.name}: committed more than was emitted: {more}")
-        lost = self.taken - self.committed
+        lost = self.taken - (self.committed | self._deleted)
         may_lose = 0 if self.is_flushed else self.at_most
         if lost.total() > may_lose:
             raise Violation(f"{self.name}: lost {lost}, where {may_lose} may be")
@@ -123,6 +132,12 @@ class Emitters:
             emitter.timeout = CLOSE_SECONDS + frozen
             self._close(emitter)
 
+    def delete(self, queue: str) -> None:
+        """A queue is deleted."""
+        for account in self.accounts:
+            if account.queue == queue:
+                account.delete()
+
     def check(self) -> None:
         """Raises `Violation`."""
         for account in self.accounts:
@@ -141,7 +156,7 @@ class Emitters:
     def _made(self, process: Process) -> cq.Emitter:
         rng = self.rng
         name, at_most = rng.choice((TEXTS, SUMS)), rng.choice((1, 5, 30))
-        account = Account(f"{process} {len(self.accounts)}", at_most)
+        account = Account(name, f"{process} {len(self.accounts)}", at_most)
         while True:
             try:
                 emitter = cq.Emitter(

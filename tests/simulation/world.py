@@ -211,6 +211,7 @@ class World(Scenario):
                 self.loaders.purge()
         if note.deleted:
             model.delete()
+            self.emitters.delete(note.queue)
         if note.rebuilt is not None:
             model.rebuild(note.rebuilt)
         if note.observers is not None:
