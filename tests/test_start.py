@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit.processes import run_code
 
-ROOMS = "admin config encoding intake keys outbox queue sketches store windows"
+ROOMS = "admin config deciders encoding intake keys outbox queue sketches store windows"
 """The packages of cq, and public modules, that `import cq` imports, some of them in part."""
 SLOW = {"asyncio", "email", "importlib.metadata", "multiprocessing", "ssl", "statistics", "zipfile"}
 """Modules of Python that take long to import, and that few applications need."""

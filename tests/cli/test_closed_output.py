@@ -111,7 +111,7 @@ def before(command: str) -> list[str]:
     if command.startswith(("link", "verify")) and command != "link init words":
         return ["link init words"]
     if command.startswith("cells") and " add " not in command:
-        return ["cells add c1 embedded:c1.db", "cells place ada"]
+        return ["cells add c1 embedded:c1.db", "cells place ada", "cells names ada login:ada"]
     return []
 
 
