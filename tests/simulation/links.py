@@ -28,7 +28,7 @@ import cq
 from cq import admin
 from cq.config.queue import ObserverConfig, read_config
 from cq.keys import below
-from cq.keys.link import OBSERVER, LinkKeys
+from cq.keys.link import OBSERVER, LinkKeys, generation_of
 from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.queue import BUCKETS
@@ -36,7 +36,7 @@ from cq.observers.links.registry import opened_link
 from cq.observers.links.rows import ReadLimits, read_entries
 from cq.observers.links.spec import links_in
 from cq.observers.links.sql.target import SqlTarget
-from cq.observers.links.state import read_control
+from cq.observers.links.state import read_control, read_view
 from cq.observers.links.targets.webhook import WebhookTarget
 from cq.observers.worker.worker import Worker
 from cq.queue.set_aside import retry_aside
@@ -335,8 +335,17 @@ class Links(Scenario):
 
     def _note_copied(self, linked: Linked, done: str) -> bool:
         if done == "restored":
-            linked.note_restored()
+            self._note_restored(linked)
         return done != ""
+
+    def _note_restored(self, linked: Linked) -> None:
+        """A target was set back. No worker may notice this until a rebase has begun in all buckets, as documented."""
+        view = transact(self.inner, lambda tr: read_view(tr.snapshot, linked.keys, range(BUCKETS))())
+        found = self._links_now().get(linked.keys.link)
+        generation = 0 if found is None else found.generation  # all values are sent again in a later one
+        epochs = {each.epoch for each in view.states.values() if generation_of(each.cleared) >= generation}
+        linked.is_to_be_rebuilt |= not epochs <= {view.control.epoch}
+        linked.note_restored()
 
     @contextmanager
     def _repairing(self, process: Process, linked: Linked) -> Iterator[OpenLink]:
@@ -451,7 +460,7 @@ class Links(Scenario):
 
     def _restore_hook(self, name: str) -> None:
         self.hooks.copy(name, restore=True)
-        self.to_hook.note_restored()
+        self._note_restored(self.to_hook)
 
     def _report_restored(self) -> None:
         """The targets may get the entries that were queued in the backup, and then its values."""
