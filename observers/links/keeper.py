@@ -16,7 +16,7 @@ from typing import Final
 
 from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig
-from cq.keys.link import LinkKeys, first_sequence
+from cq.keys.link import LinkKeys, first_sequence, generation_of
 from cq.observers.links.batch import LinkBatch
 from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.links.queue import BUCKETS, oldest_versions
@@ -135,7 +135,12 @@ class Keeper(NotedTask):
         return True
 
     def _is_sent(self, tr: Transaction) -> bool:
-        """Whether all entries added before the end of the backfill are sent."""
+        """Whether a sweep is due, and all entries added before the end of the backfill are sent."""
+        found = read_view(tr.snapshot, self.keys, range(BUCKETS))()
+        # Whether it is due is known once all buckets have begun the epoch: see `leave_former_rows`.
+        have_begun = all(generation_of(found.cleared(bucket)) >= self._generation for bucket in found.states)
+        if not have_begun or found.control.swept >= self._generation:
+            return False
         if self._backfilled_at is None:
             if current_generation(tr.snapshot, self.queue, self._observer) != self._generation:
                 return False

@@ -14,7 +14,7 @@ from typing import TypeVar
 from cq.keys.link import LinkKeys, Position, first_sequence, generation_of
 from cq.observers.links.batch import LinkBatch
 from cq.observers.links.rows import LinkEntry
-from cq.observers.links.state import StorePosition, read_position
+from cq.observers.links.state import StorePosition, leave_former_rows, read_position
 from cq.observers.links.target import Changes, LinkStopped, OutdatedBatch, Source, Target, TargetRefuses
 from cq.store.api import Database
 from cq.store.transact import transact
@@ -45,6 +45,8 @@ class Sender:
         progress = self._progress(batch, stored)
         if progress is None:
             raise OutdatedBatch
+        if not progress:
+            self._follow(batch, stored)
         if progress < batch.last:
             entries = [entry for entry in batch.ordered if entry.sequence > progress]
             if self._apply(batch, stored, batch.last, entries) is not None:
@@ -77,6 +79,8 @@ class Sender:
         (stored,) = self._compared([batch])
         if stored is not None and self._progress(batch, stored) != b"":
             raise OutdatedBatch  # an entry was added and sent meanwhile: the target has begun
+        if stored is not None:
+            self._follow(batch, stored)
         stored = stored or Position(batch.epoch, b"")
         if stored != (batch.epoch, begin) and self._apply(batch, stored, begin) is not None:
             raise OutdatedBatch
@@ -131,6 +135,11 @@ class Sender:
         # A rebuild may begin in an earlier epoch than that of a former generation's position.
         is_ahead = not is_former and stored > (batch.epoch, cleared)
         raise self._store_was_set_back() if is_ahead else self._target_was_set_back()
+
+    def _follow(self, batch: LinkBatch, stored: Position) -> None:
+        """Before a bucket begins an epoch or a generation from this position: see `leave_former_rows`."""
+        begun = batch.epoch, self.source.generation
+        transact(self._db, lambda tr: leave_former_rows(tr, self._keys, batch.bucket, stored, begun))
 
     def _read_position(self, batch: LinkBatch, sequence: bytes) -> StorePosition:
         """The position of the store now, and whether the bucket of a batch holds the entry with this sequence."""

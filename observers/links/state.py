@@ -18,7 +18,17 @@ from cq.config.queue import read_config
 from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.errors import CorruptData, InvalidConfiguration, QueueNotConfigured
-from cq.keys.link import APP, LinkKeys, links_of, name_of, queue_end, queue_names_below, split_link
+from cq.keys.link import (
+    APP,
+    LinkKeys,
+    Position,
+    generation_of,
+    links_of,
+    name_of,
+    queue_end,
+    queue_names_below,
+    split_link,
+)
 from cq.keys.notes import NoteKeys
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.rows import holds
@@ -38,7 +48,7 @@ class Control(StoredRecord):
 
     Attributes:
         epoch: number of rebases.
-        swept: the newest generation whose predecessors' rows were swept from the target; 0 at first.
+        swept: the newest generation whose predecessors' rows were swept from the target, or must stay; 0 at first.
         paused: whether an operator has paused the link.
     """
 
@@ -334,6 +344,33 @@ def read_position(snapshot: TransactionRead, queue: LinkKeys, bucket: int, seque
     held = holds(snapshot, queue, bucket, sequence)
     found = view()
     return StorePosition(found.control.epoch, found.cleared(bucket), held, _generation(snapshot, queue))
+
+
+def leave_former_rows(
+    tr: Transaction, queue: LinkKeys, bucket: int, stored: Position, begun: tuple[int, int]
+) -> None:
+    """Have a generation sweep nothing if the target lacks entries of it that this bucket has cleared.
+
+    So a target was set back before, or just after, a rebase. These entries are not sent again: the only rows that the
+    target has of their keys can be those of an earlier generation.
+
+    Args:
+        tr: the transaction; conflicts with other senders of the bucket, and with rebases.
+        queue: the link's keys.
+        bucket: the bucket.
+        stored: the position that the target had, read in this epoch, from which the bucket begins the epoch.
+        begun: the epoch and the generation.
+    """
+    epoch, generation = begun
+    found = read_view(tr, queue, [bucket])()
+    state, control = found.states[bucket], found.control
+    if control.epoch != epoch or state.epoch == epoch or generation_of(state.cleared) != generation:
+        return  # nothing of this generation was cleared before this epoch, or another worker has begun
+    # A position without entries, which the keeper has a bucket begin, is of a later epoch than what was cleared.
+    is_behind = stored.epoch <= state.epoch and stored.sequence < state.cleared
+    is_lacking = is_behind or generation_of(stored.sequence) < generation
+    if is_lacking and control.swept < generation and not is_outdated(tr, queue, generation):
+        tr.set(queue.control, replace(control, swept=generation).to_bytes())
 
 
 def is_outdated(tr: TransactionRead, queue: NoteKeys, generation: int) -> bool:

@@ -403,6 +403,33 @@ def test_a_sweep_of_before_both_sides_were_set_back_deletes_nothing(case: Case) 
     frozen.target.close()
 
 
+@pytest.mark.parametrize("is_noticed", [True, False])
+@EACH_KIND
+def test_a_rebase_of_an_unfinished_rebuild_deletes_no_values_that_the_target_lost(
+    case: Case, is_noticed: bool
+) -> None:
+    """The target is set back to before the rebuild. It has all values, and some of the rebuild are not sent again."""
+    if not (case.driver.sweeps and case.driver.keeps_positions):
+        pytest.skip("it sweeps nothing, or cannot know")
+    copy = case.driver.copy(FIRST)
+    rebuild(case)
+    combine(case.db, case.name)
+    linkhelpers.run_to_end(task_of(case, lambda point: None))
+    if is_noticed:
+        case.driver.restore(FIRST, copy)
+        assert "lacks changes that queue" in step(case)
+        rebase(case)
+    else:  # no worker has compared since the rebase
+        rebase(case)
+        case.driver.restore(FIRST, copy)
+    send(case)
+    check(case)
+    case.put(b=None)
+    rebuild(case)
+    send(case)
+    check(case)
+
+
 # Several links
 
 
