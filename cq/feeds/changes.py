@@ -25,7 +25,7 @@ from cq.feeds.messages import (
     quiet,
 )
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.keys.feed import FeedKeys, bucket_of, encode_name
+from cq.keys.feed import FeedKeys, bucket_of, decode_name, encode_name
 from cq.store.api import Transaction
 
 
@@ -47,12 +47,12 @@ def change_message(
 ) -> bool:
     """Replace the text of a message to a receiver, and of the copy for its sender; `body` None recalls it.
 
-    Returns whether it had a text; raises `InvalidData` if it is of another sender.
+    Returns whether it had a text; raises `InvalidData` if it is of another sender, or was sent to another receiver.
     """
-    keys = FeedKeys(config.name)
-    names = dict.fromkeys((encode_name("receiver", receiver), encode_name("sender", sender)))
+    keys, encoded = FeedKeys(config.name), encode_name("receiver", receiver)
+    names = dict.fromkeys((encoded, encode_name("sender", sender)))
     stored = {name: tr.get(keys.message(name, id_)) for name in names}
-    changed = {name: _changed(each.value, sender, body) for name, each in stored.items()}
+    changed = {name: _changed(each.value, sender, body, (name, encoded)) for name, each in stored.items()}
     for name, value in changed.items():
         if value is not None:
             tr.set(keys.message(name, id_), value)
@@ -95,8 +95,13 @@ def _event(sender: Any, changes: bytes) -> bytes:
     return StoredMessage(now(), None, sender=sender, changes=changes, flags=QUIET).to_bytes()
 
 
-def _changed(data: bytes | None, sender: Any, body: bytes | None) -> bytes | None:
-    """A stored message with another text; None if it is not there, or was recalled."""
+def _changed(
+    data: bytes | None, sender: Any, body: bytes | None, found: tuple[bytes, bytes] | None = None
+) -> bytes | None:
+    """A stored message with another text; None if it is not there, or was recalled.
+
+    `found` is the encoded receiver in whose inbox it is, and the one to whom it must have been sent; None in a group.
+    """
     if data is None:
         return None
     stored = StoredMessage.from_bytes(data)
@@ -110,6 +115,14 @@ def _changed(data: bytes | None, sender: Any, body: bytes | None) -> bytes | Non
             f"this message was sent to the group {codec.brief(stored.group)}: change it there, by its `origin` and "
             "with `to_group=True`"
         )
+    if found is not None:
+        inbox, expected = found
+        sent_to = inbox if stored.to is None else codec.encode(stored.to)
+        if sent_to != expected:
+            raise InvalidData(
+                f"this message was sent to {codec.brief(decode_name(sent_to))}: change it there, together with the "
+                "copy for its sender"
+            )
     if stored.flags & RECALLED or stored.changes is not None:
         return None
     if body is None:

@@ -50,10 +50,16 @@ class FeedConfig:
 
     def checked(self) -> FeedConfig:
         """Return the configuration; raises `InvalidConfiguration` if its settings are invalid."""
-        if self.keep_seconds is not None and not 0 < self.keep_seconds < _MOST:
-            raise InvalidConfiguration(f"expected to keep messages for some time, got: {self.keep_seconds} s")
-        if self.keep_last is not None and not 0 < self.keep_last < _MOST:
-            raise InvalidConfiguration(f"expected to keep some messages, got: {self.keep_last}")
+        if self.keep_seconds is not None and not (
+            type(self.keep_seconds) in (int, float) and 0 < self.keep_seconds < _MOST
+        ):
+            raise InvalidConfiguration(
+                f"expected to keep messages for a number of seconds, got: {codec.brief(self.keep_seconds)}"
+            )
+        if self.keep_last is not None and not (type(self.keep_last) is int and 0 < self.keep_last < _MOST):
+            raise InvalidConfiguration(
+                f"expected a number of messages to keep, got: {codec.brief(self.keep_last)}"
+            )
         if self.keep_last is not None and not self.numbers:
             raise InvalidConfiguration(
                 f"feed {self.name!r} gives no numbers, and keep_last counts messages by them: "

@@ -44,6 +44,7 @@ from cq.keys.feed import (
     check_id,
     decode_name,
     encode_name,
+    first_id_at,
     id_of,
     split_mark,
     split_removed,
@@ -239,7 +240,7 @@ class Feed(Generic[M]):
             Whether the message was there: not recalled, and not removed by retention.
 
         Raises:
-            InvalidData: the message has another sender, or none; nothing is written.
+            InvalidData: the message has another sender, or none, or was sent to another receiver; nothing is written.
             TooLarge: the message is too large; nothing is written.
             PendingUnreadable: after an append for the receiver or the sender in the same transaction.
         """
@@ -263,8 +264,8 @@ class Feed(Generic[M]):
         try:
             if to_group:
                 return change_group_message(tr, self.keys, receiver, id_, sender, body)
-            for name in (receiver, sender):
-                self._refuse_after_append(tr, encode_name("receiver", name))
+            for what, name in (("receiver", receiver), ("sender", sender)):
+                self._refuse_after_append(tr, encode_name(what, name))
             return change_message(tr, config, receiver, id_, sender, body)
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
@@ -366,9 +367,13 @@ class Feed(Generic[M]):
     def advance(self, tr: Transaction, receiver: Any, terminal: Any, position: bytes) -> None:
         """Store that a terminal of the receiver has read up to the id `position`; never decreases.
 
-        It conflicts with no other transaction. Blind, except in a feed with unread counts: there it counts the messages
-        from the terminal's position to the new one, which it reads; if the new one is the last message, it reads only
-        this. Raises `PendingUnreadable` in such a feed after an append for the receiver in the same transaction.
+        It conflicts with no other transaction, except `forget` in a feed with unread counts. Blind, except in such a
+        feed: there it counts the messages from the terminal's position to the new one, which it reads; if the new one
+        is the last message, it reads only this.
+
+        Raises:
+            InvalidData: `position` is not an id, or, in a feed with unread counts, one of later transactions only.
+            PendingUnreadable: after an append for the receiver in the same transaction, in a feed with unread counts.
         """
         config = read_feed_config(tr, self.name)
         encoded, key = encode_name("receiver", receiver), self._position(receiver, terminal)
@@ -419,7 +424,7 @@ class Feed(Generic[M]):
         """
         read_feed_config(tr, self.name)
         key = self.keys.lease(encode_name("receiver", receiver), encode_name("terminal", terminal))
-        if not 0 <= seconds < _MOST_SECONDS:
+        if type(seconds) not in (int, float) or not 0 <= seconds < _MOST_SECONDS:
             raise InvalidData(f"expected the seconds that a terminal is online, got: {codec.shown(seconds)}")
         if seconds:
             tr.set(key, (now() + int(seconds * 1000)).to_bytes(8, "big"))
@@ -440,6 +445,12 @@ class Feed(Generic[M]):
         All by snapshot reads: no message appears at or before a position later, so the number never changes.
         """
         self._refuse_after_append(tr, receiver)
+        if first_id_at(tr.get_read_version().wait() + 1) <= position:
+            raise InvalidData(
+                f"expected the id of a message that this transaction can read, got a later one: {position.hex()}"
+            )
+        # Only `forget` writes this key, by the range that it clears: the count must not outlive what it counts.
+        tr.add_read_conflict_key(self.keys.position(receiver, b""))
         snapshot = tr.snapshot
         position_before, removed = snapshot.get(key), snapshot.get(self.keys.removed(receiver))
         appended = snapshot.get(self.keys.appended(receiver))

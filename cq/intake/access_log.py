@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -34,6 +34,9 @@ _SHAPES: Final = {"t": r"\[[^\]]{20,40}\]", "time_local": r"[^\]]{20,40}"}
 _QUOTED: Final = r'(?:[^"\\]|\\.)*'
 _MAX_TEXT_BYTES: Final = 2_000  # of a page or a browser; keys of a queue have up to 8,000 bytes
 _SHOWN: Final = 80
+# Each time between them has a day in UTC, which ids of visitors and sessions need.
+_FIRST_TIME: Final = datetime.min.replace(tzinfo=UTC).timestamp()
+_END_OF_TIMES: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 class Visit(NamedTuple):
@@ -178,7 +181,10 @@ def _time(fields: dict[str, bytes | None]) -> float:
     for name, parse in (("time", _seconds), ("iso", _iso), ("unix", float)):
         found = fields.get(name)
         if found is not None:
-            return parse(found)
+            time = parse(found)
+            if not _FIRST_TIME <= time < _END_OF_TIMES:
+                raise InvalidData(f"not a time of the years 1 to 9999: {_text(found)!r}")
+            return time
     raise AssertionError(fields)  # the pattern was checked
 
 

@@ -17,6 +17,7 @@ import gzip
 import logging
 import os
 import re
+import stat
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -52,6 +53,9 @@ log = logging.getLogger("cq.logs")
 
 def open_log(path: Path) -> BinaryIO:
     """Open a plain or gzip file; raises `OSError`."""
+    if not _is_regular(path):
+        # The open of a named pipe would block, and a pipe cannot be read again from a position.
+        raise OSError(f"{path}: expected a regular file, which can be read again from a position")
     plain = path.open("rb")
     if plain.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return plain
@@ -272,8 +276,14 @@ class LogFollower:
             suffix = path.name.removeprefix(self._path.name)
             if path == self._path or (suffix != path.name and _ROTATED.fullmatch(suffix)):
                 with suppress(FileNotFoundError):
+                    if path != self._path and not _is_regular(path):
+                        continue
                     found.append((_age(suffix, is_live=path == self._path), path, _identity(path)))
         return [(path, identity) for _, path, identity in sorted(found)]
+
+
+def _is_regular(path: Path) -> bool:
+    return stat.S_ISREG(os.stat(path).st_mode)
 
 
 def _identity(file: Path | int) -> _Identity:

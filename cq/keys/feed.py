@@ -247,8 +247,7 @@ def encode_name(what: str, name: Any) -> bytes:
 
     `what` is the noun for it in messages.
     """
-    kinds = (str, int, bytes, tuple)
-    if not isinstance(name, kinds) or isinstance(name, bool) or (isinstance(name, tuple) and not name):
+    if not _is_name(name):
         raise InvalidData(
             f"expected a {what} to be str, int, bytes or a tuple of them, got: {codec.shown(name)}"
         )
@@ -265,7 +264,13 @@ def decode_name(data: bytes) -> Any:
 
 def as_name(decoded: Any) -> Any:
     """The name as the application gave it: CBOR decodes tuples as lists."""
-    return tuple(decoded) if isinstance(decoded, list) else decoded
+    return tuple(map(as_name, decoded)) if isinstance(decoded, list) else decoded
+
+
+def _is_name(name: object) -> bool:
+    if isinstance(name, tuple):
+        return bool(name) and all(map(_is_name, name))
+    return isinstance(name, str | int | bytes) and not isinstance(name, bool)
 
 
 def bucket_of(name: bytes) -> int:

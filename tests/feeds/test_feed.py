@@ -14,7 +14,7 @@ from cq.errors import InvalidConfiguration
 from cq.feeds.config import read_feed_config
 from cq.feeds.feed import MAX_MESSAGE_BYTES, Feed, FeedPage
 from cq.keys import prefix_end
-from cq.keys.feed import FeedKeys, encode_name
+from cq.keys.feed import FeedKeys, decode_name, encode_name
 from cq.observers.feeds.trim import FeedTrimTask
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
@@ -122,12 +122,19 @@ def test_keys_of_one_name_are_never_among_those_of_another(names: list[Any]) -> 
         assert inside == [encoded]
 
 
+@given(name=NAMES)
+def test_a_name_comes_back_as_it_was_given(name: Any) -> None:
+    assert decode_name(encode_name("receiver", name)) == name
+
+
 @pytest.mark.parametrize(
     ("receiver", "message", "error"),
     [
         (None, "x", cq.InvalidData),
         (True, "x", cq.InvalidData),
         ((), "x", cq.InvalidData),
+        (("ann", 1.5), "x", cq.InvalidData),
+        (("ann", ["phone"]), "x", cq.InvalidData),
         ("x" * 1_001, "x", cq.errors.TooLarge),
         ("ann", "x" * MAX_MESSAGE_BYTES, cq.errors.TooLarge),
         ("ann", object(), cq.InvalidData),
@@ -245,9 +252,13 @@ def test_settings_stay_unless_they_are_given(db: Any, feed: Feed) -> None:
         feed.configure(db, keep_last=5)
     with pytest.raises(cq.errors.InvalidConfiguration, match="gives no numbers"):
         transact(db, lambda tr: feed.read_numbered(tr, "ann"))
-    for seconds in (-1, float("nan"), float("inf")):
-        with pytest.raises(cq.errors.InvalidConfiguration, match="for some time"):
+    invalid: list[Any] = [-1, float("nan"), float("inf"), True, "30d"]
+    for seconds in invalid:
+        with pytest.raises(cq.errors.InvalidConfiguration, match="for a number of seconds"):
             feed.configure(db, keep_seconds=seconds)
+    for number in (*invalid, 2.5):
+        with pytest.raises(cq.errors.InvalidConfiguration, match="a number of messages to keep"):
+            Feed(f"{feed.name}.last").configure(db, numbers=True, keep_last=number)
 
 
 def test_no_append_commits_to_a_feed_that_was_deleted(db: Any, feed: Feed) -> None:
@@ -373,6 +384,36 @@ def test_removed_and_forgotten_messages_are_not_unread(db: Any, name: str) -> No
     assert unread(db, feed) == 0
     append(db, feed, "ann", "again")
     assert unread(db, feed) == 1
+
+
+def test_a_position_is_not_stored_with_the_count_of_messages_that_were_forgotten(
+    db: Any, counting: Feed
+) -> None:
+    append(db, counting, "ann", 1, 2, 3)
+    late = db.create_transaction()
+    counting.advance(late, "ann", "phone", read(db, counting, "ann").position)
+
+    transact(db, lambda tr: counting.forget(tr, "ann"))
+
+    assert not commits(late)
+    append(db, counting, "ann", "again")
+    assert unread(db, counting) == 1
+
+
+def test_a_position_beyond_what_the_transaction_reads_is_refused_in_a_feed_with_counts(
+    db: Any, counting: Feed
+) -> None:
+    append(db, counting, "ann", 1)
+    early = db.create_transaction()
+    early.get_read_version().wait()
+    append(db, counting, "ann", 2)
+    position = read(db, counting, "ann").position
+
+    for each in (position, b"\xff" * len(position)):
+        with pytest.raises(cq.InvalidData, match="that this transaction can read"):
+            counting.advance(early, "ann", "phone", each)
+    advance(db, counting, position)
+    assert unread(db, counting) == 0
 
 
 def test_a_feed_without_counts_says_so(db: Any, feed: Feed) -> None:

@@ -198,6 +198,24 @@ def test_the_sender_has_a_copy_that_is_changed_too(db: Any, feed: Feed) -> None:
     drain(db, feed)
 
 
+def test_a_message_is_changed_only_together_with_its_copy(db: Any, feed: Feed) -> None:
+    do(db, feed.send, "ann", "bob", "at 5")
+    own = feed.append_now(db, "ann", "milk", sender="ann")
+    (copy, _) = inbox(db, feed, "ann")
+
+    for receiver in ("ann", "cyd"):
+        with pytest.raises(cq.InvalidData, match="was sent to 'bob': change it there"):
+            do(db, feed.edit, receiver, copy.id, "at 6", sender="ann")
+    with pytest.raises(cq.InvalidData, match="was sent to 'ann': change it there"):
+        do(db, feed.recall, "cyd", own, sender="ann")
+    with pytest.raises(cq.InvalidData, match="expected a sender"):
+        do(db, feed.edit, "bob", copy.id, "at 6", sender=None)
+
+    assert shown(inbox(db, feed, "ann")) == [("at 5", False, False), ("milk", False, False)]
+    assert shown(inbox(db, feed, "bob")) == [("at 5", False, False)]
+    assert inbox(db, feed, "cyd") == []
+
+
 def test_a_message_to_oneself_is_there_once(db: Any, feed: Feed) -> None:
     do(db, feed.send, "ann", "ann", "milk")
     (note,) = inbox(db, feed, "ann")
@@ -230,7 +248,7 @@ def test_terminals_are_online_until_their_time_ends(
     do(db, feed.set_online, "bob", "phone")
     do(db, feed.forget, "bob")
     assert online() == []
-    for seconds in (-1, float("nan"), 1e10):
+    for seconds in (-1, float("nan"), 1e10, "60", True):
         with pytest.raises(cq.InvalidData, match="seconds"):
             do(db, feed.set_online, "bob", "phone", seconds)
 

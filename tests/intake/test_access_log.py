@@ -151,6 +151,24 @@ def test_another_line_is_refused_with_the_reason(pattern: str | None, line: byte
         AccessLogFormat(pattern).parse(line)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "time"),
+    [
+        (None, b"[01/Jan/0001:00:00:00 +2359]"),
+        (None, b"[31/Dec/9999:23:59:59 -2359]"),
+        ('$remote_addr [$time_iso8601] "$request" $status', b"[0001-01-01T00:00:00+23:59]"),
+        ('$remote_addr [$msec] "$request" $status', b"[999999999999.000]"),
+    ],
+)
+def test_a_time_without_a_day_in_utc_is_refused(pattern: str | None, time: bytes) -> None:
+    """Ids of visitors are of a day: such a line would end each run that reads it."""
+    ends = b"192.0.2.7 - - ", b' "GET / HTTP/1.1" 200 5'
+    line = time.join(ends) if pattern is None else b"192.0.2.7 " + time + b' "GET / HTTP/1.1" 200'
+
+    with pytest.raises(InvalidData, match="years 1 to 9999"):
+        AccessLogFormat(pattern).parse(line)
+
+
 def test_texts_are_limited() -> None:
     found: Any = AccessLogFormat().parse(
         b'::1 - - %s "GET /%s HTTP/1.1" 200 5 "-" "%s"' % (TIME, b"a" * 9_000, b"b" * 9_000)

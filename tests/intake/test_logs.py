@@ -325,6 +325,20 @@ def test_files_of_other_names_are_no_former_ones(log: Log) -> None:
         log.follower()
 
 
+def test_only_regular_files_are_read(log: Log) -> None:
+    """The open of a named pipe would block for ever."""
+    pipe = log.path.with_name("pipe.log")
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="expected a regular file"):
+        log.follower(path=pipe)
+    log.former(1).mkdir()
+    os.mkfifo(log.former(2))
+    log.followed("a").close()
+    log.write("b")
+    assert log.read() == 1
+    log.check()
+
+
 def test_two_followers_of_one_name_do_not_add_a_line_twice(log: Log) -> None:
     log.write("a", "b")
     one, other = log.follower(), log.follower()
