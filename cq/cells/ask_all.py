@@ -101,10 +101,12 @@ def gather_users(
     """
     until = runtime.monotonic() + seconds
     found = UserAnswers[T]({}, {})
-    left: Iterable[Any] = dict.fromkeys(users)
+    left: Iterable[Any] = dict.fromkeys(users)  # the directory is read once for all of them
     for tries in count(1):
-        elsewhere = _ask_cells(cells, _each(left, cells.locate, found), ask, found, (until, max_age or 0.0))
-        left = _each(elsewhere, lambda user: cells.refresh(user, elsewhere[user]), found)  # noqa: B023
+        elsewhere = _ask_cells(
+            cells, _answered(cells.locate_all(left), found), ask, found, (until, max_age or 0.0)
+        )
+        left = _answered(cells.refresh_all(elsewhere), found)
         if not left:
             break
         pause = delay_after(tries, first=FIRST_PAUSE, longest=LAST_PAUSE)
@@ -117,15 +119,15 @@ def gather_users(
     return found
 
 
-def _each(users: Iterable[Any], find: Callable[[Any], L], found: UserAnswers[Any]) -> dict[Any, L]:
-    """Return {user: result}; adds the errors of cells to the missing answers."""
-    results = {}
-    for user in users:
-        try:
-            results[user] = find(user)
-        except CellError as error:
-            found.missing[user] = describe(error)
-    return results
+def _answered(results: Mapping[Any, L | CellError], found: UserAnswers[Any]) -> dict[Any, L]:
+    """Return the results that are no errors; adds the errors to the missing answers."""
+    answered = {}
+    for user, result in results.items():
+        if isinstance(result, CellError):
+            found.missing[user] = describe(result)
+        else:
+            answered[user] = result
+    return answered
 
 
 def _ask_cells(

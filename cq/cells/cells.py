@@ -12,7 +12,7 @@ and a move that begins conflicts with all transactions under way, so no write is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -26,7 +26,7 @@ from cq.cells.names import Names, take_names
 from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
 from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
-from cq.errors import CellMismatch, CellNotKnown, UserDeleted, UserMoving
+from cq.errors import CellError, CellMismatch, CellNotKnown, UserDeleted, UserMoving
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -191,6 +191,21 @@ class Cells:
         known = self._cache.get(keys.encoded_user(user))
         return known if known is not None else self._remember(user, self.directory.record(user))
 
+    def locate_all(self, users: Iterable[Any]) -> dict[Any, Location | CellError]:
+        """Return the locations of users, with at most one read of the directory, or the error that `locate` raises.
+
+        Raises `InvalidData`.
+        """
+        found: dict[Any, Location | CellError | None] = {
+            user: self._cache.get(keys.encoded_user(user)) for user in users
+        }
+        records = self.directory.records(user for user, known in found.items() if known is None)
+        read = {
+            user: each if isinstance(each, CellError) else self._remember(user, each)
+            for user, each in records.items()
+        }
+        return {user: known or read[user] for user, known in found.items()}
+
     def transact(self, user: Any, function: Callable[[UserData], T], *, timeout: float = 10.0) -> T:
         """Run `function(data)` in a transaction of the user's cell, commit it, and return what it returned.
 
@@ -245,7 +260,23 @@ class Cells:
         For users who are not at the location of the cache. Raises `UserNotPlaced`, `CellMismatch`.
         """
         self._cache.pop(keys.encoded_user(user), None)
-        record = self.directory.record(user)
+        return self._compare(user, location, self.directory.record(user))
+
+    def refresh_all(self, locations: Mapping[Any, Location]) -> dict[Any, Record | CellError | None]:
+        """Return, for many users at once, what `refresh` returns, or the error that it raises."""
+        for user in locations:
+            self._cache.pop(keys.encoded_user(user), None)
+        results: dict[Any, Record | CellError | None] = {}
+        for user, record in self.directory.records(locations).items():
+            try:
+                results[user] = (
+                    record if isinstance(record, CellError) else self._compare(user, locations[user], record)
+                )
+            except CellMismatch as error:
+                results[user] = error
+        return results
+
+    def _compare(self, user: Any, location: Location, record: Record) -> Record | None:
         if Location(record.cell, record.epoch) != location:
             self._remember(user, record)
             return None

@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from cq.cells.records import DRAINING, OPEN, Cell, Record
-from cq.cells.seats import add_seat, leave_seat, read_counts, spread_counts, take_seat
+from cq.cells.seats import add_seat, counts_in, leave_seat, spread_counts, take_seat
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import (
@@ -28,11 +28,12 @@ from cq.errors import (
 from cq.keys import INCOMPLETE_VERSIONSTAMP, below, check_name
 from cq.keys import cell as keys
 from cq.store import absolute
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Range, Transaction, TransactionRead, Value
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 T = TypeVar("T")
+_StatusReads: TypeAlias = tuple[Value, Range]
 
 MAX_WEIGHT: Final = 1_000_000
 EMPTIEST: Final = "emptiest"
@@ -158,7 +159,7 @@ class Directory:
 
     def fill(self) -> str:
         """Return which cell new users fill: `emptiest` or `newest`."""
-        return transact(self.db, lambda tr: _read_fill(tr.snapshot))
+        return transact(self.db, lambda tr: _fill_of(tr.snapshot.get(keys.FILL).value))
 
     def cell(self, name: str) -> Cell:
         """Return a cell's entry; raises `CellNotKnown`."""
@@ -174,6 +175,21 @@ class Directory:
         """Return a user's record; raises `UserNotPlaced`, `UserDeleted`, `InvalidData`."""
         return transact(self.db, lambda tr: read_record(tr.snapshot, user))
 
+    def records(self, users: Iterable[Any]) -> dict[Any, Record | CellError]:
+        """Return the records of users, read at once; the error that `record` would raise for users without one.
+
+        Raises `InvalidData`.
+        """
+        encoded = {user: keys.record(keys.encoded_user(user)) for user in users}
+        if not encoded:
+            return {}
+
+        def read(tr: Transaction) -> dict[Any, Record | CellError]:
+            stored = {user: tr.snapshot.get(key) for user, key in encoded.items()}
+            return {user: _record_or_error(user, each.value) for user, each in stored.items()}
+
+        return transact(self.db, read)
+
     def place(self, user: Any, also: Callable[[Transaction], None] = lambda tr: None) -> Record:
         """Place a user, unless the user has a cell, and call `also(tr)` in that transaction; see `Cells.place`."""
         encoded = keys.encoded_user(user)
@@ -184,8 +200,9 @@ class Directory:
                 record = _checked_record(user, Record.from_bytes(stored))
                 also(tr)
                 return record
+            fill = tr.snapshot.get(keys.FILL)
             # Entries with a conflict, as a concurrent drain must count; the rest by snapshot, as it changes often.
-            chosen = to_fill(_read_cells(tr, tr.snapshot), _read_fill(tr.snapshot))
+            chosen = to_fill(_read_cells(tr, tr.snapshot), _fill_of(fill.value))
             if chosen is None:
                 raise NoRoom("no cell takes users, see `cq cells list`: add one with `cq cells add NAME URL`")
             take_seat(tr, encoded, chosen.name, chosen.max_users)
@@ -223,7 +240,8 @@ class Directory:
             record = read_record(tr, user)
             if record.is_moving or record.cell == target:
                 return record
-            status = _read_status(tr.snapshot, target, read_cell(tr, target))
+            reads = _begin_status(tr.snapshot, target)
+            status = _status(target, read_cell(tr, target), reads)
             if status.closed:
                 raise NoRoom(f"cell {target!r} takes no users, {status.closed}: choose another one")
             take_seat(tr, encoded, target, status.max_users)
@@ -353,27 +371,42 @@ def read_cell(tr: TransactionRead, name: str) -> Cell:
 def _read_cells(tr: TransactionRead, snapshot: TransactionRead) -> list[CellStatus]:
     """Read all cells: their entries through `tr`, their users and loads through `snapshot`."""
     entries = [(keys.cell_of(row.key), Cell.from_bytes(row.value)) for row in tr.get_range(*keys.cells())]
-    return [_read_status(snapshot, name, cell) for name, cell in entries]
+    reads = [_begin_status(snapshot, name) for name, _ in entries]  # all are in flight together
+    return [_status(name, cell, each) for (name, cell), each in zip(entries, reads, strict=True)]
 
 
-def _read_status(tr: TransactionRead, name: str, cell: Cell) -> CellStatus:
-    load = tr.get(keys.load(name)).value
+def _begin_status(tr: TransactionRead, name: str) -> _StatusReads:
+    """Begin to read the load and the numbers of users of a cell."""
+    return tr.get(keys.load(name)), tr.get_range(*keys.counts(name))
+
+
+def _status(name: str, cell: Cell, reads: _StatusReads) -> CellStatus:
+    load, counts = reads
     return CellStatus(
         name,
         **vars(cell),
-        users=sum(read_counts(tr, name)),
-        load=None if load is None else codec.decode(load),
+        users=sum(counts_in(counts, name)),
+        load=None if load.value is None else codec.decode(load.value),
     )
 
 
-def _read_fill(tr: TransactionRead) -> str:
-    stored = tr.get(keys.FILL).value
+def _fill_of(stored: bytes | None) -> str:
     return EMPTIEST if stored is None else stored.decode()
 
 
 def read_record(tr: TransactionRead, user: Any) -> Record:
     """Return a user's record; raises `UserNotPlaced`, `UserDeleted`, `InvalidData`."""
-    stored = tr.get(keys.record(keys.encoded_user(user))).value
+    return _stored_record(user, tr.get(keys.record(keys.encoded_user(user))).value)
+
+
+def _record_or_error(user: Any, stored: bytes | None) -> Record | CellError:
+    try:
+        return _stored_record(user, stored)
+    except CellError as error:
+        return error
+
+
+def _stored_record(user: Any, stored: bytes | None) -> Record:
     if stored is None:
         raise UserNotPlaced(
             f"user {user!r} is in no cell: `cq cells place`, or Cells.place(), puts users into cells"

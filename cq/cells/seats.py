@@ -10,14 +10,21 @@ with all others of the cell.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cq.errors import NoRoom
 from cq.keys import cell as keys
-from cq.store.api import Transaction, TransactionRead
+from cq.store.api import KeyValue, Transaction, TransactionRead
 
 
 def read_counts(tr: TransactionRead, name: str) -> list[int]:
     """Return the parts of the number of users in a cell, and on their way to it."""
-    found = {row.key: keys.count_of(row.value) for row in tr.get_range(*keys.counts(name))}
+    return counts_in(tr.get_range(*keys.counts(name)), name)
+
+
+def counts_in(rows: Iterable[KeyValue], name: str) -> list[int]:
+    """Return the parts of the number of users in a cell, of the rows of `keys.counts`."""
+    found = {row.key: keys.count_of(row.value) for row in rows}
     return [found.get(keys.count(name, part), 0) for part in range(keys.COUNTS)]
 
 

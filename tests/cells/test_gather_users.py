@@ -12,6 +12,7 @@ from cq.cells.records import LEAVING
 from cq.store.transact import transact
 from tests.kit.faults import WrappedDatabase
 from tests.kit.sites import Site, die_when, place, put, read
+from tests.kit.trips import COMMIT, VERSION, TripsDatabase
 
 USERS = ("ada", "grace", "joan", "dorothy")
 
@@ -99,3 +100,14 @@ def test_writes_are_refused(full: Site) -> None:
 
     for why in (found.missing["ada"], asked.missing["cell0"]):
         assert why.startswith("TypeError: a read of an earlier version cannot write")
+
+
+def test_the_directory_is_read_once_for_all_users(full: Site) -> None:
+    counted = TripsDatabase(full.directory)
+    cells = full.process(lambda db: counted if db is full.directory else db)
+    for name in ("cell0", "cell1"):
+        cells.store(name)
+    before = len(counted.trips)
+
+    assert gather_users(cells, USERS, read(b"name"), seconds=30).missing == {}
+    assert counted.trips[before:] == [VERSION, ["get"] * len(USERS), COMMIT]

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from cq.cells import seats
+from cq.cells import Cells, seats
 from cq.cells.directory import CellStatus
 from cq.cells.records import LEAVING, Cell
 from cq.errors import CellNotKnown, InvalidConfiguration, NoRoom
 from cq.keys import cell as cellkeys
 from cq.store.transact import transact
 from tests.kit.sites import USER, Site, die_when, load
+from tests.kit.trips import COMMIT, VERSION, TripsDatabase
 
 
 def status(site: Site) -> list[CellStatus]:
@@ -182,3 +183,11 @@ def test_an_entry_keeps_what_the_other_commands_do_not_name(site: Site) -> None:
 
     found = site.own.directory.cell("cell1")
     assert found == Cell(found.url, 5, "draining", 7, 2)
+
+
+def test_all_cells_are_read_together(site: Site) -> None:
+    counted = TripsDatabase(site.directory)
+    cells = Cells(counted)
+
+    cells.cells()
+    assert counted.trips == [VERSION, ["get_range"], [*["get"] * 3, *["get_range"] * 3], COMMIT]
