@@ -54,7 +54,7 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=51, only={"targets are slow", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=55, only={"targets are slow", "come and go"})
 def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
     """A worker clears its batch though another worker has cleared it, and later ones."""
     queued, epoch = read.queued, read.link.control.epoch
@@ -66,13 +66,13 @@ def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: An
             self._clear_notification(tr, read.notification)
 
 
-@links.replaces("cq.observers.links.sender.Sender._read_position", seed=12, only={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sender.Sender._read_position", seed=14, only={"freezes", "come and go"})
 def stops_for_batches_that_others_have_cleared(read: Any, self: Sender, batch: LinkBatch, *given: Any) -> Any:
     """A late worker takes the position of a faster one for that of a store that this one was before a restore."""
     return read(self, batch, *given)._replace(epoch=batch.epoch, cleared=batch.cleared)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=4, only={"table set back"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=10, only={"table set back"})
 def takes_earlier_positions_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -80,7 +80,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=121, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=203, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -91,7 +91,7 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=72, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=88, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
@@ -99,7 +99,7 @@ def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, cha
 
 @links.replaces(
     "cq.observers.links.sql.target.SqlTarget._apply",
-    seed=136,
+    seed=138,
     only={"send again", "targets are slow", "come and go"},
 )
 def stores_positions_without_comparing(
@@ -155,7 +155,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     return begin
 
 
-@links.replaces("cq.observers.links.operate._store_epoch", seed=105, only={"send again", "table set back"})
+@links.replaces("cq.observers.links.operate._store_epoch", seed=113, only={"send again", "table set back"})
 def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
     """A rebase continues in the epoch that there is."""
     tr.clear(link.stopped)
@@ -172,7 +172,7 @@ def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: in
     return read(tr, keys, bucket, limits._replace(generation=None))
 
 
-@links.patches(seed=15, only={"hook comes and goes", "workers hear late", "the receiver fails"})
+@links.patches(seed=22, only={"hook comes and goes", "workers hear late", "the receiver fails"})
 @contextmanager
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
@@ -184,7 +184,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=138,
+    seed=154,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -192,7 +192,7 @@ def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any
     return read(self, *given)._replace(generation=self.source.generation)
 
 
-@links.replaces("cq.observers.links.sender.Sender._own", only={"hook moves"})
+@links.replaces("cq.observers.links.sender.Sender._own", seed=1, only={"hook moves"})
 def goes_on_from_a_former_target(_: Any, self: Sender, cleared: bytes) -> bytes:
     """A sender takes the position of the store in an earlier generation for one that the new target has."""
     return cleared
@@ -214,7 +214,7 @@ def receives_positions_without_comparing(refuses: Any, self: Any, stored: str, d
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=4, only={"hook", "the receiver fails"}
+    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=5, only={"hook", "the receiver fails"}
 )
 def sends_the_rest_whatever_is_applied(*_: Any) -> str:
     """A sender reads no position in the answer of a receiver."""
@@ -222,7 +222,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=142, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=146, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -235,13 +235,13 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=30, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=50, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=103, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=116, only={"set back after a rebuild"})
 def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
     refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)
