@@ -268,7 +268,7 @@ def _add_sums(
 ) -> None:
     """Add {start of a day: sums} to the queue of sums."""
     updates = [(SITE, dict(each)) for each in sums.values()]
-    write_updates(tr, read_config(tr, name), updates, once, times=[1000 * day for day in sums])
+    write_updates(tr, read_config(tr, name), updates, once, times=[checked_time(day) for day in sums])
 
 
 # Days

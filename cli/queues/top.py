@@ -96,15 +96,15 @@ def top(
 def _time(given: str) -> float:
     """Seconds since 1970 of a time, which is in UTC if it has no zone, or of a duration before now."""
     ago = seconds_in(given)
-    if ago is not None:
-        return runtime.time() - ago
     try:
+        if ago is not None:
+            return datetime.fromtimestamp(runtime.time() - ago, UTC).timestamp()
         time = datetime.fromisoformat(given)
-    except ValueError:
+        return (time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):  # no time, or one outside of the years 1 to 9999 in UTC
         raise typer.BadParameter(
             f"expected a time such as 2026-01-31T12:00, or 2d for two days ago, got: {given!r}"
         ) from None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 @commands.command(

@@ -95,6 +95,14 @@ def read_feed_config(tr: TransactionRead, name: str) -> FeedConfig:
     return _known.get(tr, name)
 
 
+def usable_feed_config(tr: TransactionRead, name: str) -> FeedConfig | None:
+    """Return the same; None if the feed was deleted, or if its configuration cannot be read."""
+    try:
+        return read_feed_config(tr, name)
+    except (FeedNotConfigured, CorruptData):
+        return None
+
+
 def write_feed_config(tr: Transaction, config: FeedConfig) -> None:
     """Store a configuration, and notify workers of it."""
     tr.set(FeedKeys(config.name).config, config.to_bytes())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cq.errors import CorruptData
-from cq.feeds.config import FeedConfig
+from cq.feeds.config import FeedConfig, usable_feed_config
 from cq.keys import after
 from cq.keys.feed import FeedKeys, Range
 from cq.observers.scheduling.runner import DONE
@@ -55,7 +55,7 @@ class RoundRobinTask(Task):
 
     Args:
         db: a database of either store.
-        config: configuration of the feed.
+        config: configuration of the feed; each step reads the present one.
         bucket: number of the bucket.
 
     Attributes:
@@ -115,6 +115,12 @@ class RoundRobinTask(Task):
 
     def _step(self, tr: Transaction, current: _FeedRound) -> tuple[bytes | None, set[bytes]]:
         """Serve the next names; returns the notification, and the names with more work."""
+        self._notes, self.messages, self._is_last = [], 0, True
+        # With a conflict: the feed may have been deleted, and made again with other settings.
+        config = usable_feed_config(tr, self.config.name)
+        if config is None:
+            return None, set()
+        self.config = config
         notification = tr.snapshot.get(self.notification)
         notes = tr.snapshot.get_range(
             current.place, self._end, limit=current.at_once, streaming_mode=WANT_ALL
@@ -122,7 +128,7 @@ class RoundRobinTask(Task):
         number = fitting((len(note.key) for note in notes), _NAMES_BYTES)
         self._is_last = len(notes) < current.at_once and number >= len(notes)
         notes = notes[:number]
-        self._notes, self.messages = notes, 0
+        self._notes = notes
         unfinished = self.serve(tr, [note.key[len(self._begin) :] for note in notes]) if notes else set()
         for note in notes:
             # An append since the read version has changed the note, which then stays.

@@ -12,7 +12,7 @@ from typing import Final
 
 from cq import runtime
 from cq.errors import CorruptData
-from cq.feeds.config import FeedConfig
+from cq.feeds.config import FeedConfig, usable_feed_config
 from cq.feeds.messages import is_quiet, take
 from cq.keys import after, prefix_end
 from cq.keys.feed import ID_BYTES, FeedKeys, first_id_at, id_of, mark, removed_mark, split_mark, split_removed
@@ -79,6 +79,9 @@ class FeedTrimTask(Task):
     def _step(self, tr: Transaction) -> bytes | None:
         """Trim the next receivers, or texts of groups; returns the key of the next one, None at the end of these."""
         self._removed = 0
+        # With a conflict: a worker replaces the task soon after a change, and until then it must remove nothing.
+        if usable_feed_config(tr, self.config.name) != self.config:
+            return None
         if self._place < self._begin:
             return self._trim_texts(tr)
         rows = tr.snapshot.get_range(

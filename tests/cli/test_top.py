@@ -133,6 +133,8 @@ def test_the_cloud_of_a_time_and_what_has_changed_since(here: Here, db: Any, cli
             ["cloud", "words", "--at", "soon"],
             "expected a time such as 2026-01-31T12:00, or 2d for two days ago",
         ),
+        (["cloud", "words", "--at", "0001-01-01T00:00+23:00"], "expected a time such as"),
+        (["cloud", "words", "--at", "200000w"], "expected a time such as"),
         (["cloud", "words", "--since", "1h", "--follow"], "give either --follow, or --at and --since"),
         (["configure", "words", "--keep-clouds", "1h"], "--keep-clouds needs the top: add --top"),
         (["configure", "words", "--top", "--keep-clouds", "x"], "expected a duration of whole seconds"),

@@ -20,6 +20,7 @@ from cq.combiners import BUILT_IN
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.observers.sessions import DAY, SessionCounts, Sessions, interval, sessions
 from cq.observers.visits import VisitEmitter, VisitLog, Visits
+from cq.queue.set_aside import read_aside
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from cq.testing import drain
@@ -258,3 +259,16 @@ def test_ids_are_kept_while_visits_of_their_day_are_taken(db: Any, visits: Visit
     clock.now += 9 * DAY
     drain(db, *visits.queues)
     assert visits.ids(db).of("ann", NOW) != before
+
+
+def test_a_day_that_is_none_is_set_aside_alone(db: Any, made: Sessions, clock: Clock) -> None:
+    """Only adds to the queue of visitors itself can have such keys."""
+    day = int(clock.now) // DAY * DAY
+    intervals = {(visitor, day): [(0, 1800, 1)] for visitor in "abcdefgh"} | {("eve", 2**62): [(0, 1800, 1)]}
+    transact(db, lambda tr: made.visitors.add(tr, intervals))
+
+    drain(db, *made.queues)
+
+    assert transact(db, made.get).sessions == 8
+    aside = transact(db, lambda tr: read_aside(tr, made.visitors.name))
+    assert [(each.updates, "expected a time" in each.error) for each in aside] == [([[[0, 1800, 1]]], True)]

@@ -26,7 +26,7 @@ from cq.observers.worker.worker import Worker
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.kit.workers import running
-from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks
+from tests.observers.feeds.feedtasks import delivering_tasks, numbering_tasks, trimming_tasks
 
 USERS = ("ann", "bob", "cid", "dan")
 
@@ -386,3 +386,26 @@ def test_a_drain_of_a_feed_by_its_name_delivers_and_numbers_all(db: Any, name: s
     assert left(db, feed) == (0, 0)
     with pytest.raises(cq.errors.QueueNotConfigured):
         Worker(db, queues=[f"{name}-other"]).drain()
+
+
+def test_tasks_of_a_deleted_feed_keep_to_the_settings_of_its_successor(db: Any, name: str) -> None:
+    """A worker looks for changed feeds now and then: until then it has tasks of the former feed."""
+    feed = Feed(name)
+    former = feed.configure(db, keep_seconds=1e-6)
+    tasks = [*delivering_tasks(db, former), *trimming_tasks(db, former)]
+    feed.delete(db)
+    for task in tasks:
+        task.run()
+
+    feed.configure(db, unread=True, numbers=True)
+    transact(db, lambda tr: feed.join(tr, "crew", "ann"))
+    for message in ("one", "two"):
+        feed.append_now(db, "crew", message, to_group=True)
+    for task in tasks:
+        task.run()
+
+    assert transact(db, lambda tr: feed.unread(tr, "ann", "phone")) == 2
+    Worker(db, queues=[name]).drain()
+    page = transact(db, lambda tr: feed.read_numbered(tr, "ann"))
+    assert [(each.number, each.body) for each in page.messages] == [(1, "one"), (2, "two")]
+    assert list(verify_feed(db, name)) == []
