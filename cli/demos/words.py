@@ -45,10 +45,11 @@ QUEUE: Final = "demo_words"
 TABLE: Final = "demo_word_counts"
 PASSES: Final = b"demo_words/passes"
 """The key of the number of passes of this run."""
-WORD: Final = re.compile(r"[^\W\d_]+")
+WORD: Final = re.compile(r"(?<![^\W_])[^\W\d_]++(?!\d)")
+"""Letters that are not next to a digit: the hashes in a list of packages are no words."""
 _AT_ONCE: Final = 100
 _CHUNK: Final = 1 << 20
-_ENDS: Final = ' \n\t0123456789,;()[]{}<>=+-*/\\|&%$#@!?~"'
+_ENDS: Final = ' \n\t,;()[]{}<>=+-*/\\|&%$#@!?~"'
 """Before these a text can be cut: they are no letters, and lower-casing looks at no neighbour across them."""
 REPORTING_ENV: Final = "CQ_DEMO_REPORTING_URL"
 """The environment variable with the URL of the demo's own reporting database."""

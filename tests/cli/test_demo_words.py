@@ -37,7 +37,7 @@ PACKAGES = [LIBRARY / package for package in ("email", "json", "asyncio")]
 
 
 def words_of(text: str) -> Counter[str]:
-    return Counter(re.findall(r"[^\W\d_]+", text.lower()))
+    return Counter(part for part in re.split(r"[\W_]+", text.lower()) if re.fullmatch(r"[^\W\d]+", part))
 
 
 def counted(*paths: Path) -> tuple[int, Counter[str]]:
