@@ -263,7 +263,11 @@ class Cells:
         return self._compare(user, location, self.directory.record(user))
 
     def refresh_all(self, locations: Mapping[Any, Location]) -> dict[Any, Record | CellError | None]:
-        """Return, for many users at once, what `refresh` returns, or the error that it raises."""
+        """Return, for many users at once, what `refresh` returns, or the error that it raises.
+
+        Args:
+            locations: {user: where the user was expected}.
+        """
         for user in locations:
             self._cache.pop(keys.encoded_user(user), None)
         results: dict[Any, Record | CellError | None] = {}

@@ -15,7 +15,7 @@ from cq.encoding.hashing import bucket_of
 from cq.encoding.stored import StoredRecord
 from cq.keys import INCOMPLETE_VERSIONSTAMP, after, below, check_name, prefix_end
 from cq.plain_text import describe
-from cq.store.api import ACCESSED_UNREADABLE, KeyValue, Void, error_code
+from cq.store.api import ACCESSED_UNREADABLE, KeyValue, Range, Value, Void, error_code
 from cq.store.follower import StoreFollower
 from cq.store.own_writes import hides_writes, makes_unreadable, note_writes, recorded
 from cq.store.reads import snapshot_of
@@ -28,8 +28,10 @@ __all__ = [
     "MAX_SUGGESTED",
     "ConfigCache",
     "KeyValue",
+    "Range",
     "StoreFollower",
     "StoredRecord",
+    "Value",
     "Void",
     "after",
     "below",

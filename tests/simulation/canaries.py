@@ -235,7 +235,7 @@ def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: byte
     return versionstamp
 
 
-@queues.replaces("cq.passes.combining.set_aside", seed=1)
+@queues.replaces("cq.passes.combining.set_updates_aside", seed=1)
 def sets_aside_and_forgets(
     _: Any, tr: Any, keys: Any, encoded: Any, error: Any, updates: Any, piece: int = 0
 ) -> int:

@@ -97,6 +97,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "cq.cli.web.server", raising=False)
+    monkeypatch.delattr("cq.cli.web.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     ended = here("web")
 
