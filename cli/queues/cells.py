@@ -12,7 +12,7 @@ from cq.cells.cells import Cells, Move
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option
-from cq.cli.shared.output import as_word, note, progress, quantity
+from cq.cli.shared.output import as_word, json_text, note, progress, quantity
 from cq.cli.shared.table import ShownColumn
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidConfiguration
@@ -190,7 +190,7 @@ def place(
     with Cells(options.open_store()) as opened:
         for user in map(_user, users):
             cell = opened.place(user)
-            options.answer(f"{as_word(user)}: {cell}", user=user, cell=cell)
+            options.answer(f"{_word(user)}: {cell}", user=user, cell=cell)
 
 
 @commands.command("move", examples=["cq cells move ada eu-2"])
@@ -246,7 +246,7 @@ def find(options: CellsOptions, name: Annotated[str, argument("NAME", "Second na
     if user is None:
         note(f"nobody has the name {name!r}")
         raise typer.Exit(1)
-    options.answer(as_word(user), user=to_json(user), name=name)
+    options.answer(_word(user), user=to_json(user), name=name)
 
 
 @commands.command("delete", examples=["cq cells delete ada --yes"])
@@ -264,7 +264,7 @@ def delete_user(
     confirm(f"delete user {user!r} with all data?", yes)
     with Cells(options.open_store()) as opened:
         opened.delete(_user(user), keep_names=keep_names)
-    options.answer(f"{as_word(_user(user))}: deleted", user=_user(user))
+    options.answer(f"{_word(_user(user))}: deleted", user=_user(user))
 
 
 @commands.command("resume", examples=["cq cells resume"])
@@ -307,6 +307,12 @@ def _user(word: str) -> Any:
     return found if type(found) in (int, str) else word
 
 
+def _word(user: Any) -> str:
+    """A user's id for people, and for the command line: `_user` understands it."""
+    word = as_word(user)
+    return json_text(user) if type(user) is str and _user(word) != user else word
+
+
 def _print_move(options: Options, each: Move, before: str = "") -> None:
     fields = {"user": to_json(each.user), "from": each.source, "to": each.target}
-    options.answer(f"{before}{as_word(each.user)}: {each.source} -> {each.target}", **fields)
+    options.answer(f"{before}{_word(each.user)}: {each.source} -> {each.target}", **fields)

@@ -336,7 +336,7 @@ class Directory:
 
 def checked_cell(name: str, url: str, weight: int, web: str) -> Cell:
     """Return the entry of a new cell, with its path in full; raises `InvalidConfiguration`, `InvalidUrl`."""
-    check_name(name)
+    check_name(name, "cell")
     if type(weight) is not int or not 1 <= weight <= MAX_WEIGHT:
         raise InvalidConfiguration(
             f"expected the weight of a cell to be 1 to {MAX_WEIGHT:,}, got: {weight!r}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
 
 from cq.cells.cells import Cells
 from cq.cells.directory_cache import DirectoryCache
@@ -124,7 +124,7 @@ class WebRequest:
     Attributes:
         root: path of the application, before `path`.
         path: path of the page in the application.
-        query: the query as it was sent.
+        query: the query as it was sent; what should have been percent-encoded is.
         form: the body of a form; empty if there is none.
         host: host and port as the client names them.
     """
@@ -198,6 +198,10 @@ class Router:
         is_form = content_type.partition(";")[0].strip().lower() == _FORM
         return is_form and any(rule.form is not None and rule.applies(path) for rule in self._rules)
 
+    def _reads_query(self, path: str) -> bool:
+        """Whether a rule finds users or former ids in the query of such a page: other queries may be of any form."""
+        return any(rule.query is not None and rule.applies(path) for rule in self._rules)
+
     def route(self, request: WebRequest) -> WebAnswer | None:
         """Return the answer to a request; None if the application answers."""
         try:
@@ -213,7 +217,8 @@ class Router:
             return WebAnswer(503, "The directory of users does not answer: try again.")
 
     def _routed(self, request: WebRequest) -> WebAnswer | None:
-        query, form = _fields(request.query), _fields(request.form.decode("ascii"))
+        query = _fields(request.query if self._reads_query(request.path) else "")
+        form = _fields(request.form.decode("ascii"))
         is_unknown = False
         for rule in self._rules:
             text = rule.find(request.path, query, form)
@@ -234,19 +239,26 @@ class Router:
         address = "" if cell == self.here else self._cache.address(cell)
         if not address:
             return None
-        if urlsplit(address).netloc.lower() == request.host.lower():
+        if self._leads_here(address, request.host):
             # It would come back here for ever.
             log.error("the web address of cell %r, %s, leads to servers of cell %r", cell, address, self.here)
             return WebAnswer(502, "The web address of the user's cell leads to servers of another cell.")
         return _redirect(address + quote(request.root + request.path), request.query)
 
+    def _leads_here(self, address: str, host: str) -> bool:
+        """Whether requests to an address come to the servers of this cell: one host may have cells at several paths."""
+        to = urlsplit(address)
+        if to.netloc.lower() != host.lower():
+            return False
+        own = urlsplit(self._cache.address(self.here))
+        return to.netloc != own.netloc or to.path == own.path
+
     def _lead_old(self, request: WebRequest, rule: Rule, old: OldId) -> WebAnswer:
         """Redirect to the page of a former id; raises as `location`, so that nobody is led to and fro."""
         cell = self._cache.location(old.user).cell
         path, query = _page_of(rule.to or "", old)
-        pairs = parse_qsl(request.query, keep_blank_values=True)
-        rest = [pair for pair in pairs if pair[0] != rule.query]
-        whole = "&".join(filter(None, (query, urlencode(rest))))
+        rest = [each for each in request.query.split("&") if not _is_field(each, rule.query)]
+        whole = "&".join(filter(None, (query, *rest)))
         return _redirect(self._cache.address(cell) + quote(request.root) + path, whole)
 
     # The interfaces
@@ -259,7 +271,7 @@ class Router:
             if answer is None:
                 return app(environ, start_response)
             start_response(_REASONS[answer.status], answer.headers())
-            return [answer.body()]
+            return [] if environ.get("REQUEST_METHOD") == "HEAD" else [answer.body()]
 
         return routed
 
@@ -275,9 +287,8 @@ class Router:
                 environ["wsgi.input"] = BytesIO(form)  # for the application
         except _InvalidRequest as refused:
             return refused.answer
-        return self.route(
-            WebRequest(root, path, environ.get("QUERY_STRING", ""), form, environ.get("HTTP_HOST", ""))
-        )
+        query = quote(environ.get("QUERY_STRING", "").encode("latin-1"), _KEPT)
+        return self.route(WebRequest(root, path, query, form, environ.get("HTTP_HOST", "")))
 
     def _read_form(self, environ: dict[str, Any]) -> bytes:
         given = environ.get("CONTENT_LENGTH") or ""
@@ -313,7 +324,8 @@ class Router:
                 return
             headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers()]
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": answer.body()})
+            body = b"" if scope.get("method") == "HEAD" else answer.body()
+            await send({"type": "http.response.body", "body": body})
 
         return routed
 
@@ -329,7 +341,7 @@ class Router:
                 form, receive = await self._receive_form(receive)
             except _InvalidRequest as refused:
                 return refused.answer, receive
-        query = scope["query_string"].decode("latin-1")
+        query = quote(scope["query_string"], _KEPT)
         request = WebRequest(root, path, query, form, headers.get(b"host", ""))
         return await asyncio.to_thread(self.route, request), receive  # the directory may have to be read
 
@@ -363,9 +375,16 @@ def _text(encoded: bytes) -> str:
 
 
 def _fields(encoded: str) -> Fields:
-    """The first value of each field of a query or a form; raises `ValueError`."""
-    pairs = parse_qsl(encoded, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+    """The first value of each field of a query or a form; raises `ValueError`.
+
+    Texts that are not in UTF-8 are those of no user, but may be in other fields: `InvalidData` refuses them as users.
+    """
+    pairs = parse_qsl(encoded, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MAX_FIELDS)
     return dict(reversed(pairs))
+
+
+def _is_field(encoded: str, name: str | None) -> bool:
+    return name is not None and unquote_plus(encoded.partition("=")[0]) == name
 
 
 def _page_of(to: str, old: OldId) -> tuple[str, str]:
@@ -377,4 +396,4 @@ def _page_of(to: str, old: OldId) -> tuple[str, str]:
 
 
 def _redirect(url: str, query: str) -> WebAnswer:
-    return WebAnswer(307, url + ("?" + quote(query, _KEPT) if query else ""))
+    return WebAnswer(307, f"{url}?{query}" if query else url)

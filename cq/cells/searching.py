@@ -63,12 +63,24 @@ def search(
         seconds: time limit; cells that take longer are named in the page.
 
     Raises:
-        InvalidData: the token is not one of such a page.
+        InvalidData: the token is not one of such a page, or one of another index; or an error of `find`.
         FDBError: the directory cannot be read.
     """
     after = None if token is None else _place(token)
-    found = gather(cells, lambda tr: sorted(find(tr, after, limit + 1), key=itemgetter(0)), seconds=seconds)
-    merged = heapq.merge(*found.answers.values(), key=itemgetter(0))
+
+    def ask(tr: Transaction) -> list[tuple[Any, T]] | InvalidData:
+        try:
+            return sorted(find(tr, after, limit + 1), key=itemgetter(0))
+        except InvalidData as error:  # of the caller, not of the cell
+            return error
+
+    found = gather(cells, ask, seconds=seconds)
+    answers = []
+    for answer in found.answers.values():
+        if isinstance(answer, InvalidData):
+            raise answer
+        answers.append(answer)
+    merged = heapq.merge(*answers, key=itemgetter(0))
     pairs = [next(same) for _, same in groupby(merged, key=itemgetter(0))]
     page = pairs[:limit]
     more = base64.urlsafe_b64encode(codec.encode(page[-1][0])).decode() if len(pairs) > limit > 0 else None
@@ -95,7 +107,9 @@ def entries(index: str, prefix: str = "") -> Find[FoundEntry]:
     begin, end = keys.listed_entries(index, prefix)
 
     def find(tr: Transaction, after: Any, limit: int) -> list[tuple[bytes, FoundEntry]]:
-        start = begin if after is None else max(begin, following(after))
+        if after is not None and not (type(after) is bytes and begin <= after < end):
+            raise InvalidData("the token is one of another search: begin with the first page")
+        start = begin if after is None else following(after)
         found: list[tuple[bytes, FoundEntry]] = []
         while len(found) < limit and start < end:
             rows = tr.snapshot.get_range(start, end, limit=limit).to_list()

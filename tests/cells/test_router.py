@@ -125,6 +125,9 @@ PAGES = [
     ("/search?user=grace", 307, f"{SOUTHERN}/search?user=grace"),
     ("/search?user=%FF", 400, None),
     ("/search?" + "&" * 2000, 400, None),
+    ("/about?q=%E9" + "&" * 2000, 200, None),  # no rule reads this query
+    ("/search?q=%E9&user=grace", 307, f"{SOUTHERN}/search?q=%E9&user=grace"),
+    ("/show.php?q=%E9&id=4711", 307, f"{SOUTHERN}/u/grace?photo=17&q=%E9"),
     ("/searches?user=grace", 200, None),
     ("/photo/4711?size=2", 307, f"{SOUTHERN}/u/grace/photo/17?size=2"),
     ("/photo/4712", 307, "/u/ada/photo/3"),  # of this cell, which has no address
@@ -187,6 +190,51 @@ def test_what_servers_let_through(cells: Cells) -> None:
 
     assert [int(status[:3]) for status, _ in answers] == [status for _, status in REQUESTS]
     assert ("Location", f"{SOUTHERN}/site/u/grace") in answers[-1][1]
+
+
+def test_bytes_of_a_query_are_those_of_the_redirection(cells: Cells) -> None:
+    urls = {each.name: each.url for each in cells.cells()}
+    cells.add_cell(SOUTH, urls[SOUTH], web=SOUTHERN)
+    place(cells, "zoë", SOUTH)
+    environ = {"PATH_INFO": "/search", "QUERY_STRING": "user=zo\xc3\xab"}
+    answers: list[Any] = []
+    with Router(cells, NORTH, RULES) as router:
+        router.wsgi(wsgi_app)(environ, lambda *answer: answers.append(answer))
+
+    ((status, headers),) = answers
+    assert status == "307 Temporary Redirect"
+    assert ("Location", f"{SOUTHERN}/search?user=zo%C3%AB") in headers
+
+
+def test_answers_to_head_have_no_body(cells: Cells) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "method": "HEAD", "path": "/u/nobody", "query_string": b"", "headers": []}
+    environ = {"REQUEST_METHOD": "HEAD", "PATH_INFO": "/u/nobody"}
+    with Router(cells, NORTH, RULES) as router:
+        assert b"".join(router.wsgi(wsgi_app)(environ, lambda *_: None)) == b""
+
+        async def ask() -> None:
+            await router.asgi(asgi_app)(scope, receive, send)
+
+        asyncio.run(ask())
+
+    assert [message.get("body", b"") for message in sent] == [b"", b""]
+
+
+def test_cells_may_have_paths_of_one_host(cells: Cells) -> None:
+    urls = {each.name: each.url for each in cells.cells()}
+    for name in (NORTH, SOUTH):
+        cells.add_cell(name, urls[name], web=f"https://example.com/{name}")
+    place(cells, "grace", SOUTH)
+    with Router(cells, NORTH, RULES) as router:
+        assert router.route(page("/u/grace", "example.com")) == (307, f"https://example.com/{SOUTH}/u/grace")
 
 
 def page(path: str, host: str = "north.example.com") -> WebRequest:

@@ -43,6 +43,15 @@ def test_users_are_placed_listed_and_moved(site: Here) -> None:
     ]
 
 
+def test_printed_ids_can_be_used_in_the_next_command(site: Here) -> None:
+    site("cells", "place", "42", '"42"')
+    site("cells", "names", '"42"', "login:text")
+    found = site("cells", "find", "login:text").out.strip()
+    assert found == '"42"'
+    assert site("cells", "delete", found, "--yes").out == '"42": deleted\n'
+    assert site("cells", "delete", "42", "--yes").out == "42: deleted\n"
+
+
 def test_a_cell_is_emptied_by_rebalancing(site: Here) -> None:
     site("cells", "place", *map(str, range(6)))
     assert site("cells", "drain", "cell1").out == "cell1: draining\n"
