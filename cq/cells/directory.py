@@ -6,7 +6,6 @@ Changes of one user conflict on the user's record. Different users are placed an
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ T = TypeVar("T")
 _StatusReads: TypeAlias = tuple[Value, Range]
 
 MAX_WEIGHT: Final = 1_000_000
+MAX_LOAD: Final = 1e18
 EMPTIEST: Final = "emptiest"
 NEWEST: Final = "newest"
 _PAGE: Final = 500
@@ -137,8 +137,8 @@ class Directory:
 
     def set_load(self, name: str, load: float | None) -> None:
         """Store the reported load of a cell; see `Cells.report_load`."""
-        if load is not None and not 0 <= load < math.inf:
-            raise InvalidConfiguration(f"expected a load from 0 on, got: {load!r}")
+        if load is not None and not (type(load) in (int, float) and 0 <= load <= MAX_LOAD):
+            raise InvalidConfiguration(f"expected a load from 0 to {MAX_LOAD:g}, got: {codec.brief(load)}")
 
         def change(tr: Transaction) -> None:
             read_cell(tr.snapshot, name)

@@ -169,8 +169,9 @@ def test_what_is_no_limit_or_load_is_refused(site: Site, limit: Any) -> None:
         site.own.limit_cell("no", 1)
     with pytest.raises(CellNotKnown):
         site.own.report_load("no", 1)
-    for wrong in (-1, float("nan"), float("inf")):
-        with pytest.raises(InvalidConfiguration, match="load from 0 on"):
+    wrong: Any
+    for wrong in (-1, float("nan"), float("inf"), 10**400, "x", True):
+        with pytest.raises(InvalidConfiguration, match="load from 0 to"):
             site.own.report_load("cell0", wrong)
     with pytest.raises(InvalidConfiguration, match="'newest'"):
         site.own.fill("oldest")
