@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import runpy
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,16 @@ TESTS = [example for example in EXAMPLES if example.name.startswith("test_")]
 PROGRAMS = [example for example in EXAMPLES if example not in TESTS]
 
 
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """The logger of workers, which gets its level back: an example changes it."""
+    found = logging.getLogger("cq.worker")
+    level = found.level
+    yield found
+    found.setLevel(level)
+
+
+@pytest.mark.usefixtures("logger")
 @pytest.mark.parametrize("example", PROGRAMS, ids=lambda example: example.stem)
 def test_an_example_prints_what_it_says(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
