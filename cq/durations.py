@@ -37,9 +37,7 @@ def seconds_of(given: object) -> int:
     >>> seconds_of("1h30m"), seconds_of(60.0)
     (5400, 60)
     """
-    seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(seconds, str):
-        seconds = seconds_in(seconds)
+    seconds = _number_of(given)
     if type(seconds) is float and seconds.is_integer():
         seconds = int(seconds)
     if not is_seconds(seconds):
@@ -55,14 +53,19 @@ def positive_seconds(given: object) -> float:
     >>> positive_seconds("10m"), positive_seconds(0.5)
     (600.0, 0.5)
     """
-    seconds: object = given.total_seconds() if isinstance(given, timedelta) else given
-    if isinstance(seconds, str):
-        seconds = seconds_in(seconds)
+    seconds = _number_of(given)
     if not (isinstance(seconds, int | float) and type(seconds) is not bool and 0 < seconds <= MAX_SECONDS):
         raise InvalidConfiguration(
             f"expected a positive duration in seconds, or one such as 90s, 10m, 24h or 30d, got: {brief(given)}"
         )
     return seconds
+
+
+def _number_of(given: object) -> object:
+    """The seconds in text or a `timedelta`, None for text that is no duration; other objects as they are."""
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    return seconds_in(given) if isinstance(given, str) else given
 
 
 def is_seconds(given: object) -> TypeGuard[int]:

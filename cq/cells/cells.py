@@ -13,7 +13,6 @@ and a move that begins conflicts with all transactions under way, so no write is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import runtime, store
@@ -82,9 +81,7 @@ class Cells:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -105,7 +102,7 @@ class Cells:
                 that is created now, and is not stored.
             weight: capacity compared with other cells, 1 to 1,000,000.
             web: address of the cell's web servers, such as `https://eu-1.example.com`, to which a `Router` redirects
-                requests; empty: none.
+                requests; empty: it has no address.
 
         Raises:
             InvalidConfiguration, InvalidUrl: the name, the weight, the web address or the URL is invalid.
@@ -388,8 +385,8 @@ class Cells:
         """Delete a user: all data, ids and old ids, the place in the cell, names. The id cannot be used again.
 
         A move under way is completed first. Transactions of the user under way, and later ones, raise `UserDeleted`.
-        What the user's transactions have added to queues of the cells stays there: statistics of what has happened. If
-        a queue counts what exists, subtract the user's part in `final`.
+        Updates that the user's transactions have added to queues of the cells stay counted, as statistics of past
+        events. If a queue counts what exists, subtract the user's part in `final`.
 
         After a crash, call `delete` again; once `final` has committed, `resume_deletions` also completes the deletion.
         Without effect if the user was deleted before.

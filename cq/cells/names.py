@@ -46,7 +46,7 @@ class Names:
         return transact(self._directory.db, lambda tr: _names_of(tr.snapshot, keys.encoded_user(user)))
 
     def claim(self, user: Any, *names: str) -> None:
-        """Give a user names that nobody has, all or none; those that the user has already stay.
+        """Give a user names that no other user has: all of them or, if this raises, none.
 
         Raises:
             NameTaken: another user has one of them.
@@ -56,7 +56,7 @@ class Names:
         self._change(user, lambda tr: take_names(tr, user, names))
 
     def rename(self, user: Any, old: str, new: str) -> None:
-        """Replace the name `old` of a user by `new`, which nobody has, in one transaction; no effect if that is done.
+        """Replace the name `old` of a user by `new` in one transaction; no effect if the user has only `new` already.
 
         Raises `InvalidData` if the user has neither name, and as `claim`.
         """
@@ -87,9 +87,9 @@ class Names:
 def take_names(tr: Transaction, user: Any, names: Iterable[str]) -> None:
     """Give a user names; raises as `Names.claim`."""
     encoded = keys.encoded_user(user)
-    for name in names:
-        owner = tr.get(keys.name_entry(name)).value
-        if owner not in (None, encoded):
+    owners = {name: tr.get(keys.name_entry(name)) for name in names}  # all are in flight together
+    for name, owner in owners.items():
+        if owner.value not in (None, encoded):
             raise NameTaken(f"the name {name!r} belongs to another user: choose another one")
         tr.set(keys.name_entry(name), encoded)
         tr.set(keys.name_of(encoded, name), b"")

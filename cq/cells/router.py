@@ -15,7 +15,6 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
 
@@ -184,9 +183,7 @@ class Router:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

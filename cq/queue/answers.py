@@ -99,7 +99,7 @@ def _read_or_watch(name: str, ticket: bytes, tr: Transaction) -> tuple[StoredAns
 
 def _why_none(tr: Transaction, name: str, ticket: str) -> str:
     """The message for a request without an answer."""
-    config, flags, version = read_config(tr.snapshot, name), read_flags(tr.snapshot, name), None
+    config, flags = read_config(tr.snapshot, name), read_flags(tr.snapshot, name)
     version = tr.get_read_version().wait()
     alive = [
         row.key
