@@ -188,7 +188,7 @@ def _print_page(page: FeedPage, json: bool) -> None:
 
 
 def _change_of(message: Message) -> list[str]:
-    """What was changed, for a message that was edited or recalled, and for the event of this."""
+    """The words for an edited or recalled message, or for the event of such a change; none for other messages."""
     change = "recalled" if message.recalled else "edited" if message.edited else ""
     if message.changes is None:
         return [change] if change else []

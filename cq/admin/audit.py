@@ -206,7 +206,7 @@ class _BucketReader:
         self._values, self._staged = self._ranges()
 
     def _ranges(self) -> tuple[_SummedRange, _SummedRange]:
-        """The current and the staged values, of which nothing is read yet."""
+        """The ranges of the current and the staged values, before the first read."""
         place = self._audit.buckets, self._bucket
         values, staged = self._keys.values_of_bucket(*place), self._keys.staged_of_bucket(*place)
         return _SummedRange(values), _SummedRange(staged)

@@ -8,9 +8,10 @@
     5. cell       remove the note; the fence stays for ever
 
 Step 2 decides it: every transaction of the user reads the fence with a conflict, so those under way fail, and later
-ones get `UserDeleted`. What `final` writes is committed with the fence, hence once, whoever deletes the user, and
-however often. From then on the note lets any process continue. A move that begins in between finds the fence and stops
-before it has copied anything. The tombstone keeps the id from being placed again; the fence stops late processes.
+ones get `UserDeleted`. The writes of `final` are committed with the fence, and so exactly once, however many
+processes delete the user. From then on the note lets any process continue. A move that begins in between finds the
+fence and stops before it has copied anything. The tombstone keeps the id from being placed again; the fence stops late
+processes.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def bucket(capacity: float, per_second: float, *, keep: int = KEEP_SECONDS) -> D
 def budget(cap: int, *, keep: int = KEEP_SECONDS) -> Decider:
     """Budgets that are reserved before they are spent: `reserve`, `settle`, `release`, `raise_cap` make the requests.
 
-    What is spent and reserved is never above the cap. A hold that is not settled expires after its ttl. An answer is a
-    dict: "ok", and after it "free", which is the cap without what is spent and reserved; to a settled hold also
+    The spent and the reserved amounts together never exceed the cap. A hold that is not settled expires after its ttl.
+    An answer is a dict with "ok", and with "free", the rest of the cap; the answer to a settled hold also has
     "charged". The state is a dict with "cap", "spent", "holds" and "at", the latest time.
 
     Args:
