@@ -1,4 +1,6 @@
-"""Measurement of cq/encoding/cbor.py, for docs/benchmarks.md: `python docs/measure_encoding.py [--rounds N]`.
+"""Measurement of cq/encoding/cbor.py, for docs/understand/benchmarks.md.
+
+Run it by `python docs/measure_encoding.py [--rounds N]`.
 
 Adds and passes of the same updates, once with the room's encoder and once with cbor2's, in turns of random order. The
 times are processor times of the process; the figure is the median of the ratios of all rounds.

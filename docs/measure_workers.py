@@ -1,4 +1,6 @@
-"""Measurements of workers, for docs/measurements.md: `python docs/measure_workers.py [idle|wake|backlog|fair ...]`.
+"""Measurements of workers, for docs/understand/measurements.md.
+
+Run them by `python docs/measure_workers.py [idle|wake|backlog|fair ...]`.
 
 They use an embedded store in a temporary folder; each prints a line or two. The machine should be idle otherwise.
 """

@@ -1,4 +1,4 @@
-"""Generator of reference pages: cli.md, and tables in key-layout.md, operations.md and howto/verify.md.
+"""Generator of reference pages: cli.md, and tables in understand/keys.md, operate/operations.md and operate/verify.md.
 
 Run it after a change of commands, keys or events, with cq installed: `python docs/reference.py`. Tests compare the
 pages with its output.
@@ -115,9 +115,9 @@ def page(name: str, written: str) -> str:
 
 PAGES = {
     "cli.md": cli,
-    "howto/verify.md": kinds,
-    "key-layout.md": key_layout,
-    "operations.md": telemetry,
+    "operate/verify.md": kinds,
+    "understand/keys.md": key_layout,
+    "operate/operations.md": telemetry,
 }
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def test_extras_that_are_named_exist_and_the_page_about_installing_has_all(wheel
     """In messages, pages and examples; the extras are those of the built wheel, for which pip is asked."""
     (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     extras = set(re.findall(r"^Provides-Extra: (.*)$", wheel.read(metadata).decode(), flags=re.MULTILINE))
-    page = (ROOT / "docs/howto/install.md").read_text()
+    page = (ROOT / "docs/operate/install.md").read_text()
     found: dict[str, set[str]] = {}
     for file in files_that_name_extras():
         text = file.read_text()
@@ -131,7 +131,7 @@ def files_that_name_extras() -> list[Path]:
 
 def test_the_page_about_installing_names_the_files_that_a_build_writes(wheel: zipfile.ZipFile) -> None:
     wheels = [Path(str(wheel.filename)).name, f"combine_queue-{project()['project']['version']}.tar.gz"]
-    page = (ROOT / "docs/howto/install.md").read_text()
+    page = (ROOT / "docs/operate/install.md").read_text()
     shown = re.findall(r"combine_queue-[\w.-]*\.(?:whl|tar\.gz)", page)
 
     assert shown
@@ -170,7 +170,7 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
 
 def dockerfile_steps() -> list[tuple[str, str]]:
     """Each instruction of the Dockerfile and its text, without comments, in one line."""
-    lines = (ROOT / "docs/operations/Dockerfile").read_text().splitlines()
+    lines = (ROOT / "docs/operate/Dockerfile").read_text().splitlines()
     text = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", " ")
     steps = (line.split(maxsplit=1) for line in text.splitlines() if line)
     return [(instruction, " ".join(rest.split())) for instruction, rest in steps]
@@ -198,7 +198,7 @@ def test_the_steps_of_the_dockerfile_make_a_worker_that_is_healthy_and_stops(
     (context / "shop" / "__init__.py").touch()
     (context / "shop" / "counts.py").write_text("import cq\n\napp = cq.App()\n")
     for name in ("build-requirements.txt", "requirements.txt"):
-        shutil.copy(ROOT / "docs/operations" / name, context)
+        shutil.copy(ROOT / "docs/operate" / name, context)
     (image / "bin" / "pip").write_text(
         f"""#!/bin/sh
 case " $* " in *" --require-hashes "*) exit 0 ;; esac

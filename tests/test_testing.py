@@ -297,7 +297,7 @@ def test_the_howto_shows_a_failure_as_it_is(cq_db: Any) -> None:
     drain(cq_db, app=app)
     add(cq_db, "orders", {"ada": 1})
 
-    shown = (ROOT / "docs/howto/testing.md").read_text().split("```text\n")[1].split("```")[0]
+    shown = (ROOT / "docs/count/testing.md").read_text().split("```text\n")[1].split("```")[0]
 
     assert message(assert_values, cq_db, "orders", {"ada": 2, "bob": 1}) == shown.splitlines()
 

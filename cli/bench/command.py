@@ -35,7 +35,7 @@ def bench(options: BenchOptions) -> None:
     Each system counts words drawn by Zipf's law, added by the same number of processes and threads for the same time.
     The figures are updates per second: of adding, of combining the added updates, and of both in turn. After each
     repetition the benchmark checks the counts of the system. It removes everything that it creates. The page
-    docs/benchmarks.md describes the systems and the limits of the comparison.
+    docs/understand/benchmarks.md describes the systems and the limits of the comparison.
     """
     # Imported here: every other command would wait for these imports.
     from cq.cli.bench.run import BenchRun

@@ -106,7 +106,7 @@ def show(figures: Mapping[str, Any]) -> None:
         f"{quantity(figures['comparisons'], 'comparison')}: all equal"
     )
     note(f"look further: cq status --store {figures['store']}, cq top {QUEUE} --store {figures['store']}")
-    note("then: docs/tutorial.md, cq demo --help, and cq web for the dashboard of your own store")
+    note("then: docs/learn/first-steps.md, cq demo --help, and cq web for the dashboard of your own store")
 
 
 # The dashboard

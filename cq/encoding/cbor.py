@@ -1,7 +1,7 @@
 """CBOR encoding of values, and a fast one of many ints of up to 64 bits and strings of up to 255 bytes.
 
 An encoded item is a head, and for a string its bytes (RFC 8949, section 3). To put a known head before the bytes takes
-less time than a call of the encoder for each item: docs/benchmarks.md has the measurement.
+less time than a call of the encoder for each item: docs/understand/benchmarks.md has the measurement.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ CHANGES: Final[dict[str, tuple[Callable[[Any, str], object], Callable[[Any, str]
     "no limit": (lambda db, name: admin.limit(db, name, max_age=5), admin.limit),
     "delete": (lambda db, name: None, admin.delete),
 }
-"""{what changes a configuration: what is done before, and the change}: each that docs/correctness.md marks with †."""
+"""{what changes a configuration: what is done before, and the change}: each marked with † in correctness.md."""
 
 
 @pytest.mark.parametrize("what", CHANGES)

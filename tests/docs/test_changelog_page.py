@@ -24,7 +24,7 @@ from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, TOKEN, serving
 from tests.kit.processes import StartedProcesses, ended, free_ports
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "howto" / "changelog.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "connect" / "changes.md"
 CHROMIUM: Final = shutil.which("chromium")
 
 

@@ -15,7 +15,7 @@ import pytest
 import cq
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "docs" / name for name in ("correctness.md", "architecture.md")]
+PAGES = [ROOT / "docs" / name for name in ("understand/correctness.md", "understand/architecture.md")]
 NAMES = sorted({name for page in PAGES for name in re.findall(r"`([A-Za-z_][\w.]*)`", page.read_text())})
 FUNCTIONS = [
     name
@@ -86,9 +86,11 @@ def test_promises_have_one_numbering() -> None:
     def numbers(text: str) -> list[int]:
         return [int(number) for number in re.findall(r"^(?:## )?(\d+)\. ", text, re.MULTILINE)]
 
-    correctness = (ROOT / "docs/correctness.md").read_text().partition("## Invariants that")[2]
+    correctness = (ROOT / "docs/understand/correctness.md").read_text().partition("## Invariants that")[2]
     guarantees = [
-        line for line in (ROOT / "docs/guarantees.md").read_text().splitlines() if line[:3] == "## "
+        line
+        for line in (ROOT / "docs/understand/guarantees.md").read_text().splitlines()
+        if line[:3] == "## "
     ]
     readme = (ROOT / "README.md").read_text().partition("## What it promises")[2].partition("\n## ")[0]
     headings = [line for line in correctness.splitlines() if line[:3] == "## "]

@@ -23,22 +23,22 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
         "connect/target.md",
         "connect/topics.md",
         "connect/webhooks.md",
-        "howto/analysis.md",
-        "howto/asyncio.md",
-        "howto/cloud.md",
-        "howto/combiners.md",
-        "howto/decide.md",
-        "howto/django.md",
-        "howto/emitter.md",
-        "howto/time.md",
-        "howto/fastapi.md",
-        "howto/flask.md",
-        "howto/jobs.md",
-        "howto/load-files.md",
-        "howto/observers.md",
-        "howto/once.md",
-        "howto/sketches.md",
-        "howto/testing.md",
+        "connect/analysis.md",
+        "count/asyncio.md",
+        "count/tops.md",
+        "count/combiners.md",
+        "count/decide.md",
+        "count/django.md",
+        "count/emitter.md",
+        "count/time.md",
+        "count/fastapi.md",
+        "count/flask.md",
+        "count/jobs.md",
+        "count/load-files.md",
+        "count/observers.md",
+        "count/add.md",
+        "count/sketches.md",
+        "count/testing.md",
         "systems/feeds.md",
         "systems/tags.md",
     ],
@@ -62,14 +62,14 @@ def follow_tutorial(reader: Reader) -> None:
 
     Each block of commands prints the block of text that follows it on the page.
     """
-    page = (DOCS / "tutorial.md").read_text()
+    page = (DOCS / "learn/first-steps.md").read_text()
     fenced = re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     installing = fenced.pop(0)[1]
     assert reader.type(f"set -e\n{installing}") == (0, "")
     reader.folder = reader.folder.parent / "cq-tutorial"
     assert [each.name for each in reader.folder.iterdir()] == [".venv"]
     names = re.findall(r"^.*Save this as `(.*?)`:$", page, flags=re.MULTILINE)
-    for name, program in zip(names, blocks(DOCS / "tutorial.md", "python"), strict=True):
+    for name, program in zip(names, blocks(DOCS / "learn/first-steps.md", "python"), strict=True):
         reader.save(name, program)
     for (language, commands), (following, expected) in pairwise([*fenced, ("", "")]):
         if language == "sh":

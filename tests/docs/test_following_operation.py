@@ -56,9 +56,9 @@ KEEP_A_TOP = f'{OPEN}\ncq.configure(db, "words", observers=[top()])\n'
 PAGES = [
     Page("connect/outbox.md"),
     Page("connect/tables.md", left={"db.example": SERVER}),
-    Page("howto/workers.md"),
-    Page("howto/verify.md"),
-    Page("howto/foundationdb.md", left={"": "needs a FoundationDB cluster: see below"}),
+    Page("operate/workers.md"),
+    Page("operate/verify.md"),
+    Page("operate/foundationdb.md", left={"": "needs a FoundationDB cluster: see below"}),
     Page(
         "systems/visits.md",
         left={
@@ -67,12 +67,12 @@ PAGES = [
             "measure_visits": "takes minutes, on an idle machine",
         },
     ),
-    Page("operations/opentelemetry.md", left={"export OTEL": COLLECTOR, "--processes 2": COLLECTOR}),
+    Page("operate/opentelemetry.md", left={"export OTEL": COLLECTOR, "--processes 2": COLLECTOR}),
     Page("systems/monolith.md"),
     Page("systems/cells.md", left={"cq demo": DEMO}),
-    Page("measurements.md", left={"measure_workers": "takes minutes, on an idle machine"}),
+    Page("understand/measurements.md", left={"measure_workers": "takes minutes, on an idle machine"}),
     Page(
-        "operations.md",
+        "operate/operations.md",
         left={
             "--metrics": "takes a fixed port, which another program may have",
             "/var/lib/shop": "needs a group `shop` and root",
@@ -183,13 +183,13 @@ def follow_views(reader: Reader, program: str) -> None:
 
 
 def test_transactions_that_only_write_run_on_an_embedded_store(reader: Reader) -> None:
-    follow_views(reader, blocks(DOCS / "howto" / "foundationdb.md", "python")[-1])
+    follow_views(reader, blocks(DOCS / "operate" / "foundationdb.md", "python")[-1])
 
 
 @pytest.mark.cluster
 def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
     """With the cluster file of the tests in the place of the one that the page names."""
-    page = DOCS / "howto" / "foundationdb.md"
+    page = DOCS / "operate" / "foundationdb.md"
     url = cluster_url().partition("?")[0]
     reader.environment |= {"CQ_STORE": url, "FDB_CLUSTER_FILE": url.removeprefix("fdb:")}
     (first,) = blocks(page, "sh")

@@ -58,7 +58,9 @@ def test_the_index_leads_to_every_page(page: Path) -> None:
     assert f"]({named(page)})" in (DOCS / "index.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["cli.md", "howto/verify.md", "key-layout.md", "operations.md"])
+@pytest.mark.parametrize(
+    "name", ["cli.md", "operate/verify.md", "understand/keys.md", "operate/operations.md"]
+)
 def test_what_repeats_the_code_is_up_to_date(reference: dict[str, Any], name: str) -> None:
     written = reference["page"](name, reference["PAGES"][name]())
 
@@ -93,7 +95,7 @@ def test_python_that_is_shown_is_python(page: Path) -> None:
     ],
 )
 def test_limits_are_those_of_the_code(number: int) -> None:
-    table = (DOCS / "operations.md").read_text().split("## Limits")[1].split("\n## ")[0]
+    table = (DOCS / "operate/operations.md").read_text().split("## Limits")[1].split("\n## ")[0]
 
     assert re.search(rf"\b{number:,}\b", table)
 
@@ -106,7 +108,7 @@ def rows(page: Path, header: str) -> list[list[str]]:
 
 
 def test_the_figures_of_the_comparison_are_those_of_the_benchmarks() -> None:
-    fit, benchmarks = DOCS / "fit.md", DOCS / "benchmarks.md"
+    fit, benchmarks = DOCS / "learn/fit.md", DOCS / "understand/benchmarks.md"
     cluster = "updates per transaction | cq add"
     (_, *systems), *ratios = rows(fit, "updates per transaction | `read-modify-write`")
     measured = {(row[0], row[1]): row[-1] for row in rows(benchmarks, "updates in a transaction")}
@@ -121,7 +123,7 @@ def test_a_copy_made_as_operations_says_is_a_whole_store(
 ) -> None:
     """Made by another process, as SQLite must not open a file twice in one, while updates are added."""
     monkeypatch.chdir(tmp_path)
-    (program,) = [code for code in blocks(DOCS / "operations.md", "python") if "sqlite3" in code]
+    (program,) = [code for code in blocks(DOCS / "operate/operations.md", "python") if "sqlite3" in code]
     db: Any = cq.open("embedded:cq.db")
     cq.configure(db, "words")
     done = threading.Event()

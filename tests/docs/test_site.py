@@ -22,7 +22,7 @@ PAGES = sorted(DOCS.rglob("*.md"))
 WRITTEN_PAGES = [page for page in PAGES if page.parent.name != "api" or page.stem == "conventions"]
 API_PAGES = [page for page in PAGES if page.parent.name == "api"]
 INTERNAL = ("cq.encoding.sketches", "cq.keys", "cq.store.embedded")
-"""Packages with lists of names that only cq itself imports; docs/key-layout.md describes the keys."""
+"""Packages with lists of names that only cq itself imports; docs/understand/keys.md describes the keys."""
 
 PYTEST_FIXTURES = {"monkeypatch", "tmp_path_factory"}
 """pytest passes them to the fixtures of `cq.testing`."""

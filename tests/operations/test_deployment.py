@@ -21,7 +21,7 @@ from cq.observers.worker.worker import GRACE_SECONDS
 from tests.cli.commands import parse
 from tests.kit.processes import run_program
 
-FILES = Path(__file__).parents[2] / "docs" / "operations"
+FILES = Path(__file__).parents[2] / "docs" / "operate"
 COMPOSE = yaml.safe_load((FILES / "compose.yaml").read_text())
 KUBERNETES = list(yaml.safe_load_all((FILES / "kubernetes.yaml").read_text()))
 UNITS = sorted(FILES.glob("*.service"))

@@ -19,7 +19,7 @@ from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, serve
 from tests.docs.pages import anchors
 
-FILES = Path(__file__).parents[2] / "docs" / "operations"
+FILES = Path(__file__).parents[2] / "docs" / "operate"
 ALERTS = [
     rule for group in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"] for rule in group["rules"]
 ]
@@ -134,7 +134,7 @@ def test_an_unknown_metric_and_an_expression_that_is_none_would_be_found(served:
 def test_an_alert_says_how_bad_it_is_what_it_means_and_what_to_do(rule: dict[str, Any]) -> None:
     notes = rule["annotations"]
     page, anchor = re.fullmatch(
-        r"https://docs\.example/cq/operations/(\w+)\.html#(\w+)", notes["runbook_url"]
+        r"https://docs\.example/cq/operate/(\w+)\.html#(\w+)", notes["runbook_url"]
     ).groups()  # type: ignore[union-attr]
 
     assert rule["labels"]["severity"] in ("warning", "critical")

@@ -23,7 +23,7 @@ from tests.docs.pages import steps
 from tests.kit.postgres import PostgresServer
 from tests.kit.reporting_databases import postgres as postgres
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations" / "restore.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "backup.md"
 TABLE = dict(
     re.findall(r"^\| (?:back up|restore) \| `(.+?)` \| `(.+?)` \|$", PAGE.read_text(), flags=re.MULTILINE)
 )

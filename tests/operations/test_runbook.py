@@ -17,8 +17,8 @@ from cq.observers.monitoring.doctor_cluster import ClusterStore
 from cq.observers.monitoring.doctor_embedded import EmbeddedStore
 from cq.store.space import Space
 
-FILES = Path(__file__).parents[2] / "docs" / "operations"
-PAGE = (FILES / "runbook.md").read_text()
+FILES = Path(__file__).parents[2] / "docs" / "operate"
+PAGE = (FILES / "problems.md").read_text()
 PARTS = {part.split("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 WRAPPERS = {"queue ...: ...", "worker ... ...", " on ...", "buckets"}
 """Texts in the code that are no message by themselves: they stand around messages, or are names."""

@@ -29,7 +29,7 @@ from tests.kit.queues import add, combine_all, get, values
 HIDING = ["read_your_writes_disable", "snapshot_ryw_disable"]
 GIVEN: dict[type, Any] = {int: 5_000, str: "text", bytes: bytes(33)}
 CONFLICT = 1020
-PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"
+PAGE = Path(__file__).parents[2] / "docs" / "understand" / "guarantees.md"
 
 
 def set_option(tr: Any, option: str) -> None:
