@@ -1,4 +1,4 @@
-"""Generator of reference pages: cli.md, and tables in understand/keys.md, operate/operations.md and operate/verify.md.
+"""Generator of reference pages: cli.md, docs/api, and tables in other pages.
 
 Run it after a change of commands, keys or events, with cq installed: `python docs/reference.py`. Tests compare the
 pages with its output.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from names import with_names  # beside this file
 
 from cq.cli.main import command_line
 from cq.cli.shared.help import examples, explained, named, paragraphs, parameters, placed
@@ -120,6 +121,13 @@ PAGES = {
     "operate/operations.md": telemetry,
 }
 
+
+def written_pages() -> dict[Path, str]:
+    """Return the pages that this program writes, with their present texts."""
+    pages = {DOCS / name: page(name, write()) for name, write in PAGES.items()}
+    return pages | {path: with_names(path.read_text()) for path in sorted((DOCS / "api").glob("*.md"))}
+
+
 if __name__ == "__main__":
-    for file, write in PAGES.items():
-        (DOCS / file).write_text(page(file, write()))
+    for path, content in written_pages().items():
+        path.write_text(content)

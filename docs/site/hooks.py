@@ -1,9 +1,14 @@
-"""Links from pages to files outside docs/: the site has these files, too, at their paths in the repository."""
+"""Links from pages to files outside docs/, which the site has, too, and the pages as Markdown for programs that read.
+
+Each page lies beside its HTML as Markdown; `llms.txt` lists the pages as https://llmstxt.org proposes, and
+`llms-full.txt` is all of them in the order of the navigation.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,30 @@ def on_files(files: Any, config: Any) -> Any:
             file = File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path))
             files.append(file)
     return files
+
+
+def on_post_build(config: Any) -> None:
+    """Write the pages as Markdown, and the two files that lead programs to them."""
+    site, listed, whole = Path(config.site_dir), [f"# {config.site_name}\n\n> {config.site_description}"], []
+    for section, name, path in listing(config.nav):
+        source = DOCS / path if (DOCS / path).exists() else ROOT / path
+        markdown = source.read_text()
+        (site / path).write_text(markdown)
+        if f"\n## {section}\n" not in listed:
+            listed.append(f"\n## {section}\n")
+        listed.append(f"- [{name}]({path})")
+        whole.append(f"<!-- {path} -->\n\n{markdown}")
+    (site / "llms.txt").write_text("\n".join(listed) + "\n")
+    (site / "llms-full.txt").write_text("\n".join(whole))
+
+
+def listing(nav: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Yield the section, the title and the path of each page of the navigation."""
+    for section in nav:
+        for title, pages in section.items():
+            for entry in [{title: pages}] if isinstance(pages, str) else pages:
+                for name, path in entry.items():
+                    yield title, name, path
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

@@ -7,8 +7,8 @@ import importlib
 import os
 import re
 import sys
-import zlib
 from pathlib import Path
+from types import ModuleType
 
 import griffe
 import pytest
@@ -19,7 +19,6 @@ from tests.kit.processes import run_program
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-WRITTEN_PAGES = [page for page in PAGES if page.parent.name != "api" or page.stem == "conventions"]
 API_PAGES = [page for page in PAGES if page.parent.name == "api"]
 INTERNAL = ("cq.encoding.sketches", "cq.keys", "cq.store.embedded")
 """Packages with lists of names that only cq itself imports; docs/understand/keys.md describes the keys."""
@@ -39,10 +38,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def documented(site: Path) -> set[str]:
-    """The names that reference pages explain, from the index that other sites use for links."""
-    compressed = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
-    return {line.split()[0] for line in zlib.decompress(compressed).decode().splitlines()}
+@pytest.fixture(scope="module")
+def names() -> ModuleType:
+    """The program docs/names.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        return importlib.import_module("names")
+
+
+@pytest.fixture(scope="module")
+def shown(names: ModuleType) -> dict[str, griffe.Object]:
+    """The objects whose texts are on reference pages, by their own paths."""
+    marks = [mark for page in API_PAGES for mark in names.marks(page.read_text())]
+    return {each.canonical_path: each for mark in marks for each in names.shown(mark).values()}
 
 
 def public_names() -> set[str]:
@@ -73,38 +81,28 @@ def names_that_pages_import() -> set[str]:
     }
 
 
-def test_every_public_name_is_on_a_reference_page(site: Path) -> None:
+def test_every_public_name_is_on_a_reference_page(names: ModuleType, shown: dict[str, griffe.Object]) -> None:
     wanted = public_names()
 
     assert {"cq.configure", "cq.testing.drain", "cq.observers.top.Ranking"} <= wanted
-    assert sorted(wanted - documented(site)) == []
+    assert sorted(name for name in wanted if names.named(name).canonical_path not in shown) == []
 
 
-def test_what_pages_import_is_on_a_reference_page(site: Path) -> None:
+def test_what_pages_import_is_on_a_reference_page(names: ModuleType, shown: dict[str, griffe.Object]) -> None:
     wanted = names_that_pages_import()
 
     assert "cq.observers.worker.Worker" in wanted
-    assert sorted(wanted - documented(site)) == []
+    assert sorted(name for name in wanted if names.named(name).canonical_path not in shown) == []
 
 
 def test_each_name_is_on_one_reference_page() -> None:
     names = [
         name
         for page in API_PAGES
-        for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE)
+        for name in re.findall(r"^<!-- begin: (\S+).* -->$", page.read_text(), flags=re.MULTILINE)
     ]
 
     assert sorted({name for name in names if names.count(name) > 1}) == []
-
-
-@pytest.fixture(scope="module")
-def shown(site: Path) -> dict[str, griffe.Object]:
-    """The objects whose texts are on reference pages, by their own paths."""
-    loader = griffe.GriffeLoader(search_paths=[ROOT], docstring_parser="google")
-    package = loader.load("cq", submodules=True)
-    loader.resolve_aliases()
-    found = [package[name.removeprefix("cq.")] for name in documented(site) if name.startswith("cq.")]
-    return {each.canonical_path: each.final_target if each.is_alias else each for each in found}
 
 
 def text_of(each: griffe.Object | griffe.Alias) -> str:
@@ -187,7 +185,7 @@ def test_the_site_requests_nothing_from_other_servers(site: Path) -> None:
         assert not re.search(r"(?:url\(|@import\s)[\"']?(?:https?:)?//", style.read_text()), style.name
 
 
-@pytest.mark.parametrize("page", WRITTEN_PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_the_site_shows_a_page_as_code_hosts_do(site: Path, page: Path) -> None:
     """As many lists, tables and blocks of code: the two dialects of Markdown differ in what may follow what."""
     html = (site / page.relative_to(DOCS)).with_suffix(".html").read_text()
@@ -197,3 +195,14 @@ def test_the_site_shows_a_page_as_code_hosts_do(site: Path, page: Path) -> None:
     for tag in ("h1", "h2", "h3", "li", "tr", "pre"):
         pattern = rf"<{tag}[ >]"
         assert len(re.findall(pattern, shown)) == len(re.findall(pattern, expected)), tag
+
+
+def test_programs_read_the_pages_as_markdown(site: Path) -> None:
+    """`llms.txt` leads to each page, and `llms-full.txt` has the text of each."""
+    listed, whole = (site / "llms.txt").read_text(), (site / "llms-full.txt").read_text()
+
+    for page in PAGES:
+        path = page.relative_to(DOCS)
+        assert (site / path).read_text() == page.read_text()
+        assert f"]({path.as_posix()})" in listed
+        assert page.read_text() in whole
