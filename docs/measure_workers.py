@@ -1,4 +1,4 @@
-"""Measurements of workers, for docs/understand/measurements.md.
+"""Measurements of workers, for docs/understand/benchmarks.md.
 
 Run them by `python docs/measure_workers.py [idle|wake|backlog|fair ...]`.
 

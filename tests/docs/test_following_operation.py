@@ -70,7 +70,6 @@ PAGES = [
     Page("operate/opentelemetry.md", left={"export OTEL": COLLECTOR, "--processes 2": COLLECTOR}),
     Page("systems/monolith.md"),
     Page("systems/cells.md", left={"cq demo": DEMO}),
-    Page("understand/measurements.md", left={"measure_workers": "takes minutes, on an idle machine"}),
     Page(
         "operate/operations.md",
         left={
