@@ -27,7 +27,7 @@ from tests.simulation.canary import Canaries, reads_without_conflict
 cells = Canaries("cells")
 
 
-@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=4, only={"move"})
+@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=5, only={"move"})
 def reads_where_a_user_is_without_a_conflict(
     enter: Any, self: Any, tr: Any, user: Any, location: Location
 ) -> Any:
@@ -61,7 +61,7 @@ def switches_a_user_again(advance: Any, self: Any, user: Any, before: Record, af
     transact(self.db, change)
 
 
-@cells.patches(seed=4, only={"limits", "move"})
+@cells.patches(seed=26, only={"limits", "move"})
 def takes_seats_without_a_conflict() -> Any:
     """Two placements at once take the last seat of a cell."""
 
@@ -105,7 +105,7 @@ def keeps_what_was_read_before_a_change(
     keep(self, bucket, name, found, self._changes[bucket])
 
 
-@cells.replaces("cq.cells.ask_all._ask_users", seed=17)
+@cells.replaces("cq.cells.ask_all._ask_users", seed=22)
 def reads_users_in_former_cells(read: Any, tr: Any, cells: Any, ask: Any, of: Any) -> Any:
     """A question about many users is answered by the cells in which they were."""
     return {user: ask(UserData(tr, user, location.cell)) for user, location in of}
@@ -126,7 +126,7 @@ def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
 
 
 @cells.replaces(
-    "cq.cells.deleting.UserDeletion._close", seed=1, only={"deletes", "forward", "deaths", "unknown commits"}
+    "cq.cells.deleting.UserDeletion._close", seed=2, only={"deletes", "forward", "deaths", "unknown commits"}
 )
 def takes_away_before_it_deletes(close: Any, self: Any, record: Record, final: Any) -> Any:
     """What the application does at a deletion is a transaction of its own."""
@@ -142,7 +142,7 @@ def uses_an_id_again(bury: Any, self: Any, user: Any, cell: str) -> None:
     transact(self.db, lambda tr: tr.clear(cellkeys.record(cellkeys.encoded_user(user))))
 
 
-@cells.patches(seed=19, only={"deletes", "move"})
+@cells.patches(seed=21, only={"deletes", "move"})
 @contextmanager
 def moves_the_deleted() -> Iterator[None]:
     """A move continues although the user's deletion is decided; here it takes seconds until that is complete."""
@@ -166,7 +166,7 @@ def claims_without_a_conflict() -> Any:
     return reads_without_conflict(lambda key: key.startswith(cellkeys.CELLS + b"a"))
 
 
-@cells.patches(seed=8, only={"names", "deletes"})
+@cells.patches(seed=9, only={"names", "deletes"})
 def names_the_deleted() -> Any:
     """A user claims a name while the directory buries the user."""
     return reads_without_conflict(lambda key: key.startswith(cellkeys.record(b"")))
@@ -184,7 +184,7 @@ def adopts_the_first_piece(convert: Any, self: Any, tr: Any, function: Any) -> b
 
 
 @cells.replaces(
-    "cq.observers.links.targets.queue.QueueTarget._apply", seed=43, only={"forward", "unknown commits"}
+    "cq.observers.links.targets.queue.QueueTarget._apply", seed=86, only={"forward", "unknown commits"}
 )
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes
