@@ -57,11 +57,12 @@ def live(options: LiveOptions) -> None:
 def cells(options: CellOptions) -> None:
     """Move and delete users in cells while processes write and are killed.
 
-    The data of each user are in one of several stores; some had data in the first one before it became a cell. Writers
-    write data of users, movers move users, another process deletes some of them, and a worker per cell forwards its
-    counts to the store with the directory. Processes are killed by SIGKILL at random moments and started again. At the
-    end each user must be in exactly one cell, with all written data, under ids without gaps, deleted users in none, and
-    the totals must be the sum over all users; otherwise the exit status is 4.
+    The data of each user are in one of several stores. The first one is that of a site before it had cells: its users
+    are adopted, and moved out. Writers write data of users, movers move users, another process deletes some of them,
+    and workers forward the counts of each cell to the store with the directory, and a table from there to all cells.
+    Processes are killed by SIGKILL at random moments and started again. At the end each user must be in exactly one
+    cell, with all written data, under ids without gaps, deleted users in none, and the totals must be the sum over all
+    users; otherwise the exit status is 4.
     """
     from cq.cli.demos.cells import run, show
     from cq.cli.demos.harness import run_demo

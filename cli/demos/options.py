@@ -62,7 +62,7 @@ class CellOptions(DemoOptions):
 
     number: Annotated[int, number_option("Number of writes of each writer.")] = 1_000
     users: Annotated[int, number_option("Number of users.")] = 40
-    stores: Annotated[int, option("NUMBER", "Number of cells.", "--cells", min=1)] = 3
+    stores: Annotated[int, option("NUMBER", "Number of cells.", "--cells", min=2)] = 3
     writers: Annotated[int, number_option("Number of processes that write.")] = 2
     movers: Annotated[int, number_option("Number of processes that move users.", 0)] = 2
     deletions: Annotated[int, number_option("Number of users that are deleted meanwhile.", 0)] = 5
