@@ -158,6 +158,7 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
     add_now = Awaited(CombineQueue[K, V].add_now, _add_now)
     ask = Awaited(CombineQueue[K, V].ask)
     answer = Awaited(CombineQueue[K, V].answer)
+    ask_many = Awaited(CombineQueue[K, V].ask_many)
     ask_now = Awaited(CombineQueue[K, V].ask_now)
     withdraw = Awaited(CombineQueue[K, V].withdraw)
     get = Awaited(CombineQueue[K, V].get)

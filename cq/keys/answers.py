@@ -1,27 +1,43 @@
 """The keys of the answers to requests, below `P "A"`; `P` is the prefix of the queue.
 
-A ticket is the hash of the encoded key and 16 bytes that no other request of the key has.
+A ticket is the hash of the encoded key (4 bytes), a group (14) and a position (2). The requests that a transaction
+queues in one bucket by one call are a group, whose answers are one row. Other requests are alone in their groups.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from cq.keys.queue import VERSIONSTAMP_BYTES, QueueKeys, below, bucket_range, stamped
+from cq.keys.queue import VERSIONSTAMP_BYTES, QueueKeys, below, bucket_range, prefix_end, stamped
 
 TICKET_BYTES: Final = 20
+GROUP_BYTES: Final = 14
+ALONE: Final = 0xFFFF
+"""The position in a ticket of a request that is alone in its group."""
+_HASH_BYTES: Final = TICKET_BYTES - GROUP_BYTES - 2
 _PAGE_BYTES: Final = 4
+
+
+def group_of(ticket: bytes) -> bytes:
+    """The group of the request with this ticket."""
+    return ticket[_HASH_BYTES:-2]
+
+
+def position_of(ticket: bytes) -> int:
+    """The position in its group of the request with this ticket."""
+    return ticket[-2] << 8 | ticket[-1]
 
 
 class AnswerKeys:
     r"""The keys of the answers of a queue with a decider.
 
-        "a" ticket20            version8, outcome1, answer  a pass, trimmed by workers
-        "d" versionstamp10 n4   tickets that a pass answered  a pass, trimmed by workers
+        "a" group14             version8, answers by position  a pass, trimmed by workers
+        "a" group14 position2   an answer of over 200 bytes  a pass, trimmed by workers
+        "d" versionstamp10 n4   groups that a pass answered  a pass, trimmed by workers
         "w" ticket20            ""                          whoever withdraws a request, cleared by a pass
 
-    >>> AnswerKeys("stock").answer(b"\x00\x01\x02\x03" + b"t" * 16)
-    b'cq/q/stock/Aa\x00\x01\x02\x03tttttttttttttttt'
+    >>> AnswerKeys("stock").answers(b"g" * 14)
+    b'cq/q/stock/Aagggggggggggggg'
     """
 
     def __init__(self, name: str) -> None:
@@ -30,20 +46,28 @@ class AnswerKeys:
         self._decided = self.prefix + b"d"
         self._withdrawn = self.prefix + b"w"
 
-    def answer(self, ticket: bytes) -> bytes:
-        """The key of the answer to the request with this ticket."""
-        return self._answers + ticket
+    def answers(self, group: bytes) -> bytes:
+        """The key of the answers to the requests of a group."""
+        return self._answers + group
+
+    def large(self, group: bytes, position: int) -> bytes:
+        """The key of a large answer to the request at a position of a group."""
+        return self._answers + group + position.to_bytes(2, "big")
+
+    def all_of(self, group: bytes) -> tuple[bytes, bytes]:
+        """The range of all answers to the requests of a group."""
+        return self._answers + group, prefix_end(self._answers + group)
 
     def new_decided(self, number: int) -> bytes:
-        """The key argument of `set_versionstamped_key` for tickets that a pass answers; `number` orders its rows."""
+        """The key argument of `set_versionstamped_key` for groups that a pass answers; `number` orders its rows."""
         return stamped(self._decided, number.to_bytes(_PAGE_BYTES, "big"))
 
     def decided(self) -> tuple[bytes, bytes]:
-        """The range of the tickets of all answers, in the order of their commits."""
+        """The range of the groups of all answers, in the order of their commits."""
         return below(self._decided)
 
     def versionstamp_of_decided(self, key: bytes) -> bytes:
-        """The versionstamp in the key of tickets that a pass answered."""
+        """The versionstamp in the key of groups that a pass answered."""
         return key[len(self._decided) :][:VERSIONSTAMP_BYTES]
 
     def withdrawn(self, ticket: bytes) -> bytes:

@@ -10,7 +10,9 @@ not decided.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -19,23 +21,23 @@ from cq.deciders.decider import Decided
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.failure import KeyFailure
-from cq.keys.answers import AnswerKeys
+from cq.keys.answers import GROUP_BYTES, AnswerKeys, group_of, position_of
 from cq.passes.combining import Combination, NewValues, decoded_values, finished
 from cq.passes.decision import value_cost, write_limit
 from cq.passes.effects import Effects
 from cq.passes.view import Taken, View, ViewReader
-from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, stored_answer
+from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, Encoded, encoded_answer, parse_answers, set_answers
 from cq.queue.requests import is_request
 from cq.queue.rows import Updates
 from cq.queue.set_aside import set_aside
 from cq.store.sizes import set_bytes
 
-_ANSWER_BYTES: Final = 40
-"""Bytes of a stored answer and its ticket in the list of answers, about, in addition to the request's own bytes."""
+_ANSWER_BYTES: Final = 30
+"""Bytes of a stored answer, about, in addition to the request's own bytes."""
 _OBSERVED_BYTES: Final = 400
 """Bytes that an observer of decisions writes for each, about."""
-_TICKETS: Final = 400
-"""Tickets in a row of the list of answers."""
+_GROUPS: Final = 400
+"""Groups in a row of the list of answers."""
 _ERROR_CHARACTERS: Final = 1_000
 
 
@@ -45,6 +47,7 @@ def decide_requests(view: View, reader: ViewReader, before_code: Callable[[list[
     view.taken = _take(view)
     sets_aside = bool(plan.rejected.keys() & view.taken.updates.keys())
     view.report = [] if sets_aside else list(view.taken.updates)
+    reader.request_answers()
     reader.read_current()
     if not sets_aside and len(view.report) < len(view.taken.updates):
         view.taken = _prefix(view, set(view.report))
@@ -78,7 +81,8 @@ def _take(view: View) -> Taken:
         most = plan.max_report if plan.max_take is None else min(plan.max_report, plan.max_take)
         wanted = set(islice((encoded for encoded in queued if encoded not in plan.suspects), most))
     number = sum(map(len, queued.values()))
-    size = view.backlog.size + _each(view) * number + sum(map(_key_cost(view), queued))
+    size = view.backlog.size + _row_cost(view) * len(view.rows) + _each(view) * number
+    size += sum(map(_key_cost(view), queued))
     if len(wanted) == len(queued) and size <= _most(view):
         return Taken(updates=queued, size=size)
     return _prefix(view, wanted)
@@ -86,12 +90,12 @@ def _take(view: View) -> Taken:
 
 def _prefix(view: View, wanted: Collection[bytes]) -> Taken:
     """The requests before the first one of another key, as many as the pass can answer, but at least one."""
-    most, each, key_cost = _most(view), _each(view), _key_cost(view)
+    most, each, row_cost, key_cost = _most(view), _each(view), _row_cost(view), _key_cost(view)
     found: Updates = {}
     size = 0
     for row in view.rows:
         updates = row.updates
-        each_of_row = each + row.size // max(1, len(updates))
+        each_of_row = each + (row.size + row_cost) // max(1, len(updates))
         for position, (encoded, request) in enumerate(updates):
             size += each_of_row + (0 if encoded in found else key_cost(encoded))
             if encoded not in wanted or (found and size > most):
@@ -107,8 +111,12 @@ def _most(view: View) -> int:
 def _each(view: View) -> int:
     """The bytes of an answer to a request, about, without the request's own bytes."""
     decider = view.code.decider
-    observed = _OBSERVED_BYTES if decider is not None and decider.observer is not None else 0
-    return set_bytes(AnswerKeys(view.config.name).answer(bytes(20)), _ANSWER_BYTES) + observed
+    return _ANSWER_BYTES + (_OBSERVED_BYTES if decider is not None and decider.observer is not None else 0)
+
+
+def _row_cost(view: View) -> int:
+    """The bytes of the answers to the requests of a queued row, about, without the answers: mostly it is a group."""
+    return set_bytes(AnswerKeys(view.config.name).answers(bytes(GROUP_BYTES)), GROUP_BYTES)
 
 
 def _key_cost(view: View) -> Callable[[bytes], int]:
@@ -138,16 +146,20 @@ class _KeyDecisions(NamedTuple):
 
     Attributes:
         state, data: the new state, decoded and encoded.
-        answers: (ticket, stored answer) of each request.
+        answers: (ticket, outcome and encoded answer) of each request.
         failed: (failure, request as it was queued) of the requests for which the decider has raised.
         decisions: the others, for the decider's observer.
     """
 
     state: Any
     data: bytes | None
-    answers: list[tuple[bytes, bytes]]
+    answers: list[tuple[bytes, Encoded]]
     failed: list[tuple[KeyFailure, list[Any]]]
     decisions: list[Decided]
+
+
+_Answers = dict[bytes, dict[int, Encoded]]
+"""{group: {position: answer}} of all requests taken or withdrawn."""
 
 
 class _Decisions(Combination):
@@ -164,13 +176,21 @@ class _Decisions(Combination):
         self.result.reported = len(self.result.values)
         self.set_aside()
         answers = self._answers()
-        keys = AnswerKeys(self.view.config.name)
-        self.effects.sets.update((keys.answer(ticket), stored) for ticket, stored in answers.items())
-        tickets = list(answers)
-        for number, start in enumerate(range(0, len(tickets), _TICKETS)):
-            listed = b"".join(tickets[start : start + _TICKETS])
+        keys, version = AnswerKeys(self.view.config.name), self.view.read_version
+        for group, added in answers.items():
+            set_answers(self.effects.sets, keys, group, version, self._earlier(group) | added)
+        groups = list(answers)
+        for number, start in enumerate(range(0, len(groups), _GROUPS)):
+            listed = b"".join(groups[start : start + _GROUPS])
             self.effects.set_versionstamped_key(keys.new_decided(number), listed)
         self._clear_marks(answers)
+
+    def _earlier(self, group: bytes) -> dict[int, Encoded]:
+        """The answers to a group that earlier passes have given; none if its row is damaged."""
+        row = self.view.answers.get(group)
+        with suppress(CorruptData):
+            return {} if row is None or row.value is None else parse_answers(row.value)[1]
+        return {}
 
     def new_values(
         self,
@@ -188,29 +208,33 @@ class _Decisions(Combination):
         return NewValues(old, [each.state for each in found], before, [each.data for each in found])
 
     def _decide(self, key: Any, state: Any, data: bytes | None, requests: Sequence[Any]) -> _KeyDecisions:
-        decider, version = self.view.code.decider, self.view.read_version
+        decider = self.view.code.decider
         if decider is None:
             raise TypeError("the queue has no decider")
         decide, is_heard = decider.decide, decider.observer is not None
-        answers: list[tuple[bytes, bytes]] = []
+        answers: list[tuple[bytes, Encoded]] = []
         failed: list[tuple[KeyFailure, list[Any]]] = []
         decisions: list[Decided] = []
+        last: Any = ()
+        encoded = b""
         for each in requests:
             if not is_request(each):
                 raise CorruptData("a queued request is not one that cq wrote")
             ticket, request = each
             try:
                 new, answer = decide(key, state, request)
-                stored = stored_answer(version, DECIDED, answer)
+                if answer is not last or type(answer) not in _IMMUTABLE:  # many have the same one
+                    last, encoded = (), encoded_answer(answer)
+                    last = answer
                 new_data = data if new is state and type(new) in _IMMUTABLE else self._encoded(new)
             except Exception as error:  # noqa: BLE001 - of any decider
                 failure = KeyFailure.of(error, f"decider {decider.name}@{decider.version}")
                 failed.append((failure, each))
-                answers.append((ticket, _failed(version, failure)))
+                answers.append((ticket, _failed(failure)))
                 if type(state) not in _IMMUTABLE:  # it may be changed in part
                     state = None if data is None else codec.decode(data)
                 continue
-            answers.append((ticket, stored))
+            answers.append((ticket, (DECIDED, encoded)))
             if is_heard:
                 decisions.append(Decided(key, request, answer, state, new))
             state, data = new, new_data
@@ -222,32 +246,38 @@ class _Decisions(Combination):
         self.view.config.value.check(state)
         return codec.encode_value(state)
 
-    def _answers(self) -> dict[bytes, bytes]:
-        """{ticket: stored answer} of all requests taken or withdrawn; sets aside those that failed."""
+    def _answers(self) -> _Answers:
+        """The answers to all requests taken or withdrawn; sets aside those that failed."""
         view, effects = self.view, self.effects
-        answers = dict.fromkeys(self._withdrawn, stored_answer(view.read_version, WITHDRAWN, None))
+        answers: defaultdict[bytes, dict[int, Encoded]] = defaultdict(dict)
+        for ticket in self._withdrawn:
+            answers[group_of(ticket)][position_of(ticket)] = WITHDRAWN, _NONE
         for encoded in self.result.values:
             found = self._found[encoded]
-            answers.update(found.answers)
+            for ticket, answer in found.answers:
+                answers[group_of(ticket)][position_of(ticket)] = answer
             effects.decisions += found.decisions
             piece = 0
             for failure, request in found.failed:
                 piece = set_aside(effects, view.keys, encoded, failure, [request], piece)
         for encoded, failure in self.result.aside.items():
             for each in filter(is_request, view.taken.updates.get(encoded, [])):
-                answers[each[0]] = _failed(view.read_version, failure)
-        return answers
+                answers[group_of(each[0])][position_of(each[0])] = _failed(failure)
+        return dict(answers)
 
-    def _clear_marks(self, answers: Collection[bytes]) -> None:
+    def _clear_marks(self, answers: _Answers) -> None:
         """Clear the marks of withdrawn requests that are answered; if no request remains queued, all marks."""
         view = self.view
         for ticket, key in view.withdrawn.items():
-            if ticket in answers or view.is_complete:
+            if position_of(ticket) in answers.get(group_of(ticket), ()) or view.is_complete:
                 self.effects.clear(key)
 
 
 _IMMUTABLE: Final = frozenset((int, float, bool, str, bytes, type(None)))
 
 
-def _failed(version: int, failure: KeyFailure) -> bytes:
-    return stored_answer(version, FAILED, failure.error[:_ERROR_CHARACTERS])
+_NONE: Final = encoded_answer(None)
+
+
+def _failed(failure: KeyFailure) -> Encoded:
+    return FAILED, encoded_answer(failure.error[:_ERROR_CHARACTERS])

@@ -18,13 +18,14 @@ from cq.encoding import codec
 from cq.errors import CodeMismatch
 from cq.expiry.due import BucketExpiry
 from cq.keys import QueueKeys, after, place
-from cq.keys.answers import TICKET_BYTES, AnswerKeys
+from cq.keys.answers import ALONE, TICKET_BYTES, AnswerKeys, group_of, position_of
 from cq.passes.bucket_cache import BucketCache
 from cq.passes.plan import PassPlan
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import MissedReports
+from cq.queue.requests import is_request
 from cq.queue.rows import Backlog, Row, Updates, drop_repeated_operations, encode_row, read_rows, updates_of
-from cq.store.api import WANT_ALL, KeyValue, Transaction, TransactionRead
+from cq.store.api import WANT_ALL, KeyValue, Transaction, TransactionRead, Value
 from cq.store.bounded_reads import prefix_read, read_at_hashes
 from cq.store.sizes import clear_bytes
 from cq.store.version_clock import clock_of
@@ -87,6 +88,7 @@ class View:
         current: {encoded key: its current value, encoded, or None} of these keys.
         first: values to report to a new observer, and the place reached.
         withdrawn: {ticket: its key} of withdrawn requests of the bucket; empty in a queue without a decider.
+        answers: {group: its row of answers, a read in flight} of groups of several requests that the pass may answer.
         again: {encoded key: its current value, encoded, or None} of missed reports to repeat.
     """
 
@@ -112,6 +114,7 @@ class View:
     current: dict[bytes, bytes | None] = field(default_factory=dict)
     first: Values = ([], None)
     withdrawn: dict[bytes, bytes] = field(default_factory=dict)
+    answers: dict[bytes, Value] = field(default_factory=dict)
     again: dict[bytes, bytes | None] = field(default_factory=dict)
     config: QueueConfig = field(init=False)
     keys: QueueKeys = field(init=False)
@@ -303,6 +306,13 @@ class ViewReader:
         view.report = view.missed.read(self.snapshot, report, load) if view.missed else report
         if view.expiry is not None:
             view.expiry.index.read(view.report)
+
+    def request_answers(self) -> None:
+        """Begin to read the answers that groups of the requests taken have already; these reads conflict."""
+        taken, keys = self._view.taken.updates.values(), AnswerKeys(self._view.config.name)
+        tickets = (each[0] for requests in taken for each in requests if is_request(each))
+        groups = {group_of(ticket) for ticket in tickets if position_of(ticket) != ALONE}
+        self._view.answers = {group: self._tr.get(keys.answers(group)) for group in groups}
 
     def read_backfill(self) -> None:
         """Read the next values to report again, or for the first time to an observer that is new.

@@ -1,7 +1,10 @@
 """Answers to requests: what passes store, and the waits for them.
 
-A caller waits by a watch of the answer's key, set in the transaction that does not find the answer. An answer can be
-read again by its ticket for as long as the queue keeps answers.
+The answers to a group of requests are one row. A pass that answers a part of a group adds to its row, which it reads
+with a conflict: passes over another bucket answer requests that were set aside and retried under another shape.
+
+A caller waits by a watch of the row, set in the transaction that does not find the answer. An answer can be read again
+by its ticket for as long as the queue keeps answers.
 
 A request is withdrawn by a mark that passes read together with their rows. A pass that began before the mark may still
 decide the request. So `withdraw` returns only when no such pass can commit any more: it waits until a pass over the
@@ -10,8 +13,11 @@ bucket has committed, as this aborts all passes that began before, or rewrites t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
+
+import cbor2
 
 from cq import runtime
 from cq.config.flags import read_flags
@@ -20,12 +26,12 @@ from cq.encoding import codec
 from cq.encoding.hashing import bucket_at
 from cq.errors import CorruptData, DecisionFailed, NoAnswer, Withdrawn
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
-from cq.keys.answers import AnswerKeys
+from cq.keys.answers import AnswerKeys, group_of, position_of
 from cq.keys.membership import workers
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import renewed
 from cq.queue.requests import parse_ticket, refuse_without_decider
-from cq.store.api import Database, Transaction, Void
+from cq.store.api import Database, Transaction, TransactionRead, Value, Void
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
 from cq.store.watch import wait_until
@@ -35,6 +41,8 @@ FAILED: Final = 1
 WITHDRAWN: Final = 2
 MAX_ANSWER_BYTES: Final = 10_000
 _VERSION_BYTES: Final = 8
+_INLINE_BYTES: Final = 200
+"""Larger answers have rows of their own, so that whoever reads another one of the group does not read them."""
 GRACE_SECONDS: Final = 1.0
 """How long a withdrawal waits for a pass before it aborts those under way."""
 _ALIVE_SECONDS: Final = 40.0
@@ -49,18 +57,68 @@ class StoredAnswer(NamedTuple):
     content: Any
 
 
-def stored_answer(version: int, outcome: int, content: object) -> bytes:
-    """The stored form of an answer; raises `InvalidData` or `TooLarge` for one that cannot be stored."""
-    head = version.to_bytes(_VERSION_BYTES, "big") + bytes((outcome,))
-    return head + codec.encode_value(content, MAX_ANSWER_BYTES)
+Encoded = tuple[int, bytes]
+"""The outcome of a request, and the answer or the error as `encoded_answer` returns it."""
 
 
-def parse_answer(stored: bytes) -> StoredAnswer:
-    """The inverse of `stored_answer`; raises `CorruptData`."""
-    if len(stored) <= _VERSION_BYTES or stored[_VERSION_BYTES] not in (DECIDED, FAILED, WITHDRAWN):
-        raise CorruptData(f"an answer is not one that cq wrote: {stored[:40]!r}")
-    content = codec.decode(stored[_VERSION_BYTES + 1 :])
-    return StoredAnswer(int.from_bytes(stored[:_VERSION_BYTES], "big"), stored[_VERSION_BYTES], content)
+def encoded_answer(content: object) -> bytes:
+    """An answer in bytes; raises `InvalidData` or `TooLarge` for one that cannot be stored."""
+    return codec.encode_value(content, MAX_ANSWER_BYTES)
+
+
+def set_answers(
+    sets: dict[bytes, Any], keys: AnswerKeys, group: bytes, version: int, answers: Mapping[int, Encoded]
+) -> None:
+    """Add to `sets` what is stored of the answers to a group, `{position: answer}`; `version` is that of the pass."""
+    flat: list[Any] = []
+    for position, (outcome, content) in answers.items():
+        is_large = len(content) > _INLINE_BYTES
+        if is_large:
+            sets[keys.large(group, position)] = content
+        flat += (position, outcome, b"" if is_large else content)
+    sets[keys.answers(group)] = version.to_bytes(_VERSION_BYTES, "big") + cbor2.dumps(flat)
+
+
+def parse_answers(stored: bytes) -> tuple[int, dict[int, Encoded]]:
+    """The version and `{position: answer}` of a stored group; empty for a large answer. Raises `CorruptData`."""
+    flat = codec.decode(stored[_VERSION_BYTES:])
+    if isinstance(flat, list) and len(flat) % 3 == 0:
+        parts = flat[::3], flat[1::3], flat[2::3]
+        if [set(map(type, part)) for part in parts] == [{int}, {int}, {bytes}]:
+            answers = zip(parts[1], parts[2], strict=True)
+            return int.from_bytes(stored[:_VERSION_BYTES], "big"), dict(zip(parts[0], answers, strict=True))
+    raise CorruptData(f"the answers of a group are none that cq wrote: {stored[:40]!r}")
+
+
+def read_answers(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
+    """{ticket: answer} of the tickets that have one, read in flight together; each group is read once."""
+    keys, found = AnswerKeys(name), {}
+    groups: dict[bytes, list[bytes]] = {}
+    for ticket in tickets:
+        groups.setdefault(group_of(ticket), []).append(ticket)
+    rows = {group: tr.get(keys.answers(group)) for group in groups}
+    large: list[tuple[bytes, int, int, Value]] = []
+    for group, row in rows.items():
+        if row.value is None:
+            continue
+        version, answers = parse_answers(row.value)
+        for ticket in groups[group]:
+            outcome, content = answers.get(position := position_of(ticket), (None, b""))
+            if outcome is None:
+                continue
+            if content:
+                found[ticket] = StoredAnswer(version, outcome, codec.decode(content))
+            else:
+                large.append((ticket, version, outcome, tr.get(keys.large(group, position))))
+    for ticket, version, outcome, value in large:
+        if value.value is not None:  # else it is being removed
+            found[ticket] = StoredAnswer(version, outcome, codec.decode(value.value))
+    return found
+
+
+def read_answer(tr: TransactionRead, name: str, ticket: bytes) -> StoredAnswer | None:
+    """The stored answer to a request."""
+    return read_answers(tr, name, [ticket]).get(ticket)
 
 
 # Reading and waiting
@@ -71,7 +129,12 @@ def wait_for_answer(db: Database, name: str, ticket: str, timeout: float | None)
     wanted = parse_ticket(ticket)
     found = wait_until(db, partial(_read_or_watch, name, wanted), timeout)
     if found is None:
-        raise NoAnswer(transact(db, lambda tr: _why_none(tr, name, ticket)), ticket)
+        raise no_answer(db, name, ticket)
+    return content_of(found, name, ticket)
+
+
+def content_of(found: StoredAnswer, name: str, ticket: str) -> Any:
+    """The content of an answer; raises `DecisionFailed` or `Withdrawn`."""
     if found.outcome == FAILED:
         raise DecisionFailed(f"the decider of queue {name!r} has failed: {found.content}", ticket)
     if found.outcome == WITHDRAWN:
@@ -79,14 +142,17 @@ def wait_for_answer(db: Database, name: str, ticket: str, timeout: float | None)
     return found.content
 
 
+def no_answer(db: Database, name: str, ticket: str) -> NoAnswer:
+    """The error for a request without an answer."""
+    return NoAnswer(transact(db, lambda tr: _why_none(tr, name, ticket)), ticket)
+
+
 def _read_or_watch(name: str, ticket: bytes, tr: Transaction) -> tuple[StoredAnswer | None, Void | None]:
-    key = AnswerKeys(name).answer(ticket)
-    version, stored = tr.get_read_version(), tr.get(key)
-    config = read_config(tr.snapshot, name)
+    version, config = tr.get_read_version(), read_config(tr.snapshot, name)
     refuse_without_decider(config)
-    if stored.value is None:
-        return None, tr.watch(key)
-    found = parse_answer(stored.value)
+    found = read_answer(tr, name, ticket)
+    if found is None:
+        return None, tr.watch(AnswerKeys(name).answers(group_of(ticket)))
     if config.decider is not None and found.version < clock_of(tr.db).before(
         version.wait(), config.decider.keep
     ):
@@ -141,11 +207,11 @@ def _mark(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
     """Mark a request as withdrawn; if it has an answer, return this instead."""
     config = read_config(tr, name)
     refuse_without_decider(config)
-    keys, queue = AnswerKeys(name), QueueKeys(name)
-    stored = tr.snapshot.get(keys.answer(ticket)).value
-    if stored is not None:
-        return parse_answer(stored)
-    tr.set(keys.withdrawn(ticket), b"")
+    queue = QueueKeys(name)
+    found = read_answer(tr.snapshot, name, ticket)
+    if found is not None:
+        return found
+    tr.set(AnswerKeys(name).withdrawn(ticket), b"")
     for shape, bucket in _buckets(config, ticket):
         tr.set_versionstamped_value(queue.notification(shape.generation, bucket), INCOMPLETE_VERSIONSTAMP)
     return None
@@ -168,10 +234,10 @@ def _settled_or_watch(
     name: str, ticket: bytes, before: _States, tr: Transaction
 ) -> tuple[tuple[StoredAnswer | None, bool], Void | None]:
     """The answer, and whether it is final that there is none: a pass has committed since the states were `before`."""
-    stored = tr.get(AnswerKeys(name).answer(ticket))
+    found = read_answer(tr, name, ticket)
+    if found is not None:
+        return (found, True), None
     now = _states(tr, read_config(tr.snapshot, name), ticket)
-    if stored.value is not None:
-        return (parse_answer(stored.value), True), None
     same = [key for key, state in now.items() if key not in before or state == before[key]]
     return (None, not same), tr.watch(same[0]) if same else None
 
@@ -179,9 +245,9 @@ def _settled_or_watch(
 def _abort_passes(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
     """Abort the passes under way over the request's bucket by a new token; returns the answer if there is one."""
     config, queue = read_config(tr, name), QueueKeys(name)
-    stored = tr.get(AnswerKeys(name).answer(ticket)).value
-    if stored is not None:
-        return parse_answer(stored)
+    found = read_answer(tr, name, ticket)
+    if found is not None:
+        return found
     for shape, bucket in _buckets(config, ticket):
         key = queue.state(shape.generation, bucket)
         # A conflicting read: passes over the bucket write this key.

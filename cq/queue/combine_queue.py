@@ -15,8 +15,9 @@ from cq.errors import CodeMismatch, InvalidData, NoAnswer, Withdrawn
 from cq.keys import QueueKeys
 from cq.queue.adds import config_for_adds, times_now, write_updates
 from cq.queue.answers import wait_for_answer, withdraw
+from cq.queue.packing import split_pairs
 from cq.queue.pending import before_adds, read_pending
-from cq.queue.requests import Request, operation_of, refuse_without_decider
+from cq.queue.requests import Request, operation_of, operations_of, refuse_without_decider
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.shared_adds import AddCall, add_now
 from cq.queue.slots import combined, plan_slots, read_slots
@@ -159,11 +160,41 @@ class CombineQueue(Generic[K, V]):
             InvalidConfiguration: the queue has no decider.
             QueueNotConfigured, QueueFull, InvalidData, TooLarge, TypeError, FDBError: as for `add`.
         """
+        asked = Request(request, operation_of(key, once))
+        self._ask(tr, [(key, asked)], asked.operation)
+        return str(asked)
+
+    def ask_many(
+        self,
+        tr: Transaction,
+        requests: Mapping[K, Any] | Collection[tuple[K, Any]],
+        once: str | bytes | None = None,
+    ) -> list[str]:
+        """Queue many requests as `ask` does, several times as fast, and return their tickets in the same order.
+
+        Args:
+            tr: a transaction of either store.
+            requests: `{key: request}`; or pairs of these, in order, with repeated keys allowed.
+            once: an operation id for all of them: of all transactions that call this with the same id, only the first
+                to commit counts. Requests at the same place in the order, with the same key, have the same ticket.
+
+        Raises:
+            WrongType: `requests` is no dict or collection of pairs.
+            OneShotIterable: `requests` is an iterator.
+            InvalidConfiguration, QueueNotConfigured, QueueFull, InvalidData, TooLarge, TypeError, FDBError: as for
+                `ask`.
+        """
+        keys_of, contents = split_pairs(requests)
+        operation, operations = operations_of(len(contents), once)
+        asked = list(map(Request, contents, operations))
+        self._ask(tr, list(zip(keys_of, asked, strict=True)), operation)
+        return list(map(str, asked))
+
+    def _ask(self, tr: Transaction, requests: list[tuple[K, Request]], operation: bytes | None) -> None:
+        """Queue requests under one operation id."""
         config = config_for_adds(tr, self.name)
         refuse_without_decider(config)
-        asked = Request(request, operation_of(key, once))
-        write_updates(tr, config, [(key, asked)], asked.operation)
-        return str(asked)
+        write_updates(tr, config, requests, operation)
 
     def answer(self, db: Database, ticket: str, timeout: float | None = 10.0) -> Any:
         """The answer to a request; waits for it by a watch, without polling.

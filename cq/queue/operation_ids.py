@@ -16,8 +16,8 @@ from cq import keys
 from cq.config.queue import read_config
 from cq.errors import CorruptData
 from cq.keys import QueueKeys, version_of
-from cq.keys.answers import TICKET_BYTES, AnswerKeys
-from cq.queue.answers import parse_answer
+from cq.keys.answers import GROUP_BYTES, AnswerKeys
+from cq.queue.answers import parse_answers
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import WANT_ALL, Database, Transaction
 from cq.store.sizes import clear_bytes, conflict_bytes
@@ -30,7 +30,7 @@ _PAGE_BYTES: Final = 800_000
 """Approximate bytes that the removal of a page of ids writes."""
 
 
-_ANSWERS_PAGE: Final = 5  # rows of tickets, with about 400 tickets each
+_ANSWERS_PAGE: Final = 5  # rows of groups, with about 400 groups each
 
 
 class Trim:
@@ -129,14 +129,17 @@ class Trim:
         for row in rows:
             if version_of(self._answers.versionstamp_of_decided(row.key)) >= horizon:
                 return gone, None
-            tickets = [row.value[at : at + TICKET_BYTES] for at in range(0, len(row.value), TICKET_BYTES)]
-            # With a conflict: a request that was set aside and retried gets another answer.
-            stored = {key: tr.get(key) for key in map(self._answers.answer, tickets)}
-            for key, answer in stored.items():
+            groups = [row.value[at : at + GROUP_BYTES] for at in range(0, len(row.value), GROUP_BYTES)]
+            # With a conflict: a pass may be answering more requests of the group.
+            stored = {group: tr.get(self._answers.answers(group)) for group in groups}
+            for group, found in stored.items():
                 with suppress(CorruptData):
-                    if answer.value is not None and parse_answer(answer.value).version < horizon:
-                        tr.clear(key)
-                        gone += 1
+                    version, answers = (
+                        parse_answers(found.value) if found.value is not None else (horizon, {})
+                    )
+                    if version < horizon:
+                        tr.clear_range(*self._answers.all_of(group))
+                        gone += len(answers)
             tr.clear(row.key)
         return gone, keys.after(rows[-1].key) if len(rows) == _ANSWERS_PAGE else None
 

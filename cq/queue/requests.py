@@ -14,13 +14,16 @@ from cq import runtime
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import MAX_UPDATE_BYTES
-from cq.encoding.hashing import key_hash
+from cq.encoding.hashing import bucket_at, key_hash
 from cq.errors import InvalidConfiguration, InvalidData
-from cq.keys.answers import TICKET_BYTES
+from cq.keys.answers import ALONE, GROUP_BYTES, TICKET_BYTES
 
-_HASH_BYTES: Final = 4
 _TIME_BYTES: Final = 6
-_ID_BYTES: Final = TICKET_BYTES - _HASH_BYTES
+_OPERATION_BYTES: Final = 16
+_MAX_GROUP: Final = 256
+"""Requests of a group, at most: the row of their answers should stay below 10 kB."""
+_POSITIONS: Final = tuple(position.to_bytes(2, "big") for position in range(_MAX_GROUP))
+_ALONE: Final = ALONE.to_bytes(2, "big")
 
 
 class Request:
@@ -28,7 +31,7 @@ class Request:
 
     Args:
         content: what the decider gets.
-        operation: the operation id under which it is added; None: none of its own.
+        operation: the operation id of this request, which gives it its ticket; None: none of its own.
 
     Attributes:
         ticket: None until it is packed.
@@ -45,31 +48,23 @@ class Request:
         """Its ticket as text."""
         return (self.ticket or b"").hex()
 
-    def packed(self, encoded_key: bytes) -> list[Any]:
-        """As it is stored in a row; raises `InvalidData` or `TooLarge`."""
-        codec.encode_value(self.content, MAX_UPDATE_BYTES)
-        if self.ticket is None:
-            self.ticket = _new_ticket(encoded_key, self.operation)
-        return [self.ticket, self.content]
-
 
 def operation_of(key: object, once: str | bytes | None) -> bytes | None:
     """The operation id of a request of a key, which others of the same `once` and key have, too; None without one."""
+    return None if once is None else _digest([codec.encode_operation(once), key])
+
+
+def operations_of(number: int, once: str | bytes | None) -> tuple[bytes | None, list[bytes | None]]:
+    """The operation id of a call with `number` requests, and that of each of them; None without `once`."""
     if once is None:
-        return None
-    return blake2b(codec.encode([codec.encode_operation(once), key]), digest_size=_ID_BYTES).digest()
+        return None, [None] * number
+    operation = codec.encode_operation(once)
+    # In another order than those of single requests, with which they share no id.
+    return _digest([operation]), [_digest([place, operation]) for place in range(number)]
 
 
-def _new_ticket(encoded_key: bytes, operation: bytes | None) -> bytes:
-    """A ticket: with an operation id always the same one.
-
-    Others begin with the time, so that answers to requests of one key are stored in about the order of the requests.
-    """
-    place = key_hash(encoded_key).to_bytes(_HASH_BYTES, "big")
-    if operation is not None:
-        return place + operation
-    milliseconds = runtime.time_ns() // 1_000_000
-    return place + milliseconds.to_bytes(_TIME_BYTES, "big") + runtime.token_bytes(_ID_BYTES - _TIME_BYTES)
+def _digest(content: list[Any]) -> bytes:
+    return blake2b(codec.encode(content), digest_size=_OPERATION_BYTES).digest()
 
 
 def is_request(update: object) -> bool:
@@ -94,11 +89,37 @@ def parse_ticket(ticket: object) -> bytes:
 
 
 def pack_requests(config: QueueConfig, encoded_keys: Sequence[bytes], values: Sequence[Any]) -> list[Any]:
-    """These requests as they are stored in rows; raises `InvalidData` unless all are valid ones."""
-    for value in values:
-        if type(value) is not Request:
-            raise refused_update(config)
-    return [value.packed(encoded) for encoded, value in zip(encoded_keys, values, strict=True)]
+    """These requests as they are stored in rows; raises `InvalidData` or `TooLarge` unless all are valid ones."""
+    if set(map(type, values)) - {Request}:
+        raise refused_update(config)
+    requests: Sequence[Request] = values
+    contents = [each.content for each in requests]
+    codec.encode_values(contents, MAX_UPDATE_BYTES)
+    new: dict[int, list[tuple[bytes, Request]]] = {}
+    for encoded, each in zip(encoded_keys, requests, strict=True):
+        if each.ticket is not None:  # of an earlier try, which may have committed
+            continue
+        hashed = key_hash(encoded)
+        if each.operation is not None:
+            each.ticket = hashed.to_bytes(4, "big") + each.operation[:GROUP_BYTES] + _ALONE
+        else:
+            new.setdefault(bucket_at(hashed, config.buckets), []).append((hashed.to_bytes(4, "big"), each))
+    for some in new.values():
+        _group(some)
+    return [[each.ticket, content] for each, content in zip(requests, contents, strict=True)]
+
+
+def _group(requests: list[tuple[bytes, Request]]) -> None:
+    """Give tickets to requests of one bucket, each with the hash of its key.
+
+    Groups begin with the time, so that they are stored in about the order of the requests.
+    """
+    time = (runtime.time_ns() // 1_000_000).to_bytes(_TIME_BYTES, "big")
+    for first in range(0, len(requests), _MAX_GROUP):
+        some = requests[first : first + _MAX_GROUP]
+        group = time + runtime.token_bytes(GROUP_BYTES - _TIME_BYTES)
+        for (hashed, each), position in zip(some, _POSITIONS if len(some) > 1 else (_ALONE,), strict=False):
+            each.ticket = hashed + group + position
 
 
 def refused_update(config: QueueConfig) -> InvalidData:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from cq.config.store_id import STORE_ID_BYTES
 from cq.errors import CorruptData
 from cq.keys import EMITTER_ID_BYTES, VERSIONSTAMP_BYTES, after, prefix_end
-from cq.keys.answers import TICKET_BYTES
+from cq.keys.answers import GROUP_BYTES, TICKET_BYTES
 
 PARTS: Final = frozenset("Aabdeghijklmnoqrstuvwxyz")
 """The letters that follow a queue's prefix in keys."""
@@ -130,10 +130,13 @@ def parse_expiry(rest: bytes) -> tuple[int | None, int, bytes]:
 
 
 def parse_answer(rest: bytes) -> tuple[bytes, bytes]:
-    """Parse a key of the answers: its kind ("a", "d" or "w") and the rest."""
+    """Parse a key of the answers: its kind ("a", "l" of a large answer, "d" or "w") and the rest."""
     kind, rest = rest[:1], rest[1:]
-    _check(len(rest) == (VERSIONSTAMP_BYTES + _NUMBER.size if kind == b"d" else TICKET_BYTES))
-    _check(kind in (b"a", b"d", b"w"))
+    if kind == b"a" and len(rest) == GROUP_BYTES + 2:
+        kind = b"l"
+    lengths = {b"a": GROUP_BYTES, b"l": GROUP_BYTES + 2, b"d": VERSIONSTAMP_BYTES + _NUMBER.size}
+    _check(len(rest) == lengths.get(kind, TICKET_BYTES))
+    _check(kind in (*lengths, b"w"))
     return kind, rest
 
 

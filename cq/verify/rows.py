@@ -13,9 +13,9 @@ from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.intake.documents import decode_counts
 from cq.keys import CHANGED, VERSIONSTAMP_BYTES, prefix_end, version_of
-from cq.keys.answers import TICKET_BYTES
+from cq.keys.answers import GROUP_BYTES
 from cq.keys.link import Position
-from cq.queue.answers import parse_answer
+from cq.queue.answers import parse_answers
 from cq.verify import layout
 from cq.verify.piece import FROM_THE_FUTURE, Found, Piece
 
@@ -56,19 +56,22 @@ def parse_received(stored: bytes) -> None:
 
 
 def check_answer(piece: Piece, found: Found) -> None:
-    """Check an answer to a request, the tickets that a pass answered, or the mark of a withdrawn request."""
+    """Check an answer to a request, the groups that a pass answered, or the mark of a withdrawn request."""
     kind, _ = layout.parse_answer(found.rest)
     if piece.config.decider is None:
         raise CorruptData("the queue has no decider")
+    version = 0
     if kind == b"a":
-        version = parse_answer(found.value).version
+        version = parse_answers(found.value)[0]
+    elif kind == b"l":
+        codec.decode(found.value)
     elif kind == b"d":
         version = version_of(found.rest[1:])
-        if not found.value or len(found.value) % TICKET_BYTES:
-            raise CorruptData("it is no list of tickets")
+        if not found.value or len(found.value) % GROUP_BYTES:
+            raise CorruptData("it is no list of groups")
     elif found.value:
         raise CorruptData("it has a value")
-    if kind != b"w" and version > piece.version:
+    if version > piece.version:
         raise CorruptData(FROM_THE_FUTURE)
 
 

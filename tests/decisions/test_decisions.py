@@ -21,7 +21,7 @@ from cq.errors import (
     Withdrawn,
 )
 from cq.keys import below
-from cq.keys.answers import AnswerKeys
+from cq.keys.answers import AnswerKeys, group_of
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.queue.operation_ids import Trim
@@ -106,6 +106,58 @@ def test_small_passes_keep_the_order_of_each_key(db: Any, name: str) -> None:
     assert_values(db, notes, {key: numbers for key, numbers in asked.items() if numbers})
     answers = {number: notes.answer(db, ticket, 0) for number, ticket in tickets.items()}
     assert answers == {n: asked[key].index(n) for key in asked for n in asked[key]}
+
+
+def test_many_requests_of_a_transaction_have_their_answers(db: Any, name: str) -> None:
+    def decide(key: str, state: list[int] | None, request: int) -> Pair:
+        if request == 7:
+            raise ValueError("seven")
+        return [*(state or []), request], f"{request}" * (1 if request % 10 else 300)
+
+    app, queue = shop(db, name, cq.Decider("listing", 1, decide), list, buckets=2)
+    pairs = [("abc"[number % 3], number) for number in range(300)]
+    tickets = cq.transact(db, lambda tr: queue.ask_many(tr, pairs))
+    assert queue.withdraw(db, tickets[5])
+    small = Limits(write_bytes=2_000, observer_bytes=0)
+    for bucket in (0, 1):  # several passes answer each group
+        runner = PassRunner(db, code_of(db, name, app), bucket, limits=small)
+        while runner.combine().more:
+            pass
+    rebucket(db, name, 3)  # answers to retried requests come from passes over other buckets
+    app.queue(name, decider=cq.Decider("listing", 1, lambda key, state, request: (state, "late")))
+    assert retry_aside(db, name) == 1
+    drain(db, name, app=app)
+
+    with pytest.raises(Withdrawn):
+        queue.answer(db, tickets[5], 0)
+    answers = [queue.answer(db, ticket, 0) for number, ticket in enumerate(tickets) if number != 5]
+    expected = {number: f"{number}" * (1 if number % 10 else 300) for number in range(300)} | {7: "late"}
+    assert answers == [expected[number] for number in range(300) if number != 5]
+    left = {key: [n for of, n in pairs if of == key and n not in (5, 7)] for key in "abc"}
+    assert_values(db, queue, left)
+    assert list(verify(db, name)) == []
+    trim = Trim(db, name, keep_seconds=-3600)
+    while trim.step():
+        pass
+    assert trim.removed == 300
+    assert stored(db, below(AnswerKeys(name).prefix)) == []
+
+
+def test_many_requests_with_an_id_are_decided_once(db: Any, name: str) -> None:
+    app, stock = shop(db, name, buckets=2)
+    pairs = [("a", 3), ("b", 3), ("a", 3)]
+    for _ in range(2):
+        tickets = cq.transact(db, lambda tr: stock.ask_many(tr, pairs, "order 1"))
+        drain(db, name, app=app)
+    single = ask(db, stock, "a", 3, "order 1")
+    drain(db, name, app=app)
+    assert [stock.answer(db, ticket, 0) for ticket in (*tickets, single)] == ["sold"] * 4
+    assert len({*tickets, single}) == 4
+    assert_values(db, stock, {"a": 1, "b": 7})
+    with pytest.raises(cq.InvalidData):
+        cq.transact(db, lambda tr: stock.ask_many(tr, {"c": 1, "d": object()}))
+    assert cq.transact(db, lambda tr: stock.ask_many(tr, {})) == []
+    assert_drained(db, name)
 
 
 def test_a_state_of_zero_is_a_state_and_none_deletes(db: Any, name: str) -> None:
@@ -320,9 +372,10 @@ def test_old_answers_are_refused_and_removed(db: Any, name: str) -> None:
     drain(db, name, app=app)
     keys, prefix = AnswerKeys(name), AnswerKeys(name).prefix
     assert len(stored(db, below(prefix))) == 2
-    read = cq.transact(db, lambda tr: tr.get(keys.answer(bytes.fromhex(old))).value) or b""
+    row = keys.answers(group_of(bytes.fromhex(old)))
+    read = cq.transact(db, lambda tr: tr.get(row).value) or b""
     aged = (int.from_bytes(read[:8], "big") - 2_000_000).to_bytes(8, "big") + read[8:]
-    cq.transact(db, lambda tr: tr.set(keys.answer(bytes.fromhex(old)), aged))
+    cq.transact(db, lambda tr: tr.set(row, aged))
     with pytest.raises(NoAnswer, match="older than 1 s"):
         stock.answer(db, old)
     new = ask(db, stock, "a", 1)
@@ -413,10 +466,11 @@ def test_verify_finds_answers_that_cq_has_not_written(db: Any, name: str) -> Non
     keys = AnswerKeys(name)
 
     def damage(tr: Any) -> None:
-        tr.set(keys.answer(ticket), b"?")
+        tr.set(keys.answers(group_of(ticket)), b"?")
+        tr.set(keys.large(group_of(ticket), 1), b"")
         tr.set(keys.prefix + b"d?", b"")
         tr.set(keys.withdrawn(ticket), b"?")
 
     cq.transact(db, damage)
-    assert [each.kind for each in verify(db, name, repair=True)] == ["answer"] * 3
+    assert [each.kind for each in verify(db, name, repair=True)] == ["answer"] * 4
     assert list(verify(db, name)) == []

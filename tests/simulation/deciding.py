@@ -18,9 +18,8 @@ import cq
 from cq.admin.purging import is_purging
 from cq.deciders.decider import Decided
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
-from cq.keys.answers import AnswerKeys
 from cq.passes.plan import Limits
-from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, StoredAnswer, parse_answer
+from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, StoredAnswer, read_answer
 from cq.store.transact import transact
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
@@ -35,19 +34,26 @@ _KEYS: Final = ("a", "b", "c")
 
 @dataclass(frozen=True)
 class Drawn:
-    """What an adder asks; without an operation id, each try of it is another request."""
+    """What an adder asks; without an operation id, each try of it has other requests."""
 
-    key: str
+    keys: tuple[str, ...]
     once: str | None
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A transaction has asked this."""
+    """A request that a transaction has queued."""
 
     key: str
     number: int
     ticket: str
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A transaction has asked this."""
+
+    requests: tuple[Asked, ...]
     once: str | None
 
 
@@ -125,11 +131,12 @@ class Deciding(Recount):
     # Askers
 
     def drawn(self) -> Drawn:
-        return Drawn(self.hub.rng.choice(_KEYS), self.new_operation())
+        many = self.hub.rng.choice((1, 1, 2, 5))
+        return Drawn(tuple(self.hub.rng.choices(_KEYS, k=many)), self.new_operation())
 
     def add(self, process: Process, drawn: Drawn) -> None:
-        """Ask, and then perhaps wait for the answer, and withdraw the request if it does not come."""
-        asked: list[Asked] = []
+        """Ask, and then perhaps wait for an answer, and withdraw the request if it does not come."""
+        asked: list[Asking] = []
 
         def run(tr: Any) -> None:
             asked[:] = [self.write(tr, drawn)]
@@ -140,15 +147,21 @@ class Deciding(Recount):
         if self.attempt(lambda: transact(self.db(process), run)) is None:
             self.operations.pop(drawn.once or "", None)
             if not self.is_calm and self.hub.rng.random() < 0.5:
-                self.attempt(partial(self._follow, self.db(process), asked[0]))
+                self.attempt(partial(self._follow, self.db(process), self.hub.rng.choice(asked[0].requests)))
 
-    def write(self, tr: Any, drawn: Drawn) -> Asked:
-        number = self._numbers_of.get(drawn.once or "", 0)
-        if not number:
-            number = self._last = self._last + 1
-            if drawn.once is not None:
-                self._numbers_of[drawn.once] = number
-        return Asked(drawn.key, number, self.queue.ask(tr, drawn.key, number, drawn.once), drawn.once)
+    def write(self, tr: Any, drawn: Drawn) -> Asking:
+        keys, once = drawn.keys, drawn.once
+        first = self._numbers_of.get(once or "", 0)
+        if not first:
+            first, self._last = self._last + 1, self._last + len(keys)
+            if once is not None:
+                self._numbers_of[once] = first
+        numbers = range(first, first + len(keys))
+        if len(keys) == 1:
+            tickets = [self.queue.ask(tr, keys[0], first, once)]
+        else:
+            tickets = self.queue.ask_many(tr, list(zip(keys, numbers, strict=True)), once)
+        return Asking(tuple(map(Asked, keys, numbers, tickets)), once)
 
     def _follow(self, db: Any, asked: Asked) -> None:
         try:
@@ -174,10 +187,11 @@ class Deciding(Recount):
 
     # What is committed
 
-    def count(self, note: Asked | Decisions | Purged, version: int) -> None:
+    def count(self, note: Asking | Decisions | Purged, version: int) -> None:
         match note:
-            case Asked():
-                self.requests[note.key][note.number] = note
+            case Asking():
+                for asked in note.requests:
+                    self.requests[asked.key][asked.number] = asked
             case Purged():
                 self.requests = {key: {} for key in _KEYS}
                 self.failed.clear()
@@ -229,10 +243,7 @@ class Deciding(Recount):
 
     def _stored(self, asked: Asked) -> StoredAnswer | None:
         """The stored answer to a request."""
-        key = AnswerKeys(REQUESTS).answer(bytes.fromhex(asked.ticket))
-        tr = self.inner.create_transaction()
-        stored = tr.snapshot.get(key).value
-        return None if stored is None else parse_answer(stored)
+        return read_answer(self.inner.create_transaction().snapshot, REQUESTS, bytes.fromhex(asked.ticket))
 
     def look(self) -> None:
         """Raises `Violation` unless the values are the states."""

@@ -40,7 +40,7 @@ def decides_withdrawn_requests(*_: Any) -> Any:
     return ()
 
 
-@decisions.replaces("cq.queue.answers._settled_or_watch", seed=9, also={"withdraw"})
+@decisions.replaces("cq.queue.answers._settled_or_watch", seed=10, also={"withdraw"})
 def withdraws_beside_a_pass(*_: Any) -> Any:
     """A withdrawal does not wait until passes that began before it have ended."""
     return (None, True), None
@@ -57,3 +57,9 @@ def forgets_who_has_withdrawn(_: Any, self: Any, answers: Any) -> None:
 def drops_requests_that_do_not_fit(prefix: Any, view: Any, wanted: Any) -> Any:
     """A pass clears also the rows that it has not taken."""
     return Taken(updates=prefix(view, wanted).updates)
+
+
+@decisions.replaces("cq.passes.deciding._Decisions._earlier", seed=6)
+def forgets_answers_of_earlier_passes(*_: Any) -> Any:
+    """A pass that answers a part of a group drops the answers to its other requests."""
+    return {}
