@@ -9,6 +9,10 @@ before it, which can still get lines. The transaction that adds the first lines 
 
     load(name)                position in the file that is read
     load(name) 00 "former"    position in the file before it
+    load(name) 00 "first"     inode of the first file
+
+A process that is killed before it has added a line leaves no bytes by which the next one could recognise the file. The
+next one finds it by its inode, which a renamed file keeps.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 _FORMER: Final = b"\x00former"
+_FIRST: Final = b"\x00first"
 _GZIP: Final = b"\x1f\x8b"
 _HEAD_BYTES: Final = 4_096
 _ROTATED: Final = re.compile(r"[.-]\d[-.\d_T]*?(?:\.gz)?")
@@ -148,15 +153,16 @@ class LogFollower:
     def __init__(self, db: Database, queue: str, path: Path, name: str | None = None) -> None:
         self._db, self._path = db, path.absolute()
         name = os.fspath(self._path) if name is None else name
-        keys = [QueueKeys(queue).load(os.fsencode(name) + suffix) for suffix in (b"", _FORMER)]
-        self._key, self._former_key = keys
+        self._key, self._former_key, first_key = (
+            QueueKeys(queue).load(os.fsencode(name) + suffix) for suffix in (b"", _FORMER, _FIRST)
+        )
 
         def begin(tr: Transaction) -> list[FilePosition]:
             read_config(tr.snapshot, queue)
-            return [read_position(tr.snapshot, key) for key in keys]
+            return [read_position(tr.snapshot, key) for key in (self._key, self._former_key)]
 
         self._stored, former = transact(db, begin)
-        found = self._find(self._stored) if self._stored.offset else LogFile(self._path, self._stored)
+        found = self._find(self._stored) if self._stored.offset else self._first(queue, first_key)
         if found is None:
             raise InvalidData(
                 f"{path}: {self._stored.offset:,} bytes of a file are added under the name {name!r}, and neither this "
@@ -226,6 +232,26 @@ class LogFollower:
 
     # The files
 
+    def _first(self, queue: str, key: bytes) -> LogFile:
+        """Open the file with which the first process of this name has begun, or begin with the present one."""
+
+        def store(tr: Transaction) -> None:
+            read_config(tr, queue)
+            tr.set(key, b"%d" % file.identity[1])
+
+        first = transact(self._db, lambda tr: tr.get(key).value)
+        if first is not None:
+            if found := self._find(FilePosition(), int(first)):
+                return found
+            log.warning(
+                "%s: the file that was there at the first start is gone, and none of its lines was added: this begins "
+                "with the present file",
+                self._path,
+            )
+        file = LogFile(self._path, FilePosition())
+        transact(self._db, store)
+        return file
+
     def _later_files(self) -> list[tuple[Path, _Identity]]:
         """The files after the present one, oldest first."""
         with suppress(FileNotFoundError):
@@ -242,13 +268,16 @@ class LogFollower:
             return [each for each in files if each[0] == self._path]
         return files[order.index(self._file.identity) + 1 :]
 
-    def _find(self, position: FilePosition) -> LogFile | None:
-        """Open the file that begins with the bytes before a position, the newest one; None if there is none."""
+    def _find(self, position: FilePosition, inode: int | None = None) -> LogFile | None:
+        """Open the newest file that begins with the bytes before a position, of this inode if given; else None."""
         while True:
             files = self._files()
             for path, _ in reversed(files):
                 with suppress(InvalidData, FileNotFoundError, *_DAMAGED):
-                    return LogFile(path, position)
+                    found = LogFile(path, position)
+                    if inode in (None, found.identity[1]):
+                        return found
+                    found.close()
             if files == self._files():  # otherwise they were renamed meanwhile
                 return None
 

@@ -208,6 +208,34 @@ def test_a_rotation_after_the_last_line_of_a_file(log: Log, rotate: Rotate) -> N
     log.check()
 
 
+@pytest.mark.parametrize("rotate", [Log.rename, Log.date])
+def test_a_rotation_before_the_first_commit_loses_no_line(log: Log, rotate: Rotate) -> None:
+    log.follower().close()  # killed before it has added anything
+    log.write("a", "b")
+    rotate(log)
+    log.write("c")
+    log.follower().close()
+    rotate(log)
+    log.write("d")
+
+    assert log.read() == 4
+    log.check()
+
+
+def test_a_first_file_that_is_gone_before_a_line_was_added_is_reported(
+    log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.follower().close()
+    log.rename()
+    log.write("a")
+    log.former().rename(log.path.with_name("moved"))
+    with caplog.at_level(logging.WARNING, "cq.logs"):
+        assert log.read() == 1
+
+    assert "access.log: the file that was there at the first start is gone" in caplog.text
+    log.check()
+
+
 def test_servers_write_to_the_renamed_file_for_a_while(log: Log) -> None:
     follower = log.followed("a")
     log.rename()
@@ -364,7 +392,7 @@ def test_what_is_no_log_is_refused(db: Any, log: Log) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_any_rotations_at_any_time(log: Log, seed: int) -> None:
     rng, follower, number = Random(seed), log.follower(), 0
-    log.write("first")  # a follower that has added nothing begins at the present file
+    log.write("first")  # a file that was copied before a line of it was added is not found
     log.read(follower)
     dated = rng.random() < 0.3
     for _ in range(60):

@@ -129,23 +129,23 @@ class LogWriter:
         following = map(self._lines.__getitem__, range(self._written, len(self._lines)))
         due = list(takewhile(lambda each: pace.at(each[0].time) <= now, following))
         is_full = self._written * _ROTATIONS > (self._rotations + 1) * len(self._lines)
-        # Before its first commit a follower would begin with the new file, and miss the former one.
-        if due and is_full and transact(db, self._log.done):
-            self._rotate()
+        if due and is_full:
+            # Before its first commit a follower knows the file by its inode only, which a copy has not.
+            self._rotate(by_copy=self._rng.random() < 0.5 and transact(db, self._log.done) > 0)
         with self._log.path.open("ab") as file:
             file.writelines(line.rstrip(b"\r\n") + b"\n" for _, line in due)
         self._written += len(due)
 
-    def _rotate(self) -> None:
+    def _rotate(self, *, by_copy: bool) -> None:
         """Rename the log, or copy and truncate it, as logrotate does."""
         path, self._rotations = self._log.path, self._rotations + 1
         former = path.with_name(f"{path.name}-{20250300 + self._rotations}")
-        if self._rng.random() < 0.5:
-            path.rename(former)
-            path.touch()
-        else:
+        if by_copy:
             shutil.copyfile(path, former)
             os.truncate(path, 0)
+        else:
+            path.rename(former)
+            path.touch()
 
 
 def run_follower(stop: Event, *, url: str, log: ServerLog, pace: ReplayClock) -> None:
