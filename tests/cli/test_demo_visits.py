@@ -113,7 +113,7 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
 
     _, err = demo.communicate(timeout=SECONDS)
     places = read_places(demo_db)
-    assert demo.returncode == 130
+    assert demo.returncode == 130, err.decode()
     assert f"\nended early: {sum(places):,} of " in err.decode()
     assert "counted, as recounted" in err.decode()
     assert dict(Visits("demo_visits").lifetime.scan(demo_db))[""] == sum(places)

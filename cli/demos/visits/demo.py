@@ -46,6 +46,7 @@ from cq.cli.shared.output import as_word, note, print_rich, print_table, quantit
 from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
 from cq.encoding import codec
+from cq.encoding.sketches.sketch import library
 from cq.errors import BacklogTooDeep, InvalidConfiguration, InvalidData, NotReady
 from cq.intake.access_log import Visit
 from cq.observers.sessions import SessionCounts
@@ -69,7 +70,9 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     if duration is not None:
         note(duration)
     queues = VisitQueues()
-    if not queues.has_sketches:
+    if queues.has_sketches:
+        library()  # now: ^C during its import at a look would end in an error of the import
+    else:
         note(LEFT_OUT)
     delete_earlier(db, KEYS, queues.possible)
     queues.configure(db, window=pace.spec, buckets=2)

@@ -154,14 +154,14 @@ def run_follower(stop: Event, *, url: str, log: ServerLog, pace: ReplayClock) ->
     The transaction that counts also stores the position: so a restarted follower continues there.
     """
     db, queues = cq.open(url), VisitQueues()
-    # The existence of the number says that this follower is ready.
-    transact(db, lambda tr: log.advance(tr, log.done(tr)))
-    while (start := transact(db, lambda tr: tr.get(START).value)) is None:
-        if stop.wait(_LATEST):
-            return  # without a start there is nothing to count
-    pace = replace(pace, start=codec.decode(start))
-    add = _LogCount(queues, log, AccessLogFormat(), pace, queues.visits.ids(db))
     with closing(LogFollower(db, queues.visits.views.name, log.path, log.name)) as follower:
+        # The existence of the number says that this follower is ready: it knows the log before the first rotation.
+        transact(db, lambda tr: log.advance(tr, log.done(tr)))
+        while (start := transact(db, lambda tr: tr.get(START).value)) is None:
+            if stop.wait(_LATEST):
+                return  # without a start there is nothing to count
+        pace = replace(pace, start=codec.decode(start))
+        add = _LogCount(queues, log, AccessLogFormat(), pace, queues.visits.ids(db))
         while transact(db, log.done) < log.number and not stop.is_set():
             if follower.add_next(add) is None:
                 stop.wait(_LATEST)
