@@ -118,7 +118,7 @@ PAGES = {
     "cli.md": cli,
     "operate/verify.md": kinds,
     "understand/keys.md": key_layout,
-    "operate/operations.md": telemetry,
+    "operate/monitor.md": telemetry,
 }
 
 

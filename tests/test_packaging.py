@@ -107,7 +107,7 @@ def test_extras_that_are_named_exist_and_the_page_about_installing_has_all(wheel
     """In messages, pages and examples; the extras are those of the built wheel, for which pip is asked."""
     (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     extras = set(re.findall(r"^Provides-Extra: (.*)$", wheel.read(metadata).decode(), flags=re.MULTILINE))
-    page = (ROOT / "docs/operate/install.md").read_text()
+    page = (ROOT / "docs/operate/deploy.md").read_text()
     found: dict[str, set[str]] = {}
     for file in files_that_name_extras():
         text = file.read_text()
@@ -118,8 +118,8 @@ def test_extras_that_are_named_exist_and_the_page_about_installing_has_all(wheel
             found.setdefault(file.name, set()).add(extra)
 
     assert {name: wanted - extras for name, wanted in found.items() if wanted - extras} == {}
-    assert {"pyproject.toml", "foundationdb.py", "metrics.py", "install.md"} <= set(found)
-    rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    assert {"pyproject.toml", "foundationdb.py", "metrics.py", "deploy.md"} <= set(found)
+    rows = re.findall(r"^\| (`.*?) \|", page.split("### Extras")[1].split("\n## ")[0], flags=re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", "".join(rows))) == extras
 
 
@@ -131,7 +131,7 @@ def files_that_name_extras() -> list[Path]:
 
 def test_the_page_about_installing_names_the_files_that_a_build_writes(wheel: zipfile.ZipFile) -> None:
     wheels = [Path(str(wheel.filename)).name, f"combine_queue-{project()['project']['version']}.tar.gz"]
-    page = (ROOT / "docs/operate/install.md").read_text()
+    page = (ROOT / "docs/operate/deploy.md").read_text()
     shown = re.findall(r"combine_queue-[\w.-]*\.(?:whl|tar\.gz)", page)
 
     assert shown

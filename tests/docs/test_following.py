@@ -19,11 +19,10 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 @pytest.mark.parametrize(
     "page",
     [
-        "connect/stores.md",
+        "connect/index.md",
         "connect/target.md",
         "connect/topics.md",
         "connect/webhooks.md",
-        "connect/analysis.md",
         "count/asyncio.md",
         "count/tops.md",
         "count/combiners.md",

@@ -50,14 +50,40 @@ for _ in range(2):
     db.transact(lambda tr: words.add(tr, {{"hello": 2**(8 * MAX_INT_BYTES) - 1}}))
 Worker(db).drain()
 """
+CONFIGURE = 'import cq\n\ncq.configure(cq.open(), "words", key=str, value=int, combiner="sum")\n'
 COMBINE = f"{OPEN}\nWorker(db).drain()\n"
 KEEP_A_TOP = f'{OPEN}\ncq.configure(db, "words", observers=[top()])\n'
 
 PAGES = [
     Page("connect/outbox.md"),
     Page("connect/tables.md", left={"db.example": SERVER}),
-    Page("operate/workers.md"),
+    Page(
+        "operate/workers.md",
+        options={"cq purge": "--yes", "cq delete": "--yes"},
+        before={"cq rebucket": COMBINE},
+        has_worker=True,
+    ),
     Page("operate/verify.md"),
+    Page(
+        "operate/problems.md",
+        options={"cq aside drop": "--yes"},
+        before={
+            "cq status": CONFIGURE,
+            "cq aside list": TOO_LARGE,
+            "cq aside drop": COMBINE,
+            "cq configure words --rebuild": KEEP_A_TOP,
+        },
+        has_worker=True,
+    ),
+    Page(
+        "operate/monitor.md",
+        left={
+            "--metrics": "takes a fixed port, which another program may have",
+            "export OTEL": COLLECTOR,
+            "--processes 2": COLLECTOR,
+        },
+        has_worker=True,
+    ),
     Page("operate/foundationdb.md", left={"": "needs a FoundationDB cluster: see below"}),
     Page(
         "systems/visits.md",
@@ -67,24 +93,8 @@ PAGES = [
             "measure_visits": "takes minutes, on an idle machine",
         },
     ),
-    Page("operate/opentelemetry.md", left={"export OTEL": COLLECTOR, "--processes 2": COLLECTOR}),
     Page("systems/monolith.md"),
     Page("systems/cells.md", left={"cq demo": DEMO}),
-    Page(
-        "operate/operations.md",
-        left={
-            "--metrics": "takes a fixed port, which another program may have",
-            "/var/lib/shop": "needs a group `shop` and root",
-        },
-        options={"cq aside drop": "--yes", "cq purge": "--yes", "cq delete": "--yes"},
-        before={
-            "cq aside list": TOO_LARGE,
-            "cq aside drop": COMBINE,
-            "cq configure words --rebuild": KEEP_A_TOP,
-            "cq rebucket": COMBINE,  # a backfill must have ended
-        },
-        has_worker=True,
-    ),
 ]
 
 
@@ -191,7 +201,7 @@ def test_the_page_of_clusters_is_followed_on_a_cluster(reader: Reader) -> None:
     page = DOCS / "operate" / "foundationdb.md"
     url = cluster_url().partition("?")[0]
     reader.environment |= {"CQ_STORE": url, "FDB_CLUSTER_FILE": url.removeprefix("fdb:")}
-    (first,) = blocks(page, "sh")
+    first, _ = blocks(page, "sh")
     program, in_a_prefix, only_writing = blocks(page, "python")
     reader.type("cq delete words --yes")  # of an earlier run
 

@@ -96,7 +96,7 @@ def test_python_that_is_shown_is_python(page: Path) -> None:
     ],
 )
 def test_limits_are_those_of_the_code(number: int) -> None:
-    table = (DOCS / "operate/operations.md").read_text().split("## Limits")[1].split("\n## ")[0]
+    table = (DOCS / "operate/problems.md").read_text().split("## Limits")[1].split("\n## ")[0]
 
     assert re.search(rf"\b{number:,}\b", table)
 
@@ -119,12 +119,12 @@ def test_the_figures_of_the_comparison_are_those_of_the_benchmarks() -> None:
         assert row == [measured[number, system] for system in systems]
 
 
-def test_a_copy_made_as_operations_says_is_a_whole_store(
+def test_a_copy_made_as_the_page_of_backups_says_is_a_whole_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Made by another process, as SQLite must not open a file twice in one, while updates are added."""
     monkeypatch.chdir(tmp_path)
-    (program,) = [code for code in blocks(DOCS / "operate/operations.md", "python") if "sqlite3" in code]
+    (program,) = blocks(DOCS / "operate/backup.md", "python")
     db: Any = cq.open("embedded:cq.db")
     cq.configure(db, "words")
     done = threading.Event()
@@ -142,7 +142,7 @@ def test_a_copy_made_as_operations_says_is_a_whole_store(
         while not added:
             done.wait(0.01)
         before = added
-        subprocess.run([sys.executable, "-c", program], check=True)
+        subprocess.run([sys.executable, "-c", program, "cq.db", "copy.db"], check=True)
         after = added
     finally:
         done.set()

@@ -228,7 +228,7 @@ def test_the_unit_exposes_no_more_than_the_page_says(unit: Path) -> None:
     if "Overall exposure" not in shown.out:
         pytest.skip(f"this systemd-analyze cannot rate a file: {shown.err}")
     level = float(shown.out.split("Overall exposure level")[1].split(": ")[1].split()[0])
-    stated = re.search(r"exposure of each unit as ([\d.]+) of 10", (FILES / "deployment.md").read_text())
+    stated = re.search(r"exposure of each unit as ([\d.]+) of 10", (FILES / "deploy.md").read_text())
 
     assert stated is not None
     assert level <= float(stated[1]) + 0.5  # other versions of systemd have more criteria, or fewer
