@@ -1,4 +1,4 @@
-"""The queues of an application, with their code: combiners, observers and exporters.
+"""The queues and feeds of an application, with their code: combiners, deciders, observers and targets.
 
 The configuration of a queue contains only names and versions of its combiner and observers, so a worker never imports
 code that the store names. It gets the code from an `App`, and skips the queues whose code it lacks.
@@ -8,21 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
 from cq import keys
-from cq.admin.configured_queue import A, B, OtherSettings, configure
+from cq.admin.configured_queue import (
+    A,
+    AllSettings,
+    B,
+    C,
+    ExpirySetting,
+    KeyName,
+    QueueSettings,
+    RollUpSetting,
+    WindowSetting,
+    configure,
+)
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.deciders.built_in import built_in_decider
 from cq.deciders.decider import Decider
+from cq.durations import Span
 from cq.errors import CodeMismatch, InvalidConfiguration, MissingPackage
 from cq.observer import Observer, ObserverFunction, ObserverSpec, kind_of
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
 
 if TYPE_CHECKING:
-    from cq.type_variables import K, V
+    from cq.feeds.config import FeedConfig
+    from cq.feeds.feed import Feed
+    from cq.type_variables import K, M, V
 
 Exporter = Callable[[Any], object]
 F = TypeVar("F", bound=Callable[..., object])
@@ -72,69 +87,145 @@ class QueueCode:
         object.__setattr__(self, "value_combiner", combiner)
 
 
+@dataclass(frozen=True, slots=True)
+class _DeclaredQueue:
+    """What an application declares of a queue.
+
+    Attributes:
+        combiner: its combiner; None: the one that is configured.
+        observers: its observers, in the order of their calls.
+        settings: its other settings, for `cq.configure`; None if only observers are declared.
+    """
+
+    combiner: Combiner | None = None
+    observers: tuple[Observer | ObserverSpec, ...] = ()
+    settings: Mapping[str, Any] | None = None
+
+
+_NOTHING: Final = _DeclaredQueue()
+
+
 class App:
-    """The application's queues: their settings, and its own combiners, observers and exporters.
+    """The queues and feeds of an application: their settings, and its own combiners, deciders, observers and targets.
 
     A worker loads it with `cq worker --app module:app`. It needs the code only, so queues without code of
-    the application may be left out.
+    the application may be left out. `configure_all`, or `cq configure --app module:app`, stores the settings.
+
+    >>> app = App()
+    >>> orders = app.queue("orders", key=str, value=int, combiner="sum", rollup="1h:30d")
+    >>> chat = app.feed("chat", keep="30d")
+    >>> orders, chat
+    (CombineQueue('orders'), Feed('chat'))
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, tuple[Combiner | None, tuple[Observer | ObserverSpec, ...]]] = {}
-        self._settings: dict[str, dict[str, Any]] = {}
+        self._queues: dict[str, _DeclaredQueue] = {}
+        self._feeds: dict[str, Callable[[Database], FeedConfig]] = {}
         self._exporters: dict[str, Exporter] = {}
         self._targets: dict[str, Callable[[Any], object]] = {}
         self._columns: dict[str, object] = {}
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        key: tuple[type[A], type[B]],
+        value: type[V] | str | None = None,
+        **settings: Unpack[QueueSettings],
+    ) -> CombineQueue[tuple[A, B], V]: ...
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        key: tuple[type[A], type[B], type[C]],
+        value: type[V] | str | None = None,
+        **settings: Unpack[QueueSettings],
+    ) -> CombineQueue[tuple[A, B, C], V]: ...
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        key: type[K] | KeyName | None = None,
+        value: type[V] | str | None = None,
+        **settings: Unpack[QueueSettings],
+    ) -> CombineQueue[K, V]: ...
+    def queue(
+        self,
+        name: str,
+        *,
+        key: object = None,
+        value: object = None,
+        combiner: str | Combiner | None = None,
+        buckets: int | None = None,
+        observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
+        links: Sequence[ObserverSpec] | None = None,
+        decider: Decider | None = None,
+        audit: bool | None = None,
+        window: WindowSetting | None = None,
+        expire: ExpirySetting | None = None,
+        rollup: RollUpSetting | None = None,
+    ) -> CombineQueue[Any, Any]:
+        """Declare a queue, once for each, and return it; type checkers infer its types as for `cq.configure`.
+
+        The settings are those of `cq.configure`, which documents them: the types, `combiner`, `buckets`, `audit`, and
+        `window`, `rollup` and `expire` for time; `observers`, `links` and `decider`. A plain function is an observer of
+        version 1, and `cq.observers.top.top()` one that keeps a top. Nothing is stored: `configure_all`, or `cq
+        configure --app MODULE:APP`, creates the queue, and changes it to these settings.
+
+        Raises:
+            InvalidConfiguration: the queue's name or an observer is invalid, or the combiner is unknown.
+
+        >>> App().queue("hits", key=(str, str), value=int, window="10m/10s", expire="90d").name
+        'hits'
+        """
+        settings = {
+            "key": key,
+            "value": value,
+            "buckets": buckets,
+            "links": links,
+            "decider": decider,
+            "audit": audit,
+            "window": window,
+            "expire": expire,
+            "rollup": rollup,
+        }
+        self._queues[keys.check_name(name)] = _DeclaredQueue(
+            None if combiner is None else resolve(combiner),
+            tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers or ()),
+            {what: given for what, given in settings.items() if given is not None},
+        )
+        return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)
+
+    def feed(
+        self,
+        name: str,
+        *,
+        numbers: bool | None = None,
+        unread: bool | None = None,
+        keep: Span | None = None,
+        keep_last: int | None = None,
+    ) -> Feed[M]:
+        """Declare a feed, and return it; `cq.feeds.Feed.configure` documents the settings.
+
+        Nothing is stored: `configure_all`, or `cq configure --app MODULE:APP`, creates the feed. For type checkers,
+        `chat: Feed[str] = app.feed("chat")` has messages of str. Raises `InvalidConfiguration`.
+        """
+        # Late: few applications have feeds.
+        from cq.feeds.feed import Feed
+
+        made: Feed[M] = Feed(name)
+        self._feeds[name] = partial(
+            made.configure, numbers=numbers, unread=unread, keep=keep, keep_last=keep_last
+        )
+        return made
 
     @property
     def exporters(self) -> Mapping[str, Exporter]:
         """{name of an export queue: its exporter}."""
         return self._exporters
-
-    @overload
-    def queue(
-        self, name: str, *, key: type[K], value: type[V], **settings: Unpack[OtherSettings]
-    ) -> CombineQueue[K, V]: ...
-    @overload
-    def queue(
-        self, name: str, *, key: tuple[type[A], type[B]], value: type[V], **settings: Unpack[OtherSettings]
-    ) -> CombineQueue[tuple[A, B], V]: ...
-    @overload
-    def queue(
-        self, name: str, *, key: object = None, value: object = None, **settings: Unpack[OtherSettings]
-    ) -> CombineQueue[Any, Any]: ...
-    def queue(
-        self,
-        name: str,
-        *,
-        combiner: str | Combiner | None = None,
-        observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = (),
-        **settings: Any,
-    ) -> CombineQueue[Any, Any]:
-        """Declare a queue, once for each, and return it; type checkers infer its types as for `cq.configure`.
-
-        Nothing is stored: `configure`, or `cq configure NAME --app MODULE:APP`, creates the queue with these settings.
-
-        Args:
-            name: the queue's name.
-            combiner: a combiner of the application, or the name of a built-in one; None: the one that is configured.
-            observers: the observers in the order of their calls; a plain function is an observer of version 1.
-            settings: the other settings of `cq.configure`, such as `key`, `value`, `decider` and `links`.
-
-        Raises:
-            InvalidConfiguration: the queue's name or an observer is invalid, or the combiner is unknown.
-
-        >>> app = App()
-        >>> app.queue("words", key=str, value=int, rollup="1h:30d").name
-        'words'
-        """
-        code = None if combiner is None else resolve(combiner)
-        self._queues[keys.check_name(name)] = (
-            code,
-            tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers or ()),
-        )
-        self._settings[name] = settings
-        return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)
 
     def observer(
         self, name: str, *, version: int = 1, clear: Callable[[Any], object] | None = None
@@ -150,9 +241,9 @@ class App:
         """
 
         def declare(function: F) -> F:
-            combiner, observers = self._queues.get(keys.check_name(name), (None, ()))
+            declared = self._queues.get(keys.check_name(name), _NOTHING)
             observer = replace(Observer.of(function), version=version, clear=clear)
-            self._queues[name] = combiner, (*observers, observer)
+            self._queues[name] = replace(declared, observers=(*declared.observers, observer))
             return function
 
         return declare
@@ -210,20 +301,34 @@ class App:
         self._columns[f"{name}@{version}"] = columns
         return f"{name}@{version}"
 
-    def configure(self, db: Database, name: str, **settings: Any) -> CombineQueue[Any, Any]:
-        """Call `cq.configure` with the declared settings and the given ones; it documents the settings and errors."""
+    @property
+    def queues(self) -> list[str]:
+        """The names of the queues that `queue` declares, in this order."""
+        return [name for name, declared in self._queues.items() if declared.settings is not None]
+
+    @property
+    def feeds(self) -> Mapping[str, Callable[[Database], FeedConfig]]:
+        """{name of a declared feed: function that creates it in a database, or changes its settings}."""
+        return self._feeds
+
+    def configure(self, db: Database, name: str, **settings: Unpack[AllSettings]) -> CombineQueue[Any, Any]:
+        """Call `cq.configure` with the declared settings of a queue, and others in place of them or in addition."""
         return configure(db, name, **self.settings(name, settings))
 
     def configure_all(self, db: Database) -> None:
-        """Create or change all queues that `queue` declares, one after the other; raises as `cq.configure` does."""
-        for name in self._settings:
+        """Create or change all declared queues and feeds, in this order; raises as `cq.configure` does."""
+        for name in self.queues:
             self.configure(db, name)
+        for configure_feed in self._feeds.values():
+            configure_feed(db)
 
     def settings(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """The declared settings of a queue, combiner and observers included, and the given ones, for `cq.configure`."""
-        combiner, observers = self._queues.get(name, (None, None))
-        declared = {**self._settings.get(name, {}), "observers": observers, **given}
-        return declared if combiner is None else {**declared, "combiner": combiner}
+        if name not in self._queues:
+            return dict(given)
+        declared = self._queues[name]
+        settings = {**(declared.settings or {}), "observers": declared.observers, **given}
+        return settings if declared.combiner is None else {**settings, "combiner": declared.combiner}
 
     def code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None = None) -> QueueCode:
         """The code for a configuration; raises `CodeMismatch`, which names the missing code.
@@ -246,13 +351,14 @@ class App:
 
     def _combiner(self, wanted: QueueConfig) -> Combiner | None:
         """The combiner of this process for a queue."""
-        combiner, _ = self._queues.get(wanted.name, (None, ()))
-        if combiner is None and wanted.level_of is not None:  # a level has the combiner of its queue
-            combiner, _ = self._queues.get(wanted.level_of.queue, (None, ()))
-        return combiner or built_in_combiner(wanted.combiner.name)
+        names = [
+            wanted.name,
+            *([wanted.level_of.queue] if wanted.level_of else []),
+        ]  # a level has that of its queue
+        own = (self._queues.get(name, _NOTHING).combiner for name in names)
+        return next(filter(None, own), built_in_combiner(wanted.combiner.name))
 
     def _code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None) -> QueueCode:
-        _, observers = self._queues.get(wanted.name, (None, ()))
         combiner = self._combiner(wanted)
         if combiner is None or Named(combiner.name, combiner.version) != wanted.combiner:
             raise CodeMismatch(
@@ -269,7 +375,7 @@ class App:
             require_packages(wanted.value)
         except MissingPackage as error:
             raise CodeMismatch(f"queue {wanted.name!r}: {error}") from error
-        declared = {each.name: each for each in observers}
+        declared = {each.name: each for each in self._queues.get(wanted.name, _NOTHING).observers}
         functions = tuple(
             _function(wanted, each, declared.pop(each.name, None), built_in or {})
             for each in wanted.observers
@@ -283,7 +389,7 @@ class App:
 
     def _decider(self, wanted: QueueConfig) -> Decider | None:
         """The decider of this process for a queue; raises `CodeMismatch`."""
-        declared: Decider | None = self._settings.get(wanted.name, {}).get("decider")
+        declared: Decider | None = (self._queues.get(wanted.name, _NOTHING).settings or {}).get("decider")
         asked = wanted.decider
         if asked is None:
             if declared is None:

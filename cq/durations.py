@@ -10,21 +10,24 @@ from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 
 Span = float | str | timedelta
-"""A duration: seconds, text such as `"24h"`, or a `timedelta`."""
+"""A duration: seconds, text such as `"1h30m"` or `"30d"`, or a `timedelta`."""
 MAX_SECONDS: Final = 100 * 366 * 86_400
 FOREVER: Final = "forever"
 """The text for a time without an end."""
 _UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _PARSED: Final = {"w": 7 * 86_400, **_UNITS}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
 
 
 def seconds_in(text: str) -> float | None:
-    """The seconds in text such as `"90s"`, `"1h30m"`, `"2d"` or `"1.5s"`; None if it is no duration.
+    """The seconds in text such as `"90s"`, `"1h30m"`, `"2d"`, `"1.5s"` or `"90"`; None if it is no duration.
 
-    >>> seconds_in("1h30m"), seconds_in("1.5s"), seconds_in("soon")
-    (5400.0, 1.5, None)
+    >>> seconds_in("1h30m"), seconds_in("1.5s"), seconds_in("90"), seconds_in("soon")
+    (5400.0, 1.5, 90.0, None)
     """
+    if _NUMBER.fullmatch(text):
+        return float(text)
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None

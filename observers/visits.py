@@ -32,6 +32,7 @@ from typing import Any, Final, TypeVar
 import cq
 from cq import runtime
 from cq.admin.configure import change, put_observer, requested
+from cq.admin.configured_queue import WindowSetting
 from cq.arguments import repeatable
 from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
@@ -169,7 +170,7 @@ class Visits:
         self,
         db: Database,
         *,
-        window: object = (600, 10),
+        window: WindowSetting = (600, 10),
         buckets: int | None = None,
         gap: Span = "30m",
         late: Span = "1d",

@@ -44,13 +44,13 @@ cq/windows
 cq/intake
 cq/expiry
 cq/admin
+cq/feeds
 cq/app.py
 cq/passes
 cq/bucket
 cq/verify
 cq/layers
 cq/cells
-cq/feeds
 cq/__init__.py
 observers/telemetry
 observers/scheduling

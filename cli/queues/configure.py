@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -16,7 +16,7 @@ from cq.cli.queues.combiner_change import combiner_change, make_change
 from cq.cli.queues.manage import Yes, config_of, confirm
 from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet, HelpCommand
-from cq.cli.shared.options import AppOptions, Options, Queue, duration_option, flag, option
+from cq.cli.shared.options import AppOptions, Options, Queue, argument, duration_option, flag, option
 from cq.cli.shared.output import note, say, with_levels
 from cq.config.queue import QueueConfig
 from cq.keys.link import OBSERVER
@@ -245,10 +245,19 @@ class _ConfigureCommand(HelpCommand):
         "cq configure words --link report=sql:word_counts --link hook=webhook:CQ_WORDS_URL",
         "cq configure hits --window 600/10 --rollup 1h:30d,1d:forever --expire 90d",
         "cq configure hits.window --top",
+        "cq configure --app shop:app",
     ],
 )
-def configure(options: ConfigureOptions, queue: Queue, yes: Yes = False) -> None:
+def configure(
+    options: ConfigureOptions,
+    queue: Annotated[
+        str | None, argument("[QUEUE]", "Name of the queue. Default: all that --app declares.")
+    ] = None,
+    yes: Yes = False,
+) -> None:
     """Create a queue, or change its configuration.
+
+    Without a name it creates all queues and feeds that --app declares, and changes those that have other settings.
 
     Omitted options keep their values; the defaults are for a new queue. Without any option it creates no queue, and
     shows the settings of an existing one. The types, combiner and buckets of an existing queue cannot be changed here,
@@ -272,8 +281,24 @@ def configure(options: ConfigureOptions, queue: Queue, yes: Yes = False) -> None
     are queued now; the command waits for them, and then changes the observers. Workers with the new version first
     convert the values, if the combiner has a function `convert`. Adds and reads continue all the time.
     """
-    put, removed = options.put(), options.removed()
     app = options.load_app() or App()
+    if queue is not None:
+        _configure(options, app, queue, yes)
+        return
+    if options != replace(type(options)(), store=options.store, json=options.json, app_path=options.app_path):
+        raise typer.BadParameter("expected the name of a queue for these options")
+    if not app.queues and not app.feeds:
+        raise typer.BadParameter("expected the name of a queue, or --app with a cq.App that declares queues")
+    for name in app.queues:
+        _configure(options, app, name, yes)
+    for name, configure_feed in app.feeds.items():
+        configured = configure_feed(options.make_store())
+        options.answer(f"feed {name!r} is configured", **asdict(configured))
+
+
+def _configure(options: ConfigureOptions, app: App, queue: str, yes: bool) -> None:
+    """Create a queue, or change its configuration, and print it."""
+    put, removed = options.put(), options.removed()
     given = app.settings(queue, options.settings())
     given_again = {each.name for each in put}.union(removed)
     put += [each for each in given.pop("links", None) or () if each.name not in given_again]

@@ -10,7 +10,7 @@ import typer
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Options, argument, flag, option, seconds_of
+from cq.cli.shared.options import Options, argument, duration_option, flag, option
 from cq.cli.shared.output import is_read, note, print_json, print_line, print_words
 from cq.cli.shared.table import ShownColumn
 from cq.durations import duration
@@ -57,8 +57,8 @@ def configure(
         flag("--unread/--no-unread", "Count each terminal's unread messages; cannot be switched off again."),
     ] = None,
     keep: Annotated[
-        str | None,
-        option("DURATION", "Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."),
+        float | None,
+        duration_option("Remove messages that are older than 90s, 10m, 2h, 30d ...; 0: remove none."),
     ] = None,
     keep_last: Annotated[
         int | None,
@@ -69,13 +69,8 @@ def configure(
 
     Omitted options keep their values.
     """
-    if keep is not None and keep != "0" and keep.isdecimal():
-        raise typer.BadParameter(
-            f"expected --keep with a unit: {keep}d keeps days, and {keep}s keeps seconds"
-        )
-    seconds = None if keep is None else seconds_of(keep)
     db = options.make_store()
-    Feed(name).configure(db, numbers=numbers, unread=unread, keep_seconds=seconds, keep_last=keep_last)
+    Feed(name).configure(db, numbers=numbers, unread=unread, keep=keep, keep_last=keep_last)
     _print_feeds(options, [transact(db, lambda tr: read_status(tr.snapshot, name))])
 
 

@@ -154,7 +154,7 @@ def seconds_of(given: object) -> float:
     Raises `typer.BadParameter`.
     """
     text = str(given)  # a default is a number
-    seconds = seconds_in(f"{text}s" if text[-1:].isdigit() else text)
+    seconds = seconds_in(text)
     if seconds is None:
         raise typer.BadParameter(f"expected a duration such as 90s, 10m, 1h30m or 30d, got: {text!r}")
     return seconds

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from cq.combiners import Combiner
+from cq.config.expiry import ExpirySpec
+from cq.config.rollup import RollUp
+from cq.config.window import WindowSpec
 from cq.deciders.decider import Decider
+from cq.durations import Span
 from cq.observer import Observer, ObserverFunction, ObserverSpec
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
@@ -19,9 +23,18 @@ A = TypeVar("A", bound=Part)
 B = TypeVar("B", bound=Part)
 C = TypeVar("C", bound=Part)
 
+KeyName = str | tuple[type[Part] | str, ...]
+"""Types of keys that type checkers do not infer: names, and tuples of more than three types."""
+WindowSetting = Span | tuple[Span, Span] | WindowSpec | Literal[False]
+"""A window: its width, or its width and slice; False: no window."""
+ExpirySetting = Span | ExpirySpec | Literal[False]
+"""The time after which keys expire; False: never."""
+RollUpSetting = str | Mapping[Any, Any] | RollUp
+"""Periods, and how long each is kept."""
 
-class OtherSettings(TypedDict, total=False):
-    """The settings of `configure` that do not determine types."""
+
+class QueueSettings(TypedDict, total=False):
+    """The settings of a queue that do not determine types, for `configure`, which documents them, and `App.queue`."""
 
     combiner: str | Combiner | None
     buckets: int | None
@@ -29,24 +42,28 @@ class OtherSettings(TypedDict, total=False):
     links: Sequence[ObserverSpec] | None
     decider: Decider | None
     audit: bool | None
-    window: object
-    expire: object
-    rollup: object
+    window: WindowSetting | None
+    expire: ExpirySetting | None
+    rollup: RollUpSetting | None
+
+
+class AllSettings(QueueSettings, total=False):
+    """The settings that `configure` takes."""
+
+    key: type[Any] | KeyName | None
+    value: type[Any] | str | None
     report_again: bool
 
 
-@overload
-def configure(
-    db: Database, name: str, *, key: type[K], value: type[V], **settings: Unpack[OtherSettings]
-) -> CombineQueue[K, V]: ...
 @overload
 def configure(
     db: Database,
     name: str,
     *,
     key: tuple[type[A], type[B]],
-    value: type[V],
-    **settings: Unpack[OtherSettings],
+    value: type[V] | str | None = None,
+    report_again: bool = False,
+    **settings: Unpack[QueueSettings],
 ) -> CombineQueue[tuple[A, B], V]: ...
 @overload
 def configure(
@@ -54,31 +71,20 @@ def configure(
     name: str,
     *,
     key: tuple[type[A], type[B], type[C]],
-    value: type[V],
-    **settings: Unpack[OtherSettings],
+    value: type[V] | str | None = None,
+    report_again: bool = False,
+    **settings: Unpack[QueueSettings],
 ) -> CombineQueue[tuple[A, B, C], V]: ...
 @overload
 def configure(
-    db: Database, name: str, *, key: type[K], value: str | None = None, **settings: Unpack[OtherSettings]
-) -> CombineQueue[K, Any]: ...
-@overload
-def configure(
     db: Database,
     name: str,
     *,
-    key: str | tuple[type[Part] | str, ...] | None = None,
-    value: type[V],
-    **settings: Unpack[OtherSettings],
-) -> CombineQueue[Any, V]: ...
-@overload
-def configure(
-    db: Database,
-    name: str,
-    *,
-    key: str | tuple[type[Part] | str, ...] | None = None,
-    value: str | None = None,
-    **settings: Unpack[OtherSettings],
-) -> CombineQueue[Any, Any]: ...
+    key: type[K] | KeyName | None = None,
+    value: type[V] | str | None = None,
+    report_again: bool = False,
+    **settings: Unpack[QueueSettings],
+) -> CombineQueue[K, V]: ...
 def configure(
     db: Database,
     name: str,
@@ -91,9 +97,9 @@ def configure(
     links: Sequence[ObserverSpec] | None = None,
     decider: Decider | None = None,
     audit: bool | None = None,
-    window: object = None,
-    expire: object = None,
-    rollup: object = None,
+    window: WindowSetting | None = None,
+    expire: ExpirySetting | None = None,
+    rollup: RollUpSetting | None = None,
     report_again: bool = False,
 ) -> CombineQueue[Any, Any]:
     """Create a queue, or change settings of an existing one, and return it; the same settings again change nothing.
@@ -130,13 +136,14 @@ def configure(
             repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
             one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
             turn it on reads all data of the queue.
-        window: width and slice in seconds of a window, such as `(600, 10)` or `"600/10"` (default of a new queue: no
-            window), see `cq.windows.Window`. Updates from now on count in it. Of sums of int or Decimal, and of the
-            combiner counter, the queue `NAME.window` has the totals. Of other combiners, except `last`, which has no
-            window, reads merge the slices; the slices of such a window keep their length. False deletes the window.
-        expire: seconds without an update after which workers delete a key; False: never (default of a new queue). The
-            observers receive each deletion. A key lives up to a 60th part of this time longer. It can be changed at any
-            time. Keys with values at that moment count as updated by workers soon after it.
+        window: width and slice of a window, such as `"10m/10s"` or `(600, 10)`; or its width, for 60 slices (default
+            of a new queue: no window). See `cq.windows.Window`. Updates from now on count in it. Of sums of int or
+            Decimal, and of the combiner counter, the queue `NAME.window` has the totals. Of other combiners, except
+            `last`, which has no window, reads merge the slices; the slices of such a window keep their length. False
+            deletes the window.
+        expire: the time without an update after which workers delete a key, such as `"30d"`; False: never (default of a
+            new queue). The observers receive each deletion. A key lives up to a 60th part of this time longer. It can
+            be changed at any time. Keys with values at that moment count as updated by workers soon after it.
         rollup: periods, and how long each is kept: `"1m:2d,1h:60d,1d:forever"`, or a dict of these (default of a new
             queue: no roll-up). Updates from now on count in their minute, hour and day, too, see `cq.windows.Window`.
             cq keeps each period in a queue of its own, a level named after it (`hits.1m`), which is purged, rebucketed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from cq.durations import MAX_SECONDS, duration
+from cq.durations import MAX_SECONDS, duration, seconds_of
 from cq.encoding.codec import KeyType, brief
 from cq.errors import InvalidConfiguration
 
@@ -31,7 +31,7 @@ class ExpirySpec(NamedTuple):
         by: "update"; or "key": the last part of the key is its time, for example the start of a period of a roll-up;
             or "slice": the same in milliseconds, the end of a slice of a window.
 
-    >>> print(ExpirySpec.parse(30 * 86_400)), ExpirySpec.parse(600).time_of_update(1_005)
+    >>> print(ExpirySpec.parse("30d")), ExpirySpec.parse(600).time_of_update(1_005)
     30d
     (None, 1010)
     """
@@ -42,17 +42,16 @@ class ExpirySpec(NamedTuple):
 
     @classmethod
     def parse(cls, given: object) -> ExpirySpec | Literal[False]:
-        """The expiry for a number of seconds, with the default slice; False for False, which switches it off.
+        """The expiry for a duration, with the default slice; False for False, which switches it off.
 
-        Raises `InvalidConfiguration` unless the period is a whole number of seconds from 1 up to 100 years.
+        Raises `InvalidConfiguration` unless it is a whole number of seconds from 1 up to 100 years.
         """
         if given is False:
             return False
         if isinstance(given, ExpirySpec):
             return given.checked()
-        if not (isinstance(given, int | float) and type(given) is not bool and given == given // 1):
-            raise _invalid(given)
-        return cls(int(given), max(1, int(given) // SLICES)).checked()
+        period = seconds_of(given)
+        return cls(period, max(1, period // SLICES))
 
     def checked(self) -> ExpirySpec:
         """The expiry itself; raises `InvalidConfiguration` if a part of it is not valid."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from math import ceil
 from typing import Final, Literal, NamedTuple
 
 from cq import runtime
+from cq.durations import positive_seconds
 from cq.encoding.codec import brief, shown
 from cq.errors import InvalidConfiguration, InvalidData
 
@@ -16,7 +16,6 @@ MAX_TIME_MS: Final = (1 << 62) - 1
 """The latest time of an update, in milliseconds since 1970."""
 MIN_SLICE_MS: Final = 10
 MAX_WIDTH_MS: Final = 10 * 366 * 24 * 3600 * 1000
-_TEXT: Final = re.compile(r"(\d+(?:\.\d+)?)(?:/(\d+(?:\.\d+)?))?")
 
 
 class WindowSpec(NamedTuple):
@@ -36,7 +35,7 @@ class WindowSpec(NamedTuple):
 
     @classmethod
     def parse(cls, given: object) -> WindowSpec | Literal[False]:
-        """The window for width and slice in seconds, `(600, 10)` or `"600/10"`, or for a width with 60 slices.
+        """The window for width and slice, such as `"10m/10s"` or `(600, 10)`, or for a width with 60 slices.
 
         False for False and `"none"`: no window.
 
@@ -47,17 +46,14 @@ class WindowSpec(NamedTuple):
             return False
         if isinstance(given, WindowSpec):
             return given
-        pair = given
-        if isinstance(given, str) and (found := _TEXT.fullmatch(given)):
-            pair = tuple(float(part) for part in found.groups() if part is not None)
-        elif type(given) in (int, float):
-            pair = (given,)
-        if not isinstance(pair, tuple) or not 1 <= len(pair) <= 2:
-            raise _invalid(given)
-        if not all(type(part) in (int, float) and 0 < part < MAX_WIDTH_MS for part in pair):
-            raise _invalid(given)
-        width = round(1000 * pair[0])
-        step = round(1000 * pair[1]) if len(pair) == 2 else width // SLICES
+        parts = (
+            given.split("/") if isinstance(given, str) else given if isinstance(given, tuple) else (given,)
+        )
+        try:
+            width, *more = (round(1000 * positive_seconds(part)) for part in parts)
+            (step,) = more or (width // SLICES,)
+        except (InvalidConfiguration, ValueError):
+            raise _invalid(given) from None
         return cls(width, step).checked(given)
 
     def checked(self, given: object = None) -> WindowSpec:
@@ -125,6 +121,6 @@ def _seconds(number: int) -> str:
 
 def _invalid(given: object) -> InvalidConfiguration:
     return InvalidConfiguration(
-        "expected the width and slice of a window in seconds, such as 600/10: a width of at most 10 years that is a "
+        "expected the width and slice of a window, such as 600/10 or 10m/10s: a width of at most 10 years that is a "
         f"whole number of slices of at least 0.01 s; got: {brief(given)}"
     )

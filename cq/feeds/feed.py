@@ -14,6 +14,7 @@ from typing import Any, Final, Generic
 
 from cq import runtime
 from cq.arguments import repeatable
+from cq.durations import Span, positive_seconds
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
 from cq.feeds.changes import (
@@ -93,7 +94,7 @@ class Feed(Generic[M]):
         *,
         numbers: bool | None = None,
         unread: bool | None = None,
-        keep_seconds: float | None = None,
+        keep: Span | None = None,
         keep_last: int | None = None,
     ) -> FeedConfig:
         """Create the feed, or change its retention; omitted settings stay as they are.
@@ -104,14 +105,16 @@ class Feed(Generic[M]):
                 cannot be changed later.
             unread: whether the feed counts unread messages, see `unread`; False for a new feed. It cannot be changed
                 later.
-            keep_seconds: workers remove messages that were committed longer ago, by the store's versions. 0 (default of
-                a new feed): no limit.
+            keep: workers remove messages that were committed longer ago, by the store's versions, such as `"30d"`. 0
+                (default of a new feed): no limit.
             keep_last: workers keep the last `keep_last` numbered messages of each receiver. 0 (default of a new feed):
                 no limit.
 
         Raises:
             InvalidConfiguration: a setting is invalid, or `numbers` or `unread` differs from that of the existing feed.
         """
+
+        seconds = 0.0 if keep in (None, 0) else positive_seconds(keep)
 
         def change(tr: Transaction) -> FeedConfig:
             try:
@@ -128,8 +131,8 @@ class Feed(Generic[M]):
                         f"feed {self.name!r} was made with {what}={has}, which cannot change: make another feed, or "
                         f"omit `{what}`"
                     )
-            if keep_seconds is not None:
-                found = replace(found, keep_seconds=keep_seconds or None)
+            if keep is not None:
+                found = replace(found, keep_seconds=seconds or None)
             if keep_last is not None:
                 found = replace(found, keep_last=keep_last or None)
             # A change sets the metadata version, which empties the caches of all processes: only if it is one.

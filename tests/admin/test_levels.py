@@ -151,7 +151,7 @@ def test_another_queue_of_the_name_of_a_part(db: Any, name: str, settings: Any, 
         ({"value": float, "window": (1001, 1)}, InvalidConfiguration, "at most 1,000 slices"),
         ({"window": (60, 7)}, InvalidConfiguration, "such as 600/10"),
         ({"rollup": "1m:1h,90s:1d"}, InvalidConfiguration, "multiple of the next shorter"),
-        ({"expire": 0}, InvalidConfiguration, "expected keys to expire after"),
+        ({"expire": 0}, InvalidConfiguration, "expected a duration of whole seconds"),
     ],
 )
 def test_settings_that_cannot_be(db: Any, name: str, given: Any, error: Any, message: str) -> None:

@@ -164,6 +164,24 @@ def test_the_app_is_a_setting_of_all_commands_that_need_its_code(
     assert here("status").status == 0
 
 
+def test_all_that_an_app_declares_is_configured(here: Here) -> None:
+    Path("shop.py").write_text(
+        'import cq\napp = cq.App()\napp.queue("orders", value=int, window="10m/10s")\n'
+        'app.feed("chat", keep="30d")\n'
+    )
+
+    for _ in range(2):  # the second time changes nothing
+        said = here("configure", "--app", "shop:app").out.splitlines()
+        assert said[0].startswith(
+            "queue 'orders': key str, value int, combiner sum@1, buckets 1, window 600/10"
+        )
+        assert said[-1] == "feed 'chat' is configured"
+    assert here("feed", "list", "--json").rows()[0]["keep_seconds"] == 30 * 86_400
+    refused = here("configure", "--app", "shop:app", "--buckets", "2")
+    assert (refused.status, "expected the name of a queue for these options" in refused.err) == (2, True)
+    assert "or --app with a cq.App that declares queues" in here("configure").err
+
+
 def test_another_file_can_be_named(bare: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("cq.toml").write_text('store = "embedded:file.db"')
     Path("other.toml").write_text('store = "embedded:other.db"')

@@ -175,14 +175,6 @@ def test_a_wrong_duration_shows_right_ones(here: Here, args: list[str]) -> None:
     assert "such as 90s, 10m, 1h30m or 30d, got: '1x'" in ended.err
 
 
-def test_a_time_to_keep_messages_needs_a_unit(here: Here) -> None:
-    ended = here("feed", "configure", "chat", "--keep", "30")
-
-    assert ended.status == 2
-    assert "30d keeps days" in ended.err
-    assert here("feed", "configure", "chat", "--keep", "0").status == 0
-
-
 def test_the_version_is_printed(here: Here) -> None:
     shown = here("--version")
 

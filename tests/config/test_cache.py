@@ -117,7 +117,7 @@ def test_a_change_of_a_feed_aborts_appends_under_way(db: Any, name: str) -> None
     tr = db.create_transaction()
     feed.append(tr, "ann", "late")
 
-    feed.configure(db, keep_seconds=5)
+    feed.configure(db, keep=5)
 
     assert not commits(tr)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import cq
 import cq.links
 from cq import admin
+from cq.admin.configured_queue import QueueSettings
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import DEFAULT_BUCKETS, LOCAL_BUCKETS, QueueConfig, queue_names, read_config
 from cq.encoding import codec
@@ -19,6 +21,8 @@ from cq.errors import (
     InvalidConfiguration,
     QueueNotConfigured,
 )
+from cq.feeds.config import read_feed_config
+from cq.feeds.feed import Feed
 from cq.keys import QueueKeys
 from cq.store.api import is_local
 from cq.store.transact import transact
@@ -133,14 +137,25 @@ def test_code_is_resolved_by_name_and_version(db: Any, name: str) -> None:
     assert configured(db, name) == stored
 
 
-def test_an_application_declares_its_queues_once(db: Any, name: str) -> None:
+def test_an_application_and_configure_have_the_same_settings_with_names() -> None:
+    """So that an editor and `help` show them, also where they are passed on as a dict."""
+    declared, configured = (set(signature(each).parameters) for each in (cq.App.queue, cq.configure))
+
+    assert declared ^ configured == {"self", "db", "report_again"}
+    assert QueueSettings.__optional_keys__ == declared - {"self", "name", "key", "value"}
+
+
+def test_an_application_declares_its_queues_and_feeds_once(db: Any, name: str) -> None:
     app = cq.App()
+    chat: Feed[str] = app.feed(f"{name}-chat", numbers=True, keep="30d")
     words = app.queue(name, key=str, value=int, combiner="maximum", links=[cq.links.table("words")])
     app.queue(f"{name}-2", key=(str, int), value=float, rollup="1h:30d")
 
     app.configure_all(db)
     transact(db, lambda tr: words.add(tr, {"a": 2}))
+    chat.append_now(db, "ann", "hello")
 
+    assert transact(db, lambda tr: read_feed_config(tr, chat.name)).keep_seconds == 30 * 86_400
     first, second = configured(db, name), configured(db, f"{name}-2")
     assert (str(first.combiner), [each.name for each in first.observers]) == ("maximum@1", ["link:export"])
     assert (str(second.key), str(second.value), str(second.rollup)) == ("(str, int)", "float", "1h:30d")

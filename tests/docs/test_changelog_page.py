@@ -33,7 +33,7 @@ def db(tmp_path: Path) -> Iterator[Any]:
     """A store with the queue of the page."""
     with cq.store.embedded.Database(tmp_path / "store.db", power_safe=False) as database:
         found = Space("cq").database(database)
-        Feed[Any]("changes").configure(found, keep_seconds=7 * 86_400)
+        Feed[Any]("changes").configure(found, keep="7d")
         cq.configure(found, "words", key=str, value=int, observers=[feed_spec("changes")])
         yield found
 

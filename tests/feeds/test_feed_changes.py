@@ -331,7 +331,7 @@ def texts(db: Any, feed: Feed) -> int:
 
 def test_texts_are_removed_with_the_messages_but_not_before_the_delivery(db: Any, name: str) -> None:
     feed = Feed(name)
-    feed.configure(db, keep_seconds=1e-6)
+    feed.configure(db, keep=1e-6)
     for group in ("crew", "other"):
         do(db, feed.join, group, "bob")
         feed.append_now(db, group, "text", sender="ann", to_group=True)

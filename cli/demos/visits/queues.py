@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import cq
 from cq.admin.configure import put_observer
+from cq.admin.configured_queue import WindowSetting
 from cq.intake.access_log import Visit
 from cq.keys import QueueKeys
 from cq.observers.sessions import SessionCounts, Sessions
@@ -80,7 +81,7 @@ class VisitQueues:
         if self.has_sketches:
             self.names = self.possible
 
-    def configure(self, db: Database, *, window: object, buckets: int) -> None:
+    def configure(self, db: Database, *, window: WindowSetting, buckets: int) -> None:
         """Create the queues."""
         self.visits.configure(db, window=window, buckets=buckets)
         # Nothing expires: the times of a log may be long ago.

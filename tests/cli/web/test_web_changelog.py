@@ -197,10 +197,10 @@ def test_a_position_older_than_the_retention_gets_a_reset_and_the_kept_changes(
     with serving(db) as found:
         with following(found.server.url, "words") as stream:
             old, last = taken(stream, 2)
-        trim = FeedTrimTask(db, feed.configure(db, keep_seconds=1e-6))
+        trim = FeedTrimTask(db, feed.configure(db, keep=1e-6))
         while cq.transact(db, lambda tr: feed.read(tr, "words")).messages:  # until the store's clock moves
             trim.run()
-        feed.configure(db, keep_seconds=0)
+        feed.configure(db, keep=0)
         append(db, feed, ["a", 2, 3])
 
         with following(found.server.url, "words", last.position) as stream:

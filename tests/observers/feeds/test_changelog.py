@@ -50,10 +50,10 @@ def append(db: Any, feed: Feed[Any], *messages: Any) -> None:
 
 def trim(db: Any, feed: Feed[Any], keep: int) -> None:
     """Remove messages until the last `keep` are left."""
-    config = feed.configure(db, keep_seconds=1e-6)
+    config = feed.configure(db, keep=1e-6)
     while page_after(db, feed.name, BEGIN, 1).messages:  # until the store's clock has moved on
         FeedTrimTask(db, config).run()
-    feed.configure(db, keep_seconds=0)
+    feed.configure(db, keep=0)
     append(db, feed, *([f"kept {number}"] for number in range(keep)))
 
 

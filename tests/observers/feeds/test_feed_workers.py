@@ -276,14 +276,14 @@ def trimmed(db: Any, feed: Feed) -> None:
 @pytest.mark.parametrize("numbers", [False, True])
 def test_old_messages_are_removed_and_readers_are_told(db: Any, name: str, numbers: bool) -> None:
     feed = Feed(name)
-    config = feed.configure(db, numbers=numbers, keep_seconds=1e-6)
+    config = feed.configure(db, numbers=numbers, keep=1e-6)
     append(db, feed, "ann", *range(5))
     seen = messages_of(db, feed, "ann")
     finish(numbering_tasks(db, config))
     with patch.object(trim, "MESSAGES", 2):
         while messages_of(db, feed, "ann"):  # until the store's clock has moved on
             trimmed(db, feed)
-    feed.configure(db, keep_seconds=0)
+    feed.configure(db, keep=0)
     append(db, feed, "ann", "new")
     finish(numbering_tasks(db, config))
 
@@ -302,7 +302,7 @@ def test_old_messages_are_removed_and_readers_are_told(db: Any, name: str, numbe
 
 def test_messages_without_a_number_are_kept_until_they_have_one(db: Any, name: str) -> None:
     feed = Feed(name)
-    feed.configure(db, numbers=True, keep_seconds=1e-6)
+    feed.configure(db, numbers=True, keep=1e-6)
     append(db, feed, "ann", 1)
     trimmed(db, feed)
 
@@ -391,7 +391,7 @@ def test_a_drain_of_a_feed_by_its_name_delivers_and_numbers_all(db: Any, name: s
 def test_tasks_of_a_deleted_feed_keep_to_the_settings_of_its_successor(db: Any, name: str) -> None:
     """A worker looks for changed feeds now and then: until then it has tasks of the former feed."""
     feed = Feed(name)
-    former = feed.configure(db, keep_seconds=1e-6)
+    former = feed.configure(db, keep=1e-6)
     tasks = [*delivering_tasks(db, former), *trimming_tasks(db, former)]
     feed.delete(db)
     for task in tasks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any, assert_type
 
@@ -72,7 +73,17 @@ def configured(db: cq.Database, own: cq.Combiner, app: cq.App) -> None:
     assert_type(app.configure(db, "a", key=str), cq.CombineQueue[Any, Any])
     assert_type(app.queue("a", key=str, value=int, window=(600, 10)), cq.CombineQueue[str, int])
     assert_type(app.queue("a", key=(str, int), value=float), cq.CombineQueue[tuple[str, int], float])
+    assert_type(
+        app.queue("a", key=(str, int, bytes), value=set[str]),
+        cq.CombineQueue[tuple[str, int, bytes], set[str]],
+    )
+    assert_type(app.queue("a", key=str, combiner=own, expire="30d"), cq.CombineQueue[str, Any])
+    assert_type(
+        app.queue("a", value=Decimal, window=("10m", timedelta(seconds=10))), cq.CombineQueue[Any, Decimal]
+    )
     assert_type(app.queue("a", combiner=own), cq.CombineQueue[Any, Any])
+    chat: Feed[str] = app.feed("chat", keep="30d")
+    assert_type(chat, Feed[str])
 
 
 def transactions(db: cq.Database, tr: cq.Transaction, library: Library) -> None:

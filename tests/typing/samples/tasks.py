@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_type
+from typing import assert_type
 
 import cq
 import cq.aio
@@ -37,7 +37,7 @@ async def others(db: cq.aio.AsyncDatabase, tr: cq.aio.AsyncTransaction) -> None:
     assert_type(await feed.wait(db, "anne", timeout=1), FeedPage[str])
     assert_type((await ranking.page(tr, 5)).entries, list[RankedEntry[str, int]])
     assert_type(await ranking.rank(tr, "a"), int | None)
-    assert_type(await db.call(cq.configure, "words", key=str), cq.CombineQueue[str, Any])
+    assert_type(await db.call(cq.configure, "words", key=str, value=int), cq.CombineQueue[str, int])
     assert_type(await cq.aio.run(len, "text"), int)
     async with cq.aio.Worker(db, queues=["words"]):
         await tr.watch(b"key")

@@ -71,6 +71,8 @@ def types(db: cq.Database) -> None:
     """Keys are str, int, bytes or tuples of these; settings have names."""
     cq.configure(db, "a", key=float, value=int)  # type: ignore[type-var]  # pyright: ignore[reportCallIssue,reportArgumentType]
     cq.configure(db, "a", key=str, value=int, bucket=2)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    cq.App().queue("a", key=str, value=int, bucket=2)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    cq.App().queue("a", window=[600, 10])  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     cq.configure(db, "a", key=str, value=int).add(db, {})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     cq.CombineQueue[float, int]("a")  # type: ignore[type-var]  # pyright: ignore[reportInvalidTypeArguments]
 
