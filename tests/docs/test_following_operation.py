@@ -95,6 +95,7 @@ PAGES = [
     ),
     Page("systems/monolith.md"),
     Page("systems/cells.md", left={"cq demo": DEMO}),
+    Page("understand/embedded.md"),
 ]
 
 

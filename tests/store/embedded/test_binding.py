@@ -16,7 +16,7 @@ from cq.store.embedded import Database, FDBError, KeySelector, KeyValue
 from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value, ready
 from tests.kit.processes import run_code
 
-PAGE = Path(__file__).parents[3] / "docs" / "operate" / "foundationdb.md"
+PAGE = Path(__file__).parents[3] / "docs" / "understand" / "embedded.md"
 NATIVE = {"capi"}  # the native library's functions
 
 READ = """
