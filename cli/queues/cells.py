@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json as json_module
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
+from cq.cells.ask_all import gather
 from cq.cells.cells import Cells, Move
+from cq.cells.deleting import users_being_deleted
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option
@@ -16,6 +19,7 @@ from cq.cli.shared.output import as_word, json_text, note, progress, quantity
 from cq.cli.shared.table import ShownColumn
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidConfiguration
+from cq.store import open_exactly
 
 Cell = Annotated[str, argument("CELL", "Name of the cell.")]
 User = Annotated[
@@ -52,18 +56,23 @@ _COLUMNS: Final = (
     ShownColumn("url", lambda each: each.url, is_number=False),
     ShownColumn("web", lambda each: each.web, is_number=False),
 )
+_CELL_SECONDS: Final = 2.0
+"""How long a list waits for the cells."""
 commands = CommandSet("cells", "Distribute users over many stores.")
 
 
 @commands.command("list", examples=["cq cells list", "cq cells list --json"])
 def show(options: CellsOptions) -> None:
-    """List the cells with their users, and the unfinished moves.
+    """List the cells, and unfinished moves and deletions.
 
     For each cell: the number of its users, their limit, weight, state and URL. The state says why a cell takes no new
-    users. With --json one line per cell, then one line per move.
+    users. With --json one line per cell, then one line per move, then one per deletion.
     """
-    with Cells(options.read_store()) as opened:
+    with Cells(options.read_store(), opener=partial(open_exactly, read_only=True)) as opened:
         found, moves = opened.cells(), list(opened.moves())
+        deletions = gather(
+            opened, users_being_deleted, names=[each.name for each in found], seconds=_CELL_SECONDS
+        )
     options.print_list(
         found,
         _COLUMNS,
@@ -71,8 +80,15 @@ def show(options: CellsOptions) -> None:
     )
     for move in moves:
         _print_move(options, move, "under way: ")
-    if moves and not options.json:
-        note("`cq cells resume` finishes moves whose process has died")
+    for cell, users in deletions.answers.items():
+        for user in users:
+            options.answer(
+                f"under way: {_word(user)}: deleted from {cell}", user=to_json(user), deleted_from=cell
+            )
+    for cell, why in deletions.missing.items():
+        note(f"deletions in {cell} are not known: {why}")
+    if (moves or any(deletions.answers.values())) and not options.json:
+        note("`cq cells resume` finishes moves and deletions whose process has died")
 
 
 @commands.command(
@@ -287,7 +303,7 @@ def rebalance(
     """Move users until the cells are filled by their weights.
 
     First finishes unfinished moves, and moves all users out of draining cells and those above a limit. Prints each
-    moved user, and on standard error the number of moved users.
+    moved user, and on standard error the number of moved users, and whether it ended because all cells are closed.
     """
     with Cells(options.open_store()) as opened, progress(counted=False) as display:
         task, number = display.add_task("moving users"), 0
@@ -295,7 +311,9 @@ def rebalance(
             number += 1
             display.update(task, description=f"{quantity(number, 'user')} moved")
             _print_move(options, each)
-    note(f"{quantity(number, 'user')} moved")
+        is_closed = all(each.closed for each in opened.cells())
+    why = ": no cell takes users, see `cq cells list`" if is_closed else ""
+    note(f"{quantity(number, 'user')} moved{why}")
 
 
 def _user(word: str) -> Any:

@@ -409,9 +409,10 @@ class Cells:
         """Complete the deletions of all processes that are decided; returns their number. Raises as `delete`."""
         count = 0
         for cell in self.cells():
-            for user in users_being_deleted(self._stores[cell.name]):
-                UserDeletion(self.directory, self._stores, user).clear(cell.name)
-                count += 1
+            while users := transact(self._stores[cell.name], users_being_deleted):
+                for user in users:
+                    UserDeletion(self.directory, self._stores, user).clear(cell.name)
+                count += len(users)
         return count
 
     def _choose_move(self) -> Move | None:

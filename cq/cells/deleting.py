@@ -16,7 +16,7 @@ processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
@@ -27,11 +27,11 @@ from cq.cells.user_data import UserData
 from cq.errors import CellMismatch, UserDeleted
 from cq.keys import below
 from cq.keys import cell as keys
-from cq.store.api import Database, Transaction
-from cq.store.row_pages import scan_rows
+from cq.store.api import Transaction
 from cq.store.transact import transact
 
 _KEEP = b"names"
+_PAGE = 500
 Final: TypeAlias = Callable[[UserData], object]
 
 
@@ -89,7 +89,7 @@ class UserDeletion(UserMove):
         return fence is not None and fence.state == DELETED and self._clear_piece(tr)
 
 
-def users_being_deleted(db: Database) -> Iterator[Any]:
-    """Yield the users of a cell whose deletion is decided and not complete."""
+def users_being_deleted(tr: Transaction) -> list[Any]:
+    """Return users of a cell whose deletion is decided and not complete, some hundred at most."""
     prefix = keys.deleting()
-    return (keys.user_in(prefix, key) for key, _ in scan_rows(db, *below(prefix)))
+    return [keys.user_in(prefix, row.key) for row in tr.snapshot.get_range(*below(prefix), limit=_PAGE)]

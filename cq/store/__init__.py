@@ -102,17 +102,18 @@ def _space_of(parsed: _StoreUrl) -> Space:
     return Space(parsed.prefix or os.environ.get("CQ_PREFIX") or ROOT)
 
 
-def open_exactly(url: str, *, create: bool = True) -> OpenDatabase:
+def open_exactly(url: str, *, create: bool = True, read_only: bool = False) -> OpenDatabase:
     """Open the store of a URL that another process may have written: `$CQ_PREFIX` does not apply to it.
 
     Args:
         url: the URL, as for `open`.
         create: as for `open`.
+        read_only: as for `open`.
 
     Returns:
         The open store. Raises the errors of `open`.
     """
-    return open(url, create=create, prefix=_parsed(url).prefix or ROOT)
+    return open(url, create=create, read_only=read_only, prefix=_parsed(url).prefix or ROOT)
 
 
 def _open_whole(parsed: _StoreUrl, *, create: bool, read_only: bool) -> Any:

@@ -35,7 +35,7 @@ def check_deleted(site: Site, user: Any = USER) -> None:
     """Nothing is left of a user, and the id cannot be used."""
     site.check()
     assert [site.rows(name, user) for name in site.names()] == [[], [], []]
-    assert [list(users_being_deleted(site.own.store(name))) for name in site.names()] == [[], [], []]
+    assert [transact(site.own.store(name), users_being_deleted) for name in site.names()] == [[], [], []]
     for process in (site.own, site.process()):
         uses: list[Callable[[], object]] = [
             lambda: process.transact(user, read(b"name")),  # noqa: B023 - first: it corrects the cache

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cq
 from cq.cells.cells import Cells
+from cq.cells.deleting import UserDeletion
 from tests.cli.conftest import Here
 
 
@@ -59,6 +61,9 @@ def test_a_cell_is_emptied_by_rebalancing(site: Here) -> None:
     rest = site("cells", "rebalance")
     assert (len(rest.out.splitlines()), rest.err) == (2, "2 users moved\n")
     assert site("cells", "rebalance").err == "0 users moved\n"
+    site("cells", "drain", "cell2")
+    assert site("cells", "rebalance").err == "0 users moved: no cell takes users, see `cq cells list`\n"
+    site("cells", "drain", "cell2", "--undo")
     assert [row["users"] for row in site("cells", "list", "--json").rows()] == [0, 6]
     assert site("cells", "drain", "cell1", "--undo", "--json").rows() == [{"cell": "cell1", "state": "open"}]
 
@@ -77,6 +82,25 @@ def test_moves_under_way_are_listed_and_finished(site: Here) -> None:
     assert "cq cells resume" in listed.err
     assert {"user": "ada", "from": "cell1", "to": "cell2"} in site("cells", "list", "--json").rows()
     assert site("cells", "resume").out == "2 moves finished\n"
+
+
+def test_deletions_under_way_are_listed_and_finished(site: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    site("cells", "place", "ada", "grace", "joan")
+    with monkeypatch.context() as dying:
+        dying.setattr(UserDeletion, "clear", lambda *_: None)  # as if the process had died then
+        site("cells", "delete", "joan", "--yes")
+    directory: Any = cq.open("embedded:directory.db")
+    with Cells(directory) as cells:
+        cells.add_cell("cell3", "embedded:cell3.db")
+    directory.close()
+    Path("cell3.db").unlink()
+
+    listed = site("cells", "list")
+    assert "under way: joan: deleted from cell1" in listed.out.splitlines()
+    assert "deletions in cell3 are not known: NotAStore: the store" in listed.err
+    assert "`cq cells resume` finishes moves and deletions" in listed.err
+    rows = site("cells", "list", "--json").rows()
+    assert rows[-1] == {"user": "joan", "deleted_from": "cell1"}
 
 
 def test_what_cannot_be_done_is_said_in_one_line(site: Here) -> None:
