@@ -111,7 +111,7 @@ def test_the_page_shows_changes_and_resumes_after_a_restart_of_the_server(db: An
                 if life == 0:
                     page.goto(f"http://127.0.0.1:{port}/")
                 expect(page.locator("#words")).to_have_text(
-                    ["hello1", "hello1a<b>2"][life], timeout=SECONDS * 1000
+                    ["hello 1", "hello 1 a<b> 2"][life], timeout=SECONDS * 1000
                 )
             cq.CombineQueue[str, int]("words").add_now(db, {"a<b>": 2})
             drain(db, "words")
