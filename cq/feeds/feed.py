@@ -370,17 +370,23 @@ class Feed(Generic[M]):
     def advance(self, tr: Transaction, receiver: Any, terminal: Any, position: bytes) -> None:
         """Store that a terminal of the receiver has read up to the id `position`; never decreases.
 
-        It conflicts with no other transaction, except `forget` in a feed with unread counts. Blind, except in such a
-        feed: there it counts the messages from the terminal's position to the new one, which it reads; if the new one
-        is the last message, it reads only this.
+        It conflicts with no other transaction, except `forget` in a feed with unread counts. It reads no keys, except
+        in such a feed: there it counts the messages from the terminal's position to the new one, which it reads; if the
+        new one is the last message, it reads only this.
 
         Raises:
-            InvalidData: `position` is not an id, or, in a feed with unread counts, one of later transactions only.
+            InvalidData: `position` is not an id, or is one of later transactions only, for which the terminal would
+                miss all messages until then. Whether it is the id of a message is not checked: it may be removed.
             PendingUnreadable: after an append for the receiver in the same transaction, in a feed with unread counts.
         """
         config = read_feed_config(tr, self.name)
         encoded, key = encode_name("receiver", receiver), self._position(receiver, terminal)
         if check_id(position):
+            if first_id_at(tr.get_read_version().wait() + 1) <= position:
+                raise InvalidData(
+                    "expected the id of a message that this transaction can read, got a later one: "
+                    f"{position.hex()}"
+                )
             count = self._count_through(tr, encoded, key, position) if config.unread else b""
             # Ids compare in commit order, so the greater one of two late calls wins. The count depends on the id.
             tr.byte_max(key, position + count)
@@ -448,10 +454,6 @@ class Feed(Generic[M]):
         All by snapshot reads: no message appears at or before a position later, so the number never changes.
         """
         self._refuse_after_append(tr, receiver)
-        if first_id_at(tr.get_read_version().wait() + 1) <= position:
-            raise InvalidData(
-                f"expected the id of a message that this transaction can read, got a later one: {position.hex()}"
-            )
         # Only `forget` writes this key, by the range that it clears: the count must not outlive what it counts.
         tr.add_read_conflict_key(self.keys.position(receiver, b""))
         snapshot = tr.snapshot
