@@ -296,14 +296,17 @@ class Visits:
                 views[each, at] += number
                 seen[each, visitor, at] += number
         # One `now` for both windows: each visit is in both, or in none.
-        self.views.add_each(tr, [(page, number, at) for (page, at), number in views.items()], once, now=now)
+        timed = [(page, number, at) for (page, at), number in views.items()]
+        judged = self.views.add_each(tr, timed, once, now=now)
         triples = [((page, visitor), number, at) for (page, visitor, at), number in seen.items()]
         self.seen.add_each(tr, triples, once, now=now)
         self._count_ever(tr, pairs, once)
         visited = ((visitor, at, number) for (_, visitor, at), number in found.items())
         self._count_sessions(tr, visited, once, now)
-        judged = self.views.judged(tr, {at for _, _, at in found}, now=now)
-        return sum(number for (_, _, at), number in found.items() if judged[at] != TAKEN)
+        of_site = (
+            (number, each) for (page, number, _), each in zip(timed, judged, strict=True) if page == _SITE
+        )
+        return sum(number for number, each in of_site if each != TAKEN)
 
     def site(self, tr: TransactionRead, *, pending: bool = False, now: float | None = None) -> PageVisits:
         """Return the counts of the whole site: all views, and visitors of any page, each counted once. See `get`."""

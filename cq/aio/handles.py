@@ -202,7 +202,6 @@ class AsyncWindow(AsyncHandle, Generic[K, W]):
     get = Awaited(Window[K, W].get)
     get_many = Awaited(Window[K, W].get_many)
     items = Awaited(Window[K, W].items)
-    judged = Awaited(Window[K, W].judged)
     statistics = Awaited(Window[K, W].statistics)
 
 

@@ -101,7 +101,7 @@ def _add(queue: CombineQueue, tr: Transaction, lines: Sequence[bytes], once: byt
     parsed, done, error = _parsed(config, lines)
     taken = len(parsed)
     if parsed and config.is_timed:
-        taken = Window[Any, Any](queue).add_each(tr, parsed, once)[TAKEN]
+        taken = Window[Any, Any](queue).add_each(tr, parsed, once).count(TAKEN)
     elif parsed:
         queue.add(tr, [(key, update) for key, update, _ in parsed], once=once)
     return AddedLines(done, taken, len(parsed) - taken, error)

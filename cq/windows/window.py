@@ -190,11 +190,11 @@ class Window(Generic[K, W]):
         once: str | bytes | None = None,
         *,
         now: float | None = None,
-    ) -> dict[str, int]:
+    ) -> list[str]:
         """Add updates that have different times: `[(key, update, at), ...]`, where `at` None is now.
 
-        As `add`, with one row for the updates of a bucket, whatever their times. Returns the numbers of updates:
-        `{"taken": 2, "late": 0, "future": 0}`.
+        As `add`, with one row for the updates of a bucket, whatever their times. Returns what `add` returns, for each
+        update: `["taken", "late", "taken"]`.
 
         Args:
             tr: a transaction of either store.
@@ -203,29 +203,21 @@ class Window(Generic[K, W]):
             now: as for `add`.
         """
         config, present = self._timed(tr), _milliseconds(now)
-        counts = {TAKEN: 0, LATE: 0, FUTURE: 0}
+        judged: list[str] = []
         taken: list[tuple[K, W]] = []
         times: list[int] = []
         for key, update, at in map(_triple, repeatable(updates, "updates")):
             happened = present if at is None else checked_time(at)
-            judged = self._judge(config, happened, present)
-            counts[judged] += 1
-            if judged == TAKEN:
+            judged.append(self._judge(config, happened, present))
+            if judged[-1] == TAKEN:
                 taken.append((key, update))
                 times.append(happened)
         if taken:
             write_updates(tr, config, taken, once, times=times)
-        for judged in (LATE, FUTURE):
-            if counts[judged]:
-                self._count_refused(tr, judged, counts[judged])
-        return counts
-
-    def judged(
-        self, tr: TransactionRead, times: Collection[float], *, now: float | None = None
-    ) -> dict[float, str]:
-        """{time: what `add` returns for updates of this time}; times and `now` as for `add`."""
-        config, present = self._timed(tr), _milliseconds(now)
-        return {at: self._judge(config, checked_time(at), present) for at in times}
+        for refused in (LATE, FUTURE):
+            if number := judged.count(refused):
+                self._count_refused(tr, refused, number)
+        return judged
 
     def get(
         self, tr: TransactionRead, key: K, *, now: float | None = None, pending: bool = False

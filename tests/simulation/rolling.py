@@ -196,9 +196,9 @@ class Hits(Recount):
             added = Window[str](HITS).add(tr, pairs, hit.once, at=times[0])
             return hit if added == "taken" else None
         triples = [(*pair, at) for pair, at in zip(pairs, times, strict=True)]
-        counts = Window[str](HITS).add_each(tr, triples, hit.once, now=hit.now)
-        if counts["taken"] != len(triples):
-            raise Violation(f"of {triples}, at {hit.now}, these are taken: {counts}")
+        judged = Window[str](HITS).add_each(tr, triples, hit.once, now=hit.now)
+        if judged != ["taken"] * len(triples):
+            raise Violation(f"{triples}, at {hit.now}, are {judged}")
         return hit
 
     # Changes

@@ -114,9 +114,9 @@ class Site(Windowed):
         if self.hub.rng.random() < 0.5:
             # Rows of updates with several times.
             judged = [_judged(config, milliseconds(at), milliseconds(now)) for _, _, at in updates]
-            counts = self.window.add_each(tr, updates, drawn.once, now=now)
-            if Counter(judged) != Counter(counts):
-                raise Violation(f"{updates} are {counts}, and not {judged}")
+            found = self.window.add_each(tr, updates, drawn.once, now=now)
+            if judged != found:
+                raise Violation(f"{updates} are {found}, and not {judged}")
         else:
             at = updates[0][2]
             updates = [(key, number, at) for key, number, _ in updates]
