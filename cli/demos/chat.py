@@ -3,7 +3,8 @@
 The ledger has a row for each transaction of a sender, with the versionstamp of its commit in the key. Its rows in order
 are the history that the recount uses: it has the members of each group at each message, and so the expected messages of
 every user, and the last text of each. Each terminal stores the messages that it has seen, in the transaction that moves
-its position. If it applies each edit that it has seen, it must have the texts of the recount.
+its position. If it applies each edit that it has seen, it must have the texts of the recount. A guest is forgotten now
+and then: what is in its inbox was sent later.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from random import Random
 from threading import Event
 from typing import Any, Final, NamedTuple
@@ -46,6 +48,10 @@ FEED: Final = "demo_chat"
 FLOODED: Final = "user 0"
 """The flooded receiver."""
 FLOODER: Final = "flooder"
+HOST: Final = "host"
+"""The demo itself, which is not killed and greets each user."""
+GUEST: Final = "guest"
+"""The receiver that is in no group, and is forgotten now and then."""
 KEYS: Final = b"demo_chat/"
 """The prefix of the demo's own keys."""
 _LEDGER: Final = KEYS + b"ledger/"
@@ -70,7 +76,7 @@ class Action(NamedTuple):
     Attributes:
         sender: its name.
         first: number of its first message.
-        kind: "message", "group", "join", "leave", "edit" or "recall".
+        kind: "message", "group", "join", "leave", "forget", "edit" or "recall".
         to: the receiver, or the group.
         user: the user who joins or leaves; otherwise empty.
         messages: number of messages.
@@ -94,8 +100,8 @@ class Action(NamedTuple):
 
     @property
     def inboxes(self) -> list[str]:
-        """Who has a message that goes to no group: the receiver, and the sender a copy. The flooder has none."""
-        return [self.to] if self.sender == FLOODER else [self.to, self.sender]
+        """Who has a message that goes to no group: the receiver and, of some senders, the sender a copy."""
+        return [self.to] if self.sender in (FLOODER, HOST) else [self.to, self.sender]
 
     @property
     def text(self) -> list[object] | None:
@@ -121,11 +127,8 @@ class Sight(NamedTuple):
 
 def run(options: ChatOptions, demo: DemoRun) -> Figures:
     """Run the demo; returns its figures."""
-    db, url, feed = make_store(options.store), options.store, Feed(FEED)
-    with suppress(cq.errors.FeedNotConfigured):
-        feed.delete(db)
-    delete_earlier(db, KEYS)
-    feed.configure(db, numbers=True, unread=True)
+    db, url = make_store(options.store), options.store
+    make_feed(db)
     users = [f"user {number}" for number in range(options.users)]
     steps = {
         name: Steps.stored(demo.folder / name, KEYS + b"position/" + name.encode(), actions)
@@ -133,39 +136,53 @@ def run(options: ChatOptions, demo: DemoRun) -> Figures:
     }
     run_sender(runtime.event(), url=url, steps=steps.pop("founder"))
     flooding, senders = steps.pop(FLOODER), list(steps.values())
-    users += steps  # senders have terminals, too, which read their copies
+    users += [GUEST, *steps]  # senders have terminals, too, which read their copies
+    send = {name: partial(run_sender, url=url, steps=each, pause=_PAUSE) for name, each in steps.items()}
+    send[FLOODER] = partial(run_sender, url=url, steps=flooding, after=senders)
     work = partial(run_worker, url=url, queues=[FEED])
+    # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
+    workers = numbered("worker", (partial(work, identity=f"demo chat {n}") for n in range(options.workers)))
+    terminals = {each: partial(follow, url=url, terminal=each, users=users) for each in _TERMINALS}
+    greetings = enumerate(users)
+    with shown_steps(db, "sent", senders) as show_steps:
 
-    def is_seen(tr: Transaction) -> bool:
-        """Whether all messages are delivered, and seen by all terminals."""
-        status = read_status(tr.snapshot, FEED)
-        return not (status.to_deliver or status.to_number) and all(
-            feed.position(tr.snapshot, user, terminal) == feed.latest(tr.snapshot, user)
-            for user in users
-            for terminal in _TERMINALS
-        )
+        def look() -> None:
+            show_steps()
+            for number, user in islice(greetings, 1):
+                greet(db, user, number)
 
-    with shown_steps(db, "sent", senders) as look:
         figures = demo.complete(
-            {
-                **{
-                    name: partial(run_sender, url=url, steps=each, pause=_PAUSE)
-                    for name, each in steps.items()
-                },
-                FLOODER: partial(run_sender, url=url, steps=flooding, after=senders),
-            },
-            {
-                # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
-                **numbered(
-                    "worker", (partial(work, identity=f"demo chat {n}") for n in range(options.workers))
-                ),
-                **{each: partial(follow, url=url, terminal=each, users=users) for each in _TERMINALS},
-            },
-            look,
-            is_settled=lambda: transact(db, is_seen),
+            send, workers | terminals, look, lambda: transact(db, partial(is_seen, users=users))
         )
     wait_until_offline(db, users)
     return figures | recount(db, users)
+
+
+def make_feed(db: Database) -> None:
+    """Create the feed, and delete all data of an earlier demo."""
+    feed = Feed(FEED)
+    with suppress(cq.errors.FeedNotConfigured):
+        feed.delete(db)
+    delete_earlier(db, KEYS)
+    feed.configure(db, numbers=True, unread=True)
+
+
+def is_seen(tr: Transaction, users: Sequence[str]) -> bool:
+    """Whether all messages are delivered, and seen by all terminals."""
+    feed, status = Feed(FEED), read_status(tr.snapshot, FEED)
+    return not (status.to_deliver or status.to_number) and all(
+        feed.position(tr.snapshot, user, terminal) == feed.latest(tr.snapshot, user)
+        for user in users
+        for terminal in _TERMINALS
+    )
+
+
+def greet(db: Database, user: str, number: int) -> None:
+    """Append a message in a transaction of its own, and note it in the ledger at the place of its commit."""
+    greeting = Action(HOST, number, "message", user)
+    id_ = Feed(FEED).append_now(db, user, greeting.bodies[0])
+    row = codec.encode(list(greeting))
+    transact(db, lambda tr: tr.set(_LEDGER + id_[:VERSIONSTAMP_BYTES], row))
 
 
 def drawn_actions(options: ChatOptions, users: Sequence[str], rng: Random) -> dict[str, list[Action]]:
@@ -204,12 +221,14 @@ def drawn_for(
 
 
 def drawn_action(rng: Random, sender: str, place: int, users: Sequence[str], groups: Sequence[str]) -> Action:
-    """A random action: a message to a user or a group, or a user joins or leaves a group."""
+    """A random action: a message to a user or a group, a user joins or leaves a group, or the guest is forgotten."""
     drawn = rng.random()
     if drawn < 0.05:
         return Action(sender, place, rng.choice(("join", "leave")), rng.choice(groups), rng.choice(users))
     if drawn < 0.25:
         return Action(sender, place, "group", rng.choice(groups))
+    if drawn < 0.35:
+        return Action(sender, place, "forget" if drawn < 0.27 else "message", GUEST)
     return Action(sender, place, "message", rng.choice(users))
 
 
@@ -258,6 +277,8 @@ def act(tr: Any, *, steps: Steps, place: int, action: Action) -> None:
         feed.join(tr, action.to, action.user)
     elif action.kind == "leave":
         feed.leave(tr, action.to, action.user)
+    elif action.kind == "forget":
+        feed.forget(tr, action.to)
     else:
         change(tr, feed, action)
     steps.advance(tr, place + 1)
@@ -352,7 +373,7 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
         expected.compare(user, inbox)
         received += len(inbox)
         for terminal in _TERMINALS:
-            found = seen(db, user, terminal)
+            found = [each for each in seen(db, user, terminal) if each.id > expected.forgotten[user]]
             # The same order, too: a terminal that skips a message and reads it later is wrong.
             if [each.id for each in found] != [message.id for message in inbox]:
                 raise DemoDiffers(
@@ -427,24 +448,30 @@ class MessageRecount:
     Attributes:
         messages: number of sent messages.
         changes: number of edits and recalls.
+        forgotten: by user, the versionstamp of the commit that forgot the user last; empty for the others.
     """
 
     def __init__(self, db: Database) -> None:
         self.messages = self.changes = 0
+        self.forgotten: dict[str, bytes] = defaultdict(bytes)
         self._bodies: dict[tuple[str, int], list[object] | None] = {}
         self._sent: dict[tuple[str, int], int] = {}  # places in the ledger
+        self._forgotten: dict[str, int] = defaultdict(int)
         self._number_of_changes: dict[tuple[str, int], int] = defaultdict(int)
         # By group: messages from different groups have no order in the ledger that receivers must keep.
         self._expected: dict[str, dict[str | None, list[ExpectedMessage]]] = defaultdict(
             lambda: defaultdict(list)
         )
         members: dict[str, dict[str, int]] = defaultdict(dict)  # with the place of the join
-        for place, (_, value) in enumerate(scan_rows(db, _LEDGER, prefix_end(_LEDGER))):
+        for place, (key, value) in enumerate(scan_rows(db, _LEDGER, prefix_end(_LEDGER))):
             action = Action(*codec.decode(value))
             if action.kind == "join":
                 members[action.to].setdefault(action.user, place)
             elif action.kind == "leave":
                 members[action.to].pop(action.user, None)
+            elif action.kind == "forget":
+                self.forgotten[action.to], self._forgotten[action.to] = key.removeprefix(_LEDGER), place
+                self._expected[action.to].clear()
             elif action.kind in ("edit", "recall"):
                 self._change(action, members[action.to])
             else:
@@ -467,7 +494,8 @@ class MessageRecount:
         self._bodies[key] = action.text
         self._number_of_changes[key] += 1
         since = [user for user, joined in members.items() if joined <= self._sent[key]]
-        for user in since if action.is_group else action.inboxes:
+        having = [user for user in action.inboxes if self._forgotten[user] <= self._sent[key]]
+        for user in since if action.is_group else having:
             entries = self._expected[user][action.to if action.is_group else None]
             entries.append(ExpectedMessage(*key, self._number_of_changes[key]))
 

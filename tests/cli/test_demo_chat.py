@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cq.cli.demos.chat import FEED, Action, MessageRecount, Sight, act, inbox_of
+from cq.cli.demos.chat import FEED, Action, MessageRecount, Sight, act, greet, inbox_of
 from cq.cli.demos.harness import DemoFailed, Steps
 from cq.feeds.feed import Feed
 from cq.keys.feed import encode_name
@@ -45,6 +45,11 @@ ACTIONS = [
     Action("sender", 5, "edit", "g", changes=1, is_group=True),
     Action("sender", 6, "recall", "user 1", changes=4),
     Action("sender", 7, "edit", "user 1", changes=4),  # too late
+    Action("sender", 8, "message", "guest"),
+    Action("sender", 9, "message", "guest"),
+    Action("sender", 10, "forget", "guest"),
+    Action("sender", 11, "edit", "guest", changes=9),  # only the copy is left
+    Action("sender", 12, "message", "guest"),
 ]
 
 
@@ -57,6 +62,7 @@ def feed(db: Any, tmp_path: Path) -> Feed:
         for _ in range(2):  # as after a commit of which nobody knows
             transact(db, partial(act, steps=steps, place=place, action=action))
     assert transact(db, steps.done) == len(ACTIONS)
+    greet(db, "user 3", 0)
     Worker(db).drain()
     return made
 
@@ -64,8 +70,8 @@ def feed(db: Any, tmp_path: Path) -> Feed:
 def test_what_was_done_is_not_done_again(db: Any, feed: Feed) -> None:
     recount = MessageRecount(db)
 
-    assert (recount.messages, recount.changes) == (3, 2)
-    for user, number in (("user 1", 5), ("user 2", 1), ("user 3", 0), ("sender", 2)):
+    assert (recount.messages, recount.changes) == (7, 3)
+    for user, number in (("user 1", 5), ("user 2", 1), ("user 3", 1), ("guest", 1), ("sender", 6)):
         inbox = list(inbox_of(db, user))
         recount.compare(user, inbox)
         assert len(inbox) == number
