@@ -1,8 +1,8 @@
 """`cq demo tags`: web servers count, collectors combine and publish, all are killed, and the counts are exact.
 
 Each web server is a process that counts the events of logs, each collector a process with a worker. A follower reads
-versions of the published cloud, and the store keeps all of them. At the end the store is compared with a recount of the
-events.
+versions of the published cloud, and the store keeps all of them. The demo itself, which is not killed, counts by an
+emitter in how many versions it has seen each tag. At the end the store is compared with a recount of the events.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ USES: Final = "demo_tags_uses"
 """The queue of the tags of each entity, by tag and entity."""
 HOT: Final = "demo_tags_hot"
 """The queue of scores that decay."""
-QUEUES: Final = (QUEUE, USES, ENTITIES, HOT)
+SHOWN: Final = "demo_tags_shown"
+"""The queue of the number of versions of the cloud that each tag was seen in."""
+QUEUES: Final = (QUEUE, USES, ENTITIES, HOT, SHOWN)
 HALF_LIFE: Final = HalfLife("5m")
 """Of the scores that decay. The time of an event is its place in its partition, in seconds."""
 KEYS: Final = b"demo_tags/"
@@ -76,6 +78,7 @@ _KEEP: Final = "1d"
 _HOT_SHOWN: Final = 5
 _ROUNDING: Final = 1e-6
 _FOLLOW_SECONDS: Final = 30.0
+_FLUSH_SECONDS: Final = 5.0
 VOCABULARY: Final = 20_000
 """Number of tags in generated events; tag r is drawn with 1/r of the frequency of the first."""
 _ENTITIES: Final = 5_000
@@ -161,10 +164,18 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
     db, url = make_store(options.store), options.store
     make_queue(db, options.top)
     steps = Steps.of_parts(demo.folder, KEYS, parts)
-    serve = partial(run_server, url=url)
-    collect = partial(run_worker, url=url, queues=QUEUES)
-    with CloudFollower(db, QUEUE) as follower, shown_steps(db, "increments committed", steps) as show_steps:
-        versions = Versions(follower)
+    # Each server has a share of the partitions, and so its own entities: the order of an entity's events is kept.
+    shares = (steps[place :: options.servers] for place in range(options.servers))
+    servers = [partial(run_server, url=url, partitions=share) for share in shares]
+    collectors = [partial(run_worker, url=url, queues=QUEUES)] * options.collectors
+    roles = numbered("web server", servers), numbered("collector", collectors)
+    with (
+        CloudFollower(db, QUEUE) as follower,
+        # A flush for each version, which has so many different keys.
+        cq.Emitter(_queue(SHOWN), db, every=_FLUSH_SECONDS, flush_keys=options.top) as emitter,
+        shown_steps(db, "increments committed", steps) as show_steps,
+    ):
+        versions = Versions(follower, emitter)
 
         def look() -> None:
             show_steps()
@@ -174,24 +185,12 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
             versions.see(follower.latest)
             return all(is_drained(db, name) for name in QUEUES)
 
-        figures = demo.complete(
-            # Each server has a share of the partitions, and so its own entities: the order of an entity's events is
-            # kept.
-            numbered(
-                "web server",
-                (
-                    partial(serve, partitions=steps[place :: options.servers])
-                    for place in range(options.servers)
-                ),
-            ),
-            numbered("collector", [collect] * options.collectors),
-            look,
-            is_settled,
-        )
+        figures = demo.complete(*roles, look, is_settled)
         Worker(db, queues=QUEUES).drain()  # publishes the last cloud, too
         cloud = published(db, QUEUE)
         versions.follow_to(cloud)
     check_versions(db, cloud, versions.seen)
+    check_shown(db, versions.seen)
     entries = cloud.entries if cloud else ()
     return figures | {"versions": cloud.version if cloud else 0} | recount(db, steps, entries, options.top)
 
@@ -238,12 +237,12 @@ class Versions:
     """The versions of the cloud that a follower has had. All methods raise `DemoDiffers`.
 
     Attributes:
-        seen: the clouds, each once.
+        seen: the clouds, each once; the emitter counts their tags.
     """
 
-    def __init__(self, follower: CloudFollower) -> None:
+    def __init__(self, follower: CloudFollower, emitter: cq.Emitter[str, int]) -> None:
         self.seen: list[Cloud] = []
-        self._follower = follower
+        self._follower, self._emitter = follower, emitter
 
     @property
     def _last(self) -> int:
@@ -257,6 +256,8 @@ class Versions:
                     f"version {cloud.version:,} of the cloud has come after version {self._last:,}"
                 )
             self.seen.append(cloud)
+            for entry in cloud.entries:
+                self._emitter.emit(entry.key)
 
     def follow_to(self, cloud: Cloud | None) -> None:
         """Wait until the follower has the last cloud: short demos end before it has read any."""
@@ -287,6 +288,7 @@ def make_queue(db: Database, shown: int) -> None:
     cq.configure(db, ENTITIES, key=str, value=int, combiner="sum", observers=[top(shown)])
     cq.configure(db, USES, key=(str, bytes), value=int, combiner="sum", observers=[distinct(ENTITIES)])
     cq.configure(db, HOT, key=str, value=float, combiner="decaying", observers=[top(shown)])
+    cq.configure(db, SHOWN, key=str, value=int, combiner="sum")
 
 
 def recounted(changes: Iterable[tuple[K, int]]) -> dict[K, int]:
@@ -316,6 +318,13 @@ def check_versions(db: Database, newest: Cloud | None, seen: Sequence[Cloud]) ->
         if older.version != cloud.version - 1 or had.get(older.version, older) != older:
             raise DemoDiffers(f"version {cloud.version - 1:,} of the cloud is not kept as it was published")
         cloud = older
+
+
+def check_shown(db: Database, seen: Iterable[Cloud]) -> None:
+    """Raise `DemoDiffers` unless the emitter has counted the tags of all versions that the follower has had."""
+    Worker(db, queues=[SHOWN]).drain()
+    tags = Counter(entry.key for cloud in seen for entry in cloud.entries)
+    compare("the versions that tags were seen in", dict(_queue(SHOWN).scan(db)), tags)
 
 
 # The web servers

@@ -46,6 +46,7 @@ def test_the_counts_are_those_of_the_file_whoever_is_killed(cli: Cli, demo_db: A
     assert found["kills"] > 0
     assert found["versions"] > 0
     assert len(found["hot"]) == 5
+    assert dict(cq.CombineQueue("demo_tags_shown").scan(demo_db))
 
 
 def test_a_line_that_is_no_event_is_named(here: Here, cli: Cli) -> None:
@@ -128,6 +129,16 @@ def test_a_decayed_score_that_is_wrong_is_named(done: Any) -> None:
     for wrong in (events[:3], [*events, TagEvent("f", "c", 1)], events[:2]):
         with pytest.raises(DemoFailed, match=r"decayed score|tags with a score"):
             tags.check_hot(done, [wrong])
+
+
+def test_a_wrong_number_of_versions_of_a_tag_is_named(done: Any) -> None:
+    cloud = published(done, "demo_tags")
+    assert cloud is not None
+    transact(done, lambda tr: cq.CombineQueue(tags.SHOWN).add(tr, {"a": 1, "b": 1}))
+
+    tags.check_shown(done, [cloud])
+    with pytest.raises(DemoFailed, match="versions that tags were seen in"):
+        tags.check_shown(done, [cloud, cloud])
 
 
 @pytest.mark.parametrize("missing", [1, 2])
