@@ -118,20 +118,21 @@ def visits(options: VisitOptions) -> None:
     The log is replayed by its own times, but faster. Web servers write each visit into their logs when it happens, and
     rotate these. Followers count the visits, as `cq add --access-log --follow` does. Workers combine the visits and
     remove those that have left the window. Followers and workers are killed by SIGKILL at random moments and started
-    again. Several times the views and unique visitors of every page must equal a recount of the visits counted so far,
-    at the same moment. At the end the window must be empty, and all views must be in the lifetime counts; otherwise the
-    exit status is 4. The queues `demo_visits.*` are deleted first.
+    again. A page reads all numbers again and again, and states their age. Each time the views and unique visitors of
+    every page must equal a recount of the visits counted so far, at the same moment. At the end the window must be
+    empty, and all views must be in the lifetime counts; otherwise the exit status is 4. The queues `demo_visits.*` are
+    deleted first.
 
     In addition the demo shows the pages of the present five minutes of the log with their ranks in the five minutes
     before, from a roll-up; the sessions of visitors by day, with less than 30 minutes between each visit and the next;
     and, with the extra `sketches`, distinct visitors of all time and quantiles of the sizes and times of responses, by
     sketches. Ranks and sessions must equal the recount, and the sketches must be near it.
 
-    A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor. Lines in another
-    format are skipped with a message. A last field with the time of the response is in seconds with a decimal point, or
-    in whole microseconds. Visits are counted later while a follower is down: after the end of their window
-    they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s. ^C ends the replay
-    early: the visits counted until then are recounted, and the chart is written.
+    A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor, and those of bots do
+    not count. Lines in another format are skipped with a message. A last field with the time of the response is in
+    seconds with a decimal point, or in whole microseconds. Visits are counted later while a follower is down: after the
+    end of their window they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s. ^C
+    ends the replay early: the visits counted until then are recounted, and the chart is written.
     """
     from cq.cli.demos.harness import run_demo
     from cq.cli.demos.visits.demo import run, show

@@ -18,7 +18,7 @@ from rich.console import Console
 import cq
 from cq import runtime
 from cq.cli.demos.harness import DemoCrew, DemoDiffers
-from cq.cli.demos.visits.access_log import read_log, write_log
+from cq.cli.demos.visits.access_log import is_bot, read_log, write_log
 from cq.cli.demos.visits.queues import TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitorEstimate, VisitRecount
 from cq.cli.demos.visits.replay import ReplayClock
@@ -63,7 +63,9 @@ def test_every_look_equals_a_recount_whoever_is_killed(cli: Cli, demo_db: Any) -
     assert (found["seed"], found["lines_skipped"], found["skipped"]) == (5, 0, [])
     assert 1_400 < found["visits"] <= 1_500
     assert found["kills"] > 0
+    assert found["bots"] > 0
     assert len(found["looks"]) > 1
+    assert found["oldest_seconds"] > 0
     assert [each["page"] for each in found["unique"]] == ["*", *(page for page, _ in found["lifetime"])]
     assert all(abs(each["error_percent"]) < 10 for each in found["unique"])
     assert [each["measure"] for each in found["responses"]] == ["bytes", "seconds"]
@@ -247,16 +249,18 @@ def test_queues_count_with_and_without_sketches(
     tmp_path: Path, has_sketches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_log(tmp_path / "log", Random(4), visits=60, seconds=400.0)
-    visits = [visit for visit, _ in read_log(tmp_path / "log")]
+    read = [visit for visit, _ in read_log(tmp_path / "log")]
+    visits = [visit for visit in read if not is_bot(visit)]
     if not has_sketches:
         monkeypatch.setattr("cq.cli.demos.visits.queues.find_spec", lambda package: None)
     queues = VisitQueues()
     db = cq.open(f"embedded:{tmp_path / 'visits.db'}")
     queues.configure(db, window="600/10", buckets=2)
 
-    now = cq.runtime.time()
-    for visit in visits:
-        cq.transact(db, partial(queues.count, visits=[visit], at=now, ids=queues.visits.ids(db)))
+    cq.transact(db, partial(queues.count, visits=visits, ids=queues.visits.ids(db)))
+    cq.transact(
+        db, lambda tr: queues.visits.count_many(tr, [(visit.page, visit.visitor) for visit in visits])
+    )
     sketches = cq.transact(db, lambda tr: queues.sketches(tr.snapshot, ["*"]))
     assert not cq.transact(db, lambda tr: queues.are_hits_combined(tr.snapshot))
     with pytest.raises(NotReady):  # `Replay.look` then looks again later

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,9 +14,12 @@ from typing import BinaryIO, Final
 from cq.errors import InvalidData
 from cq.intake.access_log import AccessLogFormat, Visit
 from cq.intake.logs import open_log
+from cq.observers.visits import BOTS
 
 _LINE_BYTES: Final = 65_536
 """Maximum bytes of a line; web servers accept requests of 8 to 16 kB."""
+_BOTS: Final = re.compile(BOTS, re.IGNORECASE)
+_BOT: Final = 40  # the number of a generated browser that is a bot
 
 
 def read_log(path: Path, skip: Callable[[str], object] = lambda line: None) -> Iterator[tuple[Visit, bytes]]:
@@ -51,12 +55,17 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
+def is_bot(visit: Visit) -> bool:
+    """Whether the visit is one of a bot, by the name of its browser."""
+    return _BOTS.search(visit.agent) is not None
+
+
 def write_log(path: Path, rng: Random, *, visits: int = 20_000, seconds: float = 1_500.0) -> None:
     """Generate a log: visitors come, read some pages and leave; few pages have most of the visits.
 
-    The log is in combined format with response times, and includes some requests that do not count as visits. Sizes and
-    times of responses are log-normal, as on real sites: half of the responses have less than 10 kB and take less than
-    50 ms. The file is compressed if its name ends with `.gz`.
+    The log is in combined format with response times, and includes requests that do not count, as those of bots. Sizes
+    and times of responses are log-normal, as on real sites: half of the responses have less than 10 kB and take less
+    than 50 ms. The file is compressed if its name ends with `.gz`.
     """
     begin = datetime(2025, 3, 1, 20, 0, tzinfo=UTC)
     with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
@@ -81,7 +90,8 @@ def _generated(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float
         host = (
             f"192.0.2.{rng.randrange(256)}" if rng.random() < 0.5 else f"2001:db8::{rng.randrange(65536):x}"
         )
-        agent, moment = f"Browser/{rng.randint(1, 40)}.0", rng.triangular(0, seconds, 0.7 * seconds)
+        browser, moment = rng.randint(1, _BOT), rng.triangular(0, seconds, 0.7 * seconds)
+        agent = "ExampleBot/1.0" if browser == _BOT else f"Browser/{browser}.0"
         for _ in range(min(visits, 1 + int(rng.expovariate(0.5)))):
             page = _page(rng, moment)
             size, took = round(rng.lognormvariate(9.2, 1.0)), rng.lognormvariate(-3.0, 0.8)

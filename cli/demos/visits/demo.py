@@ -16,8 +16,10 @@ from typing import Any, Final, NamedTuple
 import cq
 from cq import runtime
 from cq.cli.demos.harness import (
+    DemoDiffers,
     DemoRun,
     Figures,
+    Roles,
     Steps,
     compare,
     delete_earlier,
@@ -27,7 +29,7 @@ from cq.cli.demos.harness import (
     run_worker,
 )
 from cq.cli.demos.options import VisitOptions
-from cq.cli.demos.visits.access_log import read_log, write_log
+from cq.cli.demos.visits.access_log import is_bot, read_log, write_log
 from cq.cli.demos.visits.queues import LEFT_OUT, SITE, TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitRecount, period_of
 from cq.cli.demos.visits.replay import KEYS, START, LogWriter, ReplayClock, ServerLog, read_late, run_follower
@@ -52,9 +54,11 @@ from cq.intake.access_log import Visit
 from cq.observers.sessions import SessionCounts
 from cq.observers.worker.worker import Worker
 from cq.store.api import Database
+from cq.store.follower import ReadFollower
 from cq.store.transact import transact
 
 _SKIPPED_SHOWN: Final = 5
+_MILLISECOND: Final = 0.001
 _TRENDING_COMPARED: Final = 20
 """Pages of each period that are compared at the end, and known to the chart."""
 
@@ -63,12 +67,39 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     """Run the demo; returns its figures."""
     window = _checked_window(options)
     db = make_store(options.store)
-    lines, skipped = read_visits(options, demo)
+    lines, read = read_visits(options, demo)
     times = [visit.time for visit, _ in lines]
     pace = ReplayClock.at_speed(window, options.speed, min(times))
-    duration = pace.about_duration(max(times))
-    if duration is not None:
+    if duration := pace.about_duration(max(times)):
         note(duration)
+    queues = _made_queues(db, pace)
+    # Neighbouring visits go to different servers, as behind a load balancer.
+    parts = [lines[number :: options.servers] for number in range(options.servers)]
+    people = [[visit for visit, _ in part if not is_bot(visit)] for part in parts]
+    servers = _server_logs(demo, people)
+    writers = [LogWriter(log, part, demo.rng) for log, part in zip(servers, parts, strict=True)]
+    replay = Replay(db, queues, servers, pace, VisitRecount(people))
+    # As for a page that many people load.
+    page = ReadFollower(db, partial(replay.read, pages=options.top), every=options.look_every)
+    with page, shown_looks() as show_look:
+
+        def look() -> None:
+            replay.look(page, options, show_look)
+            replay.write(writers)
+
+        try:
+            roles = _roles(options, servers, pace, queues)
+            # No limit: the log and the speed decide how long a replay takes. Long ones say so at the start.
+            figures = demo.complete(*roles, look, replay.is_window_empty, math.inf)
+        except KeyboardInterrupt:
+            _note_early_end(options, replay, sum(map(len, people)))
+            raise
+    replay.drain()
+    return figures | read | replay.compare_all(options, [steps.number for steps in servers])
+
+
+def _made_queues(db: Database, pace: ReplayClock) -> VisitQueues:
+    """Create the queues, and delete all data of an earlier demo."""
     queues = VisitQueues()
     if queues.has_sketches:
         library()  # now: ^C during its import at a look would end in an error of the import
@@ -76,34 +107,16 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
         note(LEFT_OUT)
     delete_earlier(db, KEYS, queues.possible)
     queues.configure(db, window=pace.spec, buckets=2)
-    # Neighbouring visits go to different servers, as behind a load balancer.
-    parts = [lines[number :: options.servers] for number in range(options.servers)]
-    servers = _server_logs(demo, parts)
-    writers = [LogWriter(log, part, demo.rng) for log, part in zip(servers, parts, strict=True)]
+    return queues
+
+
+def _roles(
+    options: VisitOptions, servers: Sequence[ServerLog], pace: ReplayClock, queues: VisitQueues
+) -> tuple[Roles, Roles]:
     follow = partial(run_follower, url=options.store, pace=pace)
     work = partial(run_worker, url=options.store, queues=queues.names)
-    with shown_looks() as show_look:
-        recount = VisitRecount([[visit for visit, _ in part] for part in parts])
-        replay = Replay(db, queues, servers, pace, recount)
-
-        def look() -> None:
-            replay.look(options, show_look)
-            replay.write(writers)
-
-        try:
-            figures = demo.complete(
-                numbered("follower", (partial(follow, log=log) for log in servers)),
-                numbered("worker", [work] * options.workers),
-                look,
-                replay.is_window_empty,
-                # No limit: the log and the speed decide how long a replay takes. Long ones say so at the start.
-                math.inf,
-            )
-        except KeyboardInterrupt:
-            _note_early_end(options, replay, len(lines))
-            raise
-    replay.drain()
-    return figures | skipped | replay.compare_all(options, [steps.number for steps in servers])
+    followers = numbered("follower", (partial(follow, log=log) for log in servers))
+    return followers, numbered("worker", [work] * options.workers)
 
 
 def _checked_window(options: VisitOptions) -> WindowSpec:
@@ -116,7 +129,7 @@ def _checked_window(options: VisitOptions) -> WindowSpec:
     return window
 
 
-def _server_logs(demo: DemoRun, parts: Sequence[Sequence[tuple[Visit, bytes]]]) -> list[ServerLog]:
+def _server_logs(demo: DemoRun, parts: Sequence[Sequence[Visit]]) -> list[ServerLog]:
     return [
         ServerLog(demo.folder / f"access-{number}.log", len(part), KEYS + b"position/%d" % number)
         for number, part in enumerate(parts)
@@ -134,9 +147,9 @@ def _note_early_end(options: VisitOptions, replay: Replay, number: int) -> None:
 
 
 def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[tuple[Visit, bytes]], Figures]:
-    """All visits of the logs, or of a generated one, with their lines; the figures of skipped lines, after a note.
+    """All visits of the logs, or of a generated one, with their lines; the figures of bots and skipped lines.
 
-    Raises `InvalidData` if there are no visits.
+    Prints a note of skipped lines. Raises `InvalidData` if there are no visits other than those of bots.
     """
     logs = options.logs or [demo.folder / "access.log.gz"]
     if not options.logs:
@@ -150,11 +163,14 @@ def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[tuple[Visit,
             skipped.append(line)
 
     lines = [each for path in logs for each in read_log(path, skip)]
-    if not lines:
-        raise InvalidData("the log has no visits: GET requests with an answer of status 2xx or 304")
+    bots = sum(is_bot(visit) for visit, _ in lines)
+    if len(lines) == bots:
+        raise InvalidData(
+            "the log has no visits: GET requests of browsers with an answer of status 2xx or 304"
+        )
     for line in skipped:
         note(f"skipped, {line}")
-    return lines, {"skipped": skipped, "lines_skipped": number}
+    return lines, {"bots": bots, "skipped": skipped, "lines_skipped": number}
 
 
 class _LookData(NamedTuple):
@@ -192,20 +208,27 @@ class Replay:
         self._trends_compared = 0  # looks that compared the trending pages, too
         self._recount = recount
         self._db, self._queues, self._servers, self._pace = db, queues, servers, pace
-        self._next_look = 0.0
+        self._version = 0
+        self._oldest = 0.0  # the greatest age of what a look compared
 
-    def look(self, options: VisitOptions, show_look: Callable[[Look], object]) -> None:
-        """Start the replay when all followers are ready; then compare all numbers, each time that a look is due."""
+    def look(
+        self,
+        page: ReadFollower[_LookData | None],
+        options: VisitOptions,
+        show_look: Callable[[Look], object],
+    ) -> None:
+        """Start the replay when all followers are ready; then compare all numbers, each time that they were read."""
+        found = page.latest
         if not self._pace.start:
             transact(self._db, self._begin)
-        elif runtime.time() >= self._next_look:
-            try:
-                found = transact(self._db, partial(self._read, pages=options.top))
-            except (BacklogTooDeep, NotReady):
-                return  # workers are behind, or have not begun; the next look comes later
-            self._looks.append(self._compare(found, options.top))
+        elif found is not None and found.value is not None and found.version != self._version:
+            if found.at > found.value.now / 1000 + _MILLISECOND:
+                raise DemoDiffers(
+                    f"the numbers of {found.value.now / 1000:.3f} state an age since {found.at:.3f}"
+                )
+            self._version, self._oldest = found.version, max(self._oldest, found.age)
+            self._looks.append(self._compare(found.value, options.top))
             show_look(self._looks[-1])
-            self._next_look = runtime.time() + options.look_every
 
     def write(self, writers: Sequence[LogWriter]) -> None:
         """Write what has happened by now into the logs."""
@@ -220,10 +243,17 @@ class Replay:
             self._pace = replace(self._pace, start=runtime.time())
             tr.set(START, codec.encode(self._pace.start))
 
-    def _read(self, tr: Any, pages: int) -> _LookData:
-        snapshot, queues = tr.snapshot, self._queues
+    def read(self, snapshot: Any, pages: int) -> _LookData | None:
+        """All numbers; None before the start of the replay, and while workers are behind, or have not begun."""
+        try:
+            return self._read(snapshot, pages) if self._pace.start else None
+        except (BacklogTooDeep, NotReady):
+            return None
+
+    def _read(self, snapshot: Any, pages: int) -> _LookData:
+        queues = self._queues
         # Read the clock after the read version: visits expired by then were removed by an earlier clock.
-        tr.get_read_version().wait()
+        snapshot.get_read_version().wait()
         now = milliseconds(None)
         within = queues.visits.within(snapshot, now=now / 1000)
         top = sorted(within, key=lambda page: (-within[page][0], page))[:pages]
@@ -306,6 +336,7 @@ class Replay:
             "late": len(transact(self._db, lambda tr: read_late(tr.snapshot, self._servers))),
             "speed": self._pace.speed,
             "looks": self._looks,
+            "oldest_seconds": round(self._oldest, 3),
             "trends_compared": self._trends_compared,
             "lifetime": [each for each in most if each[0] != SITE],
             "trending": next(reversed(periods.values()), ())[: options.top],
@@ -333,9 +364,11 @@ def show(figures: Mapping[str, Any]) -> None:
         print_rich("", visitor_table(figures["unique"]), "", response_table(figures["responses"]))
     lines = figures["lines_skipped"]
     skipped = f", {quantity(lines, 'line')} skipped" if lines else ""
+    bots = f", {quantity(figures['bots'], 'visit')} of bots not counted" if figures["bots"] else ""
     note(
         f"{quantity(figures['visits'], 'visit')} of {quantity(figures['pages'], 'page')} "
         f"at {figures['speed']:,.0f} times their speed, {killed(figures)}, "
-        f"{quantity(figures['late'], 'visit')} too late for the window{skipped}: "
-        f"as recounted at {quantity(len(figures['looks']), 'look')}, and 0 lost"
+        f"{quantity(figures['late'], 'visit')} too late for the window{bots}{skipped}: "
+        f"as recounted at {quantity(len(figures['looks']), 'look')} of numbers that were read at most "
+        f"{figures['oldest_seconds']:.1f} s before, and 0 lost"
     )

@@ -58,7 +58,7 @@ class VisitQueues:
     """All queues of the demo.
 
     Attributes:
-        visits: exact counts of views and visitors.
+        visits: exact counts of views and visitors, by the real time.
         unique: {page: sketch of all its visitors}.
         responses: {measure: sketch of all its numbers}.
         hits: views of pages by periods of the log's time.
@@ -92,8 +92,8 @@ class VisitQueues:
             cq.configure(db, self.unique.name, key=str, combiner="distinct", buckets=buckets)
             cq.configure(db, self.responses.name, key=str, combiner="quantiles", buckets=1)
 
-    def count(self, tr: Transaction, visits: Sequence[Visit], at: float, ids: VisitorIds) -> str:
-        """Count visits of one time, in seconds since 1970; returns the result of `Visits.count_many`."""
+    def count(self, tr: Transaction, visits: Sequence[Visit], ids: VisitorIds) -> None:
+        """Count visits by the time of the log, in all queues but `visits`."""
         seen = [(visit.page, ids.of(visit.visitor, visit.time)) for visit in visits]
         if self.has_sketches:
             visitors: defaultdict[str, list[str]] = defaultdict(list)
@@ -104,7 +104,6 @@ class VisitQueues:
             self.responses.add(tr, measures(visits))
         self.hits.add_each(tr, [(visit.page, 1, visit.time) for visit in visits])
         self.sessions.add(tr, [(id_, visit.time) for (_, id_), visit in zip(seen, visits, strict=True)])
-        return self.visits.count_many(tr, seen, at=at)
 
     def lifetime(self, db: Database) -> dict[str, int]:
         """{page: all its views}, with `SITE`."""

@@ -70,7 +70,7 @@ class VisitRecount:
     def __init__(self, parts: Sequence[Sequence[Visit]]) -> None:
         self._parts = parts
         self._places = [0] * len(parts)
-        self._inside: list[tuple[int, Visit]] = []
+        self._inside: list[tuple[int, str, tuple[int, str]]] = []
         self.views: Counter[str] = Counter()
         self.readers: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
         self.numbers: defaultdict[str, list[float]] = defaultdict(list)
@@ -89,11 +89,11 @@ class VisitRecount:
         spec = pace.spec
         for number, (begin, end) in enumerate(zip(self._places, places, strict=True)):
             visits = self._parts[number][begin:end]
-            self._inside += [
-                (spec.expires(milliseconds(pace.at(visit.time))), visit)
-                for place, visit in enumerate(visits, begin)
-                if (number, place) not in late
-            ]
+            for place, visit in enumerate(visits, begin):
+                if (number, place) not in late:
+                    at = pace.at(visit.time)
+                    visitor = visitor_of(visit._replace(time=at))
+                    self._inside.append((spec.expires(milliseconds(at)), visit.page, visitor))
             for visit in visits:
                 self.periods[period_of(visit.time)][visit.page] += 1
                 self._times[visitor_of(visit)].append(int(visit.time))
@@ -109,13 +109,13 @@ class VisitRecount:
 
     def check_window(self, found: Mapping[str, tuple[int, int]], now: int) -> None:
         """Check {page: (views, visitors)} of the window at a time in milliseconds; it must not decrease."""
-        self._inside = [(leaves, visit) for leaves, visit in self._inside if leaves > now]
+        self._inside = [each for each in self._inside if each[0] > now]
         views: Counter[str] = Counter()
         visitors: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
-        for _, visit in self._inside:
-            for page in (visit.page, SITE):
-                views[page] += 1
-                visitors[page].add(visitor_of(visit))
+        for _, page, visitor in self._inside:
+            for each in (page, SITE):
+                views[each] += 1
+                visitors[each].add(visitor)
         compare("at a look", found, {page: (views[page], len(visitors[page])) for page in views})
 
     def sessions(self) -> dict[str, SessionCounts]:

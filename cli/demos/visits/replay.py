@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby, takewhile
+from itertools import takewhile
 from random import Random
 from threading import Event
 from typing import Any, Final
@@ -19,18 +19,17 @@ from typing import Any, Final
 import cq
 from cq import runtime
 from cq.cli.demos.harness import Steps
+from cq.cli.demos.visits.access_log import is_bot
 from cq.cli.demos.visits.queues import VisitQueues
 from cq.config.window import MIN_SLICE_MS, WindowSpec
 from cq.durations import rough
 from cq.encoding import codec
 from cq.intake.access_log import AccessLogFormat, Visit
 from cq.intake.lines import AddedLines
-from cq.intake.logs import LogFollower
 from cq.keys import prefix_end
-from cq.observers.visits import VisitorIds
+from cq.observers.visits import VisitLog, VisitorIds
 from cq.store.api import Database, TransactionRead
 from cq.store.transact import transact
-from cq.windows.window import TAKEN
 
 KEYS: Final = b"demo_visits/"
 """The prefix of the demo's own keys."""
@@ -154,45 +153,63 @@ def run_follower(stop: Event, *, url: str, log: ServerLog, pace: ReplayClock) ->
     The transaction that counts also stores the position: so a restarted follower continues there.
     """
     db, queues = cq.open(url), VisitQueues()
-    with closing(LogFollower(db, queues.visits.views.name, log.path, log.name)) as follower:
+    with closing(VisitLog(queues.visits).follow(db, log.path, name=log.name)) as follower:
         # The existence of the number says that this follower is ready: it knows the log before the first rotation.
         transact(db, lambda tr: log.advance(tr, log.done(tr)))
         while (start := transact(db, lambda tr: tr.get(START).value)) is None:
             if stop.wait(_LATEST):
                 return  # without a start there is nothing to count
         pace = replace(pace, start=codec.decode(start))
-        add = _LogCount(queues, log, AccessLogFormat(), pace, queues.visits.ids(db))
+        ids = queues.visits.ids(db)
+        add = _LogCount(queues, log, pace, ids, VisitLog(queues.visits, ReplayedFormat(pace), ids=ids))
         while transact(db, log.done) < log.number and not stop.is_set():
             if follower.add_next(add) is None:
                 stop.wait(_LATEST)
 
 
+class ReplayedFormat(AccessLogFormat):
+    """Lines in common or combined format, with the real times at which they are replayed."""
+
+    def __init__(self, pace: ReplayClock) -> None:
+        super().__init__()
+        self._pace = pace
+
+    def parse(self, line: bytes) -> Visit | None:
+        """As `AccessLogFormat.parse`."""
+        visit = super().parse(line)
+        return None if visit is None else visit._replace(time=self._pace.at(visit.time))
+
+
 @dataclass(frozen=True)
 class _LogCount:
-    """Counts the visits of the first lines in a transaction, grouped by time, and their number."""
+    """Counts the visits of the first lines in a transaction, and their number.
+
+    `visit_log` counts them by the real time, as in production, and leaves out the bots.
+    """
 
     queues: VisitQueues
     log: ServerLog
-    log_format: AccessLogFormat
     pace: ReplayClock
     ids: VisitorIds
+    visit_log: VisitLog
 
     def __call__(self, tr: Any, lines: Sequence[bytes], once: bytes | None) -> AddedLines:
-        taken = lines[:MOST]
-        visits = [visit for visit in map(self.log_format.parse, taken) if visit is not None]
+        added = self.visit_log(tr, lines[:MOST])
+        read = map(AccessLogFormat().parse, lines[:MOST])
+        visits = [visit for visit in read if visit is not None and not is_bot(visit)]
+        self.queues.count(tr, visits, self.ids)
         place = self.log.done(tr)
-        for at, group in groupby(visits, lambda visit: self.pace.at(visit.time)):
-            visits_now = list(group)
-            if self.queues.count(tr, visits_now, at, self.ids) != TAKEN:
-                # They are in no window; the recount must not expect them there.
-                tr.set(_late_prefix(self.log) + b"%012d" % place, codec.encode(len(visits_now)))
-            place += len(visits_now)
-        self.log.advance(tr, place)
-        return AddedLines(len(taken), len(visits))
+        if added.outside:
+            # They came after the end of their window, and the recount must not expect them there.
+            order = sorted(range(len(visits)), key=lambda number: visits[number].time)
+            late = [place + number for number in order[: added.outside]]
+            tr.set(_late_prefix(self.log) + b"%012d" % place, codec.encode(late))
+        self.log.advance(tr, place + len(visits))
+        return added
 
 
 def _late_prefix(steps: Steps) -> bytes:
-    """The prefix of a server's notes of late visits: a key ends with the position of the first of them."""
+    """The prefix of a server's notes of late visits: a key ends with the position before their transaction."""
     return steps.key + b"/late/"
 
 
@@ -202,6 +219,5 @@ def read_late(tr: TransactionRead, servers: Sequence[Steps]) -> set[tuple[int, i
     for number, steps in enumerate(servers):
         begin = _late_prefix(steps)
         for row in tr.get_range(begin, prefix_end(begin)):
-            first = int(row.key.removeprefix(begin))
-            late |= {(number, first + each) for each in range(codec.decode(row.value))}
+            late |= {(number, place) for place in codec.decode(row.value)}
     return late
