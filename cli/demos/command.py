@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cq.cli.demos.options import CellOptions, ChatOptions, LiveOptions, TagOptions, VisitOptions, WordOptions
+from cq.cli.demos.options import (
+    CellOptions,
+    ChatOptions,
+    LiveOptions,
+    StockOptions,
+    TagOptions,
+    VisitOptions,
+    WordOptions,
+)
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import argument
 
@@ -83,6 +91,24 @@ def chat(options: ChatOptions) -> None:
     """
     from cq.cli.demos.chat import run, show
     from cq.cli.demos.harness import run_demo
+
+    run_demo(options, run, show)
+
+
+@commands.command("stock", examples=["cq demo stock", "cq demo stock --processes 50 --for 10m"])
+def stock(options: StockOptions) -> None:
+    """Buy from two shops with one budget while processes are killed.
+
+    Each buyer reserves the price in the budget of the day, takes a piece from a shop, and settles the price. The shop
+    north is sold out before the budget is spent; when it is spent, the buyers go on with the next day. Buyers and
+    workers are killed by SIGKILL at random moments and started again; the hold of a buyer that was killed expires
+    after two seconds. At any time no shop may be oversold and no budget exceeded. At the end the stocks and budgets
+    must equal the sums of all answers, all that was sold must be paid, and at least 99 % of the budgets must have been
+    usable three seconds after the last purchase; otherwise the exit status is 4. The queues `demo_stock` and
+    `demo_stock_budget` are deleted first.
+    """
+    from cq.cli.demos.harness import run_demo
+    from cq.cli.demos.stock import run, show
 
     run_demo(options, run, show)
 

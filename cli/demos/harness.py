@@ -176,7 +176,10 @@ class DemoCrew(Crew):
                 raise DemoFailed(f"the demo is not done after {seconds:,.0f} s")
             working = sorted(self._processes.keys() - self._starting)
             if self._next_kill <= now < self._spared and working:
-                self._kill(self._rng.choice(working))
+                kind = self._rng.choice(
+                    sorted(set(map(_kind, working)))
+                )  # or few workers would hardly be killed
+                self._kill(self._rng.choice([name for name in working if _kind(name) == kind]))
             wait_for(self._processes.values(), _LOOK_SECONDS)
             self._hear()
             for name, process in list(self._processes.items()):
@@ -216,6 +219,11 @@ class DemoCrew(Crew):
             self.kills += 1
             self._planned = runtime.monotonic() + self._kill_every * self._rng.uniform(0.5, 1.5)
             self._start(name)
+
+
+def _kind(name: str) -> str:
+    """What a process is called without its number."""
+    return name.rstrip("0123456789")
 
 
 def killed(figures: Mapping[str, Any]) -> str:
@@ -333,7 +341,7 @@ def delete_earlier(db: Database, prefix: bytes, queues: Iterable[str] = ()) -> N
     transact(db, lambda tr: tr.clear_range(prefix, prefix_end(prefix)))
 
 
-def compare(what: str, found: Mapping[str, Any], recounted: Mapping[str, Any]) -> None:
+def compare(what: str, found: Mapping[Any, Any], recounted: Mapping[Any, Any]) -> None:
     """Raise `DemoDiffers` with the first differences from the recount."""
     keys = sorted(key for key in {*found, *recounted} if found.get(key) != recounted.get(key))
     if keys:

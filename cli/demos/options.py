@@ -93,6 +93,18 @@ class ChatOptions(DemoOptions):
 
 
 @dataclass(frozen=True)
+class StockOptions(DemoOptions):
+    """Options of `cq demo stock`."""
+
+    processes: Annotated[int, number_option("Number of processes that buy.")] = 8
+    workers: Workers = 2
+    cap: Annotated[int, number_option("Budget of a day, in steps of 4.", 4)] = 1_000
+    kill_every: KillEvery = 2.0
+    seconds: Annotated[float, duration_option("Buy for this time.", "--for", least=0.1)] = 20.0
+    store: DemoStore = _URL
+
+
+@dataclass(frozen=True)
 class TagOptions(DemoOptions):
     """Options of `cq demo tags`."""
 

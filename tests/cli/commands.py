@@ -40,6 +40,7 @@ LONG = {
     "demo cells",
     "demo chat",
     "demo live",
+    "demo stock",
     "demo tags",
     "demo visits",
     "demo words",
