@@ -206,6 +206,7 @@ USAGE = [
     ["health", "--max-age", "long"],
     ["bench", "--per-transaction", "many"],
     ["bench", "--workers", "0"],
+    ["demo", "stock", "--processes", "0"],
     ["demo", "tags", "--servers", "0"],
     ["demo", "tags", "--kill-every", "0"],
     ["demo", "visits", "--speed", "0"],
