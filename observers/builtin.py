@@ -11,7 +11,7 @@ from cq.app import App, Factory
 from cq.config.queue import TOTALS, QueueConfig
 from cq.errors import InvalidConfiguration
 from cq.observer import ObserverFunction, ObserverSpec
-from cq.observers import distinct, sessions, window_totals
+from cq.observers import distinct, sessions, thresholds, window_totals
 from cq.observers.feeds import observer as feedobserver
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.links.observer import link_observer
@@ -53,6 +53,7 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     "feed": _checked(feedobserver.observer, "feed", feed_spec),
     distinct.NAME: _checked(distinct.observer, distinct.NAME, distinct.distinct),
     sessions.NAME: _checked(sessions.observer, sessions.NAME, sessions.sessions),
+    thresholds.NAME: _checked(thresholds.observer, thresholds.NAME, thresholds.thresholds),
     TOTALS: window_totals.observer,
 }
 """{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
