@@ -26,7 +26,7 @@ from cq.admin.configured_queue import (
 )
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
 from cq.config.queue import Named, ObserverConfig, QueueConfig
-from cq.deciders.built_in import built_in_decider
+from cq.deciders.built_in import built_in_decider, resolve_decider
 from cq.deciders.decider import Decider
 from cq.durations import Span
 from cq.errors import CodeMismatch, InvalidConfiguration, MissingPackage
@@ -162,7 +162,7 @@ class App:
         buckets: int | None = None,
         observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
         links: Sequence[ObserverSpec] | None = None,
-        decider: Decider | None = None,
+        decider: str | Decider | None = None,
         audit: bool | None = None,
         window: WindowSetting | None = None,
         expire: ExpirySetting | None = None,
@@ -176,7 +176,7 @@ class App:
         configure --app MODULE:APP`, creates the queue, and changes it to these settings.
 
         Raises:
-            InvalidConfiguration: the queue's name or an observer is invalid, or the combiner is unknown.
+            InvalidConfiguration: the queue's name, an observer or a decider is invalid, or the combiner is unknown.
 
         >>> App().queue("hits", key=(str, str), value=int, window="10m/10s", expire="90d").name
         'hits'
@@ -186,7 +186,7 @@ class App:
             "value": value,
             "buckets": buckets,
             "links": links,
-            "decider": decider,
+            "decider": None if decider is None else resolve_decider(decider),
             "audit": audit,
             "window": window,
             "expire": expire,

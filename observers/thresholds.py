@@ -88,7 +88,7 @@ def _number(value: Any) -> Any:
 
 
 def _is_budget(config: QueueConfig) -> bool:
-    return config.decider is not None and config.decider.settings.get("kind") == "budget"
+    return config.decider is not None and config.decider.kind == "budget"
 
 
 def _check(tr: TransactionRead, config: QueueConfig, settings: Mapping[str, Any]) -> None:

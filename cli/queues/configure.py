@@ -78,6 +78,16 @@ class ConfigureOptions(AppOptions):
             autocompletion=completion.combiners,
         ),
     ] = None
+    decider: Annotated[
+        str | None,
+        option(
+            "NAME:ARGUMENTS",
+            "Let workers decide requests, as of `cq ask`: bounded:LO:HI (with :start=VALUE and :clamp=true), unique, "
+            "bucket:CAPACITY:PER_SECOND or budget:CAP; :keep=SECONDS for the answers. Without --value, a new queue has "
+            "the type of its states.",
+            autocompletion=completion.deciders,
+        ),
+    ] = None
     buckets: Annotated[
         int | None,
         option("NUMBER", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."),
@@ -195,7 +205,7 @@ class ConfigureOptions(AppOptions):
 
     def settings(self) -> dict[str, Any]:
         """The settings of a queue that the options give, by the names of `cq.configure`."""
-        names = ("key", "value", "combiner", "buckets", "audit", "window")
+        names = ("key", "value", "combiner", "decider", "buckets", "audit", "window")
         found = {name: getattr(self, name) for name in names}
         found["expire"] = _either("expire", self.expire, self.no_expire, removal=False)
         found["rollup"] = _either("rollup", self.rollup, self.no_rollup, removal="none")
@@ -246,6 +256,7 @@ class _ConfigureCommand(HelpCommand):
         "cq configure hits --window 600/10 --rollup 1h:30d,1d:forever --expire 90d",
         "cq configure hits.window --top",
         "cq configure --app shop:app",
+        "cq configure stock --decider bounded:0:100:start=100",
     ],
 )
 def configure(

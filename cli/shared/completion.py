@@ -1,4 +1,4 @@
-"""Completion by shells: the names of queues, feeds, cells, combiners, observers and links.
+"""Completion by shells: the names of queues, feeds, cells, combiners, deciders, observers and links.
 
 typer writes the scripts for the shells. A script runs `cq` with the words of the command line in environment variables,
 and the functions here return the candidates. They only read the store. A shell that completes a word has no place for
@@ -17,6 +17,7 @@ import cq
 from cq.cli.shared.settings import store_in_file
 from cq.combiners import BUILT_IN
 from cq.config.queue import ObserverConfig, queue_names, read_config
+from cq.deciders.built_in import STATES
 from cq.keys import cell as keys
 from cq.keys.link import OBSERVER
 from cq.keys.queue import valid_name
@@ -67,6 +68,11 @@ def links(ctx: typer.Context) -> list[str]:
 def combiners() -> list[str]:
     """The names of the built-in combiners."""
     return list(BUILT_IN)
+
+
+def deciders() -> list[str]:
+    """The names of the built-in deciders."""
+    return list(STATES)
 
 
 ARGUMENTS: Final[Mapping[str, Callable[[typer.Context], list[str]]]] = {

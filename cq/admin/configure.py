@@ -44,7 +44,8 @@ from cq.config.queue import (
 )
 from cq.config.rollup import RollUp
 from cq.config.window import WindowSpec
-from cq.deciders.decider import Decider, check_decider
+from cq.deciders.built_in import STATES, resolve_decider
+from cq.deciders.decider import Decider
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.encoding.sketches import KINDS
@@ -139,7 +140,7 @@ class RequestedSettings:
         shape = replace(
             stored,
             key=self.key or stored.key,
-            value=self.value or _implied_value(code) or stored.value,
+            value=self.value or self._implied_value(code, stored) or stored.value,
             combiner=Named(code.name, code.version) if code else stored.combiner,
             buckets=stored.buckets if self.buckets is None else self.buckets,
             takes_delete=code.takes_delete if code else stored.takes_delete,
@@ -161,12 +162,26 @@ class RequestedSettings:
                 f"expected a combiner of sketches for the value type {shape.value}, got: {code.name!r}"
             )
         if self.decider is not None:
+            types = STATES.get(self.decider.kind)
+            if types is not None and shape.value.name not in types:
+                raise InvalidConfiguration(
+                    f"expected a value type of {', '.join(types)} for the decider {self.decider.kind!r}, got: "
+                    f"{shape.value}"
+                )
             shape = replace(shape, decider=DeciderConfig.of(self.decider))
         if self.expire is not None:
             shape = replace(shape, expiry=self.expire or None)
         if shape.expiry is not None:
             shape.expiry.check_key(shape.key)
         return shape
+
+    def _implied_value(self, combiner: Combiner | None, stored: QueueConfig) -> ValueType | None:
+        """The value type of a combiner of sketches, or of a built-in decider of a new queue; None for others."""
+        if self.decider is not None and self.decider.kind in STATES and stored.decider is None:
+            return ValueType(STATES[self.decider.kind][0])
+        if combiner and combiner.value_types[:1] in _SKETCHES:
+            return ValueType(combiner.value_types[0])
+        return None
 
     @property
     def given_specs(self) -> list[ObserverSpec]:
@@ -205,11 +220,6 @@ class RequestedSettings:
             stored |= {name: spec for name, spec in built_in.items() if name not in stored}
         stored |= {spec.name: spec for spec in self.put}
         return [spec for spec in stored.values() if spec.name not in self.removed]
-
-
-def _implied_value(combiner: Combiner | None) -> ValueType | None:
-    """The value type of a combiner of sketches; None for other combiners."""
-    return ValueType(combiner.value_types[0]) if combiner and combiner.value_types[:1] in _SKETCHES else None
 
 
 def requested(**settings: Any) -> RequestedSettings:
@@ -259,7 +269,7 @@ _PARSERS: Final[dict[str, Callable[[Any], object]]] = {
     "expire": ExpirySpec.parse,
     "rollup": RollUp.parse,
     "put": _specs,
-    "decider": check_decider,
+    "decider": resolve_decider,
     "priority": checked_priority,
 }
 _NEW: Final = QueueConfig(

@@ -40,7 +40,7 @@ class QueueSettings(TypedDict, total=False):
     buckets: int | None
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None
     links: Sequence[ObserverSpec] | None
-    decider: Decider | None
+    decider: str | Decider | None
     audit: bool | None
     window: WindowSetting | None
     expire: ExpirySetting | None
@@ -95,7 +95,7 @@ def configure(
     buckets: int | None = None,
     observers: Sequence[Observer | ObserverSpec | ObserverFunction] | None = None,
     links: Sequence[ObserverSpec] | None = None,
-    decider: Decider | None = None,
+    decider: str | Decider | None = None,
     audit: bool | None = None,
     window: WindowSetting | None = None,
     expire: ExpirySetting | None = None,
@@ -129,9 +129,11 @@ def configure(
         links: links to other systems, made by functions of `cq.links`, such as `cq.links.table("word_counts")`. They
             are added, or replace those of the same names; `cq.admin.remove_observer(db, name, "link:NAME")` removes
             one.
-        decider: decides the requests of a new queue, which then takes no updates: see `CombineQueue.ask`. An existing
-            queue can get another version or another decider, but not lose it. Such a queue has no window, no roll-up
-            and no audit; its combiner (default: `last`) is only for reads that merge values.
+        decider: decides the requests of a new queue, which then takes no updates: see `CombineQueue.ask`. A
+            `cq.Decider`, or text for one of `cq.deciders`, such as "bounded:0:100" or "bounded:0:100:start=100", with
+            which a new queue has the value type of its states. An existing queue can get another version or another
+            decider, but not lose it. Such a queue has no window, no roll-up and no audit; its combiner (default:
+            `last`) is only for reads that merge values.
         audit: whether to keep sums of added and dropped updates, so that `cq.admin.audit.check_audit` can find lost or
             repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
             one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from cq.deciders.decider import MAX_KEEP_SECONDS, Decider
+from cq.deciders.decider import KIND, MAX_KEEP_SECONDS, Decider
 from cq.encoding.codec import brief
 
 _OBSERVED: Final = "observed"
@@ -43,6 +43,11 @@ class DeciderConfig(NamedTuple):
         return decider is not None and DeciderConfig.of(decider)._replace(keep=self.keep) == self
 
     @property
+    def kind(self) -> str:
+        """The kind of a decider of `cq.deciders`; empty for others."""
+        return str(self.settings.get(KIND, ""))
+
+    @property
     def is_built_in(self) -> bool:
         """Whether workers can make it from its settings."""
         return bool(self.settings) and _OBSERVED not in self.settings
@@ -64,5 +69,7 @@ class DeciderConfig(NamedTuple):
         return found
 
     def __str__(self) -> str:
-        settings = ", ".join(f"{what}={brief(value)}" for what, value in sorted(self.settings.items()))
+        settings = ", ".join(
+            f"{what}={brief(value)}" for what, value in sorted(self.settings.items()) if what != KIND
+        )
         return self.named + (f"({settings})" if settings else "")

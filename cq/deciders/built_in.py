@@ -7,16 +7,16 @@ that one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from cq import runtime
 from cq.combiners import Combiner
-from cq.deciders.decider import KEEP_SECONDS, Decide, Decider
+from cq.deciders.decider import KEEP_SECONDS, KIND, Decide, Decider, check_decider
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidData
 
-_KIND: Final = "kind"
 _VERSION: Final = 1
 
 
@@ -238,16 +238,53 @@ _DECIDERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Decide]]] = {
 
 
 def _made(kind: str, keep: int, **settings: Any) -> Decider:
-    stored = {_KIND: kind, **settings}
+    stored = {KIND: kind, **settings}
     return Decider(kind, _VERSION, _DECIDERS[kind](stored), keep=keep, settings=stored)
 
 
 def built_in_decider(settings: Mapping[str, Any], version: int, keep: int) -> Decider | None:
     """The built-in decider of stored settings; None if this version of cq has none of this kind and version."""
-    make = _DECIDERS.get(settings.get(_KIND, ""))
+    make = _DECIDERS.get(settings.get(KIND, ""))
     if make is None or version != _VERSION:
         return None
-    return Decider(settings[_KIND], version, make(settings), keep=keep, settings=dict(settings))
+    return Decider(settings[KIND], version, make(settings), keep=keep, settings=dict(settings))
+
+
+_MAKERS: Final[Mapping[str, Callable[..., Decider]]] = {
+    "bounded": bounded,
+    "unique": unique,
+    "bucket": bucket,
+    "budget": budget,
+}
+STATES: Final[Mapping[str, Sequence[str]]] = {
+    "bounded": ("int", "any"),
+    "unique": ("any", "str", "int"),
+    "bucket": ("list", "any"),
+    "budget": ("dict", "any"),
+}
+"""{kind of a built-in decider: value types of queues that can have it, the one of a new queue first}."""
+
+
+def resolve_decider(given: object) -> Decider:
+    """The given decider, or that of a text such as "bounded:0:100:start=100"; raises `InvalidConfiguration`.
+
+    Its arguments follow the name: first those in their order, then the others by their names, as JSON.
+    """
+    if not isinstance(given, str):
+        return check_decider(given)
+    kind, *words = given.split(":")
+    try:
+        positional = [json.loads(each) for each in words if "=" not in each]
+        named = {
+            name: json.loads(value)
+            for name, _, value in (each.partition("=") for each in words if "=" in each)
+        }
+        return check_decider(_MAKERS[kind](*positional, **named))
+    except (KeyError, TypeError, ValueError):
+        raise InvalidConfiguration(
+            "expected a decider such as bounded:0:100, bounded:0:100:start=100:clamp=true, unique, bucket:10:2, "
+            f"budget:1000 or budget:1000:keep=60, got: {brief(given)}"
+        ) from None
 
 
 def _is_positive(number: object) -> bool:

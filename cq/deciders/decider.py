@@ -16,6 +16,8 @@ Decide = Callable[[Any, Any, Any], tuple[Any, Any]]
 KEEP_SECONDS: Final = 3600
 """How long answers can be read."""
 MAX_KEEP_SECONDS: Final = 24 * 3600
+KIND: Final = "kind"
+"""The setting with the kind of a decider of `cq.deciders`."""
 
 
 class Decided(NamedTuple):
@@ -60,6 +62,11 @@ class Decider:
     keep: int = field(default=KEEP_SECONDS, kw_only=True)
     observer: Callable[[Any, list[Decided]], object] | None = field(default=None, kw_only=True)
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True, repr=False)
+
+    @property
+    def kind(self) -> str:
+        """The kind of a decider of `cq.deciders`; empty for others."""
+        return str(self.settings.get(KIND, ""))
 
     @property
     def is_built_in(self) -> bool:

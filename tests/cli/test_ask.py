@@ -34,3 +34,34 @@ def test_ask_without_an_answer_says_why(here: Here, db: Any) -> None:
     assert "it is withdrawn and will not be decided" in refused.err
     assert "has no decider" in here("ask", "words", "a", "1").err
     assert here("ask", "stock", "nails", "nothing").status == 2
+
+
+def test_a_queue_with_a_built_in_decider_is_made_on_the_command_line(here: Here, db: Any) -> None:
+    made = here("configure", "stock", "--decider", "bounded:0:10:start=10:keep=60")
+    assert made.out.endswith(
+        "value int, combiner last@1, buckets 1, decider bounded@1(clamp=False, hi=10, lo=0, start=10)\n"
+    )
+    for name, decider, value in (
+        ("names", "unique", "any"),
+        ("rate", "bucket:5:0.5", "list"),
+        ("team", "budget:9", "dict"),
+    ):
+        assert json.loads(here("configure", name, "--decider", decider, "--json").out)["value"] == value
+    requests = [("stock", "-4"), ("names", '{"claim": "ada"}'), ("rate", '{"take": 5, "at": 0}')]
+    with running(Worker(db)):
+        asked = [here("ask", "--timeout", "60", name, "a", "--", request).out for name, request in requests]
+        hold = here("ask", "team", "a", '{"reserve": 8, "hold": "h", "ttl": 5, "at": 0}')
+    assert asked == ["-4\n", "true\n", "0\n"]
+    assert json.loads(hold.out) == {"ok": True, "free": 1}
+    # A queue of requests keeps its states: another decider of the same states can take over, others cannot.
+    assert here("configure", "stock", "--decider", "bounded:0:20").status == 0
+    assert (
+        "expected a value type of dict, any for the decider 'budget', got: int"
+        in here("configure", "stock", "--decider", "budget:5").err
+    )
+    for wrong in ("bounded", "bounded:0:1:2:3:4:5", "bounded:a:b", "nothing", "unique:1", "budget:9:kep=3"):
+        refused = here("configure", "other", "--decider", wrong)
+        assert (refused.status, "expected a decider such as bounded:0:100" in refused.err) == (2, True), wrong
+    assert (
+        "expected ints with lo <= start <= hi" in here("configure", "other", "--decider", "bounded:9:1").err
+    )
