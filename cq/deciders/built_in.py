@@ -280,6 +280,8 @@ def resolve_decider(given: object) -> Decider:
             for name, _, value in (each.partition("=") for each in words if "=" in each)
         }
         return check_decider(_MAKERS[kind](*positional, **named))
+    except InvalidConfiguration:
+        raise
     except (KeyError, TypeError, ValueError):
         raise InvalidConfiguration(
             "expected a decider such as bounded:0:100, bounded:0:100:start=100:clamp=true, unique, bucket:10:2, "
