@@ -58,6 +58,7 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         ShownColumn("set aside", lambda queue: f"{queue.aside:,}", is_essential=True),
         ShownColumn("link lag", lambda queue: age(lag(queue))),
         *(_outbox_columns(found) if found.outboxes else ()),
+        *(_decision_columns(found) if any("decider" in queue.settings for queue in found.queues) else ()),
         *(_EXPIRY_COLUMNS if any(queue.expiry for queue in found.queues) else ()),
         *(_LEVEL_COLUMNS if any(queue.levels for queue in found.queues) else ()),
         ShownColumn("limits", _limits, is_number=False),
@@ -82,6 +83,20 @@ def _outbox_columns(found: Overview) -> Iterable[ShownColumn]:
         return age(None if outbox is None else outbox.oldest_seconds)
 
     return ShownColumn("outbox rows", rows), ShownColumn("outbox lag", oldest)
+
+
+def _decision_columns(found: Overview) -> Iterable[ShownColumn]:
+    """The columns of queues with a decider."""
+
+    def refused(queue: QueueStatus) -> str:
+        share = found.activity[queue.name].refused_share
+        return NO_VALUE if share is None else f"{share:.1%}"
+
+    def answered(queue: QueueStatus) -> str:
+        seconds = found.activity[queue.name].answer_seconds
+        return NO_VALUE if seconds is None else f"{seconds * 1000:,.1f} ms"
+
+    return ShownColumn("refused", refused), ShownColumn("answered in", answered)
 
 
 _LEVEL_COLUMNS: Final = (ShownColumn("levels", lambda queue: str(len(queue.levels) or NO_VALUE)),)

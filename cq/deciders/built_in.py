@@ -237,17 +237,30 @@ _DECIDERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Decide]]] = {
 }
 
 
+_REFUSED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "bounded": lambda request, amount: amount == 0 != request,
+    "unique": lambda request, has: not has,
+    "bucket": lambda request, seconds: seconds > 0,
+    "budget": lambda request, answer: not answer["ok"],
+}
+
+
 def _made(kind: str, keep: int, **settings: Any) -> Decider:
     stored = {KIND: kind, **settings}
-    return Decider(kind, _VERSION, _DECIDERS[kind](stored), keep=keep, settings=stored)
+    return _decider(stored, keep)
 
 
 def built_in_decider(settings: Mapping[str, Any], version: int, keep: int) -> Decider | None:
     """The built-in decider of stored settings; None if this version of cq has none of this kind and version."""
-    make = _DECIDERS.get(settings.get(KIND, ""))
-    if make is None or version != _VERSION:
+    if settings.get(KIND, "") not in _DECIDERS or version != _VERSION:
         return None
-    return Decider(settings[KIND], version, make(settings), keep=keep, settings=dict(settings))
+    return _decider(dict(settings), keep)
+
+
+def _decider(settings: Mapping[str, Any], keep: int) -> Decider:
+    kind = settings[KIND]
+    decide, refused = _DECIDERS[kind](settings), _REFUSED[kind]
+    return Decider(kind, _VERSION, decide, keep=keep, refused=refused, settings=settings)
 
 
 _MAKERS: Final[Mapping[str, Callable[..., Decider]]] = {

@@ -53,6 +53,8 @@ class Decider:
         observer: `observer(tr, decisions)` is called with a list of `Decided` in the transaction that writes their
             states and answers, in the order of the decisions of each key. It is not called for requests that failed or
             were withdrawn.
+        refused: `refused(request, answer)` returns whether the answer refuses the request, for the share of refused
+            decisions that `cq status` and metrics have. None: a request is refused if it leaves the state as it is.
         settings: of a decider of `cq.deciders`; empty for others.
     """
 
@@ -61,6 +63,7 @@ class Decider:
     decide: Decide
     keep: int = field(default=KEEP_SECONDS, kw_only=True)
     observer: Callable[[Any, list[Decided]], object] | None = field(default=None, kw_only=True)
+    refused: Callable[[Any, Any], bool] | None = field(default=None, kw_only=True, repr=False, compare=False)
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True, repr=False)
 
     @property

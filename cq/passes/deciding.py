@@ -21,6 +21,7 @@ from cq.deciders.decider import Decided
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.failure import KeyFailure
+from cq.keys import version_of
 from cq.keys.answers import GROUP_BYTES, AnswerKeys, group_of, position_of
 from cq.passes.combining import Combination, NewValues, decoded_values, finished
 from cq.passes.decision import value_cost, write_limit
@@ -30,6 +31,7 @@ from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, Encoded, encoded_answer
 from cq.queue.requests import is_request
 from cq.queue.rows import Updates
 from cq.queue.set_aside import set_aside
+from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.sizes import set_bytes
 
 _ANSWER_BYTES: Final = 30
@@ -149,6 +151,7 @@ class _KeyDecisions(NamedTuple):
         answers: (ticket, outcome and encoded answer) of each request.
         failed: (failure, request as it was queued) of the requests for which the decider has raised.
         decisions: the others, for the decider's observer.
+        refused: number of the others that are refused.
     """
 
     state: Any
@@ -156,6 +159,7 @@ class _KeyDecisions(NamedTuple):
     answers: list[tuple[bytes, Encoded]]
     failed: list[tuple[KeyFailure, list[Any]]]
     decisions: list[Decided]
+    refused: int
 
 
 _Answers = dict[bytes, dict[int, Encoded]]
@@ -184,6 +188,9 @@ class _Decisions(Combination):
             listed = b"".join(groups[start : start + _GROUPS])
             self.effects.set_versionstamped_key(keys.new_decided(number), listed)
         self._clear_marks(answers)
+        if self.result.decided:
+            first = version_of(self.view.rows[0].versionstamp)
+            self.result.waited = (self.view.read_version - first) / VERSIONS_PER_SECOND
 
     def _earlier(self, group: bytes) -> dict[int, Encoded]:
         """The answers to a group that earlier passes have given; none if its row is damaged."""
@@ -211,12 +218,12 @@ class _Decisions(Combination):
         decider = self.view.code.decider
         if decider is None:
             raise TypeError("the queue has no decider")
-        decide, is_heard = decider.decide, decider.observer is not None
+        decide, is_refused, is_heard = decider.decide, decider.refused, decider.observer is not None
         answers: list[tuple[bytes, Encoded]] = []
         failed: list[tuple[KeyFailure, list[Any]]] = []
         decisions: list[Decided] = []
         last: Any = ()
-        encoded = b""
+        encoded, refused = b"", 0
         for each in requests:
             if not is_request(each):
                 raise CorruptData("a queued request is not one that cq wrote")
@@ -227,6 +234,7 @@ class _Decisions(Combination):
                     last, encoded = (), encoded_answer(answer)
                     last = answer
                 new_data = data if new is state and type(new) in _IMMUTABLE else self._encoded(new)
+                refused += new_data == data if is_refused is None else bool(is_refused(request, answer))
             except Exception as error:  # noqa: BLE001 - of any decider
                 failure = KeyFailure.of(error, f"decider {decider.name}@{decider.version}")
                 failed.append((failure, each))
@@ -238,7 +246,7 @@ class _Decisions(Combination):
             if is_heard:
                 decisions.append(Decided(key, request, answer, state, new))
             state, data = new, new_data
-        return _KeyDecisions(state, data, answers, failed, decisions)
+        return _KeyDecisions(state, data, answers, failed, decisions, refused)
 
     def _encoded(self, state: Any) -> bytes | None:
         if state is None:
@@ -257,6 +265,8 @@ class _Decisions(Combination):
             for ticket, answer in found.answers:
                 answers[group_of(ticket)][position_of(ticket)] = answer
             effects.decisions += found.decisions
+            self.result.decided += len(found.answers) - len(found.failed)
+            self.result.refused += found.refused
             piece = 0
             for failure, request in found.failed:
                 piece = set_aside(effects, view.keys, encoded, failure, [request], piece)

@@ -27,6 +27,9 @@ class PassResult:
         backfilling: whether the bucket has more such values.
         rows: number of rows cleared.
         updates: number of updates taken from them.
+        decided: number of requests decided.
+        refused: number of these that were refused, see `Decider.refused`.
+        waited: seconds from the commit of the first of these to the read version of the pass; 0.0 without decisions.
         blocked: whether the pass did no work, as these keys still have updates in the former shape.
         purged: number of values deleted by a purge.
         expired: number of values deleted as they were due.
@@ -53,6 +56,9 @@ class PassResult:
     backfilling: bool = False
     rows: int = 0
     updates: int = 0
+    decided: int = 0
+    refused: int = 0
+    waited: float = 0.0
     blocked: bool = False
     purged: int = 0
     expired: int = 0

@@ -102,6 +102,10 @@ class Activity:
         concurrency: how many passes they can run at once.
         passes, updates, conflicts: since the start of these workers.
         passes_per_second, updates_per_second: at present.
+        decisions_per_second: of a queue with a decider, at present.
+        refused_share: the share of these that are refused, 0 to 1; None without decisions.
+        answer_seconds: how long the first request of a pass waits for its answer at present, on average; None without
+            decisions.
     """
 
     workers: int = 0
@@ -111,6 +115,9 @@ class Activity:
     conflicts: int = 0
     passes_per_second: float = 0.0
     updates_per_second: float = 0.0
+    decisions_per_second: float = 0.0
+    refused_share: float | None = None
+    answer_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +208,25 @@ def _activity(name: str, alive: Sequence[Member]) -> Activity:
     sums: list[Any] = [round(sum(column), 2) for column in zip(*numbers, strict=True)]
     at_work = [member for member in alive if member.does(TaskId(COMBINE, name, 0))]
     concurrency = sum(int(_number(member.report.facts.get("concurrency"))) or 1 for member in at_work)
-    return Activity(len(at_work), concurrency, *sums)
+    return replace(Activity(len(at_work), concurrency, *sums), **_decisions(name, alive))
+
+
+def _decisions(name: str, alive: Sequence[Member]) -> dict[str, Any]:
+    """What an `Activity` has of the decisions on a queue."""
+    rates = [
+        list(map(_number, found))
+        for member in alive
+        if isinstance(found := _table(member.report.facts.get("decisions")).get(name), list)
+        and len(found) == 4
+    ]
+    decided, refused, passes, microseconds = map(sum, zip(*rates, strict=True)) if rates else (0.0,) * 4
+    if not decided or not passes:
+        return {}
+    return {
+        "decisions_per_second": round(decided, 1),
+        "refused_share": round(min(1.0, refused / decided), 4),
+        "answer_seconds": round(microseconds / passes / 1e6, 4),
+    }
 
 
 def link_overview(db: Database, queue: str | None = None) -> list[LinkStatus]:

@@ -95,8 +95,9 @@ class CombineTask(Task):
         self.waited_seconds = result.age
         self.found_work = result.has_worked
         if result.has_worked:
-            self._totals.count(self.passes.code.config.name, result)
-            self._emit(result, runtime.monotonic() - begun)
+            seconds = runtime.monotonic() - begun
+            self._totals.count(self.passes.code.config.name, result, seconds)
+            self._emit(result, seconds)
         self._failures.report(_done(result), result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe(), self._failures.latest)
@@ -144,6 +145,16 @@ class CombineTask(Task):
             conflicts=result.conflicts,
             retries=result.retries,
         )
+        if result.decided:
+            waited = result.waited + seconds
+            emit(
+                "requests_decided",
+                queue=queue,
+                bucket=bucket,
+                decided=result.decided,
+                refused=result.refused,
+                waited=waited,
+            )
         if result.expired:
             emit("keys_expired", queue=queue, bucket=bucket, expired=result.expired)
         for encoded, failure in result.aside.items():

@@ -86,6 +86,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "buckets": ("", "buckets to combine that this worker owns"),
     "code": ("", "name and version of the combiner or observer that raised the error; empty for others"),
     "conflicts": ("transactions", "discarded because another one had changed data that they had read"),
+    "decided": ("requests", "decided"),
     "entries": ("", "entries sent"),
     "error": ("", "type and message of the error"),
     "expired": ("keys", "deleted by the queue's expiry"),
@@ -110,6 +111,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "link": ("", "the link's name; outbox for the outbox of the queue"),
     "messages": ("messages", "of a feed"),
     "reason": ("", "why"),
+    "refused": ("requests", "decided so that the answer refuses them"),
     "repeated": ("rows", "dropped because their operation was added before"),
     "reported": ("keys", "whose value was written or found unchanged"),
     "result": ("", "of an action: what was changed, or why nothing was"),
@@ -129,6 +131,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "trace": ("", "the frames of the application's code in which the error was raised, as a list of lines"),
     "updates": ("updates", "combined"),
     "version": ("", "of the cloud"),
+    "waited": ("s", "from the commit of the first request of a pass to that of its answer"),
     "waiting_buckets": ("buckets", "with work"),
     "waiting_bytes": ("bytes", "queued, about"),
     "warnings": ("findings", "of `cq status` that somebody must look at"),
@@ -351,6 +354,22 @@ EVENTS: Final[Mapping[str, EventKind]] = {
             Metric("cq_set_aside_keys", "counter", "aside", "keys set aside"),
             Metric("cq_conflicts", "counter", "conflicts", "transactions of passes that had a conflict"),
             Metric("cq_retries", "counter", "retries", "retried transactions of passes"),
+        ),
+    ),
+    "requests_decided": EventKind(
+        DEBUG,
+        "bucket {bucket} of queue {queue!r}: {decided} requests decided, {refused} of them refused, the first one "
+        "after {waited:.3f} s",
+        "A pass over a queue with a decider is committed.",
+        metrics=(
+            _of_field("cq_decisions", "counter", "decided"),
+            _of_field("cq_refused_decisions", "counter", "refused"),
+            Metric(
+                "cq_answer_seconds",
+                "histogram",
+                "waited",
+                "how long the first request of each pass waited for its answer",
+            ),
         ),
     ),
     "keys_expired": EventKind(

@@ -75,6 +75,7 @@ class WorkerReports:
         self._me, self._totals, self._concurrency, self._app = me, totals, concurrency, app
         self._version, self._started = version(), int(runtime.time())
         self._work: _Rates[str] = _Rates(clock)
+        self._decided: _Rates[str] = _Rates(clock)
         self._sent: _Rates[LinkTask] = _Rates(clock)
         self._latest_error = LatestError()
         self._begun = runtime.monotonic()
@@ -132,6 +133,7 @@ class WorkerReports:
             error_at   its time, in seconds since 1970; None without an error
             app        the application
             backlogs   {queue: the fields of its task's `SourceBacklog`}, of those with the oldest rows
+            decisions  {queue: what each of `DecisionCounts` grows in a second}, of the busiest
             links      {queue and link: entries sent a second}, of the busiest
 
         Lists up to 100 queues, those with the most passes since the previous beat, and as many backlogs and links, so
@@ -160,8 +162,14 @@ class WorkerReports:
             "error_at": self._latest_error.at,
             "app": self._app,
             "backlogs": _backlogs(owned),
+            "decisions": self._decisions(),
             "links": self._sent_entries(owned),
         }
+
+    def _decisions(self) -> dict[str, list[float]]:
+        rates = self._decided.measure(self._totals.decisions.copy())
+        busiest = sorted(rates, key=lambda name: rates[name][0])[-_MOST:]
+        return {name: [round(rate, 2) for rate in rates[name]] for name in busiest if rates[name][0]}
 
     def _sent_entries(self, jobs: Sequence[Job]) -> dict[str, float]:
         tasks = {job.task: (job.task.sent,) for job in jobs if isinstance(job.task, LinkTask)}

@@ -53,6 +53,7 @@ def test_a_queue_with_a_built_in_decider_is_made_on_the_command_line(here: Here,
         hold = here("ask", "team", "a", '{"reserve": 8, "hold": "h", "ttl": 5, "at": 0}')
     assert asked == ["-4\n", "true\n", "0\n"]
     assert json.loads(hold.out) == {"ok": True, "free": 1}
+    assert {"refused", "answered", "in"} <= {*here("status", "--wide").out.splitlines()[0].split()}
     # A queue of requests keeps its states: another decider of the same states can take over, others cannot.
     assert here("configure", "stock", "--decider", "bounded:0:20").status == 0
     assert (

@@ -22,6 +22,8 @@ from cq.encoding.codec import ValueType
 from cq.encoding.sketches import Frequent
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
+from cq.observers.scheduling.members import MemberReport
+from cq.observers.scheduling.membership import Membership
 from cq.observers.telemetry.history import HistoryMinute
 from cq.observers.top import top
 from cq.observers.top.index import LAST_PART
@@ -109,6 +111,16 @@ def test_the_page_of_a_queue_shows_its_top_cloud_changes_and_settings(db: Any) -
         assert "All keys with a total." in window
         assert ">Totals of the window</h2>" not in html
         assert "each square stands for 3 buckets" in found.page(f"/queues/{LONG[:100]}")
+
+
+def test_the_page_of_a_queue_with_a_decider_shows_its_decisions(db: Any) -> None:
+    cq.configure(db, "stock", decider="bounded:0:10")
+    report = MemberReport(facts={"decisions": {"stock": [2_000.0, 500.0, 4.0, 10_000.0]}})
+    Membership(db).beat(report)
+    with serving(db) as found:
+        html = found.page("/queues/stock")
+        for text in ("bounded@1(clamp=False, hi=10, lo=0, start=0)", ">2,000<", ">25.0 %<", ">2.5 ms<"):
+            assert text in html
 
 
 def test_tops_of_windows_and_periods_have_the_ranks_before(db: Any) -> None:

@@ -157,11 +157,14 @@ def test_numbers_are_summed_over_the_workers_that_live(
     cq.configure(db, name)
     rows = [Membership(db, queues=[name], every=every) for every in (600.0, 600.0, 1e-6)]
     for member in rows:
-        member.beat(MemberReport(facts={"queues": {name: [10, 20, 3, 1.5, 2.5]}}))
+        decisions = {name: [30.0, 10.0, 2.0, 8_000.0], "broken": [1.0]}
+        member.beat(MemberReport(facts={"queues": {name: [10, 20, 3, 1.5, 2.5]}, "decisions": decisions}))
     seen = seen_when(db, name, lambda seen: not of(seen, rows[2]).alive)
     activity = seen.activity[name]
     assert (activity.workers, activity.passes, activity.updates, activity.conflicts) == (2, 20, 40, 6)
     assert (activity.passes_per_second, activity.updates_per_second) == (3.0, 5.0)
+    figures = (activity.decisions_per_second, activity.refused_share, activity.answer_seconds)
+    assert figures == (60.0, 0.3333, 0.004)
     assert of(seen, rows[0]).passes_per_second == 1.5
     for member in rows:
         member.leave(1.0)
