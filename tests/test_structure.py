@@ -62,7 +62,7 @@ observers/links/sql
 observers/links/targets
 observers/links/outbox
 observers/feeds
-observers/distinct.py observers/sessions.py observers/window_totals.py
+observers/distinct.py observers/sessions.py observers/thresholds.py observers/window_totals.py
 observers/links/registry.py
 observers/builtin.py
 observers/visits.py
