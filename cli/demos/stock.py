@@ -282,7 +282,7 @@ def run_buyer(stop: Event, *, url: str, buyer: int, seed: int) -> None:
     _Buyer(db, buyer, Random(f"{seed} {buyer}"), stop).run()  # noqa: S311 - a load that can be repeated
 
 
-class _Step(NamedTuple):
+class _NextStep(NamedTuple):
     """What follows from an answer: what is counted of it, and the next step of the purchase."""
 
     counts: Mapping[str, int]
@@ -311,7 +311,7 @@ class _Buyer:
         stored = tr.get(self._key).value
         return None if stored is None else Purchase(*codec.decode(stored))
 
-    def _count(self, purchase: Purchase, step: _Step, tr: Transaction) -> Purchase:
+    def _count(self, purchase: Purchase, step: _NextStep, tr: Transaction) -> Purchase:
         """Count an answer, and ask for the next step, in one transaction; returns the purchase with its ticket."""
         stored = self._stored(tr)
         if stored is not None and stored != purchase:  # an earlier try has committed
@@ -322,31 +322,31 @@ class _Buyer:
             return replace(step.next, step="").asked(tr)
         return step.next.asked(tr)
 
-    def _next(self, purchase: Purchase, answer: Any) -> _Step:
+    def _next(self, purchase: Purchase, answer: Any) -> _NextStep:
         shop, price = purchase.shop, PRICES[purchase.shop]
         match purchase.step, answer:
             case "reserve", {"ok": True}:
-                return _Step({}, replace(purchase, step="buy"))
+                return _NextStep({}, replace(purchase, step="buy"))
             case "reserve", {"free": free}:
-                return _Step({"refused": 1}, self._after_refusal(purchase, free))
+                return _NextStep({"refused": 1}, self._after_refusal(purchase, free))
             case "buy", -1:
-                return _Step({shop: -1}, replace(purchase, step="settle"))
+                return _NextStep({shop: -1}, replace(purchase, step="settle"))
             case "buy", 0:
                 self._sold_out.add(shop)
-                return _Step({"refused": 1}, replace(purchase, step="release"))
+                return _NextStep({"refused": 1}, replace(purchase, step="release"))
             case "settle", {"charged": charged}:
                 # The hold has expired, as the buyer or the workers were killed: the piece is not paid.
                 next_ = self._another(purchase) if charged == price else replace(purchase, step="put back")
-                return _Step({"charged": charged}, next_)
+                return _NextStep({"charged": charged}, next_)
             case "put back", 1:
-                return _Step({shop: 1, "put back": 1}, self._another(purchase))
+                return _NextStep({shop: 1, "put back": 1}, self._another(purchase))
             case "release", _:
-                return _Step({}, self._another(purchase))
+                return _NextStep({}, self._another(purchase))
         raise DemoDiffers(f"the answer to {purchase} is {answer}")
 
-    def _abandoned(self, purchase: Purchase, answer: Any) -> _Step:
+    def _abandoned(self, purchase: Purchase, answer: Any) -> _NextStep:
         """The hold of a killed buyer is left to expire."""
-        return _Step({"abandoned": int(answer["ok"])}, self._another(purchase))
+        return _NextStep({"abandoned": int(answer["ok"])}, self._another(purchase))
 
     def _another(self, purchase: Purchase) -> Purchase:
         return replace(purchase, number=purchase.number + 1, shop=self._shop(), step="reserve")
