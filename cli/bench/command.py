@@ -27,6 +27,7 @@ commands = CommandSet()
         "cq bench --per-transaction none --grow keys,backlog --grow-to 10000000",
         "cq bench --live 100 --workers 1,2,4 --buckets 4 --against none",
         "cq bench --rollup 1m:1h,1h:forever --distinct --grow keys",
+        "cq bench --per-transaction none --decide",
     ],
 )
 def bench(options: BenchOptions) -> None:

@@ -67,6 +67,14 @@ class BenchOptions:
             "and an executor."
         ),
     ] = None
+    decide: Annotated[
+        bool,
+        flag(
+            "--decide",
+            "Measure decisions per second of a queue with a decider, of one key and of --keys, and the time to answer "
+            "calls one by one; compared with read-modify-write and with UPDATE in PostgreSQL, unless --against none.",
+        ),
+    ] = False
     cloud: Annotated[
         bool, flag("--cloud", "Measure cq with a cloud, too; --live measures it only with the cloud.")
     ] = False

@@ -26,6 +26,7 @@ Fields:
     exports: rates of an export into PostgreSQL, and of COPY of the same rows.
     growth: cost of an update as a queue grows.
     single_adds: results of single updates; the first one is for a transaction each.
+    decisions: decisions per second, and the times to answer.
     tasks: results of adds by tasks; the first one is for threads.
     left_out: {name of a system without a measurement: reason}.
 """
@@ -50,6 +51,8 @@ def compare(report: Report) -> None:
     for grown in report["growth"]:
         compared = _first(report["growth"], system=grown["system"], what=grown["what"], size=COMPARED)
         grown["to_100000"] = _ratio("cost_us", grown, compared)
+    for row in report["decisions"]:
+        row["cq_to_it"] = _ratio("decisions", _first(report["decisions"], what=row["what"], system=OWN), row)
     for part, name in (("single_adds", "to_transactions"), ("tasks", "to_threads")):
         for result in report[part]:
             result[name] = _ratio("committed", result, report[part][0])
@@ -99,6 +102,10 @@ _TABLES: Final = {
     "growth": (
         "Cost as a queue grows, µs per update",
         "what system size add_us drain_us cost_us cost_us_repetitions to_100000",
+    ),
+    "decisions": (
+        "Decisions per second, and time to answer",
+        "what system per_transaction decisions decisions_repetitions cq_to_it p50_ms p99_ms",
     ),
     "single_adds": (
         "Updates one at a time in one process, per second",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,6 +14,7 @@ import typer
 
 from cq.cli.bench.machine import machine_facts
 from cq.cli.bench.measures.callers import awaiting, measure_callers, single_adds
+from cq.cli.bench.measures.decide import Make, measure_decisions
 from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
@@ -23,11 +24,11 @@ from cq.cli.bench.report import OWN, Report, compare
 from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.servers import require
-from cq.cli.bench.systems.system import CannotMeasure, System, Unavailable
+from cq.cli.bench.systems.stock import DecidingQueue, postgres_stock
+from cq.cli.bench.systems.system import CannotMeasure, Unavailable
 from cq.cli.bench.systems.workload import KINDS, BenchWorkload, Plan
 from cq.config.rollup import RollUp, RollUpLevel
 
-Make = Callable[[], System]
 _KEPT: Final = 3_600
 """Seconds for which each period of a measured roll-up must be kept, at least."""
 
@@ -68,10 +69,10 @@ class BenchRun:
     def _check_measured(self) -> None:
         """Raise `CannotMeasure` unless there is something to measure, and every worker would have a bucket."""
         options = self._options
-        callers = options.single_adds or options.tasks
+        callers = options.single_adds or options.tasks or options.decide
         if not (self._sizes or self._live_sizes or self._growing or callers or self._export == "postgresql"):
             raise CannotMeasure(
-                "nothing to measure: give --per-transaction, --live, --grow, --single-adds or --tasks"
+                "nothing to measure: give --per-transaction, --live, --grow, --single-adds, --tasks or --decide"
             )
         most = max(plan.workers for plan in self._plans)
         if most > max(1, options.buckets or 0):
@@ -100,6 +101,7 @@ class BenchRun:
             "live": list(self._live()),
             "exports": list(self._exports()),
             "growth": list(self._growth(rivals)),
+            "decisions": list(self._decisions(left_out)),
             "single_adds": callers(single_adds() if options.single_adds else []),
             "tasks": callers(awaiting(first.threads, options.tasks) if options.tasks else []),
             "left_out": left_out,
@@ -111,7 +113,7 @@ class BenchRun:
     def _settings(self) -> dict[str, object]:
         """The settings that the report shows with the figures."""
         workload = asdict(self._workload)
-        del workload["per_transaction"]
+        del workload["per_transaction"], workload["repeats"]
         names = ("buckets", "cloud", "export", "rollup", "distinct")
         return {
             **workload,
@@ -137,6 +139,25 @@ class BenchRun:
         if self._export == "postgresql":
             queue, conninfo = self._queue(export=self._export), self._backends.postgres
             yield measure_export(queue, conninfo, self._workload, self._plans[0], self._notify)
+
+    def _decisions(self, left_out: dict[str, str]) -> Iterator[Result]:
+        options, backends = self._options, self._backends
+        if not options.decide:
+            return
+
+        def queue(waits: bool = False) -> DecidingQueue:
+            name = f"{QUEUE_PREFIX}{secrets.token_hex(4)}"
+            return DecidingQueue(OWN, *backends.store(), name, "int", options.buckets, waits=waits)
+
+        postgres: list[Make] = []
+        others: list[Make] = []
+        if options.against != "none":
+            try:
+                postgres.append(partial(postgres_stock, backends.postgres, options.keys))
+            except Unavailable as error:
+                left_out["postgres-update"] = str(error)
+            others.append(partial(backends.rival, "read-modify-write", "int"))
+        yield from measure_decisions(queue, postgres, others, self._workload, self._plans[0], self._notify)
 
     def _growth(self, rivals: Mapping[str, Make]) -> Iterator[Result]:
         makes = [*self._queues(), *(make for name, make in rivals.items() if RIVALS[name].needs)]

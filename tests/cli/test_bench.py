@@ -81,6 +81,19 @@ def test_many_callers_of_one_process_are_measured(cli: Cli) -> None:
     assert min(row["committed"] for row in found["single_adds"] + found["tasks"]) > 0
 
 
+def test_decisions_and_the_time_to_answer_are_measured(cli: Cli) -> None:
+    ended = cli.run("bench", *LITTLE, "--per-transaction", "none", "--decide", "--against", "none", "--json")
+    assert (ended.status, ended.err) == (0, "")
+    rows = json.loads(ended.out)["decisions"]
+    calls = "one key, one by one, "
+    speeds = [f"{calls}{each}" for each in ("full speed", "half speed", "idle")]
+    assert [row["what"] for row in rows] == [
+        *("one key", *speeds, "keys with a skew of 0", "keys with a skew of 1.5"),
+    ]
+    assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in rows if row["what"] in speeds)
+    assert all(row["system"] == "cq" and row["cq_to_it"] == 1 for row in rows)
+
+
 def test_a_queue_is_measured_with_each_number_of_workers_and_other_systems_once(cli: Cli) -> None:
     ended = cli.run(
         "bench",

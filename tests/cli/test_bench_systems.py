@@ -27,6 +27,7 @@ from cq.cli.bench.systems import postgres, servers
 from cq.cli.bench.systems.backends import Backends
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.redis import RedisHash
+from cq.cli.bench.systems.stock import postgres_stock
 from cq.cli.bench.systems.stored import StoredCounts, close_opened
 from cq.cli.bench.systems.system import Add, CannotMeasure, System, WrongSum
 from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, BenchWorkload, Plan, word
@@ -209,6 +210,26 @@ def test_postgresql_counts_each_period_and_a_visitor_once(conninfo: str) -> None
     assert distinct == [("a", 2), ("b", 1)]
 
 
+def test_postgresql_takes_pieces_until_a_stock_is_empty(conninfo: str) -> None:
+    system = postgres_stock(conninfo, 3)
+    with ExitStack() as stack:
+        stack.callback(system.remove)
+        system.prepare()
+        take = system.adder(stack)
+        take({word(0): 2, word(1): 1})
+        assert system.sums() == {"table cq_bench_stock": 3}
+        with system.connect() as connection:
+            connection.execute("UPDATE cq_bench_stock SET n = 3 WHERE key = %s", (word(0),))
+            take({word(0): 5})
+            assert connection.execute("SELECT min(n) FROM cq_bench_stock").fetchone() == (0,)
+
+
+def test_transactions_may_repeat_keys() -> None:
+    pool = BenchWorkload(50, keys=3, skew=1.5, repeats=True).draw(1, 500)
+    assert {sum(updates.values()) for updates in pool} == {50}
+    assert max(map(len, pool)) == 3
+
+
 def test_the_server_syncs_its_commits(conninfo: str) -> None:
     with postgres.upsert(conninfo, "int").connect() as connection:
         for setting in ("fsync", "synchronous_commit", "full_page_writes"):
@@ -333,6 +354,7 @@ def report(**parts: Any) -> Report:
         "rows": [row("cq", 5, 50.0, 70.0), row("postgres-upsert", 5, 100.0), row("cq", 100, 1.0, 2.0)],
         "live": [{**live, "rate": rate} for rate in (None, 20.0)],
         "growth": [grown("cq", size, float(size)) for size in (10_000, 100_000)],
+        "decisions": [],
         "single_adds": [committed("threads, a transaction each", 32, 2.0), committed("emitter", 1, 8.0)],
         "exports": [
             {"system": "cq+export", "size": 9, **medians(exported=[3.0], copied=[4.0], to_copy=[0.75])}

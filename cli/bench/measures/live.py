@@ -40,7 +40,7 @@ def measure_live(
     """
     with (
         measuring(system, plan, notify, drainers=0) as run,
-        BenchCrew("worker", [partial(_work, system)] * plan.workers),
+        BenchCrew("worker", [partial(work, system)] * plan.workers),
         BenchCrew("prober", [partial(_probe, system)]) as probing,
     ):
         first = _at_rate(run, workload, probing, rate)
@@ -85,7 +85,7 @@ def _once(
     return updates / taken, updates / (ended - begin), sorted(latencies)
 
 
-def _work(system: QueueSystem, stack: ExitStack) -> TimedWork:
+def work(system: QueueSystem, stack: ExitStack) -> TimedWork:
     """The role of a process that combines from its start to its end, whatever the times."""
     system.run_worker(stack)
     return lambda begin, end: None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -31,12 +32,14 @@ class BenchWorkload:
         keys: number of different words.
         skew: the exponent `s` of Zipf's law: the word of rank `r` is drawn with a weight of 1 / r^s; 0: all alike.
         kind: type of the values, one of `KINDS`.
+        repeats: whether the keys of a transaction may be equal; the update of a key is their number.
     """
 
     per_transaction: int = 100
     keys: int = 100_000
     skew: float = 1.0
     kind: str = "int"
+    repeats: bool = False
 
     def draw(self, seed: int, updates: int = POOL_UPDATES) -> list[dict[str, Any]]:
         """The pool of one process: transactions {key: 1}, ordered by key, which is the order to acquire locks in.
@@ -50,6 +53,12 @@ class BenchWorkload:
             # An array: 8 bytes for each of up to millions of words.
             weights = array("d", accumulate((rank + 1) ** -self.skew for rank in range(self.keys)))
         count = max(POOL_LEAST, updates // self.per_transaction)
+        if self.repeats:
+            ranks = [
+                source.choices(range(self.keys), cum_weights=weights, k=self.per_transaction)
+                for _ in range(count)
+            ]
+            return [dict(sorted(Counter(map(word, each)).items())) for each in ranks]
         return [self.transaction(self._ranks(source, weights)) for _ in range(count)]
 
     def transaction(self, ranks: Iterable[int]) -> dict[str, Any]:

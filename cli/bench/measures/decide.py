@@ -1,0 +1,136 @@
+"""Decisions: requests that take pieces of stocks, by a queue with a decider and by the systems to compare it with.
+
+In turn, as updates are added and drained; and one by one by callers that wait for the answer, while a worker decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+from cq.cli.bench.measures.crew import Adder, AdderRole, BenchCrew
+from cq.cli.bench.measures.live import work
+from cq.cli.bench.measures.measured_system import (
+    MeasuredSystem,
+    Notify,
+    Result,
+    measure,
+    measuring,
+    medians,
+    quantile,
+)
+from cq.cli.bench.systems.stock import DecidingQueue
+from cq.cli.bench.systems.system import System
+from cq.cli.bench.systems.workload import BenchWorkload, Plan
+
+ONE_KEY: Final = 1_000
+"""Requests of one key in a transaction."""
+MANY_KEYS: Final = 100
+"""Requests of all keys in a transaction."""
+SKEWS: Final = (0.0, 1.5)
+_CALLERS: Final = 128
+"""Threads of each process that call `ask_now`: they share transactions."""
+_IDLE: Final = 20.0
+"""Calls per second of an idle system."""
+
+Make = Callable[[], System]
+
+
+def measure_decisions(
+    queue: Callable[..., DecidingQueue],
+    postgres: Sequence[Make],
+    others: Sequence[Make],
+    workload: BenchWorkload,
+    plan: Plan,
+    notify: Notify,
+) -> Iterator[Result]:
+    """Measure decisions per second of one key and of many, and the time until a caller has its answer.
+
+    Args:
+        queue: returns a queue, given whether adders wait for answers.
+        postgres: PostgreSQL, if it is compared.
+        others: systems that are not compared where all requests of a transaction are of one key, which they read once.
+
+    Raises the errors of `measure`.
+    """
+    one = replace(workload, keys=1, per_transaction=ONE_KEY, repeats=True)
+    for make in (queue, *postgres):
+        yield _row("one key", measure(make(), one, plan, notify))
+    single = replace(one, per_transaction=1)
+    yield from measure_calls(queue(waits=True), single, replace(plan, threads=_CALLERS), notify)
+    for make in (*postgres, *others):
+        yield from measure_calls(make(), single, plan, notify)
+    for skew in SKEWS:
+        drawn = replace(workload, skew=skew, per_transaction=MANY_KEYS, repeats=True)
+        for make in (queue, *postgres, *others):
+            yield _row(f"keys with a skew of {skew:g}", measure(make(), drawn, plan, notify))
+
+
+def _row(what: str, found: Result) -> Result:
+    names = ("system", "store", "per_transaction")
+    both, repetitions = found["both"], found["both_repetitions"]
+    return {
+        "what": what,
+        **{name: found[name] for name in names},
+        "decisions": both,
+        "decisions_repetitions": repetitions,
+    }
+
+
+def measure_calls(system: System, workload: BenchWorkload, plan: Plan, notify: Notify) -> Iterator[Result]:
+    """Measure calls that wait for their answers: at full speed, and of a queue at half of it and idle."""
+    workers = [partial(work, system)] * plan.workers if isinstance(system, DecidingQueue) else []
+    with measuring(system, plan, notify, drainers=0) as run, BenchCrew("worker", workers):
+        full = _calls(run, workload, "full speed", None)
+        yield full
+        if workers:
+            yield _calls(run, workload, "half speed", full["decisions"] / 2)
+            run.plan = replace(plan, adders=1, threads=1)
+            yield _calls(run, workload, "idle", _IDLE)
+
+
+def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, load: str, rate: float | None) -> Result:
+    rates, p50, p99 = [], [], []
+    with run.adders(workload, make=TimedAdder, rate=rate) as adders:
+        for seconds in run.repetitions(f"one key, one by one, {load}"):
+            begin, found = adders.run(seconds)
+            calls, taken = run.added(begin, [each[:2] for each in found])
+            times = sorted(second for each in found for second in each[2])
+            rates.append(calls / taken)
+            p50.append(1000 * quantile(times, 0.5))
+            p99.append(1000 * quantile(times, 0.99))
+            run.check()
+            run.system.settle()
+    del rates[:1], p50[:1], p99[:1]  # of the warm-up
+    return {
+        "what": f"one key, one by one, {load}",
+        "system": run.system.name,
+        "store": run.system.store,
+        "per_transaction": 1,
+        **medians(decisions=rates, p50_ms=p50, p99_ms=p99),
+    }
+
+
+class TimedAdder(Adder):
+    """Adds, and notes the seconds that each call takes."""
+
+    def __init__(self, role: AdderRole, stack: ExitStack) -> None:
+        self._seconds: list[float] = []
+        super().__init__(role, stack, [self._timed(role.system.adder(stack)) for _ in range(role.threads)])
+
+    def _timed(self, add: Callable[[Any], object]) -> Callable[[Any], None]:
+        def timed(updates: Any) -> None:
+            begun = perf_counter()
+            add(updates)
+            self._seconds.append(perf_counter() - begun)
+
+        return timed
+
+    def run(self, begin: float, end: float) -> Any:
+        """The number of calls, the time of the last one, and the seconds of each."""
+        self._seconds.clear()
+        return *super().run(begin, end), self._seconds
