@@ -263,8 +263,8 @@ def show(figures: Mapping[str, Any]) -> None:
     )
     print_table(["shop", "price", "sold", "paid"], rows, right=["price", "sold", "paid"])
     note(
-        f"spent: {figures['spent']:,} of {figures['cap']:,}, the budgets of {quantity(figures['days'], 'day')}; "
-        f"with the rest {figures['usable']:.1%} were usable"
+        f"budgets of {quantity(figures['days'], 'day')}: {figures['spent']:,} of {figures['cap']:,} spent; with what "
+        f"was free {TTL + _LATE:g} s after the last purchase, {figures['usable']:.1%} usable"
     )
     note(
         f"{quantity(figures['decisions'], 'decision')} in {figures['seconds']:.0f} s, of which {figures['refused']:,} "

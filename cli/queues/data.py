@@ -25,6 +25,7 @@ from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.cli.shared.processes import stop_on_signals
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import LevelPart
+from cq.deciders.built_in import with_time
 from cq.encoding.columns import Row
 from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import InvalidData
@@ -166,7 +167,10 @@ class AskOptions(Options):
     ] = False
 
 
-@commands.command("ask", examples=["cq ask stock nails 2", 'cq ask seats 12A \'{"claim": "ada"}\''])
+@commands.command(
+    "ask",
+    examples=["cq ask stock nails 2", "cq ask stock nails -- -2", 'cq ask seats 12A \'{"claim": "ada"}\''],
+)
 def ask(
     options: AskOptions,
     queue: Queue,
@@ -175,7 +179,9 @@ def ask(
 ) -> None:
     """Ask a queue with a decider, wait for the answer, and print it.
 
-    Workers decide the requests of a key in commit order. An error has the ticket of the request.
+    Workers decide the requests of a key in commit order. An error has the ticket of the request. Requests to a bucket
+    or a budget get the present time, unless they have one: {"take": 1}, {"reserve": 5, "hold": "call 1", "ttl": 60},
+    {"settle": "call 1", "actual": 3}, {"release": "call 1"}, {"raise_cap": 10}.
     """
     try:
         content = json.loads(request)
@@ -187,7 +193,7 @@ def ask(
     answer = handle.ask_now(
         db,
         key_from_word(config.key, key),
-        content,
+        with_time(config.decider.kind if config.decider else "", content),
         options.once,
         timeout=options.timeout,
         withdraw=options.withdraw,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from cq.deciders.decider import KIND, MAX_KEEP_SECONDS, Decider
+from cq.deciders.decider import KEEP_SECONDS, KIND, MAX_KEEP_SECONDS, Decider
 from cq.encoding.codec import brief
 
 _OBSERVED: Final = "observed"
@@ -69,7 +69,8 @@ class DeciderConfig(NamedTuple):
         return found
 
     def __str__(self) -> str:
+        given = {**self.settings, **({} if self.keep == KEEP_SECONDS else {"keep": self.keep})}
         settings = ", ".join(
-            f"{what}={brief(value)}" for what, value in sorted(self.settings.items()) if what != KIND
+            f"{what}={brief(value)}" for what, value in sorted(given.items()) if what != KIND
         )
         return self.named + (f"({settings})" if settings else "")

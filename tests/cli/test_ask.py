@@ -39,7 +39,7 @@ def test_ask_without_an_answer_says_why(here: Here, db: Any) -> None:
 def test_a_queue_with_a_built_in_decider_is_made_on_the_command_line(here: Here, db: Any) -> None:
     made = here("configure", "stock", "--decider", "bounded:0:10:start=10:keep=60")
     assert made.out.endswith(
-        "value int, combiner last@1, buckets 1, decider bounded@1(clamp=False, hi=10, lo=0, start=10)\n"
+        "value int, combiner last@1, buckets 1, decider bounded@1(clamp=False, hi=10, keep=60, lo=0, start=10)\n"
     )
     for name, decider, value in (
         ("names", "unique", "any"),
@@ -50,9 +50,11 @@ def test_a_queue_with_a_built_in_decider_is_made_on_the_command_line(here: Here,
     requests = [("stock", "-4"), ("names", '{"claim": "ada"}'), ("rate", '{"take": 5, "at": 0}')]
     with running(Worker(db)):
         asked = [here("ask", "--timeout", "60", name, "a", "--", request).out for name, request in requests]
-        hold = here("ask", "team", "a", '{"reserve": 8, "hold": "h", "ttl": 5, "at": 0}')
+        hold = here("ask", "team", "a", '{"reserve": 8, "hold": "h", "ttl": 60}')
+        settled = here("ask", "team", "a", '{"settle": "h", "actual": 3}')
     assert asked == ["-4\n", "true\n", "0\n"]
     assert json.loads(hold.out) == {"ok": True, "free": 1}
+    assert json.loads(settled.out) == {"ok": True, "charged": 3, "free": 6}
     assert {"refused", "answered", "in"} <= {*here("status", "--wide").out.splitlines()[0].split()}
     # A queue of requests keeps its states: another decider of the same states can take over, others cannot.
     assert here("configure", "stock", "--decider", "bounded:0:20").status == 0
