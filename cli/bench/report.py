@@ -105,7 +105,7 @@ _TABLES: Final = {
     ),
     "decisions": (
         "Decisions per second, and time to answer",
-        "what system per_transaction decisions decisions_repetitions cq_to_it p50_ms p99_ms",
+        "what system per_transaction add drain decisions decisions_repetitions cq_to_it p50_ms p99_ms",
     ),
     "single_adds": (
         "Updates one at a time in one process, per second",

@@ -71,7 +71,7 @@ def measure_decisions(
 
 
 def _row(what: str, found: Result) -> Result:
-    names = ("system", "store", "per_transaction")
+    names = ("system", "store", "per_transaction", "add", "drain")
     both, repetitions = found["both"], found["both_repetitions"]
     return {
         "what": what,
