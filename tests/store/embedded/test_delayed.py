@@ -67,6 +67,33 @@ def test_reads_at_a_future_version_wait_side_by_side(db: Database, clock: Stoppe
     assert all(future.is_ready() for future in futures)
 
 
+def test_a_commit_waits_for_a_read_at_a_future_version(db: Database, clock: Stopped) -> None:
+    tr = at_future_version(db)
+    tr.get(b"a")
+    clock.now += 0.25
+    commit = tr.commit()
+    assert not commit.is_ready()
+    clock.now += 0.75
+
+    assert commit.is_ready()
+    assert code_of(commit.wait) == 1009
+
+
+def test_a_commit_at_a_future_version_ends_at_the_timeout(db: Database, clock: Stopped) -> None:
+    """An error of a commit does not begin the time of the transaction again."""
+    tr = at_future_version(db)
+    tr.options.set_timeout(1500)
+    tr.get(b"a")
+    error = FDBError(code_of(tr.commit().wait))
+    tr.on_error(error).wait()
+    assert error.code == 1009
+    tr.options.set_timeout(1500)
+    tr.set_read_version(2**62)
+    tr.get(b"a")
+
+    assert code_of(tr.commit().wait) == 1031
+
+
 def test_a_callback_of_a_read_at_a_future_version_is_called(db: Database) -> None:
     tr = at_future_version(db)
     future, called = tr.get(b"a"), threading.Event()

@@ -28,7 +28,7 @@ from cq.store.embedded.binding.error import (
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import Cancellation, F, Key, delayed, failed
+from cq.store.embedded.binding.future import Cancellation, F, FutureVoid, Key, delayed, failed
 from cq.store.embedded.binding.keys import SYSTEM_END, USER_END
 from cq.store.embedded.client.options import Settings
 from cq.store.embedded.engine.committer import CommitRequest
@@ -67,6 +67,7 @@ class TransactionState:
         "deferred",
         "ended",
         "engine",
+        "fails_at",
         "failure",
         "glance",
         "has_read",
@@ -108,6 +109,7 @@ class TransactionState:
         self.deferred: int | None = None
         self.ended: int | None = None
         self.failure: FDBError | None = None  # the error of a read or of the commit
+        self.fails_at = 0.0  # when that read fails if its version lies in the future
         self.committing = False
         self.committed = -1
         self.size = 0
@@ -182,13 +184,18 @@ class TransactionState:
         """The future of a read that fails; the commit fails with the first such error."""
         if self.failure is None:
             self.failure = error
+            self.fails_at = runtime.monotonic() + _FUTURE_SECONDS
         return self.failed_at_version(kind, error)
 
-    def failed_at_version(self, kind: type[F], error: FDBError) -> F:
+    def failed_commit(self, error: FDBError) -> FutureVoid:
+        """The future of a commit that fails, which waits for the read that failed at a future version."""
+        return self.failed_at_version(FutureVoid, error, self.fails_at - runtime.monotonic())
+
+    def failed_at_version(self, kind: type[F], error: FDBError, seconds: float = _FUTURE_SECONDS) -> F:
         """A future that fails with an error of its read: at once, or as late as on a cluster with 1009."""
         if error.code != FUTURE_VERSION:
             return failed(kind, error)
-        return delayed(kind, _FUTURE_SECONDS, error, self.deadline, self.cancellation)
+        return delayed(kind, seconds, error, self.deadline, self.cancellation)
 
     def next_delay(self, code: int) -> float:
         """The seconds before the retry after an error: random, with a maximum that doubles with every failure."""

@@ -349,7 +349,7 @@ class Transaction(TransactionRead, Operations):
         if error := self._refuse_commit():
             state.release()
             state.drop_futures(TRANSACTION_INVALID_VERSION, error.code)
-            return failed(FutureVoid, error)
+            return state.failed_commit(error)
         if state.writes.empty:
             state.release()
             state.finish(None, None)
