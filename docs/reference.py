@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from cq.observers.telemetry.events import EVENTS, FIELDS, Metric
 from cq.verify.kinds import KINDS
 
 DOCS = Path(__file__).parent
+SHARED_BY = 7
+"""An option that as many commands have, with the same text, is explained once."""
 BEGIN, END = "<!-- begin: written by reference.py -->", "<!-- end -->"
 
 
@@ -37,20 +40,37 @@ def commands(command: Any, words: str = "cq") -> Iterator[tuple[str, Any]]:
 
 
 def cli() -> str:
-    """Return a section for each command, from the texts of its `--help`."""
-    return "\n".join(
-        section(words, command) for words, command in commands(typer.main.get_command(command_line()))
-    )
+    """Return the options of many commands, and a section for each command, from the texts of its `--help`."""
+    found = dict(commands(typer.main.get_command(command_line())))
+    uses = Counter(line for command in found.values() for line in option_lines(command))
+    shared = {line: name for line, name in names_of_options(found).items() if uses[line] >= SHARED_BY}
+    head = ["## Options of many commands", "", *shared, ""]
+    return "\n".join(["\n".join(head), *(section(*each, shared) for each in found.items())])
 
 
-def section(words: str, command: Any) -> str:
+def names_of_options(found: dict[str, Any]) -> dict[str, str]:
+    """Return the names of the options of all commands, by their lines."""
+    return {line: name for command in found.values() for line, name in option_lines(command).items()}
+
+
+def option_lines(command: Any) -> dict[str, str]:
+    """Return the lines that explain the options of a command, and their names."""
+    return {
+        f"- `{named(option)}`: {explained(option, mark='`')}": option.opts[0]
+        for option in parameters(command, "option")
+    }
+
+
+def section(words: str, command: Any, shared: dict[str, str]) -> str:
     """Return a command's usage, text, arguments, options and examples."""
-    arguments, options = parameters(command, "argument"), parameters(command, "option")
+    arguments, options = parameters(command, "argument"), option_lines(command)
     usage = " ".join([words, *map(placed, arguments), "[OPTIONS]"])
     text = "\n\n".join(paragraphs(command.help))
     lines = [f"## {words}", "", f"    {usage}", "", text, ""]
     lines += [f"- `{argument.metavar}`: {explained(argument, mark='`')}" for argument in arguments]
-    lines += [f"- `{named(option)}`: {explained(option, mark='`')}" for option in options]
+    lines += [line for line in options if line not in shared]
+    if also := ", ".join(f"`{name}`" for line, name in options.items() if line in shared):
+        lines.append(f"- and {also}")
     return "\n".join([*lines, "", "```sh", *examples(command), "```", ""])
 
 
