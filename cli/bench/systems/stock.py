@@ -14,7 +14,6 @@ from cq.cli.bench.systems.postgres import PostgresCounts
 from cq.cli.bench.systems.system import Add
 from cq.cli.bench.systems.workload import word
 from cq.deciders import bounded
-from cq.store.api import Transaction
 from cq.store.transact import transact
 
 STOCK: Final = 1 << 40
@@ -59,11 +58,11 @@ class DecidingQueue(QueueSystem):
             for key in requests(updates):
                 queue.ask_now(db, key, 1, timeout=_ANSWER_SECONDS)
 
-        def ask_all(tr: Transaction, updates: Mapping[str, Any]) -> None:
-            for key in requests(updates):
-                queue.ask(tr, key, 1)
+        def ask(updates: Mapping[str, Any]) -> None:
+            asked = [(key, 1) for key in requests(updates)]
+            transact(db, lambda tr: queue.ask_many(tr, asked))
 
-        return ask_now if self.waits else lambda updates: transact(db, lambda tr: ask_all(tr, updates))
+        return ask_now if self.waits else ask
 
 
 @dataclass(frozen=True)
