@@ -234,7 +234,7 @@ class _Decisions(Combination):
                     last, encoded = (), encoded_answer(answer)
                     last = answer
                 new_data = data if new is state and type(new) in _IMMUTABLE else self._encoded(new)
-                refused += new_data == data if is_refused is None else bool(is_refused(request, answer))
+                refused += bool(new == state if is_refused is None else is_refused(request, answer))
             except Exception as error:  # noqa: BLE001 - of any decider
                 failure = KeyFailure.of(error, f"decider {decider.name}@{decider.version}")
                 failed.append((failure, each))
