@@ -65,7 +65,7 @@ def edits_without_an_event(*_: Any) -> None:
     """A message is changed, and those who have read it are not told."""
 
 
-@feeds.replaces("cq.feeds.changes.StoredMessage.to_bytes", seed=1)
+@feeds.replaces("cq.feeds.changes.StoredMessage.to_bytes", seed=4)
 def keeps_recalled_texts(write: Any, stored: Any, body: bytes | None = None) -> Any:
     """A message that is recalled keeps its text."""
     return write(stored, codec.encode(stored.body) if body is None else body)
@@ -104,3 +104,10 @@ def takes_texts_away_when_delivered(
     for row in rows:
         tr.clear(self.keys.group_text(group, id_of(row.key)))
     return deliver(self, tr, group, rows, *args)
+
+
+@feeds.replaces("cq.keys.feed.FeedKeys.of_receiver", seed=2, also={"forget", "numbers"})
+def forgets_no_numbers(ranges: Any, *given: Any) -> Any:
+    """The next message of a forgotten receiver has the number after its last one."""
+    whole = ranges(*given)
+    return whole[:1] + whole[2:]

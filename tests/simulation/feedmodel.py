@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cq.feeds.feed import Message
@@ -61,7 +61,15 @@ class Seen:
     missed: bool
 
 
-FeedNote = Sent | Asked | Changed | Moved | Seen
+@dataclass(frozen=True)
+class Forgot:
+    """A transaction forgets a receiver, and with it so many messages of each group; later ones still come."""
+
+    user: str
+    delivered: Mapping[str | None, int]
+
+
+FeedNote = Forgot | Sent | Asked | Changed | Moved | Seen
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,17 @@ class FeedModel:
                 self._change(note)
             elif isinstance(note, Seen):
                 self._see(note)
+            elif isinstance(note, Forgot):
+                self._forget(note)
+
+    def _forget(self, note: Forgot) -> None:
+        expected = self.expected[note.user]
+        expected[None].clear()
+        for group, number in note.delivered.items():
+            del expected[group][:number]
+        for terminal in [each for each in self._seen if each[0] == note.user]:
+            del self._seen[terminal]
+            self._has_missed.discard(terminal)
 
     def _change(self, note: Changed) -> None:
         key = self._keys[note.before]

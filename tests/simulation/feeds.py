@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -22,7 +23,7 @@ from cq.observers.feeds.tasks import read_status
 from cq.store.api import error_code
 from cq.store.transact import transact
 from tests.simulation.actors import WorkerPool
-from tests.simulation.feedmodel import Asked, Changed, FeedModel, Moved, Seen, Sent
+from tests.simulation.feedmodel import Asked, Changed, FeedModel, Forgot, Moved, Seen, Sent
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
@@ -89,6 +90,10 @@ class FeedWorld(Scenario):
             self.start_process(terminal, "follow", partial(self._read, user, terminal))
         if "come and go" in self.plan:
             self.hub.start(self.process("administrator"), "change", self._come_and_go)
+        if "forget" in self.plan and not (
+            keeps and self.groups
+        ):  # else nobody knows which messages were removed
+            self.start_process("administrator", "change", self._forget)
 
     # Those who send
 
@@ -203,6 +208,18 @@ class FeedWorld(Scenario):
             for process in list(self.workers.running)[:1]:
                 self.workers.stop(process)
             self.workers.start()
+
+    def _forget(self, process: Process) -> None:
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / 2))
+            _tried(lambda: transact(self.db(process), self._forget_one))
+
+    def _forget_one(self, tr: Any) -> None:
+        """Forget a receiver; with groups, the read of what has been delivered to it conflicts with deliveries."""
+        user = self.hub.rng.choice(self.users)
+        inbox = self._inbox(tr, user) if self.groups else ()
+        self.feed.forget(tr, user)
+        tr.notes.append(Forgot(user, Counter(each.group for each in inbox)))
 
     # What is committed, and the end
 

@@ -166,6 +166,15 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
     "recent": ("once", "other times", "purge", "rebucket", "width", "come and go"),
 }
 """{system: its kinds of operations}; see `scenario`."""
+ADDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "tags": (
+        "half-life",  # scores that decay, in a queue of their own
+        "short keep",  # the versions of the cloud are kept for seconds
+    ),
+    "sessions": ("ids",),  # visitors have ids by the salts of days
+    "feeds": ("forget",),  # receivers are forgotten
+}
+"""{system: its kinds of operations that came later}, drawn after all others, so that most seeds are as they were."""
 MAY_SET_ASIDE: Final = frozenset(
     {
         "bad keys",
@@ -217,6 +226,7 @@ class Plan:
         on += [what for what in LATER_FAULTS if rng.random() < share / 2]
         if system == QUEUES:
             on += [what for what in NEWEST if rng.random() < share / 4]
+        on += [what for what in ADDED.get(system, ()) if rng.random() < share]
         return cls(seed, frozenset(on), steps, system)
 
     def __contains__(self, what: str) -> bool:

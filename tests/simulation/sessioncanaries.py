@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cq.observers.sessions import NAME
+from cq.runtime import token_bytes
 from cq.store.transact import transact
 from tests.simulation.canary import Canaries, observes
 
@@ -38,7 +39,20 @@ def adds_sessions_beside_the_pass() -> Any:
     return observes(NAME, lambda count, tr, changes: transact(tr.db, lambda own: count(own, changes)))
 
 
-@sessions.replaces("cq.config.expiry.ExpirySpec.latest_due")
+@sessions.replaces("cq.config.expiry.ExpirySpec.latest_due", seed=3)
 def deletes_visitors_of_days_that_go_on(latest_due: Any, *given: Any) -> Any:
     """The visitors of a day are deleted while visits of it are taken."""
     return latest_due(*given) + 200
+
+
+@sessions.replaces("cq.observers.visits.VisitorIds._salt", seed=4, also={"ids"})
+def uses_the_salt_that_it_has_drawn(salt: Any, self: Any, day: str) -> Any:
+    """A process that finds no salt of a day uses its own one, though another process may have been earlier."""
+    if (
+        day not in self._known
+        and transact(self._db, lambda tr: self._salts.get(tr, day, pending=True)) is None
+    ):
+        new = token_bytes(16)
+        transact(self._db, lambda tr: self._salts.add(tr, {day: new}))
+        self._known[day] = new
+    return salt(self, day)

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 from unittest.mock import patch
 
+import cq
 from cq import runtime
 from cq.combiners import BUILT_IN
 from cq.observers.sessions import SITE, Sessions
+from cq.observers.visits import VisitorIds
 from tests.simulation.hub import START_NS
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
@@ -29,6 +31,7 @@ from tests.simulation.store import CommitRequest
 
 SUMS: Final = "sessions"
 VISITORS: Final = f"{SUMS}.visitors"
+SALTS: Final = f"{SUMS}.salts"
 _DAY: Final = 86_400
 _START: Final = START_NS // 10**9
 _TODAY: Final = _START // _DAY * _DAY
@@ -67,11 +70,13 @@ class VisitorSessions(Recount):
         self.sessions = Sessions(SUMS)
         self.visits: list[tuple[str, int]] = []
         self.late: list[int] = []
+        self._visitor_ids: dict[Any, VisitorIds] = {}
+        self._known: dict[tuple[str, int], str] = {}
         self.is_certain = "long freezes" not in plan
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (VISITORS, SUMS, f"{SUMS}.1d")
+        return (VISITORS, SUMS, f"{SUMS}.1d", *([SALTS] if "ids" in self.plan else []))
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -80,6 +85,8 @@ class VisitorSessions(Recount):
 
     def make(self) -> None:
         self.sessions.configure(self.inner, gap=_GAP, late=_LATE, buckets=self.rng.randint(1, 3))
+        if "ids" in self.plan:
+            cq.configure(self.inner, SALTS, key=str, value=bytes, combiner="first", buckets=1)
 
     def drawn(self) -> Visited:
         """Visits at times of the last ten minutes, or of the same ones yesterday."""
@@ -92,13 +99,26 @@ class VisitorSessions(Recount):
 
     def write(self, tr: Any, drawn: Visited) -> Visited:
         now = runtime.time()
-        visits = [(visitor, int(now) + offset) for visitor, offset in drawn.visits]
+        visits = [
+            (self._id(tr.db, visitor, int(now) + offset), int(now) + offset)
+            for visitor, offset in drawn.visits
+        ]
         limit = _TODAY + _LATE
         taken = tuple(each for each in visits if now < limit or each[1] >= _TODAY)
         refused = tuple(at for visitor, at in visits if (visitor, at) not in taken)
         if self.sessions.add(tr, visits, drawn.once, now=now) != len(refused):
             raise Violation(f"of {visits}, not {len(refused)} are refused")
         return Visited(taken, refused, drawn.once)
+
+    def _id(self, db: Any, visitor: str, at: int) -> str:
+        """The id of a visitor, which must be the same for all processes; without salts the visitor."""
+        if "ids" not in self.plan:
+            return visitor
+        found = self._visitor_ids.setdefault(db, VisitorIds(db, SUMS)).of(visitor, at)
+        known = self._known.setdefault((visitor, at // _DAY), found)
+        if found != known or list(self._known.values()).count(found) > 1:
+            raise Violation(f"{visitor} has the id {found}, of {self._known}")
+        return found
 
     # What is committed
 

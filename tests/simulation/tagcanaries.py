@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import cq
+from cq.keys import below
 from cq.store.transact import transact
 from tests.simulation import tagcloud
 from tests.simulation.canary import Canaries
@@ -26,7 +27,7 @@ def moves_on_whatever_the_position(_: Any, tr: Any, note: tagcloud.Counted) -> b
     return True
 
 
-@tags.replaces("cq.store.follower.StoreFollower._newer", seed=155)
+@tags.replaces("cq.store.follower.StoreFollower._newer", seed=213)
 def shows_the_cloud_it_knows(newer: Any, self: Any, version: int, looks: int) -> Any:
     """A follower gives an older cloud to a page without looking for a newer one."""
     return newer(self, version, 0)
@@ -43,3 +44,15 @@ def says_that_queued_updates_are_shown(_: Any, tr: Any, queue: Any, before: int)
     """A version of a cloud says that it includes all that is committed, whether passes have combined it or not."""
     found: int = tr.get_read_version().wait()
     return found
+
+
+@tags.replaces("cq.observers.top.decay.HalfLife.update", also={"half-life"})
+def scores_events_as_of_their_commit(update: Any, self: Any, weight: float = 1, at: Any = None) -> Any:
+    """An event counts as one of now, and not of its own time."""
+    return update(self, weight)
+
+
+@tags.replaces("cq.observers.top.publisher.Publisher._clear_outdated", seed=6, also={"short keep"})
+def clears_the_version_at_the_beginning(_: Any, self: Any, tr: Any, kept: Any, group: Any, now: int) -> None:
+    """Versions are kept that were published in the time, and not the one that was shown when it began."""
+    tr.clear_range(below(self._clouds.kept_of(group))[0], self._clouds.kept_from(group, now - kept.keep))

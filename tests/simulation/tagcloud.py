@@ -8,20 +8,24 @@ with at least the events that it says it includes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
+from math import isclose
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import cq
+from cq.durations import seconds_of
 from cq.errors import NotReady
 from cq.keys import below
 from cq.keys.top import CloudKeys
 from cq.observers.top.cloud import CloudHead, CloudReader, decode_entries
+from cq.observers.top.decay import HalfLife
 from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
+from cq.observers.top.ranking import Ranking
 from cq.queue.set_aside import retry_aside
 from cq.store.api import error_code
 from cq.store.transact import transact
@@ -33,6 +37,9 @@ from tests.simulation.scenario import Scenario, first_row, ranges_of
 from tests.simulation.store import CommitRequest
 
 TAGS: Final = "tags"
+HOT: Final = "hot"
+"""The queue of scores that decay."""
+HALF_LIFE: Final = HalfLife("10s")
 SHOWN: Final = 3
 _KINDS: Final = 6
 _SERVERS: Final = 2
@@ -45,6 +52,7 @@ class Counted:
     log: int
     begin: int
     changes: tuple[tuple[str, int], ...]
+    also: Set[str] = frozenset()
 
     @property
     def end(self) -> int:
@@ -59,6 +67,8 @@ class TagCloud(Scenario):
         counts: of each tag, by what is committed.
         history: of each tag, the version of each commit that changed it, and its count from then on.
         read: how far each log is read, by what is committed.
+        gained: of each tag, the places in their logs of the events that added it, by what is committed.
+        published: of each version of the cloud, when it was created, in milliseconds.
         followers: those of servers that live.
     """
 
@@ -67,6 +77,8 @@ class TagCloud(Scenario):
         self.faults.too_large = 0.0  # else keys are set aside of which the top cannot be told
         self.counts: Counter[str] = Counter()
         self.history: dict[str, list[tuple[int, int]]] = {}
+        self.gained: dict[str, list[int]] = {}
+        self.published: dict[int, int] = {}
         self.read: Counter[int] = Counter()
         self.followers: dict[Process, CloudFollower] = {}
         self.pages = [Page(self) for _ in range(self.rng.randint(1, 3) if "pages" in plan else 0)]
@@ -76,8 +88,13 @@ class TagCloud(Scenario):
 
     def begin(self) -> None:
         """Make the queue, and start everybody."""
-        spec = top(SHOWN, every=self.rng.choice((0, 300)), keep="10d")
-        cq.configure(self.inner, TAGS, buckets=self.rng.randint(1, 4), observers=[spec])
+        every, buckets = self.rng.choice((0, 300)), self.rng.randint(1, 4)
+        spec = top(SHOWN, every=every, keep=self.keep)
+        cq.configure(self.inner, TAGS, buckets=buckets, observers=[spec])
+        if HOT in self.names:
+            cq.configure(
+                self.inner, HOT, value=float, combiner="decaying", buckets=buckets, observers=[top(SHOWN)]
+            )
         for number in range(_SERVERS):
             self.start_process("server", "count", partial(self._serve, number))
         for _ in range(self.rng.randint(1, 2)):
@@ -85,25 +102,43 @@ class TagCloud(Scenario):
         for page in self.pages:
             self.hub.start(self.sky, "look", page.run)
 
+    @property
+    def names(self) -> list[str]:
+        """All queues."""
+        return [TAGS, HOT] if "half-life" in self.plan else [TAGS]
+
+    @property
+    def keep(self) -> str:
+        """For how long replaced versions of the cloud are kept."""
+        return "2s" if "short keep" in self.plan else "10d"
+
     def log(self, store: str, tr: CommitRequest, version: int) -> None:
         """Events are counted: they must be the next ones of their log."""
         for note in tr.notes:
             if note.begin != self.read[note.log]:
                 raise Violation(f"{note} is committed, where the log was read to {self.read[note.log]}")
             self.read[note.log] += len(note.changes)
-            for tag, by in note.changes:
+            for place, (tag, by) in enumerate(note.changes, note.begin):
                 self.counts[tag] += by
                 self.history.setdefault(tag, [(0, 0)]).append((version, self.counts[tag]))
+                if by > 0:
+                    self.gained.setdefault(tag, []).append(place)
+        inner = self.inner.create_transaction()
+        head = inner.snapshot.get(CloudKeys(cq.CombineQueue(TAGS).keys).head(None)).value
+        if head is not None:
+            found = CloudHead.from_bytes(head)
+            self.published.setdefault(found.version, found.created)
 
     def settle(self) -> None:
         while not self.workers.running:
             self.workers.start()
 
     def left(self) -> str:
-        if retry_aside(self.inner, TAGS):  # which a worker that dies at a key again and again does
-            return "what was set aside"
-        if found := first_row(self.inner.create_transaction().snapshot, ranges_of(TAGS)):
-            return found
+        for name in self.names:
+            if retry_aside(self.inner, name):  # which a worker that dies at a key again and again does
+                return "what was set aside"
+            if found := first_row(self.inner.create_transaction().snapshot, ranges_of(name)):
+                return found
         version, shown = self._published()
         if shown != self.expected()[:SHOWN]:
             return f"the cloud shows {shown} of {self.expected()}"
@@ -126,14 +161,39 @@ class TagCloud(Scenario):
                 raise Violation(f"log {log} is read to {self.read[log]}, and the store says {place}")
 
         self._check_versions()
+        if HOT in self.names:
+            self._check_scores()
+
+    def _check_scores(self) -> None:
+        """The scores are those of the events, and the top has them in their order, at any time."""
+        found = [(entry.key, entry.score) for entry in Ranking[str, float](HOT).scan(self.inner)]
+        if {tag for tag, _ in found} != self.gained.keys() or found != sorted(
+            found, key=lambda each: -each[1]
+        ):
+            raise Violation(f"the top of the scores is {found}, of {self.gained}")
+        at = max((place for places in self.gained.values() for place in places), default=0)
+        for tag, value in found:
+            expected = sum(0.5 ** ((at - place) / HALF_LIFE.seconds) for place in self.gained[tag])
+            if not isclose(HALF_LIFE.score(value, at), expected, rel_tol=1e-6):
+                raise Violation(f"{tag} has the score {HALF_LIFE.score(value, at)}, expected {expected}")
+
+    def _kept(self, newest: int) -> list[int]:
+        """The versions that must be kept: those since the time before the newest one, and one before them."""
+        begin = self.published.get(newest, 0) - 1000 * seconds_of(self.keep)
+        since = [version for version, created in self.published.items() if created >= begin]
+        before = [version for version, created in self.published.items() if created < begin]
+        return sorted([*since, *before[-1:]])
 
     def _check_versions(self) -> None:
         """All versions are kept, and each can have come from events among which are those that it includes."""
         keys, newest = CloudKeys(cq.CombineQueue(TAGS).keys), self._published()[0]
         rows = transact(self.inner, lambda tr: tr.get_range(*below(keys.all_kept())).to_list())
         heads = {head.version: head for head in (CloudHead.from_bytes(row.value) for row in rows)}
-        if sorted(heads) != list(range(1, newest + 1)):
-            raise Violation(f"versions {sorted(heads)} of the cloud are kept, of {newest}")
+        if list(self.published) != list(range(1, newest + 1)):
+            raise Violation(f"versions {list(self.published)} of the cloud were published, of {newest}")
+        # Publishers of other clocks keep other versions.
+        if "clocks differ" not in self.plan and sorted(heads) != self._kept(newest):
+            raise Violation(f"versions {sorted(heads)} of the cloud are kept, of {self.published}")
         for version, head in heads.items():
             shown = {entry.key: entry.score for entry in decode_entries(head.data)}
             if not shown.keys() <= self.history.keys():
@@ -179,9 +239,8 @@ class TagCloud(Scenario):
             for _ in range(self.hub.rng.randint(1, 5)):
                 self.hub.wait(self.hub.rng.expovariate(1 / self._pause))
                 size = self.hub.rng.randint(1, 5)
-                counted = Counted(
-                    log, place, tuple(event(log, number) for number in range(place, place + size))
-                )
+                events = tuple(event(log, number) for number in range(place, place + size))
+                counted = Counted(log, place, events, self.plan.on)
                 try:
                     transact(self.db(process), partial(count, counted))
                 except LookupError:
@@ -206,6 +265,11 @@ def count(note: Counted, tr: Any) -> None:
     """Count events of a log, and store the position in the same transaction."""
     if advance(tr, note):
         cq.CombineQueue(TAGS).add(tr, note.changes)
+        if "half-life" in note.also:
+            places = enumerate(note.changes, note.begin)
+            cq.CombineQueue(HOT).add(
+                tr, [(tag, HALF_LIFE.update(at=at)) for at, (tag, by) in places if by > 0]
+            )
 
 
 def advance(tr: Any, note: Counted) -> bool:
