@@ -191,7 +191,7 @@ def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: work.Ol
     _check_names(cells, wanted, deleted)
     counts = {user: len(texts) for user, texts in wanted.items()}
     writes = sum(counts.values())
-    compare("the totals", dict(cq.CombineQueue(QUEUE).scan(db)), {**counts, ALL: writes})
+    compare("the totals", dict(cq.CombineQueue(QUEUE).scan(db)), counts | ({ALL: writes} if writes else {}))
     times = {user: at for user, (_, at) in checked.items()}
     for name in names:
         _check_usage(cells, name, times, counts)
@@ -276,7 +276,7 @@ def _check_usage(cells: Cells, cell: str, times: Mapping[str, int], counts: Mapp
     """Compare the times of all users in a cell, and the page of friends who have written after a time."""
     known = dict(cq.CombineQueue(EVERYWHERE).scan(cells.store(cell)))
     compare(f"the times in {cell}", {user: known.get(user) for user in times}, times)
-    since = sorted(times.values())[len(times) // 2]
+    since = sorted(times.values())[len(times) // 2] if times else 0
     page = {user: counts[user] for user, at in times.items() if at > since}
     compare(f"the page of friends in {cell}", friends_page(cells, cell, list(times), since), page)
 

@@ -76,6 +76,7 @@ def show(options: CellsOptions) -> None:
     options.print_list(
         found,
         _COLUMNS,
+        empty="no cells: add one with `cq cells add NAME URL`",
         as_json=lambda each: {"cell": (row := asdict(each)).pop("name"), **row, "closed": each.closed},
     )
     for move in moves:
@@ -105,11 +106,15 @@ def add(
         str, argument("URL", "URL of the store: embedded:PATH, fdb: or fdb:/path/to/fdb.cluster.")
     ],
     weight: Annotated[
-        int, option("NUMBER", "Capacity in proportion to the other cells, 1 to 1,000,000.")
-    ] = 1,
+        int | None,
+        option(
+            "NUMBER", "Capacity in proportion to the other cells, 1 to 1,000,000. Default: unchanged, or 1."
+        ),
+    ] = None,
     web: Annotated[
-        str, option("URL", "Address of its web servers, to which routers redirect requests of its users.")
-    ] = "",
+        str | None,
+        option("URL", "Address of its web servers, to which routers redirect requests of its users."),
+    ] = None,
 ) -> None:
     """Add a cell, or change the URL, weight or web address of a cell.
 
@@ -118,7 +123,8 @@ def add(
     """
     with Cells(options.make_store()) as opened:
         opened.add_cell(cell, url, weight=weight, web=web)
-    options.answer(f"{cell}: added", cell=cell, weight=weight)
+        (added,) = (each for each in opened.cells() if each.name == cell)
+    options.answer(f"{cell}: added", cell=cell, weight=added.weight)
 
 
 @commands.command("drain", examples=["cq cells drain eu-1", "cq cells drain eu-1 --undo"])
@@ -240,6 +246,8 @@ def names(
     """
     who, given = _user(user), claimed or []
     with Cells(options.open_store()) as opened:
+        if release and not given:
+            raise InvalidConfiguration("expected the names to free with --release")
         if rename is not None:
             if release or len(given) != 1:
                 raise InvalidConfiguration("expected one new name with --rename")
@@ -249,6 +257,8 @@ def names(
         found = opened.names.of(who)
     for name in found:
         options.answer(as_word(name), user=who, name=name)
+    if not found:
+        note(f"{_word(who)} has no names")
 
 
 @commands.command("find", examples=["cq cells find email:ada@example.com"])
@@ -328,7 +338,7 @@ def _user(word: str) -> Any:
 def _word(user: Any) -> str:
     """A user's id for people, and for the command line: `_user` understands it."""
     word = as_word(user)
-    return json_text(user) if type(user) is str and _user(word) != user else word
+    return json_text(user) if type(user) is str and (not user or _user(word) != user) else word
 
 
 def _print_move(options: Options, each: Move, before: str = "") -> None:

@@ -13,19 +13,20 @@ and a move that begins conflicts with all transactions under way, so no write is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import runtime, store
 from cq.backoff import delay_after
 from cq.cells.adopting import UserAdoption
 from cq.cells.deleting import UserDeletion, users_being_deleted
-from cq.cells.directory import CellStatus, Directory, checked_cell, deleted_error, emptiest
+from cq.cells.directory import CellStatus, Directory, checked_settings, deleted_error, emptiest
 from cq.cells.move import UserMove
 from cq.cells.names import Names, take_names
 from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
 from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
-from cq.errors import CellError, CellMismatch, CellNotKnown, UserDeleted, UserMoving
+from cq.errors import CellError, CellMismatch, CellNotKnown, StoreError, UserDeleted, UserMoving
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -90,7 +91,7 @@ class Cells:
 
     # Cells
 
-    def add_cell(self, name: str, url: str, *, weight: int = 1, web: str = "") -> None:
+    def add_cell(self, name: str, url: str, *, weight: int | None = None, web: str | None = None) -> None:
         """Add a cell, or change the URL, weight or web address of an existing one.
 
         The store of a new cell is created if needed. It records the cell and the directory that it belongs to; it
@@ -100,9 +101,9 @@ class Cells:
             name: 1 to 100 letters, digits, `_`, `.` or `-`.
             url: a URL of `cq.open`, the same for all processes; paths are stored in full. Its `?mode=` is for a store
                 that is created now, and is not stored.
-            weight: capacity compared with other cells, 1 to 1,000,000.
+            weight: capacity compared with other cells, 1 to 1,000,000; None: unchanged, 1 for a new cell.
             web: address of the cell's web servers, such as `https://eu-1.example.com`, to which a `Router` redirects
-                requests; empty: it has no address.
+                requests; empty: it has no address; None: unchanged.
 
         Raises:
             InvalidConfiguration, InvalidUrl: the name, the weight, the web address or the URL is invalid.
@@ -110,14 +111,14 @@ class Cells:
                 had.
             StoreError: the store cannot be opened.
         """
-        cell = checked_cell(name, url, weight, web)
+        settings = checked_settings(name, url, weight, web)
         try:
             self.directory.cell(name)
             is_new = False
         except CellNotKnown:
             is_new = True
         self._stores.claim(name, url, is_new=is_new)
-        self.directory.put_cell(name, cell, is_new=is_new)
+        self.directory.put_cell(name, settings, is_new=is_new)
 
     def drain_cell(self, name: str, *, draining: bool = True) -> None:
         """Close a cell for new users, so that `rebalance` empties it; with a false `draining`, open it again.
@@ -349,15 +350,18 @@ class Cells:
                 yield Move(user, record.source, record.cell)
 
     def resume_moves(self) -> int:
-        """Complete all moves under way, of all processes; returns their number. Raises as `move`."""
-        count = 0
-        for user in self.directory.moving():
-            try:
-                self._remember(user, UserMove(self.directory, self._stores, user).finish())
-            except UserDeleted:
-                self.delete(user)
-            count += 1
-        return count
+        """Complete all moves under way, of all processes; returns their number.
+
+        Raises as `move`, after it has completed the moves that it can: one cell without a store stops no others.
+        """
+        return _try_all(partial(self._resume_move, user) for user in self.directory.moving())
+
+    def _resume_move(self, user: Any) -> int:
+        try:
+            self._remember(user, UserMove(self.directory, self._stores, user).finish())
+        except UserDeleted:
+            self.delete(user)
+        return 1
 
     def rebalance(self, most: int = 1_000) -> Iterator[Move]:
         """Complete moves under way, then empty drained cells, then move users above limits, then balance by weights.
@@ -406,13 +410,18 @@ class Cells:
         UserDeletion(self.directory, self._stores, user).run(final, keep_names)
 
     def resume_deletions(self) -> int:
-        """Complete the deletions of all processes that are decided; returns their number. Raises as `delete`."""
+        """Complete the deletions of all processes that are decided; returns their number.
+
+        Raises as `delete`, after it has tried all cells.
+        """
+        return _try_all(partial(self._resume_deletions, cell.name) for cell in self.cells())
+
+    def _resume_deletions(self, cell: str) -> int:
         count = 0
-        for cell in self.cells():
-            while users := transact(self._stores[cell.name], users_being_deleted):
-                for user in users:
-                    UserDeletion(self.directory, self._stores, user).clear(cell.name)
-                count += len(users)
+        while users := transact(self._stores[cell], users_being_deleted):
+            for user in users:
+                UserDeletion(self.directory, self._stores, user).clear(cell)
+            count += len(users)
         return count
 
     def _choose_move(self) -> Move | None:
@@ -429,3 +438,16 @@ class Cells:
             return None
         user = next(self.directory.users_in(source.name), None)
         return None if user is None else Move(user, source.name, target.name)
+
+
+def _try_all(acts: Iterable[Callable[[], int]]) -> int:
+    """Return the sum of what the functions return; raises the first error of a cell at the end."""
+    count, failed = 0, None
+    for act in acts:
+        try:
+            count += act()
+        except (CellError, StoreError) as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return count

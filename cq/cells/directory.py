@@ -7,7 +7,7 @@ Changes of one user conflict on the user's record. Different users are placed an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -95,8 +95,8 @@ class Directory:
 
     # Cells
 
-    def put_cell(self, name: str, cell: Cell, *, is_new: bool) -> None:
-        """Add a new cell, or change the URL and the weight of an existing one.
+    def put_cell(self, name: str, settings: Mapping[str, Any], *, is_new: bool) -> None:
+        """Add a new cell, or change these settings of an existing one: its URL, weight and web address.
 
         Raises `CellError` if another process has just added the new cell with another URL.
         """
@@ -106,12 +106,12 @@ class Directory:
             note_change(tr, keys.OF_CELLS)
             if stored is None:
                 numbers = [Cell.from_bytes(row.value).number for row in tr.get_range(*keys.cells())]
-                tr.set(keys.cell(name), replace(cell, number=max(numbers, default=0) + 1).to_bytes())
+                tr.set(keys.cell(name), Cell(**settings, number=max(numbers, default=0) + 1).to_bytes())
                 return
             found = Cell.from_bytes(stored)
-            if is_new and found.url != cell.url:
+            if is_new and found.url != settings["url"]:
                 raise CellError(f"another process has just added cell {name!r}: see `cq cells list`")
-            tr.set(keys.cell(name), replace(found, url=cell.url, weight=cell.weight, web=cell.web).to_bytes())
+            tr.set(keys.cell(name), replace(found, **settings).to_bytes())
 
         transact(self.db, put)
 
@@ -334,10 +334,10 @@ class Directory:
         transact(self.db, bury)
 
 
-def checked_cell(name: str, url: str, weight: int, web: str) -> Cell:
-    """Return the entry of a new cell, with its path in full; raises `InvalidConfiguration`, `InvalidUrl`."""
+def checked_settings(name: str, url: str, weight: int | None, web: str | None) -> dict[str, Any]:
+    """Return the given settings of a cell, with its path in full; raises `InvalidConfiguration`, `InvalidUrl`."""
     check_name(name, "cell")
-    if type(weight) is not int or not 1 <= weight <= MAX_WEIGHT:
+    if weight is not None and (type(weight) is not int or not 1 <= weight <= MAX_WEIGHT):
         raise InvalidConfiguration(
             f"expected the weight of a cell to be 1 to {MAX_WEIGHT:,}, got: {weight!r}"
         )
@@ -348,7 +348,8 @@ def checked_cell(name: str, url: str, weight: int, web: str) -> Cell:
         raise InvalidUrl(
             f"the URL of cell {name!r} names no store: write embedded:PATH, fdb: or fdb:/path/to/fdb.cluster"
         ) from None
-    return Cell(full, weight, web=_checked_address(web))
+    given = {"url": full, "weight": weight, "web": None if web is None else _checked_address(web)}
+    return {setting: value for setting, value in given.items() if value is not None}
 
 
 def _checked_address(web: str) -> str:

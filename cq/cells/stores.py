@@ -10,7 +10,7 @@ from cq import store
 from cq.cells.directory import Directory
 from cq.cells.records import Identity
 from cq.config.store_id import ensure_store_id
-from cq.errors import CellMismatch
+from cq.errors import CellMismatch, NotAStore
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -60,7 +60,7 @@ class CellStores:
                 tr.set(keys.IDENTITY, wanted.to_bytes())
             check_identity(tr, wanted)
 
-        db = self._verified(url, claim, create=is_new)
+        db = self._verified(name, url, claim, create=is_new)
         with self._lock:
             self._open[name] = db
 
@@ -82,16 +82,26 @@ class CellStores:
         return self._id
 
     def _opened(self, name: str, url: str) -> Database:
-        db = self._verified(url, lambda tr: self.check(tr.snapshot, name), create=False)
+        db = self._verified(name, url, lambda tr: self.check(tr.snapshot, name), create=False)
         with self._lock:
             kept = self._open.setdefault(name, db)
         if kept is not db:  # another thread has opened the store first
             store.close(db)
         return kept
 
-    def _verified(self, url: str, verify: Callable[[Transaction], object], *, create: bool) -> Database:
+    def _verified(
+        self, name: str, url: str, verify: Callable[[Transaction], object], *, create: bool
+    ) -> Database:
         """Open the store of a URL; closes it again if `verify` raises `CellMismatch`."""
-        db = self._opener(url, create=create)
+        try:
+            db = self._opener(url, create=create)
+        except NotAStore as error:
+            if create:
+                raise
+            what = str(error).partition(": check the path")[0]  # an empty store in its place is no cell
+            raise NotAStore(
+                f"cell {name!r} has no store, correct its URL with `cq cells add {name} URL`, or restore it: {what}"
+            ) from error
         try:
             transact(db, verify)
         except CellMismatch:

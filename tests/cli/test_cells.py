@@ -45,11 +45,32 @@ def test_users_are_placed_listed_and_moved(site: Here) -> None:
     ]
 
 
+def test_a_directory_without_cells_says_how_to_add_one(here: Here) -> None:
+    here("configure", "words", "--combiner", "sum")
+    assert here("cells", "list").out == "no cells: add one with `cq cells add NAME URL`\n"
+
+
+def test_a_corrected_url_changes_no_weight_and_no_web_address(site: Here) -> None:
+    site("cells", "add", "cell2", "embedded:cell2.db", "--weight", "3", "--web", "https://two.example.com")
+    Path("cell2.db").rename("moved.db")
+    assert site("cells", "add", "cell2", "embedded:moved.db", "--json").rows() == [
+        {"cell": "cell2", "weight": 3}
+    ]
+    found = site("cells", "list", "--json").rows()[1]
+    assert (found["weight"], found["web"]) == (3, "https://two.example.com")
+    assert found["url"].endswith("moved.db")
+    site("cells", "add", "cell2", "embedded:moved.db", "--weight", "1", "--web", "")
+    found = site("cells", "list", "--json").rows()[1]
+    assert (found["weight"], found["web"]) == (1, "")
+
+
 def test_printed_ids_can_be_used_in_the_next_command(site: Here) -> None:
     site("cells", "place", "42", '"42"')
     site("cells", "names", '"42"', "login:text")
     found = site("cells", "find", "login:text").out.strip()
     assert found == '"42"'
+    assert site("cells", "place", "").out == '"": cell1\n'
+    assert site("cells", "names", "").err == '"" has no names\n'
     assert site("cells", "delete", found, "--yes").out == '"42": deleted\n'
     assert site("cells", "delete", "42", "--yes").out == "42: deleted\n"
 
@@ -97,10 +118,15 @@ def test_deletions_under_way_are_listed_and_finished(site: Here, monkeypatch: py
 
     listed = site("cells", "list")
     assert "under way: joan: deleted from cell1" in listed.out.splitlines()
-    assert "deletions in cell3 are not known: NotAStore: the store" in listed.err
+    assert "deletions in cell3 are not known: NotAStore: cell 'cell3' has no store, correct" in listed.err
     assert "`cq cells resume` finishes moves and deletions" in listed.err
     rows = site("cells", "list", "--json").rows()
     assert rows[-1] == {"user": "joan", "deleted_from": "cell1"}
+
+    resumed = site("cells", "resume")
+    assert (resumed.status, resumed.out, resumed.err.count("\n")) == (1, "", 1)
+    assert "cell3.db does not exist" in resumed.err
+    assert "joan" not in site("cells", "list").out
 
 
 def test_what_cannot_be_done_is_said_in_one_line(site: Here) -> None:
@@ -110,10 +136,11 @@ def test_what_cannot_be_done_is_said_in_one_line(site: Here) -> None:
         "add cell1 embedded:cell2.db": "is cell 'cell2': correct the URL",
         "add new postgresql://ada:secret@host/db": "the URL of cell 'new' names no store",
         "add new embedded:new.db --weight 0": "the weight of a cell to be 1 to",
+        "names ada --release": "expected the names to free with --release",
     }.items():
         found = site("cells", *words.split())
 
-        assert (found.status, found.out) == (2 if words.startswith("add new") else 1, ""), words
+        assert (found.status, found.out) == (2 if words.startswith(("add new", "names")) else 1, ""), words
         assert said in found.err
         assert len(found.err.splitlines()) == 1
         assert "secret" not in found.err

@@ -13,7 +13,6 @@ import pytest
 import cq
 from cq import links
 from cq.cells.directory import Directory
-from cq.cells.records import Cell
 from cq.combiners import BUILT_IN
 from cq.feeds.feed import Feed
 from cq.observers.scheduling.members import ROLES
@@ -28,7 +27,7 @@ def names(db: Any) -> None:
     cq.configure(db, "words", observers=[top()], links=[links.table("t", name="report")])
     cq.configure(db, "tags")
     Feed("chat").configure(db)
-    Directory(db).put_cell("eu-1", Cell("embedded:/eu.db", 1), is_new=True)
+    Directory(db).put_cell("eu-1", {"url": "embedded:/eu.db"}, is_new=True)
 
 
 class Shell:
@@ -124,7 +123,7 @@ def test_names_that_a_shell_would_evaluate_are_no_candidates(shell: Shell, db: A
     """Another program may have written them."""
     cells = Directory(db)
     for name in ("$(touch run)", "eu-1", "a b", "x\n", "`y`", ":", ""):
-        cells.put_cell(name, Cell("embedded:/eu.db", 1), is_new=True)
+        cells.put_cell(name, {"url": "embedded:/eu.db"}, is_new=True)
 
     assert shell.words("cells", "drain", "") == ["eu-1"]
 

@@ -83,7 +83,7 @@ class CellsWorld(Scenario):
         self._operations = 0
         self.old_users = self.users[1::2]
         self._owners: dict[bytes, bytes] = {}
-        self._deleted: set[Any] = set()
+        self._deleted: dict[Any, int] = {}  # with the number of their writes
         self._adopting: set[bytes] = set()
         self._seats: dict[str, int] = {}
         self._finishing = False
@@ -161,10 +161,13 @@ class CellsWorld(Scenario):
 
     def _read_friends(self, cells: Cells) -> None:
         """Read of all users at once: nothing that was committed before is missed."""
-        before = {user: len(self.written[user]) for user in self.users}
+        before = {user: len(self.written[user]) for user in self.users if user not in self._deleted}
         found = gather_users(cells, self.users, lambda data: data.last_id(), seconds=2.0)
         for user, number in found.answers.items():
-            if not before[user] <= number <= len(self.written[user]):
+            if user not in before:
+                raise Violation(f"user {user!r} is read, after the deletion")
+            # A deletion may have been committed after the read.
+            if not before[user] <= number <= self._deleted.get(user, len(self.written[user])):
                 raise Violation(f"{number} writes of user {user!r} are read, of {before[user]} before")
 
     # Users
@@ -298,7 +301,7 @@ class CellsWorld(Scenario):
             if isinstance(note, Deleted):
                 if note.latest != len(ids):
                     raise Violation(f"{note}, of {len(ids)} ids")
-                self._deleted.add(note.user)
+                self._deleted[note.user] = note.latest
                 ids.clear()
                 continue
             if note.what in ids:
