@@ -15,12 +15,12 @@ import typer
 import cq
 from cq.app import App
 from cq.cli.shared import completion
-from cq.cli.shared.output import note, print_json, print_rich, say
+from cq.cli.shared.output import age, note, print_json, print_rich, say
 from cq.cli.shared.table import FittedTable, ShownColumn
 from cq.durations import seconds_in
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
-from cq.store import OpenDatabase, close
+from cq.store import OpenDatabase, close, copy_age
 
 
 def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
@@ -101,8 +101,11 @@ class Options:
         return _open(self.url, create=False)
 
     def read_store(self) -> OpenDatabase:
-        """As `open_store`, for a command that only reads: read permission is enough."""
-        return _open(self.url, read_only=True)
+        """As `open_store`, for a command that only reads: read permission is enough. The age of a copy is noted."""
+        db = _open(self.url, read_only=True)
+        if (seconds := copy_age(db)) is not None:
+            note(f"reading a copy of the store, {age(seconds)} old")
+        return db
 
     def answer(self, text: str, **fields: Any) -> None:
         """Print the answer of the command: the text for people, or with `--json` the fields as a line of JSON."""

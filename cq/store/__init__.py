@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from cq.errors import InvalidConfiguration, InvalidUrl, NotAStore, StoreError
 from cq.keys import ROOT
 from cq.store.api import Database, Transaction
+from cq.store.copies import copy_age, make_copy
 from cq.store.earlier_reads import read_earlier
 from cq.store.follower import FollowedRead, ReadFollower
 from cq.store.space import Space
@@ -34,7 +35,9 @@ __all__ = [
     "Space",
     "absolute",
     "close",
+    "copy_age",
     "located",
+    "make_copy",
     "open",
     "open_exactly",
     "read_earlier",
@@ -72,7 +75,8 @@ def open(
         url: URL of the store, or path of an embedded store as an `os.PathLike`.
         create: whether to create the file of an embedded store if it does not exist.
         read_only: for a program that only reads. The file is not created; read permission suffices, also on a full
-            disk. Without write permission, or if the disk has no room, commits with writes raise `StoreError`.
+            disk. Without write permission, if the disk has no room, and for a copy of `make_copy`, commits with writes
+            raise `StoreError`.
         prefix: prefix of cq's keys in the store, as `cq.store.Space` takes it; by default that of the URL, else
             `$CQ_PREFIX`, else `cq/`. Queues of other prefixes cannot be seen.
 
@@ -121,11 +125,12 @@ def _open_whole(parsed: _StoreUrl, *, create: bool, read_only: bool) -> Any:
         from cq.store.foundationdb import open_cluster
 
         return open_cluster(parsed.path or None)
-    from cq.store.embedded import PRIVATE, ReadOnlyDatabase, is_writable
+    from cq.store.embedded import PRIVATE, ReadOnlyDatabase, is_writable, made_at
     from cq.store.embedded import Database as Embedded
 
-    if read_only and not is_writable(Path(parsed.path).resolve()):
-        return ReadOnlyDatabase(parsed.path)
+    path = Path(parsed.path).resolve()
+    if read_only and (not is_writable(path) or made_at(path) is not None):
+        return ReadOnlyDatabase(path)
     mode = PRIVATE if parsed.mode is None else parsed.mode
     try:
         return Embedded(parsed.path, mode=mode, create=create and not read_only)

@@ -69,6 +69,7 @@ RUNS = {
     "cells resume": "cells resume",
     "cloud": "cloud words",
     "configure": "configure new --combiner sum",
+    "copy": "copy copy.db",
     "delete": "delete words --yes",
     "doctor": "doctor",
     "drain": "drain words",

@@ -363,6 +363,7 @@ WRONG = [
     ["cells", "rebalance", "--most", "-1"],
     ["cells", "resume", "--store", "nothing"],
     ["cloud", "no/name"],
+    ["copy", "copy.db", "--store", "nothing"],
     ["delete", "words"],
     ["demo", "cells", "--users", "0"],
     ["demo", "chat", "--users", "1"],

@@ -165,6 +165,8 @@ def test_a_view_places_the_keys_of_every_method_that_takes_keys(
             "db",
             "path",
             "is_local",
+            "copy_to",
+            "copied_at",
             "close",
             "transact",
             "create_transaction",

@@ -11,7 +11,7 @@ from cq.store.embedded.binding.error import FDBError
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
 from cq.store.embedded.client.transaction import Transaction
 from cq.store.embedded.database import Database
-from cq.store.embedded.file.file import PRIVATE, is_writable
+from cq.store.embedded.file.file import PRIVATE, is_writable, made_at
 from cq.store.embedded.read_only import ReadOnlyDatabase
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "ReadOnlyDatabase",
     "Transaction",
     "is_writable",
+    "made_at",
 ]

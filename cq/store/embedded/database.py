@@ -15,7 +15,7 @@ from cq.store.embedded.client.operations import Operations
 from cq.store.embedded.client.options import DatabaseOptions, Settings
 from cq.store.embedded.client.transaction import Transaction
 from cq.store.embedded.engine.engine import Engine, open_file
-from cq.store.embedded.file.file import PRIVATE
+from cq.store.embedded.file.file import PRIVATE, made_at
 from cq.store.transact import transact
 
 T = TypeVar("T")
@@ -60,6 +60,15 @@ class Database(Operations):
     def path(self) -> Path:
         """The absolute path of the file, with symbolic links resolved."""
         return self._engine.path
+
+    @property
+    def copied_at(self) -> float | None:
+        """When the copy that it reads was begun, in seconds since 1970; None if it is no copy."""
+        return made_at(self.path)
+
+    def copy_to(self, path: str | os.PathLike[str]) -> None:
+        """Write a copy of the store, while it is in use; see `cq.store.make_copy`."""
+        self._engine.copy_to(Path(path))
 
     # Transactions
 

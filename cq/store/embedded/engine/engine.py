@@ -89,6 +89,11 @@ class Engine:
         is_known = version <= glance.version and not self._pool.may_have_changed_metadata(version)
         return glance._replace(version=version) if is_known else None
 
+    def copy_to(self, path: Path) -> None:
+        """Write a copy of the store; see `cq.store.make_copy`."""
+        self.check_usable()
+        self._pool.run(lambda connection: file.write_copy(self.path, connection, path.absolute()))
+
     def check_usable(self) -> None:
         """Raise `StoreError` if the store is closed, or was opened by the parent process."""
         if self._unusable is not None:

@@ -214,13 +214,18 @@ class SnapshotPool:
         known = self._latest.known() if self._latest else None
         if known is not None:
             return VersionGlance(*known, started)
-        connection, (version, metadata) = self._connected(_glance)
-        self._keep_idle(connection)
+        version, metadata = self.run(_glance)
         if metadata is not None and not isinstance(metadata, bytes):
             raise damaged_row(self.path)
         if self._latest:
             self._latest.update(version, metadata)
         return VersionGlance(version, metadata, started)
+
+    def run(self, read: Callable[[apsw.Connection], T]) -> T:
+        """Return what `read` reads on a connection without a snapshot."""
+        connection, found = self._connected(read)
+        self._keep_idle(connection)
+        return found
 
     def may_have_changed_metadata(self, version: int) -> bool:
         """Whether a commit after this version has changed the metadata version, or may do so."""

@@ -5,7 +5,8 @@ the latest commits (see `conflict_log`). In its header, `application_id` identif
 format. Both are read from the plain bytes of the file before SQLite opens it, so a file of another program, or of a
 newer version of cq, is not modified.
 
-A new store is written completely under another name and then renamed, so no process sees an incomplete store.
+A new store is written completely under another name and then renamed, so no process sees an incomplete store. So is a
+copy of a store, which is a file without a log: its header says so, until a process opens it for writing.
 
 SQLite creates the files beside a store (`-wal`, `-shm`) with the permissions of the store. The lock file gets the same
 permissions, so that the permissions of the store alone control who may use it. In a directory like `/tmp`, another user
@@ -29,6 +30,7 @@ from typing import NamedTuple, TypeVar
 
 import apsw
 
+from cq import runtime
 from cq.errors import NotAStore, StoreError
 from cq.store.embedded.binding.error import explain, is_damaged, shortage
 
@@ -132,6 +134,8 @@ _OPEN_FLAGS = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE
 _HEADER_BYTES = 100
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 _VERSIONS = {1, 2}  # of SQLite's format: without a log, and with one
+_WITHOUT_LOG = b"\x01\x01"
+_MARK = APPLICATION_ID.to_bytes(4, "big")
 
 _C = TypeVar("_C", bound=apsw.Connection)
 
@@ -225,20 +229,70 @@ def create(path: Path, access: Access) -> None:
             f"{log_of(path)} is there and its store is not: put {path.name} back beside it, or remove it for an empty "
             "store"
         )
-    draft = path.with_name(f"{path.name}-new")
-    try:
-        draft.unlink(missing_ok=True)
-        os.close(access.create(draft))  # SQLite would create it readable for all users
+
+    def fill(draft: Path) -> None:
         with contextlib.closing(apsw.Connection(str(draft))) as connection:
             connection.execute(_SETTINGS + _SCHEMA).fetchall()
+
+    try:
+        _write_whole(path, path.with_name(f"{path.name}-new"), access, fill)
+    except (OSError, apsw.Error) as error:
+        remedy = shortage(error) or "check the directory and the disk"
+        raise NotAStore(f"the store {path} cannot be created ({error}): {remedy}") from error
+
+
+def _write_whole(path: Path, draft: Path, access: Access, fill: Callable[[Path], object]) -> None:
+    """Write a file by `fill(draft)`, and rename it; if that fails, nothing is left."""
+    draft.unlink(missing_ok=True)
+    try:
+        os.close(access.create(draft))  # SQLite would create it readable for all users
+        fill(draft)
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
-        _sync_directory(path.parent)
-    except (OSError, apsw.Error) as error:
+    except BaseException:
         draft.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+def write_copy(source: Path, connection: apsw.Connection, path: Path) -> None:
+    """Copy the store that a connection reads, as of one moment, to a file that is new or an earlier copy.
+
+    Raises `StoreError`.
+    """
+    if path.exists() and made_at(path) is None:
+        raise StoreError(f"{path} is no copy of a store: name a new file, or an earlier copy")
+    begun = made_at(source) or runtime.time()  # a copy of a copy is as old as that is
+
+    def fill(draft: Path) -> None:
+        connection.execute("VACUUM INTO ?", (str(draft),))
+        os.utime(draft, (begun, begun))
+
+    try:
+        # With the number of the process: there is no lock, and others may write a copy at the same time.
+        _write_whole(path, path.with_name(f"{path.name}-new-{os.getpid()}"), access_of(source), fill)
+    except OSError as error:
         remedy = shortage(error) or "check the directory and the disk"
-        raise NotAStore(f"the store {path} cannot be created ({error}): {remedy}") from error
+        raise StoreError(f"the copy {path} cannot be written ({error.strerror}): {remedy}") from error
+    except apsw.Error as error:
+        raise StoreError(f"{source} cannot be copied: {explain(error, path)}") from error
+
+
+def made_at(path: Path) -> float | None:
+    """When the copy at a path was begun, in seconds since 1970; None if there is none, or if it was opened for writing.
+
+    While a store is open, its index is there. Without one, this process has no locks that reading the file could
+    release.
+    """
+    with opening, contextlib.suppress(OSError):
+        if path.is_file() and not path.with_name(f"{path.name}-shm").exists():
+            with path.open("rb") as file:
+                header = file.read(_HEADER_BYTES)
+                begun = os.fstat(file.fileno()).st_mtime
+            if header[:16] == _MAGIC and header[18:20] == _WITHOUT_LOG and header[68:72] == _MARK:
+                return begun
+    return None
 
 
 def connect_first(path: Path, connect: Callable[..., apsw.Connection]) -> apsw.Connection:

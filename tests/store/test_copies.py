@@ -1,0 +1,141 @@
+"""Copies of an embedded store in use: of one moment, read-only, of a stated age, and stores when they are restored."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import cq
+from cq.errors import InvalidConfiguration, StoreError
+from cq.store import copy_age, make_copy
+from cq.store.api import Transaction
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Any]:
+    opened = cq.open(tmp_path / "store.db")
+    yield opened
+    cq.store.close(opened)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "copy.db"
+
+
+def put(db: Any, value: bytes) -> None:
+    cq.transact(db, lambda tr: tr.set(b"cq/test", value))
+
+
+def get(db: Any) -> bytes | None:
+    return cq.transact(db, lambda tr: tr.get(b"cq/test").value)
+
+
+def test_a_reader_of_a_copy_reads_the_one_that_is_there(db: Any, path: Path) -> None:
+    put(db, b"1")
+    begun = time.time()
+    make_copy(db, path)
+    put(db, b"2")
+    copy = cq.open(path, read_only=True)
+    assert get(copy) == b"1"
+    assert 0 <= (copy_age(copy) or -1) <= time.time() - begun
+    os.utime(path, (0, 0))
+    assert copy_age(copy) == pytest.approx(time.time(), abs=60)
+    assert cq.store.read_earlier(copy, lambda tr: tr.get(b"cq/test").value, max_age=1) == b"1"
+
+    make_copy(db, path)
+
+    assert get(copy) == b"2"
+    assert (copy_age(copy) or 60) < 60
+    with pytest.raises(StoreError, match="was opened for reading only"):
+        put(copy, b"3")
+    assert (copy_age(db), copy_age(cast("Any", None))) == (None, None)
+    assert path.stat().st_mode == path.with_name("store.db").stat().st_mode
+    assert sorted(each.name for each in path.parent.glob("copy*")) == ["copy.db"]
+
+
+def test_a_copy_is_of_one_moment(db: Any, path: Path) -> None:
+    put(db, b"0")
+    ended = threading.Event()
+
+    def write() -> None:
+        for number in range(1, 100_000):
+            if ended.is_set():
+                break
+
+            def both(tr: Transaction, value: bytes = b"%d" % number) -> None:
+                tr.set(b"cq/other", value)
+                tr.set(b"cq/test", value)
+
+            cq.transact(db, both)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = []
+        for _ in range(20):
+            make_copy(db, path)
+            copy = cq.open(path, read_only=True)
+            pair = cq.transact(copy, lambda tr: (tr.get(b"cq/test").value, tr.get(b"cq/other").value))
+            cq.store.close(copy)
+            assert pair[0] == pair[1] or pair == (b"0", None)
+            found.append(int(pair[0] or b"0"))
+    finally:
+        ended.set()
+        writer.join()
+    assert found == sorted(found)
+    assert len({*found}) > 1
+
+
+def test_a_copy_in_the_place_of_a_store_is_a_store(db: Any, path: Path) -> None:
+    put(db, b"1")
+    make_copy(db, path)
+    of_copy = path.with_name("copy of copy.db")
+    os.utime(path, (1_000, 1_000))
+    make_copy(cq.open(path, read_only=True), of_copy)
+    assert of_copy.stat().st_mtime == 1_000
+
+    restored = cq.open(path)
+
+    put(restored, b"2")
+    assert (get(restored), copy_age(restored)) == (b"2", None)
+    reader = cq.open(path, read_only=True)
+    assert (get(reader), copy_age(reader)) == (b"2", None)
+    with pytest.raises(StoreError, match="is no copy of a store"):
+        make_copy(db, path)
+    cq.store.close(restored)
+
+
+def test_a_copy_replaces_nothing_else(db: Any, path: Path) -> None:
+    put(db, b"1")
+    path.write_text("a text")
+    for other in (path, path.with_name("store.db"), path.parent):
+        with pytest.raises(StoreError, match="is no copy of a store: name a new file, or an earlier copy"):
+            make_copy(db, other)
+    assert path.read_text() == "a text"
+    with pytest.raises(StoreError, match=r"cannot be written \(Not a directory\): check"):
+        make_copy(db, path / "in" / "none")
+    cluster: Any = SimpleNamespace(create_transaction=None)
+    with pytest.raises(InvalidConfiguration, match="only an embedded store can be copied"):
+        make_copy(cluster, path)
+    with pytest.raises(TypeError, match="expected a database"):
+        make_copy(cast("Any", None), path)
+
+
+def test_a_copy_that_fails_leaves_the_earlier_one(db: Any, path: Path) -> None:
+    put(db, b"1")
+    make_copy(db, path)
+    put(db, b"2")
+    path.with_name(f"copy.db-new-{os.getpid()}").mkdir()
+
+    with pytest.raises(StoreError, match="cannot be written"):
+        make_copy(db, path)
+
+    assert get(cq.open(path, read_only=True)) == b"1"
