@@ -34,7 +34,7 @@ from cq.intake.json_lines import LoadedLines, add_jsonl
 from cq.intake.lines import FilePosition
 from cq.intake.logs import LogFollower
 from cq.observers.visits import BOTS, VisitLog, Visits
-from cq.queue.requests import refuse_without_decider
+from cq.queue.requests import decider_of
 from cq.tables.rows import queue_rows
 from cq.windows.window import reader_of
 
@@ -189,7 +189,7 @@ def ask(
         raise typer.BadParameter(f"the request is no JSON: {error}") from None
     db, handle = options.open_store(), cq.CombineQueue(queue)
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
-    refuse_without_decider(config)
+    decider_of(config)
     answer = handle.ask_now(
         db,
         key_from_word(config.key, key),

@@ -20,6 +20,7 @@ from cq.observers.top.cloud import CloudReader
 from cq.observers.top.ranking import Ranking
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.shared_adds import AddCall, shared_adds
+from cq.queue.shared_asks import AskCall, answer_to
 from cq.store.api import Database
 from cq.type_variables import K, M, V, W
 from cq.windows.window import Window
@@ -107,8 +108,20 @@ async def _add_now(
     once: str | bytes | None = None,
 ) -> None:
     """`CombineQueue.add_now`; a call that waits for that of another task is no more than a future."""
-    call = AddCall(updates, once)
-    shared = shared_adds(db, queue.name, asyncio.get_running_loop())
+    await _shared(queue.name, db, AddCall(updates, once))
+
+
+async def _ask_now(queue: CombineQueue[K, V], db: Database, *args: Any, **kwargs: Any) -> Any:
+    """`CombineQueue.ask_now`, as `_add_now`."""
+    call = AskCall(*args, **kwargs)
+    await _shared(queue.name, db, call)
+    if not call.is_late:
+        return answer_to(db, queue.name, call)
+    return await run(answer_to, db, queue.name, call)
+
+
+async def _shared(queue: str, db: Database, call: AddCall) -> None:
+    shared = shared_adds(db, queue, asyncio.get_running_loop())
     latch = shared.join(call, OwnLatch)
     if latch is not None:
         try:
@@ -159,7 +172,7 @@ class AsyncCombineQueue(AsyncHandle, Generic[K, V]):
     ask = Awaited(CombineQueue[K, V].ask)
     answer = Awaited(CombineQueue[K, V].answer)
     ask_many = Awaited(CombineQueue[K, V].ask_many)
-    ask_now = Awaited(CombineQueue[K, V].ask_now)
+    ask_now = Awaited(CombineQueue[K, V].ask_now, by=_ask_now)
     withdraw = Awaited(CombineQueue[K, V].withdraw)
     get = Awaited(CombineQueue[K, V].get)
     get_many = Awaited(CombineQueue[K, V].get_many)

@@ -30,7 +30,7 @@ from cq.keys.answers import AnswerKeys, group_of, position_of
 from cq.keys.membership import workers
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import renewed
-from cq.queue.requests import parse_ticket, refuse_without_decider
+from cq.queue.requests import decider_of, parse_ticket
 from cq.store.api import Database, Transaction, TransactionRead, Value, Void
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
@@ -147,19 +147,24 @@ def no_answer(db: Database, name: str, ticket: str) -> NoAnswer:
     return NoAnswer(transact(db, lambda tr: _why_none(tr, name, ticket)), ticket)
 
 
-def _read_or_watch(name: str, ticket: bytes, tr: Transaction) -> tuple[StoredAnswer | None, Void | None]:
+def horizon_of(tr: Transaction, name: str) -> int:
+    """The version of the oldest answers that are kept; raises `InvalidConfiguration` without a decider."""
     version, config = tr.get_read_version(), read_config(tr.snapshot, name)
-    refuse_without_decider(config)
+    return clock_of(tr.db).before(version.wait(), decider_of(config).keep)
+
+
+def too_old(name: str, ticket: str) -> NoAnswer:
+    """The error for a request whose answer is no longer kept."""
+    return NoAnswer(f"the answer to request {ticket} of queue {name!r} is no longer kept", ticket)
+
+
+def _read_or_watch(name: str, ticket: bytes, tr: Transaction) -> tuple[StoredAnswer | None, Void | None]:
+    horizon = horizon_of(tr, name)
     found = read_answer(tr, name, ticket)
     if found is None:
         return None, tr.watch(AnswerKeys(name).answers(group_of(ticket)))
-    if config.decider is not None and found.version < clock_of(tr.db).before(
-        version.wait(), config.decider.keep
-    ):
-        raise NoAnswer(
-            f"the answer of queue {name!r} is older than {config.decider.keep:,} s and no longer kept",
-            ticket.hex(),
-        )
+    if found.version < horizon:
+        raise too_old(name, ticket.hex())
     return found, None
 
 
@@ -206,7 +211,7 @@ _States = dict[bytes, bytes | None]
 def _mark(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
     """Mark a request as withdrawn; if it has an answer, return this instead."""
     config = read_config(tr, name)
-    refuse_without_decider(config)
+    decider_of(config)
     queue = QueueKeys(name)
     found = read_answer(tr.snapshot, name, ticket)
     if found is not None:

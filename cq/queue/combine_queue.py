@@ -11,15 +11,16 @@ from cq.combiners import Combiner, built_in_combiner, latest_only, require_packa
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
 from cq.durations import Span
 from cq.encoding import codec, hashing
-from cq.errors import CodeMismatch, InvalidData, NoAnswer, Withdrawn
+from cq.errors import CodeMismatch, InvalidData
 from cq.keys import QueueKeys
 from cq.queue.adds import config_for_adds, times_now, write_updates
 from cq.queue.answers import wait_for_answer, withdraw
 from cq.queue.packing import split_pairs
 from cq.queue.pending import before_adds, read_pending
-from cq.queue.requests import Request, operation_of, operations_of, refuse_without_decider
+from cq.queue.requests import Request, decider_of, operation_of, operations_of
 from cq.queue.rows import drop_repeated_operations, updates_of
 from cq.queue.shared_adds import AddCall, add_now
+from cq.queue.shared_asks import AskCall, answer_to
 from cq.queue.slots import combined, plan_slots, read_slots
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Value
 from cq.store.reads import snapshot_of
@@ -193,7 +194,7 @@ class CombineQueue(Generic[K, V]):
     def _ask(self, tr: Transaction, requests: list[tuple[K, Request]], operation: bytes | None) -> None:
         """Queue requests under one operation id."""
         config = config_for_adds(tr, self.name)
-        refuse_without_decider(config)
+        decider_of(config)
         write_updates(tr, config, requests, operation)
 
     def answer(self, db: Database, ticket: str, timeout: float | None = 10.0) -> Any:
@@ -230,7 +231,7 @@ class CombineQueue(Generic[K, V]):
         """Ask in a transaction of its own, and return the answer.
 
         The request counts once, also if the transaction is retried after an unknown result. Calls of several threads or
-        tasks share transactions, as those of `add_now` do.
+        tasks share transactions, as those of `add_now` do, and then one wait for their answers.
 
         Args:
             db: a database of either store.
@@ -250,21 +251,9 @@ class CombineQueue(Generic[K, V]):
             InvalidConfiguration: the queue has no decider.
             QueueNotConfigured, QueueFull, InvalidData, TypeError, FDBError, StoreError: as for `add_now`.
         """
-        ticket = self._committed(db, key, request, once)
-        try:
-            return self.answer(db, ticket, timeout)
-        except NoAnswer as error:
-            if not withdraw or type(error) is not NoAnswer:
-                raise
-            if not self.withdraw(db, ticket):
-                return self.answer(db, ticket, 0.0)
-            raise Withdrawn(f"{error}; it is withdrawn and will not be decided", ticket) from None
-
-    def _committed(self, db: Database, key: K, request: Any, once: str | bytes | None) -> str:
-        """Commit a request, alone or with those of other calls; returns its ticket."""
-        asked = Request(request, operation_of(key, once))
-        add_now(db, self.name, AddCall([(key, asked)], asked.operation))
-        return str(asked)
+        call = AskCall(key, request, once, timeout=timeout, withdraw=withdraw)
+        add_now(db, self.name, call)
+        return answer_to(db, self.name, call)
 
     def withdraw(self, db: Database, ticket: str) -> bool:
         """Withdraw a request that is committed and has no answer yet.

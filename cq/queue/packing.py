@@ -21,7 +21,7 @@ from cq.encoding.cbor import dumps
 from cq.encoding.codec import DELETE, MAX_UPDATE_BYTES, are_int64
 from cq.encoding.hashing import buckets_of
 from cq.errors import InvalidData, WrongType
-from cq.queue.requests import Request, pack_requests, refuse_without_decider, refused_update
+from cq.queue.requests import Request, decider_of, pack_requests, refused_update
 
 ROW_BYTES: Final = 8_000
 """Maximum bytes of a row with several updates: FoundationDB recommends values below 10 kB."""
@@ -147,7 +147,7 @@ def check_update(config: QueueConfig, key: Any, update: Any) -> int:
     if config.decider is not None:
         raise refused_update(config)
     if type(update) is Request:
-        refuse_without_decider(config)
+        decider_of(config)
     if not (update is DELETE and config.takes_delete):
         try:
             config.value.check(update)

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from cq import runtime
+from cq.config.decider import DeciderConfig
 from cq.config.queue import QueueConfig
 from cq.encoding import codec
 from cq.encoding.codec import MAX_UPDATE_BYTES
@@ -130,9 +131,10 @@ def refused_update(config: QueueConfig) -> InvalidData:
     )
 
 
-def refuse_without_decider(config: QueueConfig) -> None:
-    """Raise `InvalidConfiguration` unless a queue takes requests."""
+def decider_of(config: QueueConfig) -> DeciderConfig:
+    """The decider of a queue; raises `InvalidConfiguration` unless it has one, and so takes requests."""
     if config.decider is None:
         raise InvalidConfiguration(
             f"queue {config.name!r} has no decider, so nobody would answer: configure it with `decider=`, or call `add`"
         )
+    return config.decider

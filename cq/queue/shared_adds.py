@@ -69,10 +69,18 @@ class AddCall:
         self.done: runtime.Latch | None = None
         self.is_abandoned = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its caller needs not wait, once the updates are committed."""
+        return True
+
     def wake(self) -> None:
         """Let the caller go on, if it waits."""
         if self.done is not None:
             self.done.set()
+
+    def follow(self, db: Database, group: AddGroup) -> None:
+        """Wait for what the calls of a committed group still need, until this call is over."""
 
 
 class AddGroup:
@@ -86,6 +94,7 @@ class AddGroup:
         calls: all calls; once a try may have committed, these stay the same.
         later: calls that did not fit into the transaction.
         doubt: the error of a try that may have committed, or may commit later.
+        is_ended: whether nobody commits it any more.
     """
 
     def __init__(self, queue: str, call: AddCall) -> None:
@@ -93,6 +102,7 @@ class AddGroup:
         self.calls = [call]
         self.later: list[AddCall] = []
         self.doubt: Exception | None = None
+        self.is_ended = False
         self._is_final = False
         self._is_written = False
         self._operation = runtime.token_bytes(_RANDOM_ID_BYTES)
@@ -128,7 +138,7 @@ class AddGroup:
 
     def _refuse(self, call: AddCall, error: Exception) -> None:
         """End a call with an error of its own, as each caller adds a traceback; in doubt, with that of the doubt."""
-        call.error = _copied(self.doubt or error).with_traceback(error.__traceback__)
+        call.error = copied(self.doubt or error).with_traceback(error.__traceback__)
         if self.doubt is not None and self.doubt is not error:
             call.error.__cause__ = error
 
@@ -176,7 +186,7 @@ class AddGroup:
         return adds
 
 
-def _copied(error: Exception) -> Exception:
+def copied(error: Exception) -> Exception:
     """A copy of an error with its cause; the error itself, if it has a constructor that cannot copy it."""
     try:
         found = copy(error)
@@ -235,21 +245,39 @@ class SharedAdds:
 
     def finish(self, db: Database, call: AddCall) -> None:
         """Commit the group of a call, if it has one, with all calls that wait; raises the error of the call."""
-        if call.group is not None:
-            self._fill(call.group)
-            try:
-                call.group.commit(db)
-            except BaseException:  # the task of this call is cancelled
-                call.is_abandoned = True
-                self._hand_on(call.group)
-                raise
-            with self._lock:
-                following = self._next(call.group)
-            for each in (*following, *call.group.calls):
-                if each is not call and not each.is_abandoned:  # an abandoned one may be awake already
-                    each.wake()
+        group = call.group
+        if group is not None:
+            if not group.is_ended:
+                self._commit(db, call, group)
+            if not call.is_over:
+                self._follow(db, call, group)
+            self._hand_on(group)
         if call.error is not None:
             raise call.error
+
+    def _commit(self, db: Database, call: AddCall, group: AddGroup) -> None:
+        self._fill(group)
+        try:
+            group.commit(db)
+        except BaseException:  # the task of this call is cancelled
+            call.is_abandoned = True
+            self._hand_on(group)
+            raise
+        with self._lock:
+            group.is_ended = True
+            following = self._next(group)
+        for each in (*following, *group.calls):
+            # An abandoned one may be awake already.
+            if each is not call and not each.is_abandoned and (each.is_over or each.group is not None):
+                each.wake()
+
+    def _follow(self, db: Database, call: AddCall, group: AddGroup) -> None:
+        try:
+            call.follow(db, group)
+        except BaseException:  # the task of this call is cancelled
+            call.is_abandoned = True
+            self._hand_on(group)
+            raise
 
     def _fill(self, group: AddGroup) -> None:
         """Add the calls that wait to a group, unless it may be committed already."""
@@ -263,12 +291,13 @@ class SharedAdds:
                 group.calls.append(call)
 
     def _hand_on(self, group: AddGroup) -> None:
-        """Let another caller commit a group whose caller was cancelled; without others, let the next call begin."""
+        """Let another caller go on with a group; without others, let the next call begin unless that was done."""
         with self._lock:
-            heir = next((call for call in group.calls if not call.is_abandoned), None)
+            others = (call for call in group.calls if not call.is_abandoned)
+            heir = next((call for call in others if not (group.is_ended and call.is_over)), None)
             if heir is not None:
                 heir.group = group
-            following = self._next(group) if heir is None else [heir]
+            following = [heir] if heir is not None else [] if group.is_ended else self._next(group)
         for call in following:
             call.wake()
 
@@ -312,7 +341,10 @@ def add_now(db: Database, queue: str, call: AddCall) -> None:
     """Commit the updates of a call, alone or with other calls; raises the error of the call."""
     if runtime.is_interruptible():
         # ^C may end this call at any point, also where it would have to wake others: it commits its own updates only.
-        AddGroup(queue, call).commit(db)
+        group = AddGroup(queue, call)
+        group.commit(db)
+        if not call.is_over:
+            call.follow(db, group)
         if call.error is not None:
             raise call.error
         return

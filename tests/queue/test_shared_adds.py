@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,51 +20,15 @@ from cq.queue import shared_adds
 from cq.store.api import error_code
 from cq.testing import assert_values, drain
 from tests.kit.faults import UNKNOWN, FaultyDatabase, WrappedDatabase, WrappedTransaction
+from tests.kit.held_calls import HeldCommits, held_calls
 from tests.kit.processes import run_program
-
-
-class HeldCommits(WrappedDatabase):
-    """A database of which the first commit waits until `go` is set; counts the commits that write."""
-
-    is_local = True
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        self.begun, self.go = threading.Event(), threading.Event()
-        self.commits = 0
-
-    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
-        if what == "commit":
-            self.commits += 1
-            if not self.begun.is_set():
-                self.begun.set()
-                assert self.go.wait(30)
-        return super().call(tr, what, *args, **kwargs)
 
 
 @contextmanager
 def waiting(db: HeldCommits, queue: Any, calls: list[tuple[Any, Any]]) -> Iterator[list[Future[None]]]:
     """Calls of `add_now` with updates and an id, in their order, while the commit of the first one is under way."""
-    shared = shared_adds.shared_adds(db, queue.name, None)
-    with ThreadPoolExecutor(len(calls)) as threads:
-        try:
-            found: list[Future[None]] = []
-            for number, (updates, once) in enumerate(calls):
-                found.append(threads.submit(queue.add_now, db, updates, once))
-                assert db.begun.wait(30)
-                until(lambda number=number: len(shared._waiting) == number)  # type: ignore[misc]
-            yield found
-        finally:
-            db.go.set()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Yield to other threads until something holds."""
-    for _ in range(1_000_000):
-        if holds():
-            return
-        threading.Event().wait(0.0001)
-    raise AssertionError("it never holds")
+    with held_calls(db, queue.name, [partial(queue.add_now, db, *given) for given in calls]) as found:
+        yield found
 
 
 def test_calls_that_wait_share_a_transaction(db: Any, name: str) -> None:

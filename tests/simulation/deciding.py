@@ -8,19 +8,24 @@ may come at any later place. What `withdraw` has returned must stay true, and ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
+from unittest.mock import patch
 
 import cq
 from cq.admin.purging import is_purging
 from cq.deciders.decider import Decided
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
 from cq.passes.plan import Limits
+from cq.queue import shared_adds
 from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, StoredAnswer, read_answer
+from cq.queue.shared_adds import AddGroup
 from cq.store.transact import transact
+from tests.simulation.calling import noted_id
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
@@ -30,6 +35,8 @@ from tests.simulation.store import CommitRequest
 
 REQUESTS: Final = "requests"
 _KEYS: Final = ("a", "b", "c")
+_THREADS: Final = 5
+"""Of a process that calls `ask_now`."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,28 @@ class Deciding(Recount):
             max_report=self.rng.choice((1, 20)),
         )
         self.queue: cq.CombineQueue[str, Any] = cq.CombineQueue(REQUESTS)
+        self._decided: dict[int, Any] = {}
+        self._groups = self.rng.choice((1, 2))
+
+    def begin(self) -> None:
+        super().begin()
+        if "calls" in self.plan:
+            self.start_process("caller", "add", self._call_all)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """A context in which each transaction of calls of `ask_now` notes what it asks."""
+        write = AddGroup._write
+
+        def note(group: AddGroup, tr: Any) -> None:
+            write(group, tr)
+            tr.notes += _notes(group)
+
+        with (
+            patch.object(AddGroup, "_write", note),
+            patch.object(shared_adds, "CLUSTER_GROUPS", self._groups),
+        ):
+            yield
 
     def make(self) -> None:
         cq.configure(
@@ -181,9 +210,39 @@ class Deciding(Recount):
         if not is_withdrawn and (found := self._stored(asked)) and found.outcome == WITHDRAWN:
             raise Violation(f"{asked} is withdrawn, and its caller was told that it is not")
         if is_withdrawn:
-            self.withdrawn.add(asked.ticket)
-            if asked.ticket in self.answers:
-                raise Violation(f"{asked} is decided, and its caller was told that it is withdrawn")
+            self._note_withdrawn(asked.ticket)
+
+    def _note_withdrawn(self, ticket: str) -> None:
+        self.withdrawn.add(ticket)
+        if ticket in self.answers:
+            raise Violation(f"request {ticket} is decided, and its caller was told that it is withdrawn")
+
+    # Callers of `ask_now`
+
+    def _call_all(self, process: Process) -> None:
+        for _ in range(1, _THREADS):
+            self.hub.start(process, "add", lambda: self._call_often(process))
+        self._call_often(process)
+
+    def _call_often(self, process: Process) -> None:
+        while not self.is_calm:
+            self.hub.wait(self.hub.rng.expovariate(1 / self.pause))
+            self.attempt(partial(self._call, self.db(process)), NoAnswer)
+
+    def _call(self, db: Any) -> None:
+        rng = self.hub.rng
+        number = self._last = self._last + 1
+        withdraw = "withdraw" in self.plan and rng.random() < 0.7
+        once = f"call {number}" if rng.random() < 0.3 else None
+        try:
+            answer = self.queue.ask_now(
+                db, rng.choice(_KEYS), number, once, timeout=rng.choice((0.01, 0.3, 5.0)), withdraw=withdraw
+            )
+        except Withdrawn as error:
+            self._note_withdrawn(error.ticket)
+            return
+        if answer != self._decided.get(number):
+            raise Violation(f"request {number} is answered {answer}, not {self._decided.get(number)}")
 
     # What is committed
 
@@ -217,7 +276,7 @@ class Deciding(Recount):
         if found is None or (found.outcome, found.content) != (DECIDED, made.answer):
             raise Violation(f"{made} is stored as the answer {found}")
         self.states[made.key] = made.new
-        self.answers[asked.ticket] = made.answer
+        self.answers[asked.ticket] = self._decided[number] = made.answer
 
     def _pass_over(self, key: str, number: int) -> None:
         """The requests of a key before this one must have an answer that no decision gave them."""
@@ -263,3 +322,13 @@ class Deciding(Recount):
         if self.failed:
             raise Violation(f"retried and not decided: {self.failed}")
         check_verified(self.inner, REQUESTS)
+
+
+def _notes(group: AddGroup) -> list[Asking]:
+    """What the transaction of a group of calls asks: the calls without an id, and those of each id."""
+    by_id: dict[bytes, list[Asked]] = {}
+    for call in sorted(group._taken(), key=lambda call: call.operation is not None):  # as the rows are
+        asked = call.values[0]
+        found = by_id.setdefault(call.operation or noted_id(group), [])
+        found.append(Asked(call.keys[0], asked.content, str(asked)))
+    return [Asking(tuple(requests), operation.hex()) for operation, requests in by_id.items()]

@@ -162,6 +162,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, ...]]] = {
         "come and go",
         "withdraw",
         "bad requests",  # which make the decider raise
+        "calls",  # of `ask_now` by the threads of a process
     ),
     "recent": ("once", "other times", "purge", "rebucket", "width", "come and go"),
 }

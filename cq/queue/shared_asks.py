@@ -1,0 +1,131 @@
+"""Calls of `CombineQueue.ask_now` share transactions, as those of `add_now` do, and then one wait for their answers.
+
+The caller that has committed a group waits for the answers to all its requests: by one watch at a time, and one
+transaction that reads all answers. It wakes the others, when their answers are there or their time is over, and lets
+another caller wait in its place when it has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from cq import runtime
+from cq.errors import Withdrawn
+from cq.keys.answers import AnswerKeys, group_of
+from cq.queue.answers import (
+    StoredAnswer,
+    content_of,
+    horizon_of,
+    no_answer,
+    read_answers,
+    too_old,
+    wait_for_answer,
+    withdraw,
+)
+from cq.queue.requests import Request, operation_of
+from cq.queue.shared_adds import AddCall, AddGroup, copied
+from cq.store.api import Database, Transaction, Void
+from cq.store.watch import wait_until
+
+
+class AskCall(AddCall):
+    """One call of `ask_now`.
+
+    Args:
+        key, request, once, timeout, withdraw: as for `CombineQueue.ask_now`; raises `InvalidData`.
+
+    Attributes:
+        request: what is asked.
+        answer: what is stored as its answer, once it was read.
+        is_late: whether there was no answer in time.
+    """
+
+    __slots__ = ("_end", "_timeout", "answer", "is_late", "request", "withdraw")
+
+    def __init__(
+        self,
+        key: Any,
+        request: Any,
+        once: str | bytes | None = None,
+        *,
+        timeout: float | None = 10.0,
+        withdraw: bool = False,
+    ) -> None:
+        self.request = Request(request, operation_of(key, once))
+        super().__init__([(key, self.request)], self.request.operation)
+        self.withdraw = withdraw
+        self.answer: StoredAnswer | None = None
+        self.is_late = False
+        self._timeout = timeout
+        self._end: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it waits no more."""
+        return self.answer is not None or self.is_late or self.error is not None
+
+    def follow(self, db: Database, group: AddGroup) -> None:
+        """Wait for the answers to all calls of the group, until this one is over."""
+        calls = [each for each in group.calls if isinstance(each, AskCall) and not each.is_over]
+        for each in calls:
+            each.begin()
+        while not self.is_over:
+            calls = [each for each in calls if not each.is_over and not each.is_abandoned]
+            ends = [each._end for each in calls if each._end is not None]
+            left = max(0.0, min(ends) - runtime.monotonic()) if ends else None
+            try:
+                wait_until(db, partial(self._read_or_watch, group.queue, calls), left)
+            except Exception as error:  # noqa: BLE001 - each caller gets it
+                for each in calls:
+                    self._end_call(each, copied(error))
+                return
+            now = runtime.monotonic()
+            for each in calls:
+                if each._end is not None and now >= each._end and not each.is_over:
+                    each.is_late = True
+                    self._wake(each)
+
+    def begin(self) -> None:
+        """Begin to wait: the request is committed."""
+        if self._timeout is not None and self._end is None:
+            self._end = runtime.monotonic() + self._timeout
+
+    def _read_or_watch(
+        self, queue: str, calls: Sequence[AskCall], tr: Transaction
+    ) -> tuple[None, Void | None]:
+        """Give the answers that are there to their calls; watch the next one, unless this call is over."""
+        waiting = {each.request.ticket or b"": each for each in calls if not each.is_over}
+        horizon = horizon_of(tr, queue)
+        for ticket, answer in read_answers(tr, queue, list(waiting)).items():
+            call = waiting.pop(ticket)
+            if answer.version < horizon:
+                self._end_call(call, too_old(queue, str(call.request)))
+            else:
+                call.answer = answer
+                self._wake(call)
+        if self.is_over or not waiting:
+            return None, None
+        return None, tr.watch(AnswerKeys(queue).answers(group_of(next(iter(waiting)))))
+
+    def _end_call(self, call: AskCall, error: Exception) -> None:
+        call.error = error
+        self._wake(call)
+
+    def _wake(self, call: AskCall) -> None:
+        if call is not self and not call.is_abandoned:
+            call.wake()
+
+
+def answer_to(db: Database, queue: str, call: AskCall) -> Any:
+    """The answer to a call that is over without an error; raises as `CombineQueue.ask_now` does."""
+    ticket = str(call.request)
+    if call.answer is not None:
+        return content_of(call.answer, queue, ticket)
+    error = no_answer(db, queue, ticket)
+    if not call.withdraw:
+        raise error
+    if not withdraw(db, queue, ticket):
+        return wait_for_answer(db, queue, ticket, 0.0)
+    raise Withdrawn(f"{error}; it is withdrawn and will not be decided", ticket)

@@ -1,0 +1,90 @@
+"""Calls of `ask_now` that share a transaction share one wait for their answers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import cq
+from cq.app import App
+from cq.errors import DecisionFailed, NoAnswer, Withdrawn
+from cq.queue import shared_asks
+from cq.testing import assert_values, drain
+from tests.kit.faults import WrappedTransaction
+from tests.kit.held_calls import HeldCommits, held_calls, until
+
+
+class Watches(HeldCommits):
+    """Counts the watches, too."""
+
+    watches = 0
+
+    def call(self, tr: WrappedTransaction, what: str, *args: Any, **kwargs: Any) -> Any:
+        self.watches += what == "watch"
+        return super().call(tr, what, *args, **kwargs)
+
+
+def count(key: str, state: int | None, request: int) -> tuple[int, int]:
+    if request < 0:
+        raise ValueError(request)
+    return (state or 0) + 1, request
+
+
+def counter(db: Any, name: str) -> tuple[App, Any]:
+    app = App()
+    queue = app.queue(name, key=str, value=int, decider=cq.Decider("count", 1, count), buckets=1)
+    app.configure(db, name)
+    return app, queue
+
+
+def test_calls_that_share_a_transaction_share_a_wait(db: Any, name: str) -> None:
+    app, queue = counter(db, name)
+    held = Watches(db)
+    requests = [*range(20), -1, 21]
+    calls = [partial(queue.ask_now, held, f"{each % 3}", each, timeout=60) for each in requests]
+    with held_calls(held, name, calls) as found:
+        held.go.set()
+        until(lambda: held.watches >= 2)  # of the first call, and of all others
+        drain(db, name, app=app)
+    with pytest.raises(DecisionFailed):
+        found[20].result()
+    assert [each.result() for at, each in enumerate(found) if at != 20] == [*range(20), 21]
+    assert held.watches == 2
+
+
+def test_a_call_that_waits_no_more_leaves_the_wait_to_others(db: Any, name: str) -> None:
+    app, queue = counter(db, name)
+    held = HeldCommits(db)
+    calls = [
+        partial(queue.ask_now, held, "a", 0, timeout=60),
+        partial(queue.ask_now, held, "a", 1, timeout=0.01),  # commits the group
+        partial(queue.ask_now, held, "a", 2, timeout=0.02, withdraw=True),
+        partial(queue.ask_now, held, "a", 3, "id", timeout=60),
+        partial(queue.ask_now, held, "a", 4, timeout=None),
+    ]
+    with held_calls(held, name, calls) as found:
+        held.go.set()
+        with pytest.raises(NoAnswer, match="no worker is alive"):
+            found[1].result(30)
+        with pytest.raises(Withdrawn):
+            found[2].result(30)
+        drain(db, name, app=app)
+        assert [found[at].result(30) for at in (0, 3, 4)] == [0, 3, 4]
+    assert_values(db, name, {"a": 4})
+
+
+def test_an_error_of_the_wait_is_that_of_each_call(db: Any, name: str) -> None:
+    _, queue = counter(db, name)
+    held = HeldCommits(db)
+    calls = [partial(queue.ask_now, held, "a", each, timeout=60) for each in range(3)]
+    with (
+        patch.object(shared_asks, "read_answers", side_effect=RuntimeError("no read")),
+        held_calls(held, name, calls) as found,
+    ):
+        held.go.set()
+        errors = [each.exception(30) for each in found]
+    assert [str(error) for error in errors] == ["no read"] * 3
+    assert len(set(map(id, errors))) == 3
