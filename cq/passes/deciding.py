@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from cq.deciders.decider import Decided
 from cq.encoding import codec
+from cq.encoding.codec import is_int64
 from cq.errors import CorruptData
 from cq.failure import KeyFailure
 from cq.keys import version_of
@@ -172,6 +173,7 @@ class _Decisions(Combination):
     def __init__(self, view: View, effects: Effects, withdrawn: Sequence[bytes]) -> None:
         super().__init__(view, effects)
         self._withdrawn = withdrawn
+        self._types = view.config.value.types or (int,)
         self._found: dict[bytes, _KeyDecisions] = {}
 
     def run(self) -> None:
@@ -233,7 +235,7 @@ class _Decisions(Combination):
                 if answer is not last or type(answer) not in _IMMUTABLE:  # many have the same one
                     last, encoded = (), encoded_answer(answer)
                     last = answer
-                new_data = data if new is state and type(new) in _IMMUTABLE else self._encoded(new)
+                new_data = data if new is state and type(new) in _IMMUTABLE else self._checked(new)
                 refused += bool(new == state if is_refused is None else is_refused(request, answer))
             except Exception as error:  # noqa: BLE001 - of any decider
                 failure = KeyFailure.of(error, f"decider {decider.name}@{decider.version}")
@@ -246,7 +248,14 @@ class _Decisions(Combination):
             if is_heard:
                 decisions.append(Decided(key, request, answer, state, new))
             state, data = new, new_data
+        if data is _NOT_YET:
+            data = self._encoded(state)
         return _KeyDecisions(state, data, answers, failed, decisions, refused)
+
+    def _checked(self, state: Any) -> bytes | None:
+        """The state encoded, or `_NOT_YET`; raises for one that cannot be stored."""
+        types = self._types
+        return _NOT_YET if type(state) is int and int in types and is_int64(state) else self._encoded(state)
 
     def _encoded(self, state: Any) -> bytes | None:
         if state is None:
@@ -270,6 +279,7 @@ class _Decisions(Combination):
             piece = 0
             for failure, request in found.failed:
                 piece = set_aside(effects, view.keys, encoded, failure, [request], piece)
+                self.result.failed[encoded] = failure
         for encoded, failure in self.result.aside.items():
             for each in filter(is_request, view.taken.updates.get(encoded, [])):
                 answers[group_of(each[0])][position_of(each[0])] = _failed(failure)
@@ -286,6 +296,8 @@ class _Decisions(Combination):
 _IMMUTABLE: Final = frozenset((int, float, bool, str, bytes, type(None)))
 
 
+_NOT_YET: Final = b""
+"""In the place of a state of int that is not encoded, as only the last one of the pass is stored."""
 _NONE: Final = encoded_answer(None)
 
 

@@ -35,6 +35,7 @@ class PassResult:
         expired: number of values deleted as they were due.
         repeated: number of rows dropped because an earlier transaction has added their operation.
         aside: {encoded key: failure} of keys set aside (an empty key stands for unreadable rows).
+        failed: {encoded key: failure} of keys of which some requests were set aside, the last one of each.
         age: seconds since the last row taken was queued, if more rows remain.
         cut_at: bytes of rows taken, if these are not all rows read; else None.
         more: whether the bucket has more work, so that the caller must run another pass.
@@ -64,6 +65,7 @@ class PassResult:
     expired: int = 0
     repeated: int = 0
     aside: dict[bytes, KeyFailure] = field(default_factory=dict)
+    failed: dict[bytes, KeyFailure] = field(default_factory=dict)
     age: float = 0.0
     cut_at: int | None = None
     more: bool = False

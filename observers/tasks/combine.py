@@ -129,6 +129,7 @@ class CombineTask(Task):
 
     def _emit(self, result: PassResult, seconds: float) -> None:
         queue, bucket = self.passes.code.config.name, self.passes.number
+        aside = result.aside | result.failed
         emit(
             "pass_done",
             queue=queue,
@@ -141,7 +142,7 @@ class CombineTask(Task):
             told=result.backfilled,
             purged=result.purged,
             repeated=result.repeated,
-            aside=len(result.aside),
+            aside=len(aside),
             conflicts=result.conflicts,
             retries=result.retries,
         )
@@ -157,7 +158,7 @@ class CombineTask(Task):
             )
         if result.expired:
             emit("keys_expired", queue=queue, bucket=bucket, expired=result.expired)
-        for encoded, failure in result.aside.items():
+        for encoded, failure in aside.items():
             emit(
                 "key_set_aside",
                 queue=queue,

@@ -76,7 +76,7 @@ class WorkerCounts:
 
     def count(self, queue: str, result: PassResult, seconds: float = 0.0) -> None:
         """Add the result of one pass over a queue, which took some seconds."""
-        keys = result.reported, result.folded, len(result.aside)
+        keys = result.reported, result.folded, len(result.aside | result.failed)
         done = Counts(1, result.rows, *keys, result.updates, result.conflicts)
         with self._counting:
             self.total += done

@@ -116,6 +116,20 @@ class TestWorker:
         assert events.wait_for("pass_done", aside=1)["retries"] > 0
         assert all("\n" not in str(event) for event in events.seen)
 
+    def test_a_request_that_its_decider_fails_on_is_named(self, db: Any, name: str, events: Events) -> None:
+        def fail(key: str, state: Any, request: int) -> Any:
+            return 1 / request, None
+
+        app = cq.App()
+        queue = app.queue(name, key=str, value=float, decider=cq.Decider("fail", 1, fail))
+        app.configure(db, name)
+        cq.transact(db, lambda tr: queue.ask_many(tr, [("a", 0), ("a", 1)]))
+        Worker(db, app, [name]).drain()
+        aside = events.wait_for("key_set_aside", queue=name)
+        assert aside["key"] == "'a'"
+        assert "ZeroDivisionError" in aside["error"]
+        assert events.wait_for("pass_done", aside=1)["reported"] == 1
+
     def test_queues_left_alone_paused_and_resumed_are_told(self, db: Any, name: str, events: Events) -> None:
         told, app = told_app(name)
         app.configure(db, name)
