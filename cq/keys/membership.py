@@ -9,6 +9,10 @@ from cq.keys.queue import ROOT, below
 WORKERS_CHANGED: Final = ROOT + b"workers"
 """Changes when a worker starts or ends. The other workers watch it."""
 WORKER_ID_BYTES: Final = 8
+ALIVE_BEATS: Final = 4
+"""A worker whose last beat is older than this many beats, by the store's versions, counts as dead to a single read."""
+BEAT_SECONDS: Final = 4.0
+"""Seconds between the beats of an idle worker; a beat is three requests to the store."""
 _WORKERS: Final = ROOT + b"w/"
 
 
@@ -25,3 +29,8 @@ def workers() -> tuple[bytes, bytes]:
 def worker_of(key: bytes) -> bytes:
     """The inverse of `worker`."""
     return key[len(_WORKERS) :]
+
+
+def alive_seconds(every: float) -> float:
+    """The age up to which the last beat says that a worker is alive, of one that beats about every `every` seconds."""
+    return ALIVE_BEATS * max(BEAT_SECONDS, every)

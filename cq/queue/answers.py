@@ -27,7 +27,7 @@ from cq.encoding.hashing import bucket_at
 from cq.errors import CorruptData, DecisionFailed, NoAnswer, Withdrawn
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, QueueKeys, version_of
 from cq.keys.answers import AnswerKeys, group_of, position_of
-from cq.keys.membership import workers
+from cq.keys.membership import alive_seconds, workers
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import renewed
 from cq.queue.requests import decider_of, parse_ticket
@@ -45,8 +45,6 @@ _INLINE_BYTES: Final = 200
 """Larger answers have rows of their own, so that whoever reads another one of the group does not read them."""
 GRACE_SECONDS: Final = 1.0
 """How long a withdrawal waits for a pass before it aborts those under way."""
-_ALIVE_SECONDS: Final = 40.0
-"""A worker without a beat for this time is not alive: an idle one beats every four seconds."""
 
 
 class StoredAnswer(NamedTuple):
@@ -172,19 +170,24 @@ def _why_none(tr: Transaction, name: str, ticket: str) -> str:
     """The message for a request without an answer."""
     config, flags = read_config(tr.snapshot, name), read_flags(tr.snapshot, name)
     version = tr.get_read_version().wait()
-    alive = [
-        row.key
-        for row in tr.snapshot.get_range(*workers())
-        if clock_of(tr.db).age(version_of(row.value[:VERSIONSTAMP_BYTES]), version) < _ALIVE_SECONDS
-    ]
+    is_any_alive = any(_is_alive(row.value, tr, version) for row in tr.snapshot.get_range(*workers()))
     keep = config.decider.keep if config.decider is not None else 0
     if flags.is_paused(runtime.time()):
         why = f"the queue is paused ({flags.reason}): run `cq resume {name}`"
-    elif not alive:
+    elif not is_any_alive:
         why = "no worker is alive: run `cq worker`"
     else:
         why = f"it is not decided yet, or its answer was kept for {keep:,} s and is removed; see `cq status`"
     return f"request {ticket} of queue {name!r} has no answer: {why}"
+
+
+def _is_alive(row: bytes, tr: Transaction, now: int) -> bool:
+    """Whether the worker with this row has beaten lately; an unreadable row is that of none."""
+    try:
+        seconds = alive_seconds(codec.decode(row[VERSIONSTAMP_BYTES:])["every"])
+    except (CorruptData, KeyError, TypeError):
+        return False
+    return clock_of(tr.db).age(version_of(row), now) <= seconds
 
 
 # Withdrawal

@@ -9,7 +9,9 @@ Answers to requests are removed, in the order of their commits, when they are ol
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from cq import keys
@@ -31,6 +33,10 @@ _PAGE_BYTES: Final = 800_000
 
 
 _ANSWERS_PAGE: Final = 5  # rows of groups, with about 400 groups each
+
+
+_TrimPage = Callable[[Transaction, bytes, bytes], tuple[int, bytes | None]]
+"""Trims a page of a range; returns the number removed, and the begin of the next page."""
 
 
 class Trim:
@@ -55,12 +61,11 @@ class Trim:
         self._keys = QueueKeys(name)
         self._remember_seconds = remember_seconds
         self._horizon: int | None = None
-        self._left = [
+        self._left: list[tuple[_TrimPage, bytes, bytes]] = [
             (self._trim_markers, *self._keys.markers()),
             (self._trim_emitters, *self._keys.emitters()),
         ]
         self._answers = AnswerKeys(name)
-        self._answers_horizon = 0
         self._keep_seconds = keep_seconds  # of answers; None: as configured
 
     def step(self) -> bool:
@@ -84,8 +89,8 @@ class Trim:
         remembered = clock.before(now, self._remember_seconds)
         if config.decider is not None:
             keep = config.decider.keep if self._keep_seconds is None else self._keep_seconds
-            self._answers_horizon = clock.before(now, keep)
-            self._left[2:] = [(self._trim_answers, *self._answers.decided())]
+            trim = partial(self._trim_answers, clock.before(now, keep))
+            self._left[2:] = [(trim, *self._answers.decided())]
         return min([remembered, *oldest])
 
     def _trim_markers(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
@@ -122,10 +127,12 @@ class Trim:
                     gone += 1
         return gone, None if is_last else keys.after(rows[-1].key)
 
-    def _trim_answers(self, tr: Transaction, begin: bytes, end: bytes) -> tuple[int, bytes | None]:
-        """Trim the answers of the next passes; returns the same as `_trim_markers`."""
+    def _trim_answers(
+        self, horizon: int, tr: Transaction, begin: bytes, end: bytes
+    ) -> tuple[int, bytes | None]:
+        """Trim the answers of the next passes before a version; returns the same as `_trim_markers`."""
         rows = tr.snapshot.get_range(begin, end, limit=_ANSWERS_PAGE, streaming_mode=WANT_ALL).to_list()
-        gone, horizon = 0, self._answers_horizon
+        gone = 0
         for row in rows:
             if version_of(self._answers.versionstamp_of_decided(row.key)) >= horizon:
                 return gone, None

@@ -16,7 +16,7 @@ from cq.config.parts import MAX_BUCKETS
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.keys import VERSIONSTAMP_BYTES, version_of
-from cq.keys.membership import WORKER_ID_BYTES, worker_of, workers
+from cq.keys.membership import WORKER_ID_BYTES, alive_seconds, worker_of, workers
 from cq.store.api import WANT_ALL, TransactionRead, seconds_since
 
 COMBINE: Final = "combine"
@@ -73,10 +73,6 @@ KINDS: Final[Mapping[str, TaskKind]] = {
     MEASURE: TaskKind(MEASURE, is_always=True),
 }
 """{kind: what workers know about its tasks}. Add each new kind of task here under a new name."""
-ALIVE_BEATS: Final = 4
-"""A worker whose last beat is older than this many beats, by the store's versions, counts as dead to a single read."""
-BEAT_SECONDS: Final = 4.0
-"""Seconds between the beats of an idle worker; a beat is three requests to the store."""
 _LINK_TASKS: Final = 16
 """More than a link has tasks: a keeper, and one for each bucket."""
 _LONGEST_BEAT: Final = 24 * 3600.0
@@ -194,7 +190,7 @@ class Member:
 
     def is_alive(self, version: int) -> bool:
         """Whether it has beaten lately, given the current version: lenient, for callers that read the row only once."""
-        return self.age(version) <= ALIVE_BEATS * max(BEAT_SECONDS, self.every)
+        return self.age(version) <= alive_seconds(self.every)
 
     def does(self, task: TaskId) -> bool:
         """Whether it would run this task."""

@@ -23,9 +23,8 @@ from typing import Final
 from cq import runtime
 from cq.encoding import codec
 from cq.keys import INCOMPLETE_VERSIONSTAMP, VERSIONSTAMP_BYTES, version_of
-from cq.keys.membership import WORKER_ID_BYTES, WORKERS_CHANGED, worker
+from cq.keys.membership import BEAT_SECONDS, WORKER_ID_BYTES, WORKERS_CHANGED, worker
 from cq.observers.scheduling.members import (
-    BEAT_SECONDS,
     ROLES,
     Member,
     MemberReport,

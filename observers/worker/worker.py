@@ -20,9 +20,9 @@ from cq.app import App
 from cq.backoff import delay_after
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.keys import check_name
-from cq.keys.membership import WORKERS_CHANGED
+from cq.keys.membership import BEAT_SECONDS, WORKERS_CHANGED
 from cq.nearest import suggestion
-from cq.observers.scheduling.members import BEAT_SECONDS, MEASURE, ROLES, MemberReport
+from cq.observers.scheduling.members import MEASURE, ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.notifications import find_or_watch
 from cq.observers.scheduling.runner import DONE, Runner

@@ -10,8 +10,8 @@ import pytest
 
 import cq
 from cq import admin
+from cq.keys import membership as module
 from cq.observers.monitoring.health_check import health
-from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.testing import drain

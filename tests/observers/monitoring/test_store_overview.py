@@ -12,9 +12,9 @@ import pytest
 import cq
 from cq import admin
 from cq.admin.queue_status import current_version, status
+from cq.keys import membership as module
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus, overview
-from cq.observers.scheduling import members as module
 from cq.observers.scheduling.members import Member, MemberReport, TaskId
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.runner import DONE
