@@ -14,10 +14,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import cq
+from cq.keys import ROOT
 from cq.store import Space
 from cq.store.embedded import Database
 from tests.kit.clocks import Clock, set_clock
 from tests.kit.processes import StartedProcesses
+from tests.kit.queues import put
 from tests.kit.reporting_databases import (  # noqa: F401 - fixtures
     _closed,
     mariadb,
@@ -58,14 +60,25 @@ def processes() -> Iterator[StartedProcesses]:
 @pytest.fixture(autouse=True)
 def _cluster_prefix(request: pytest.FixtureRequest) -> Iterator[None]:
     """Give each test of a cluster a prefix of its own, and clear it afterwards: others may use the cluster."""
-    if request.node.get_closest_marker("cluster") is None:
+    file = os.environ.get("CQ_TEST_CLUSTER_FILE")
+    if file is None or request.node.get_closest_marker("cluster") is None:
         yield
         return
     _PREFIX.set(f"test-{secrets.token_hex(6)}")
+    prefix = Space(_PREFIX.get()).prefix
+    of_others = [b"test" + prefix, ROOT + b"test/" + prefix]
+    cluster = cq.open(f"fdb:{file}")
+    put(cluster, dict.fromkeys(of_others, b""))
     yield
-    if file := os.environ.get("CQ_TEST_CLUSTER_FILE"):
-        prefix = Space(_PREFIX.get()).prefix
-        cq.transact(cq.open(f"fdb:{file}"), lambda tr: tr.clear_range_startswith(prefix))
+
+    def clear(tr: cq.Transaction) -> bool:
+        are_kept = all(tr.get(key).value is not None for key in of_others)
+        for key in of_others:
+            tr.clear(key)
+        tr.clear_range_startswith(prefix)
+        return are_kept
+
+    assert cq.transact(cluster, clear), "this test, or one at the same time, cleared keys outside its prefix"
 
 
 def cluster_url() -> str:

@@ -9,6 +9,7 @@ import pytest
 import cq
 from cq.cells import Cells, gather, gather_users
 from cq.cells.records import LEAVING
+from cq.keys import ROOT
 from cq.store.transact import transact
 from tests.kit.faults import WrappedDatabase
 from tests.kit.sites import Site, die_when, place, put, read
@@ -90,7 +91,7 @@ def test_deleted_users_and_an_emptied_cell_are_named(full: Site) -> None:
     assert (found.answers, list(found.missing)) == ({"joan": b"joan"}, ["ada"])
     assert found.missing["ada"].startswith("UserDeleted")
 
-    transact(full.own.store(cell), lambda tr: tr.clear_range(b"", b"\xff"))
+    transact(full.own.store(cell), lambda tr: tr.clear_range_startswith(ROOT))
     assert "emptied" in gather_users(full.own, ["new"], read(b"name"), seconds=30).missing["new"]
 
 

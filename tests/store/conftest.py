@@ -10,34 +10,33 @@ from typing import Any
 
 import pytest
 
+import cq
 from cq.store.embedded import Database
 from cq.store.space import Space
-
-CLUSTER_FILE = os.environ.get("CQ_TEST_CLUSTER_FILE")
-
-
-_ON_A_CLUSTER = pytest.mark.cluster
+from tests.conftest import cluster_url
 
 
-@pytest.fixture(
-    params=[
-        "embedded",
-        "embedded, in a space",
-        pytest.param("cluster", marks=_ON_A_CLUSTER),
-        pytest.param("cluster, in a space", marks=_ON_A_CLUSTER),
-    ]
-)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run on the whole of a cluster only the tests that keep to `space`: others may use the cluster."""
+    if "db" not in metafunc.fixturenames or metafunc.definition.path.parent != Path(__file__).parent:
+        return
+    of_clusters = ["cluster, in a space", *(["cluster"] if "space" in metafunc.fixturenames else [])]
+    marked = [pytest.param(each, marks=pytest.mark.cluster) for each in of_clusters]
+    metafunc.parametrize("db", ["embedded", "embedded, in a space", *marked], indirect=True)
+
+
+@pytest.fixture
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     """A database with the binding's methods, or a view of one."""
-    # A prefix must not begin with b"\xff".
-    space = Space(b"test" + uuid.uuid4().bytes if "space" in request.param else "cq")
     if request.param.startswith("embedded"):
+        # A prefix must not begin with b"\xff".
+        space = Space(b"test" + uuid.uuid4().bytes if "space" in request.param else "cq")
         with Database(tmp_path / "store.db", power_safe=False) as database:
             yield space.database(database)
-    elif CLUSTER_FILE:
-        yield space.database(open_cluster(CLUSTER_FILE))
+    elif "space" in request.param:
+        yield cq.open(cluster_url())
     else:
-        pytest.skip("CQ_TEST_CLUSTER_FILE names no cluster file")
+        yield open_cluster(os.environ["CQ_TEST_CLUSTER_FILE"])
 
 
 @pytest.fixture

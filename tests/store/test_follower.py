@@ -62,7 +62,7 @@ def test_a_window_a_top_and_a_series_are_followed(db: Any, name: str) -> None:
 
 
 def test_a_result_that_stays_keeps_its_version_and_gets_a_new_time(db: Any) -> None:
-    with ReadFollower(db, lambda tr: tr.get(b"some").value, every=0.01) as follower:
+    with ReadFollower(db, lambda tr: tr.get(b"cq/some").value, every=0.01) as follower:
         first = follower.wait(0, SECONDS)
         assert first is not None
         second = after(follower, first)
@@ -76,7 +76,7 @@ def test_a_result_that_stays_keeps_its_version_and_gets_a_new_time(db: Any) -> N
 
 def test_the_latest_stays_while_the_store_cannot_be_read(db: Any) -> None:
     store: Any = FailingStore(db)
-    with ReadFollower(store, lambda tr: tr.get(b"some").value, every=0.01) as follower:
+    with ReadFollower(store, lambda tr: tr.get(b"cq/some").value, every=0.01) as follower:
         first = follower.wait(0, SECONDS)
         assert first is not None
         store.failure = store.error(TIMED_OUT)
@@ -84,7 +84,7 @@ def test_the_latest_stays_while_the_store_cannot_be_read(db: Any) -> None:
             follower.wait(first.version, 0.01)
         assert follower.latest is not None
         assert follower.latest.value is None
-        db.transact(lambda tr: tr.set(b"some", b"thing"))
+        db.transact(lambda tr: tr.set(b"cq/some", b"thing"))
         store.failure = None
         found = follower.wait(first.version, SECONDS)
 
