@@ -125,6 +125,7 @@ def test_emitters_are_forgotten_long_after_their_last_flush(
 def test_an_emitter_goes_on_when_it_is_forgotten(db: Any, combined: str) -> None:
     with cq.Emitter(cq.CombineQueue(combined), db) as emitter:
         emitter.emit("a")
+        emitter.flush()
         move_on(db, combined)
         trim(db, combined)
         assert remembered(db, combined) == 0
