@@ -4,7 +4,7 @@
     words = cq.aio.CombineQueue[str, int]("words")
     await db.transact(lambda tr: words.add(tr, {"hello": 1}))
 
-`import cq` does not import this package. `calls` says how it works, `docs/count/asyncio.md` how to use it. On the
+`import cq` does not import this package. `calls` says how it works, `docs/count/add.md` how to use it. On the
 embedded store, reads run in the event loop's thread, because each is short; commits run in one thread of the store.
 """
 
