@@ -359,10 +359,13 @@ class Feed(Generic[M]):
     def forget(self, tr: Transaction, receiver: Any) -> None:
         """Remove the receiver's messages, numbers (which begin again at 1) and positions; blind.
 
-        It stays a member of its groups, and still gets their undelivered messages.
+        It stays a member of its groups, and still gets their undelivered messages. Raises `PendingUnreadable` after an
+        append for the receiver in the same transaction: that message would stay, without a number and a count.
         """
         read_feed_config(tr, self.name)
-        for begin, end in self.keys.of_receiver(encode_name("receiver", receiver)):
+        encoded = encode_name("receiver", receiver)
+        self._refuse_after_append(tr, encoded)
+        for begin, end in self.keys.of_receiver(encoded):
             tr.clear_range(begin, end)
 
     # Positions
@@ -552,8 +555,8 @@ class Feed(Generic[M]):
 
     def _unreadable(self) -> PendingUnreadable:
         return PendingUnreadable(
-            f"messages of feed {self.name!r} cannot be read after an append for their receiver in the same "
-            "transaction, as the new message has no id before the commit: read first, or in another transaction"
+            f"messages of feed {self.name!r} cannot be read or forgotten after an append for their receiver in the "
+            "same transaction, as the new message has no id before the commit: do so first, or in another transaction"
         )
 
     def _read_or_watch(

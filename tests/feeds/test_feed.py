@@ -222,7 +222,7 @@ def test_waiting_sees_the_rest_of_a_transaction(db: Any, feed: Feed) -> None:
 def test_reading_what_the_transaction_has_appended_says_what_to_do(db: Any, feed: Feed) -> None:
     tr = db.create_transaction()
     feed.append(tr, "ann", "x")
-    with pytest.raises(cq.errors.PendingUnreadable, match="read first"):
+    with pytest.raises(cq.errors.PendingUnreadable, match="do so first"):
         feed.read(tr, "ann")
 
 
@@ -398,6 +398,15 @@ def test_a_position_is_not_stored_with_the_count_of_messages_that_were_forgotten
     assert not commits(late)
     append(db, counting, "ann", "again")
     assert unread(db, counting) == 1
+
+
+def test_a_receiver_is_not_forgotten_after_an_append_in_the_same_transaction(db: Any, feed: Feed) -> None:
+    def both(tr: Any) -> None:
+        feed.append(tr, "ann", 1)
+        feed.forget(tr, "ann")
+
+    with pytest.raises(cq.errors.PendingUnreadable, match="or forgotten after an append"):
+        transact(db, both)
 
 
 @pytest.mark.parametrize("has_counts", [False, True])
