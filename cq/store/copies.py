@@ -15,7 +15,8 @@ def make_copy(db: Database, path: str | os.PathLike[str]) -> None:
 
     The file replaces an earlier copy at once; a crash leaves that one. `cq.open(..., read_only=True)` opens it for
     reading: transactions that begin later read the copy that is there then, and `copy_age` says how old it is. Opened
-    in another way, or in the place of a lost store, it is a store as any other.
+    in another way, or in the place of a lost store, it is a store as any other. The next copy to the same path removes
+    the file `PATH-draft` of a killed process.
 
     Args:
         db: a database of an embedded store.
@@ -23,7 +24,7 @@ def make_copy(db: Database, path: str | os.PathLike[str]) -> None:
 
     Raises:
         InvalidConfiguration: the database is a cluster, which has backups of its own.
-        StoreError: the path has another file, or the copy cannot be written.
+        StoreError: the path has another file, another process copies to it, or the copy cannot be written.
     """
     copy_to = getattr(db, "copy_to", None)
     if copy_to is None:

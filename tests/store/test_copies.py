@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
@@ -116,7 +117,7 @@ def test_a_copy_in_the_place_of_a_store_is_a_store(db: Any, path: Path) -> None:
 def test_a_copy_replaces_nothing_else(db: Any, path: Path) -> None:
     put(db, b"1")
     path.write_text("a text")
-    for other in (path, path.with_name("store.db"), path.parent):
+    for other in (path, path.parent):
         with pytest.raises(StoreError, match="is no copy of a store: name a new file, or an earlier copy"):
             make_copy(db, other)
     assert path.read_text() == "a text"
@@ -133,9 +134,56 @@ def test_a_copy_that_fails_leaves_the_earlier_one(db: Any, path: Path) -> None:
     put(db, b"1")
     make_copy(db, path)
     put(db, b"2")
-    path.with_name(f"copy.db-new-{os.getpid()}").mkdir()
+    path.with_name("copy.db-draft").mkdir()
 
     with pytest.raises(StoreError, match="cannot be written"):
         make_copy(db, path)
 
     assert get(cq.open(path, read_only=True)) == b"1"
+
+
+def test_one_process_copies_to_a_path_and_the_next_removes_what_it_left(db: Any, path: Path) -> None:
+    put(db, b"1")
+    draft = path.with_name("copy.db-draft")
+    with draft.open("w") as written:
+        fcntl.flock(written, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="wait until it has finished"):
+            make_copy(db, path)
+        assert draft.exists()
+
+    make_copy(db, path)  # the system has released the lock, as that of a killed process
+
+    assert get(cq.open(path, read_only=True)) == b"1"
+    assert not draft.exists()
+
+
+def test_a_copy_that_is_opened_for_writing_meanwhile_is_not_replaced(
+    db: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(db, b"1")
+    make_copy(db, path)
+    opened: list[Any] = []
+
+    def open_then_set_times(draft: Path, times: tuple[float, float]) -> None:
+        opened.append(cq.open(path))
+
+    monkeypatch.setattr(os, "utime", open_then_set_times)
+    with pytest.raises(StoreError, match="is no copy of a store"):
+        make_copy(db, path)
+    put(opened[0], b"2")
+    assert get(opened[0]) == b"2"
+    cq.store.close(opened[0])
+
+
+def test_a_copy_goes_where_a_link_leads_and_not_onto_itself_or_beside_a_log(db: Any, path: Path) -> None:
+    put(db, b"1")
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    make_copy(db, link)
+    assert link.is_symlink()
+    copy = cq.open(link, read_only=True)
+    with pytest.raises(StoreError, match="is the store itself: name another file"):
+        make_copy(copy, link)
+    path.with_name("other.db-wal").write_text("a log")
+    with pytest.raises(StoreError, match=r"other\.db-wal is there and its store is not"):
+        make_copy(db, path.with_name("other.db"))

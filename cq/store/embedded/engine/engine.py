@@ -92,7 +92,9 @@ class Engine:
     def copy_to(self, path: Path) -> None:
         """Write a copy of the store; see `cq.store.make_copy`."""
         self.check_usable()
-        self._pool.run(lambda connection: file.write_copy(self.path, connection, path.absolute()))
+        self._pool.run(
+            lambda connection: file.write_copy(self.path, connection, Path(os.path.realpath(path)))
+        )
 
     def check_usable(self) -> None:
         """Raise `StoreError` if the store is closed, or was opened by the parent process."""

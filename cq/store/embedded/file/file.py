@@ -20,6 +20,7 @@ forked child inherits SQLite's record of locks that only the parent holds, so th
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import stat
 import threading
@@ -223,37 +224,68 @@ def is_writable(path: Path) -> bool:
 
 def create(path: Path, access: Access) -> None:
     """Create an empty store. The caller holds the lock, so no other process creates it at the same time."""
-    if has_log(path):
-        # SQLite would replay it into the new store.
-        raise NotAStore(
-            f"{log_of(path)} is there and its store is not: put {path.name} back beside it, or remove it for an empty "
-            "store"
-        )
+    _refuse_log(path)
 
     def fill(draft: Path) -> None:
         with contextlib.closing(apsw.Connection(str(draft))) as connection:
             connection.execute(_SETTINGS + _SCHEMA).fetchall()
 
     try:
-        _write_whole(path, path.with_name(f"{path.name}-new"), access, fill)
+        _write_whole(path, access, fill)
     except (OSError, apsw.Error) as error:
         remedy = shortage(error) or "check the directory and the disk"
         raise NotAStore(f"the store {path} cannot be created ({error}): {remedy}") from error
 
 
-def _write_whole(path: Path, draft: Path, access: Access, fill: Callable[[Path], object]) -> None:
-    """Write a file by `fill(draft)`, and rename it; if that fails, nothing is left."""
-    draft.unlink(missing_ok=True)
-    try:
-        os.close(access.create(draft))  # SQLite would create it readable for all users
-        fill(draft)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+def _refuse_log(path: Path) -> None:
+    """Refuse to put a new file beside an old log, which SQLite would replay into it."""
+    if has_log(path):
+        raise NotAStore(
+            f"{log_of(path)} is there and its store is not: put {path.name} back beside it, or remove it for a new one"
+        )
+
+
+def _write_whole(path: Path, access: Access, fill: Callable[[Path], object]) -> None:
+    """Write a file by `fill(draft)`, and rename it; if that fails, nothing is left.
+
+    Raises `OSError`, and `BlockingIOError` while another thread or process writes the same file.
+    """
+    draft = path.with_name(f"{path.name}-draft")
+    with _locked(draft, access):
+        try:
+            fill(draft)
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
     _sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def _locked(draft: Path, access: Access) -> Iterator[None]:
+    """Create a draft, locked while it is written; the draft of a killed process, which has no lock, is removed."""
+    with contextlib.suppress(FileNotFoundError):
+        former = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _lock(former, draft)
+            draft.unlink()
+        finally:
+            os.close(former)
+    descriptor = access.create(draft)  # SQLite would create it readable for all users
+    try:
+        _lock(descriptor, draft)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, draft: Path) -> None:
+    """Lock an open draft; raises `BlockingIOError` if another one has locked, removed or renamed it."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not (draft.exists() and os.path.samestat(os.fstat(descriptor), draft.lstat())):
+        raise BlockingIOError
 
 
 def write_copy(source: Path, connection: apsw.Connection, path: Path) -> None:
@@ -261,22 +293,34 @@ def write_copy(source: Path, connection: apsw.Connection, path: Path) -> None:
 
     Raises `StoreError`.
     """
-    if path.exists() and made_at(path) is None:
-        raise StoreError(f"{path} is no copy of a store: name a new file, or an earlier copy")
+    if path == source:
+        raise StoreError(f"{path} is the store itself: name another file")
+    _check_replaceable(path)
     begun = made_at(source) or runtime.time()  # a copy of a copy is as old as that is
 
     def fill(draft: Path) -> None:
         connection.execute("VACUUM INTO ?", (str(draft),))
         os.utime(draft, (begun, begun))
+        # Again: meanwhile a process may have opened the earlier copy for writing.
+        _check_replaceable(path)
 
     try:
-        # With the number of the process: there is no lock, and others may write a copy at the same time.
-        _write_whole(path, path.with_name(f"{path.name}-new-{os.getpid()}"), access_of(source), fill)
+        _write_whole(path, access_of(source), fill)
+    except BlockingIOError:
+        raise StoreError(
+            f"another thread or process is copying to {path}: wait until it has finished"
+        ) from None
     except OSError as error:
         remedy = shortage(error) or "check the directory and the disk"
         raise StoreError(f"the copy {path} cannot be written ({error.strerror}): {remedy}") from error
     except apsw.Error as error:
         raise StoreError(f"{source} cannot be copied: {explain(error, path)}") from error
+
+
+def _check_replaceable(path: Path) -> None:
+    if path.exists() and made_at(path) is None:
+        raise StoreError(f"{path} is no copy of a store: name a new file, or an earlier copy")
+    _refuse_log(path)
 
 
 def made_at(path: Path) -> float | None:
