@@ -17,6 +17,7 @@ import cq
 from cq.errors import InvalidConfiguration, StoreError
 from cq.store import copy_age, make_copy
 from cq.store.api import Transaction
+from cq.store.embedded.file import file
 
 
 @pytest.fixture
@@ -144,7 +145,8 @@ def test_a_copy_that_fails_leaves_the_earlier_one(db: Any, path: Path) -> None:
 
 def test_one_process_copies_to_a_path_and_the_next_removes_what_it_left(db: Any, path: Path) -> None:
     put(db, b"1")
-    draft = path.with_name("copy.db-draft")
+    draft, journal = (path.with_name(f"copy.db-{each}") for each in ("draft", "draft-journal"))
+    journal.write_text("of the same process")
     with draft.open("w") as written:
         fcntl.flock(written, fcntl.LOCK_EX)
         with pytest.raises(StoreError, match="wait until it has finished"):
@@ -155,6 +157,22 @@ def test_one_process_copies_to_a_path_and_the_next_removes_what_it_left(db: Any,
 
     assert get(cq.open(path, read_only=True)) == b"1"
     assert not draft.exists()
+    assert not journal.exists()
+
+
+def test_an_interrupt_ends_a_copy(db: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(db, b"1")
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(file, "_STEPS_BETWEEN_SIGNALS", 1)
+        patched.setattr(file, "_raise_interrupt", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make_copy(db, path)
+    assert not list(path.parent.glob("copy*"))
+    make_copy(db, path)
 
 
 def test_a_copy_that_is_opened_for_writing_meanwhile_is_not_replaced(

@@ -136,6 +136,7 @@ _HEADER_BYTES = 100
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 _VERSIONS = {1, 2}  # of SQLite's format: without a log, and with one
 _WITHOUT_LOG = b"\x01\x01"
+_STEPS_BETWEEN_SIGNALS = 10_000
 _MARK = APPLICATION_ID.to_bytes(4, "big")
 
 _C = TypeVar("_C", bound=apsw.Connection)
@@ -258,9 +259,15 @@ def _write_whole(path: Path, access: Access, fill: Callable[[Path], object]) -> 
                 os.fsync(file.fileno())
             draft.replace(path)
         except BaseException:
-            draft.unlink(missing_ok=True)
+            _remove(draft)
             raise
     _sync_directory(path.parent)
+
+
+def _remove(draft: Path) -> None:
+    """Remove a draft with the journal that SQLite may have left beside it."""
+    draft.with_name(f"{draft.name}-journal").unlink(missing_ok=True)
+    draft.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -270,7 +277,7 @@ def _locked(draft: Path, access: Access) -> Iterator[None]:
         former = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             _lock(former, draft)
-            draft.unlink()
+            _remove(draft)
         finally:
             os.close(former)
     descriptor = access.create(draft)  # SQLite would create it readable for all users
@@ -299,7 +306,11 @@ def write_copy(source: Path, connection: apsw.Connection, path: Path) -> None:
     begun = made_at(source) or runtime.time()  # a copy of a copy is as old as that is
 
     def fill(draft: Path) -> None:
-        connection.execute("VACUUM INTO ?", (str(draft),))
+        connection.set_progress_handler(_raise_interrupt, _STEPS_BETWEEN_SIGNALS)
+        try:
+            connection.execute("VACUUM INTO ?", (str(draft),))
+        finally:
+            connection.set_progress_handler(None)
         os.utime(draft, (begun, begun))
         # Again: meanwhile a process may have opened the earlier copy for writing.
         _check_replaceable(path)
@@ -315,6 +326,11 @@ def write_copy(source: Path, connection: apsw.Connection, path: Path) -> None:
         raise StoreError(f"the copy {path} cannot be written ({error.strerror}): {remedy}") from error
     except apsw.Error as error:
         raise StoreError(f"{source} cannot be copied: {explain(error, path)}") from error
+
+
+def _raise_interrupt() -> bool:
+    """Let Python raise the exception of ^C, which ends the statement: a large copy takes minutes."""
+    return False
 
 
 def _check_replaceable(path: Path) -> None:
