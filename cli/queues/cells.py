@@ -300,7 +300,10 @@ def resume(options: CellsOptions) -> None:
     For example those whose process has died.
     """
     with Cells(options.open_store()) as opened:
-        deleted, count = opened.resume_deletions(), opened.resume_moves()
+        try:
+            deleted = opened.resume_deletions()
+        finally:  # a cell without a store, whose deletions are not known, stops no moves
+            count = opened.resume_moves()
     text = f"{quantity(count, 'move')} finished" + ((deleted and f", {quantity(deleted, 'deletion')}") or "")
     options.answer(text, finished=count, deleted=deleted)
 

@@ -32,7 +32,7 @@ from cq.errors import InvalidData
 from cq.intake.access_log import AccessLogFormat
 from cq.intake.json_lines import LoadedLines, add_jsonl
 from cq.intake.lines import FilePosition
-from cq.intake.logs import LogFollower
+from cq.intake.logs import LogFollower, open_log
 from cq.observers.visits import BOTS, VisitLog, Visits
 from cq.queue.requests import decider_of
 from cq.tables.rows import queue_rows
@@ -126,6 +126,11 @@ def add(
         raise typer.BadParameter(
             "give either KEY=UPDATE ... (with or without --once), --jsonl FILE or --access-log FILE"
         )
+    of_log = options.follow, options.sessions, options.log_format, options.name, options.bots != BOTS
+    if options.access_log is None and any(of_log):
+        raise typer.BadParameter(
+            "--follow, --log-format, --bots, --sessions and --name need a log: add --access-log FILE"
+        )
     if options.access_log is not None:
         log_format, db = AccessLogFormat(options.log_format), options.make_store()
         counted = _visits(db, queue, options.access_log, sessions=options.sessions)
@@ -205,7 +210,7 @@ def _visits(db: Any, name: str, log: Path, *, sessions: bool) -> Visits:
     """The visits of a name. If its queues do not exist, it opens the log, to report an error, and configures them."""
     visits = Visits.stored(db, name)
     if visits is None:
-        log.open("rb").close()
+        open_log(log).close()
         visits = Visits(name, sessions=sessions)
         visits.configure(db)
         note(f"configured visits {name!r}: queues {', '.join(visits.queues)}")

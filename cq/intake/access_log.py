@@ -165,7 +165,8 @@ _NUMBERS: Final = {
 
 
 def _text(data: bytes, limit: int = _MAX_TEXT_BYTES) -> str:
-    return data[:limit].decode("utf-8", "replace")
+    # Cut again, as a byte that is not UTF-8 becomes three: keys of a queue have a limit.
+    return data[:limit].decode("utf-8", "replace").encode()[:limit].decode("utf-8", "ignore")
 
 
 def _took(fields: dict[str, bytes | None]) -> float | None:

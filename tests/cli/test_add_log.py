@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -78,6 +79,19 @@ def test_sessions_count_from_the_first_command_that_asks_for_them(here: Here, cl
 @pytest.mark.parametrize("wrong", [("--jsonl", "x"), ("a=1",), ("--once", "id")])
 def test_a_log_is_added_alone(here: Here, wrong: tuple[str, ...]) -> None:
     assert here(*COMMAND, *wrong).status == 2
+
+
+@pytest.mark.parametrize("option", ["--follow", "--sessions", "--name=a", "--bots=a", "--log-format=%h"])
+def test_options_of_a_log_need_one(here: Here, option: str) -> None:
+    ended = here("add", "words", "a=1", option)
+    assert (ended.status, "add --access-log FILE" in ended.err) == (2, True)
+
+
+def test_a_pipe_is_no_log(here: Here, cli: Cli, db: Any) -> None:
+    os.mkfifo(cli.folder / "access.log")
+    ended = here(*COMMAND)
+    assert (ended.status, "access.log: expected a regular file" in ended.err) == (1, True)
+    assert Visits.stored(db, "visits") is None
 
 
 def position(db: Any) -> list[bytes]:

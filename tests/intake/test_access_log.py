@@ -52,6 +52,12 @@ def test_a_line_is_a_visit_or_a_request_that_does_not_count(
         assert combined._replace(agent="") == visit
 
 
+def test_bytes_that_are_not_utf_8_do_not_exceed_the_limit_of_a_text() -> None:
+    visit = AccessLogFormat().parse(COMBINED.replace(b"/apache.gif", b"/" + b"\xff" * 3_000))
+    assert visit is not None
+    assert 1_990 < len(visit.page.encode()) <= 2_000
+
+
 def test_the_browser_is_a_part_of_the_visitor() -> None:
     parse = AccessLogFormat().parse
     visits = parse(COMBINED), parse(COMBINED.replace(b"4.08", b"4.09"))
