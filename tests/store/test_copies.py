@@ -17,6 +17,7 @@ import cq
 from cq.errors import InvalidConfiguration, StoreError
 from cq.store import copy_age, make_copy
 from cq.store.api import Transaction
+from cq.store.embedded import FDBError
 from cq.store.embedded.file import file
 
 
@@ -61,6 +62,21 @@ def test_a_reader_of_a_copy_reads_the_one_that_is_there(db: Any, path: Path) -> 
     assert (copy_age(db), copy_age(cast("Any", None))) == (None, None)
     assert path.stat().st_mode == path.with_name("store.db").stat().st_mode
     assert sorted(each.name for each in path.parent.glob("copy*")) == ["copy.db"]
+
+
+def test_a_copy_that_is_removed_is_missed_until_there_is_another(db: Any, path: Path) -> None:
+    put(db, b"1")
+    make_copy(db, path)
+    copy = cq.open(path, read_only=True)
+    tr: Any = copy.create_transaction()
+    assert tr.get(b"cq/test").value == b"1"
+    path.unlink()
+    with pytest.raises(FDBError, match="1007"):
+        tr.get(b"cq/test").wait()
+    with pytest.raises(StoreError, match="does not exist any more: put it back, or make a new copy"):
+        get(copy)
+    make_copy(db, path)
+    assert get(copy) == b"1"
 
 
 def test_a_copy_is_of_one_moment(db: Any, path: Path) -> None:

@@ -110,14 +110,19 @@ def _open(path: Path) -> ReadOnlyConnection:
             "the store and its directory"
         )
     mark = _mark(path)  # before the connection is opened: a later change of the file must change the mark
+    if mark is None:
+        raise StoreError(f"the store {path} does not exist any more: put it back, or make a new copy of it")
     connection = file.connect_uri(path, _IMMUTABLE, ReadOnlyConnection)
     connection.mark = mark
     return connection
 
 
-def _mark(path: Path) -> _Mark:
-    """Attributes that change when another process opens the store or writes the file."""
-    status = path.stat()
+def _mark(path: Path) -> _Mark | None:
+    """Attributes that change when another process opens the store or writes the file; None if it is not there."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
     is_open = path.with_name(f"{path.name}-shm").exists()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, is_open
 
