@@ -62,6 +62,7 @@ class UserMove:
             record = self.finish()
             if record.cell == target:
                 return record
+            self._stores[target]  # opened before it begins: a move to a cell without a store could not end
             self._directory.begin_move(self._user, target)
 
     def finish(self) -> Record:

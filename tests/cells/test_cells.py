@@ -343,3 +343,18 @@ def test_only_a_new_cell_creates_a_store(tmp_path: Path) -> None:
         with pytest.raises(NotAStore, match="does not exist"):
             cells.store("us")
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith("missing")] == []
+
+
+def test_no_move_begins_to_a_cell_without_a_store(tmp_path: Path) -> None:
+    with Database(tmp_path / "directory.db") as directory:
+        with Cells(directory) as cells:
+            cells.add_cell("eu", f"embedded:{tmp_path / 'eu.db'}")
+            cells.place(USER)
+            cells.add_cell("us", f"embedded:{tmp_path / 'us.db'}")
+        (tmp_path / "us.db").unlink()
+
+        with Cells(directory) as cells:
+            with pytest.raises(NotAStore, match="cell 'us' has no store, correct its URL"):
+                cells.move(USER, "us")
+            assert list(cells.moves()) == []
+            cells.delete(USER)
