@@ -90,6 +90,8 @@ def test_lines_that_are_skipped_are_named_and_a_log_without_visits_is_refused(he
 
     assert (ended.status, ended.out) == (2, "")
     assert "cq: the log has no visits" in ended.err
+    ended = here("demo", "visits", "--chart", "none/visits.svg")
+    assert (ended.status, ended.err) == (1, "cq: No such file or directory: none/visits.svg\n")
 
 
 def read_places(db: Any) -> list[int]:

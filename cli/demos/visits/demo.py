@@ -120,12 +120,14 @@ def _roles(
 
 
 def _checked_window(options: VisitOptions) -> WindowSpec:
-    """The window of the options; raises `InvalidConfiguration`, and `OSError` for a missing log before any output."""
+    """The window of the options; raises `InvalidConfiguration`, and `OSError` of a file before any output."""
     window = WindowSpec.parse(options.window)
     if not window:
         raise InvalidConfiguration("expected the width and slice of a window, such as 600/10")
     for path in options.logs or ():
         path.open("rb").close()
+    if options.chart is not None:
+        options.chart.open("a").close()  # now, not after a long replay
     return window
 
 
