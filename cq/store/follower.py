@@ -13,11 +13,12 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from cq import runtime
 from cq.backoff import delay_after
+from cq.errors import InvalidConfiguration
 from cq.plain_text import describe
 from cq.store.api import Database, Transaction, TransactionRead, Void
 from cq.store.transact import transact
@@ -244,11 +245,16 @@ class ReadFollower(StoreFollower[FollowedRead[V]], Generic[V]):
     Attributes:
         latest: the newest reading, None before the first.
         problem: why the store cannot be read now; empty if it can.
+
+    Raises:
+        InvalidConfiguration: `every` is not a number above 0.
     """
 
     _has_watch = False
 
     def __init__(self, db: Database, read: Callable[[TransactionRead], V], *, every: float = 1.0) -> None:
+        if type(every) not in (int, float) or not 0 < every < TIMEOUT_MAX:
+            raise InvalidConfiguration(f"expected a number of seconds above 0 between reads, got: {every!r}")
         self._read_value = read
         super().__init__(db, getattr(read, "__qualname__", "a read"), every)
 

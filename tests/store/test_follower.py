@@ -6,7 +6,10 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 import cq
+from cq.errors import InvalidConfiguration
 from cq.observers.top import Ranking, top
 from cq.store import FollowedRead, ReadFollower
 from cq.testing import drain
@@ -92,3 +95,9 @@ def test_the_latest_stays_while_the_store_cannot_be_read(db: Any) -> None:
         assert found.value == b"thing"
         after(follower, found)
         assert not follower.problem
+
+
+@pytest.mark.parametrize("every", [0, -1.0, float("nan"), float("inf"), "1s", True, None])
+def test_what_is_no_time_between_reads_is_refused(db: Any, every: Any) -> None:
+    with pytest.raises(InvalidConfiguration, match="a number of seconds above 0 between reads, got"):
+        ReadFollower(db, lambda tr: None, every=every)
