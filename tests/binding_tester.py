@@ -15,9 +15,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import fdb
-import fdb.impl
-
 import cq
 from cq.store.embedded import Database, FDBError, KeySelector
 from cq.store.embedded.binding.future import Future
@@ -45,6 +42,9 @@ def on_cluster(source: Path, prefix: str, version: int, cluster: str) -> None:
 
 def on_embedded_store(source: Path, prefix: str, version: int, cluster: str) -> None:
     """Run the instructions on an embedded store, and copy what it then has to the cluster."""
+    import fdb  # needs the library of its client, which tests without a cluster do not
+    import fdb.impl
+
     fdb.impl.transactional = cq.transactional  # for the directory layer, which api_version imports
     fdb.api_version(version)
     original: Any = fdb.open(cluster)

@@ -19,6 +19,8 @@ from cq.store.transact import transact
 
 _BATCH_LINES: Final = 2_000
 _BATCH_BYTES: Final = 200_000
+FIRST: Final = b"\x00first"
+"""What the key of the first file of a log has after the name."""
 LONGEST_LINE: Final = 1_000_000
 """Maximum bytes of a line; a longer one is read as several."""
 _PIECE_BYTES: Final = 1 << 20
@@ -33,6 +35,15 @@ class FilePosition(StoredRecord):
     offset: int = 0
     lines: int = 0
     fingerprint: bytes = hashlib.blake2b(digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFile(StoredRecord):
+    """The inode of the file with which the first follower of a log has begun."""
+
+    NOUN = "the first file of a log"
+
+    inode: int = 0
 
 
 class AddedLines(NamedTuple):

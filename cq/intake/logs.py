@@ -9,7 +9,7 @@ before it, which can still get lines. The transaction that adds the first lines 
 
     load(name)                position in the file that is read
     load(name) 00 "former"    position in the file before it
-    load(name) 00 "first"     inode of the first file
+    load(name) 00 "first"     the first file, by its inode
 
 A process that is killed before it has added a line leaves no bytes by which the next one could recognise the file. The
 next one finds it by its inode, which a renamed file keeps.
@@ -30,9 +30,11 @@ from typing import BinaryIO, Final, cast
 from cq.config.queue import read_config
 from cq.errors import InvalidData
 from cq.intake.lines import (
+    FIRST,
     LONGEST_LINE,
     AddedLines,
     FilePosition,
+    FirstFile,
     LineAdder,
     LineReader,
     StoredPosition,
@@ -44,7 +46,6 @@ from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 
 _FORMER: Final = b"\x00former"
-_FIRST: Final = b"\x00first"
 _GZIP: Final = b"\x1f\x8b"
 _HEAD_BYTES: Final = 4_096
 _ROTATED: Final = re.compile(r"[.-]\d[-.\d_T]*?(?:\.gz)?")
@@ -154,7 +155,7 @@ class LogFollower:
         self._db, self._path = db, path.absolute()
         name = os.fspath(self._path) if name is None else name
         self._key, self._former_key, first_key = (
-            QueueKeys(queue).load(os.fsencode(name) + suffix) for suffix in (b"", _FORMER, _FIRST)
+            QueueKeys(queue).load(os.fsencode(name) + suffix) for suffix in (b"", _FORMER, FIRST)
         )
 
         def begin(tr: Transaction) -> list[FilePosition]:
@@ -237,11 +238,11 @@ class LogFollower:
 
         def store(tr: Transaction) -> None:
             read_config(tr, queue)
-            tr.set(key, b"%d" % file.identity[1])
+            tr.set(key, FirstFile(inode=file.identity[1]).to_bytes())
 
         first = transact(self._db, lambda tr: tr.get(key).value)
         if first is not None:
-            if found := self._find(FilePosition(), int(first)):
+            if found := self._find(FilePosition(), FirstFile.from_bytes(first).inode):
                 return found
             log.warning(
                 "%s: the file that was there at the first start is gone, and none of its lines was added: this begins "

@@ -9,7 +9,6 @@ from cq.admin.audit import check_bucket
 from cq.bucket.attempt_notes import parse_note
 from cq.combiners import Combiner
 from cq.config.flags import Flags
-from cq.intake.lines import FilePosition
 from cq.keys.audit import AuditKeys
 from cq.queue.limits import Full
 from cq.store.api import Database
@@ -29,7 +28,7 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "i": [RowCheck("emitter", queued.check_emitter)],
     "j": [],
     "k": [RowCheck("document", readable(layout.parse_document, rows.parse_parts), None)],
-    "l": [RowCheck("load", readable(bytes, FilePosition.from_bytes), None)],
+    "l": [RowCheck("load", rows.check_load, None)],
     "m": [RowCheck("missed-key", missed.check_missed)],
     "n": [RowCheck("notification", queued.check_notification)],
     "o": [RowCheck("marker", queued.check_marker)],

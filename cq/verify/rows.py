@@ -12,6 +12,7 @@ from cq.config.flags import Flags
 from cq.encoding import codec
 from cq.errors import CorruptData
 from cq.intake.documents import decode_counts
+from cq.intake.lines import FIRST, FilePosition, FirstFile
 from cq.keys import CHANGED, VERSIONSTAMP_BYTES, prefix_end, version_of
 from cq.keys.answers import GROUP_BYTES
 from cq.keys.link import Position
@@ -73,6 +74,11 @@ def check_answer(piece: Piece, found: Found) -> None:
         raise CorruptData("it has a value")
     if version > piece.version:
         raise CorruptData(FROM_THE_FUTURE)
+
+
+def check_load(piece: Piece, found: Found) -> None:
+    """Check the position in a file that is being added, or the first file of a log."""
+    (FirstFile if found.rest.endswith(FIRST) else FilePosition).from_bytes(found.value)
 
 
 def check_refused(piece: Piece, found: Found) -> None:

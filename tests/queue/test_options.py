@@ -273,7 +273,7 @@ def test_a_feed_gives_no_ids_that_are_not_known_yet(db: Any, name: str) -> None:
     set_option(tr, "bypass_unreadable")
     feed.append(tr, "ann", "new")
 
-    with pytest.raises(PendingUnreadable, match="read first"):
+    with pytest.raises(PendingUnreadable, match="do so first"):
         feed.read(tr, "ann")
 
 
@@ -283,7 +283,7 @@ def test_a_transaction_with_a_refused_read_of_a_feed_commits(db: Any, name: str)
     tr = db.create_transaction()
     feed.append(tr, "ann", "new")
     for reads in (tr, tr.snapshot):
-        with pytest.raises(PendingUnreadable, match="read first"):
+        with pytest.raises(PendingUnreadable, match="do so first"):
             feed.read(reads, "ann")
     assert feed.read(tr, "bob").messages == ()
     tr.commit().wait()
