@@ -8,6 +8,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
@@ -86,6 +87,34 @@ def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
 
     # It is 2 MB where nothing else runs; on a busy machine the reader may have to wait for a core.
     assert largest < 20_000_000 < 500 * 80_000
+
+
+def test_commits_seldom_wait_for_a_copy_of_the_store(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit, pages in {"CHECKPOINT_PAGES": 50, "LIMIT_PAGES": 500, "_STEP_PAGES": 100}.items():
+        monkeypatch.setattr(wal, limit, pages)
+    monkeypatch.setattr(wal, "_LAST_WAIT_MS", 1)
+    checkpointer, waits = db._engine.committer._checkpointer, list[str]()
+    checkpoint = checkpointer._checkpoint
+
+    def counted(mode: str) -> int:
+        waits.extend([mode] * (mode == "TRUNCATE"))
+        return checkpoint(mode)
+
+    monkeypatch.setattr(checkpointer, "_checkpoint", counted)
+    checkpointer._limit, checkpointer._wait_ms = 500, 1
+    db[b"a"] = b"1"
+    with closing(apsw.Connection(str(path))) as copying:
+        copying.execute("BEGIN")
+        copying.execute("SELECT count(*) FROM kv").fetchone()
+        for number in range(300):
+            db[b"%d" % (number % 10)] = bytes(80_000)
+
+    assert 2 <= len(waits) <= 5  # about 6,000 pages: at 500, 1,000, 2,000 and 4,000
+    for _ in range(60):
+        db[b"a"] = bytes(20_000)
+    assert checkpointer._limit == 500
 
 
 def test_old_snapshots_go_when_the_log_is_too_long(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

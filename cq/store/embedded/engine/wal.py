@@ -6,7 +6,8 @@ checkpoint copies the rest while they wait for the lock.
 
 If readers overlap all the time, the log never restarts by itself. Then commits wait for the readers of the old log:
 50 ms first, and longer after each failure. If the log still grows, every process closes snapshots older than one
-second, and their transactions fail with 1007.
+second, and their transactions fail with 1007. A reader that outlasts the longest wait is no snapshot, but a copy of the
+store or a stopped process: then commits wait again only when the log has doubled.
 
 A process counts the pages that it writes, and begins with those that it finds in the log. Otherwise many processes that
 each write little, while another one keeps the store open, would make no checkpoint at all. On a disk with little room,
@@ -104,7 +105,7 @@ class Checkpointer:
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
         if length > 0:
-            self._limit += _STEP_PAGES
+            self._limit += _STEP_PAGES if self._wait_ms < _LAST_WAIT_MS else self._limit
             self._wait_ms = min(self._wait_ms * 3, _LAST_WAIT_MS)
 
     def _checkpoint(self, mode: str) -> int:
