@@ -9,12 +9,14 @@ from typing import Any, Final
 import typer
 
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Options
+from cq.cli.shared.options import AppOptions
 from cq.cli.shared.output import as_word
 from cq.cli.shared.settings import SETTINGS, Setting
 from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
 from cq.cli.shared.table import NO_VALUE, ShownColumn
+from cq.observers.links.environment import LISTED_ENV
 from cq.observers.links.spec import TABLE_ENV
+from cq.store import PREFIX_ENV
 
 _COLUMNS: Final = (
     ShownColumn("setting", lambda row: row[0], is_number=False),
@@ -25,7 +27,7 @@ commands = CommandSet()
 
 
 @commands.command("settings", examples=["cq settings", "cq settings --json"])
-def show_settings(options: Options, ctx: typer.Context) -> None:
+def show_settings(options: AppOptions, ctx: typer.Context) -> None:
     """Show every setting, its value and its source.
 
     The source is a flag, an environment variable, a file, or the default. The URL of the reporting database is never
@@ -37,6 +39,8 @@ def show_settings(options: Options, ctx: typer.Context) -> None:
     rows: list[tuple[str, Any, str]] = [
         ("config", path, "default" if path is None else named),
         *_settings(ctx),
+        _of_environment("env_names", LISTED_ENV),
+        _of_environment("prefix", PREFIX_ENV),
         ("reporting_url", reporting, f"${TABLE_ENV}"),
     ]
     options.print_list(
@@ -57,7 +61,7 @@ def _settings(ctx: typer.Context) -> Iterator[tuple[str, Any, str]]:
 
 
 def _resolved(setting: Setting, ctx: Any) -> tuple[str, Any, str]:
-    name = next(option.name for option in ctx.command.params if setting.flag in option.opts)
+    name = next(option.name for option in ctx.command.params if setting.is_of(option))
     value = ctx.params[name]
     match ctx.get_parameter_source(name).name:
         case "COMMANDLINE":
@@ -69,3 +73,9 @@ def _resolved(setting: Setting, ctx: Any) -> tuple[str, Any, str]:
         case _:
             source = "default"
     return setting.name, setting.default if value is None else value, source
+
+
+def _of_environment(name: str, variable: str) -> tuple[str, Any, str]:
+    """The row of a setting that is no option; the settings file sets the variable if it has the setting."""
+    value = os.environ.get(variable) or None
+    return name, value, "default" if value is None else f"${variable}"

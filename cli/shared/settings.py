@@ -6,6 +6,7 @@ this: the environment by an option's `envvar`, the file by `default_map`. The li
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from cq.cli.shared import streams
 from cq.cli.shared.help import HelpGroup
 from cq.cli.shared.late_commands import PANELS, LateCommands
 from cq.cli.shared.settings_file import InvalidSettings, read_settings, settings_file
+from cq.observers.links.environment import LISTED_ENV
 from cq.observers.links.spec import TABLE_ENV
 from cq.plain_text import printable
 from cq.store import DEFAULT_URL
@@ -40,8 +42,8 @@ class Setting:
     """An option that the environment and the file can give, too.
 
     Attributes:
-        name: `worker.app` is the option `--app` of `cq worker`, `$CQ_WORKER_APP`, and `app` in the table `worker` of
-            the file.
+        name: `worker.grace` is the option `--grace` of `cq worker`, `$CQ_WORKER_GRACE`, and `grace` in the table
+            `worker` of the file. `worker.queues` is its argument.
         type: the type of the value in the file; the option's own checks follow.
         default: shown by `cq settings` if the option itself has no default.
         is_shared: whether it is the option of all commands that have one of this name.
@@ -67,11 +69,18 @@ class Setting:
         """The option on the command line."""
         return f"--{self.name.rpartition('.')[2].replace('_', '-')}"
 
+    def is_of(self, option: Any) -> bool:
+        """Whether this is its option, or its argument, of a command."""
+        return self.flag in option.opts or (
+            option.param_type_name == "argument" and self.flag == f"--{option.name}"
+        )
+
 
 SETTINGS: Final = (
     Setting("store", str, default=DEFAULT_URL, is_shared=True),
     # Commands that read, configure or verify a queue need the code that its workers have.
-    Setting("worker.app", str, is_shared=True),
+    Setting("app", str, is_shared=True),
+    Setting("worker.queues", list),
     Setting("worker.processes", int),
     Setting("worker.concurrency", int),
     Setting("worker.grace", _DURATION),
@@ -79,6 +88,8 @@ SETTINGS: Final = (
     Setting("worker.otel", bool, default=False),
     Setting("worker.log", str),
 )
+ENV_NAMES: Final = Setting("env_names", list)
+"""Names of environment variables that settings in the store may use; no option."""
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # the class of click, or of the copy of click in typer
@@ -150,7 +161,7 @@ def options_of(
         for name, each in command.commands.items():
             yield from options_of(setting, each, (*path, name))
     elif path[0] not in _WITHOUT_SETTINGS if setting.is_shared else setting.command == ".".join(path):
-        yield from ((path, option) for option in command.params if setting.flag in option.opts)
+        yield from ((path, option) for option in command.params if setting.is_of(option))
 
 
 def use_file(ctx: typer.Context) -> None:
@@ -163,6 +174,9 @@ def use_file(ctx: typer.Context) -> None:
     # The command that runs, and the one that checks the values of its settings.
     needed = {name: commands.commands[name] for name in (str(ctx.invoked_subcommand), _CHECKS)}
     for setting, value in _read(path):
+        if setting is ENV_NAMES:
+            _list_names(path, value)
+            continue
         options = [found for name, each in needed.items() for found in options_of(setting, each, (name,))]
         _check(ctx, path, setting, options[0][1], value)
         for words, option in options:
@@ -171,6 +185,16 @@ def use_file(ctx: typer.Context) -> None:
                 table = table.setdefault(word, {})
             table[option.name] = value
     ctx.default_map = defaults
+
+
+def _list_names(path: str, names: object) -> None:
+    """Let this process and its children read the variables of these names, unless the environment lists others."""
+    if not isinstance(names, list) or not all(
+        isinstance(name, str) and name.isidentifier() for name in names
+    ):
+        raise InvalidSettings(f"{path}: expected env_names to be an array of names of environment variables")
+    if not os.environ.get(LISTED_ENV):
+        os.environ[LISTED_ENV] = ",".join(names)
 
 
 def file_of(ctx: typer.Context, option: str) -> str | None:
@@ -188,7 +212,7 @@ def store_in_file() -> str | None:
 
 def _read(path: str) -> Iterator[tuple[Setting, Any]]:
     """The settings and values of a file."""
-    known = {setting.name: setting for setting in SETTINGS}
+    known = {setting.name: setting for setting in (*SETTINGS, ENV_NAMES)}
     for name, value in _named(_parsed(path)):
         if "reporting" in name.lower() or (isinstance(value, str) and "://" in value):
             # Not in the message: the value, which may have a password.

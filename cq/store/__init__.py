@@ -23,6 +23,8 @@ from cq.store.space import Space
 
 DEFAULT_URL = "embedded:cq.db"
 """The store without a URL and without `$CQ_STORE`: the file `cq.db` in the current folder."""
+PREFIX_ENV: Final = "CQ_PREFIX"
+"""The environment variable with the prefix of cq's keys, for URLs without one."""
 _OPTIONS: Final = re.compile(r"\?((?:mode|prefix)=[^?]*)$")
 
 T = TypeVar("T")
@@ -103,7 +105,7 @@ def space_at(url: str | None = None) -> Space:
 
 
 def _space_of(parsed: _StoreUrl) -> Space:
-    return Space(parsed.prefix or os.environ.get("CQ_PREFIX") or ROOT)
+    return Space(parsed.prefix or os.environ.get(PREFIX_ENV) or ROOT)
 
 
 def open_exactly(url: str, *, create: bool = True, read_only: bool = False) -> OpenDatabase:

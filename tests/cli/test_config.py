@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,7 @@ def test_each_setting_is_an_option() -> None:
     """Of one command, or of all."""
     assert [name for name, options in OPTIONS.items() if not options] == []
     assert list(OPTIONS["worker.concurrency"]) == [("worker",)]
-    assert {("worker",), ("configure",), ("get",), ("verify",), ("link", "init")} < OPTIONS[
-        "worker.app"
-    ].keys()
+    assert {("worker",), ("configure",), ("get",), ("verify",), ("link", "init")} < OPTIONS["app"].keys()
     assert ("demo", "words") not in OPTIONS["store"]
     assert ("link", "init") in OPTIONS["store"]
 
@@ -54,11 +53,11 @@ def test_each_setting_is_an_option() -> None:
 def test_without_anything_set_all_are_the_defaults(bare: Here) -> None:
     found = shown(bare)
 
-    assert list(found) == ["config", *OPTIONS, "reporting_url"]
+    assert list(found) == ["config", *OPTIONS, "env_names", "prefix", "reporting_url"]
     assert found.pop("reporting_url") == ("not set", "$CQ_REPORTING_URL")
     assert {source for _, source in found.values()} == {"default"}
     assert found["store"][0] == "embedded:cq.db"
-    assert found["worker.app"][0] is None
+    assert found["app"][0] is None
     assert found["worker.concurrency"][0] == CONCURRENCY
 
 
@@ -142,9 +141,9 @@ def test_the_app_is_a_setting_of_all_commands_that_need_its_code(
 ) -> None:
     def set_app(value: str) -> None:
         if is_file:
-            Path("cq.toml").write_text(f'[worker]\napp = "{value}"')
+            Path("cq.toml").write_text(f'app = "{value}"')
         else:
-            monkeypatch.setenv("CQ_WORKER_APP", value)
+            monkeypatch.setenv("CQ_APP", value)
 
     Path("longest_app.py").write_text(LONGEST)
     set_app("longest_app:app")
@@ -162,6 +161,81 @@ def test_the_app_is_a_setting_of_all_commands_that_need_its_code(
         assert "--app 'longest_app:nothing' cannot be imported" in ended.err
     assert here("get", "words", "a", "--pending", "--app", "longest_app:app").status == 0
     assert here("status").status == 0
+
+
+def leaves(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Each command with its words."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield from leaves(each, *words, name)
+    if not hasattr(command, "commands"):
+        yield words, command
+
+
+LEAVES = {words: command for words, command in leaves(CQ) if words[0] not in ("bench", "demo")}
+
+
+@pytest.mark.parametrize("words", LEAVES, ids=" ".join)
+def test_the_store_and_the_app_of_each_command_are_settings(words: tuple[str, ...]) -> None:
+    """So that all commands of a group find them as the one of this group does that the next test runs."""
+    variables = {flag: option.envvar for option in LEAVES[words].params for flag in option.opts}
+
+    assert variables["--store"] == "CQ_STORE"
+    assert variables.get("--app", "CQ_APP") == "CQ_APP"
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+@pytest.mark.parametrize(
+    "command",
+    ["add words a=1", "aside show words", "cells list", "configure words", "doctor", "feed list", "get words a",
+     "health", "items words", "limit words", "link list", "outbox list", "pause words", "resume words",
+     "status words", "verify words", "worker --drain"],
+)  # fmt: skip
+def test_one_command_of_each_group_finds_the_store(
+    bare: Here, monkeypatch: pytest.MonkeyPatch, command: str, is_file: bool
+) -> None:
+    monkeypatch.setenv("CQ_STORE", "embedded:own.db")
+    assert bare("configure", "words", "--combiner", "sum").status == 0
+    if is_file:
+        monkeypatch.delenv("CQ_STORE")
+        Path("cq.toml").write_text('store = "embedded:own.db"')
+
+    ended = bare(*command.split())
+
+    assert ended.status in (0, 1, 3), ended  # 1: no worker runs; 3: no value
+    assert [str(path) for path in Path().glob("*.db")] == ["own.db"]
+    assert "does not exist" not in ended.err
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_worker_works_on_the_queues_of_its_settings(
+    here: Here, monkeypatch: pytest.MonkeyPatch, is_file: bool
+) -> None:
+    for name in ("words", "hits", "others"):
+        here("configure", name, "--combiner", "sum")
+        here("add", name, "a=1")
+    if is_file:
+        Path("cq.toml").write_text('[worker]\nqueues = ["words", "hits"]')
+    else:
+        monkeypatch.setenv("CQ_WORKER_QUEUES", "words hits")
+
+    assert here("worker", "--drain").status == 0
+
+    assert [here("get", name, "a").status for name in ("words", "hits", "others")] == [0, 0, 3]
+    assert shown(here)["worker.queues"][0] == ["words", "hits"]
+
+
+def test_the_names_of_secrets_are_in_the_file_too(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_URL", "sqlite:///shop.db")
+    monkeypatch.setenv("CQ_ENV_NAMES", "")  # of this process; the file changes it
+    here("configure", "words", "--export", "words", "--reporting-url-env", "SHOP_URL")
+    assert "list it in $CQ_ENV_NAMES" in here("link", "init", "words").err
+
+    Path("cq.toml").write_text('env_names = ["SHOP_URL", "OTHER"]')
+
+    assert here("link", "init", "words").status == 0
+    assert shown(here)["env_names"] == ("SHOP_URL,OTHER", "$CQ_ENV_NAMES")
+    monkeypatch.setenv("CQ_ENV_NAMES", "OTHER")
+    assert "list it in $CQ_ENV_NAMES" in here("link", "check", "words").err
 
 
 def test_all_that_an_app_declares_is_configured(here: Here) -> None:
@@ -198,7 +272,7 @@ def test_the_settings_are_shown_as_a_table(here: Here) -> None:
 
     assert lines[0] == ["setting", "value", "from"]
     assert ["worker.concurrency", str(CONCURRENCY), "default"] in lines
-    assert ["worker.app", "-", "default"] in lines
+    assert ["app", "-", "default"] in lines
 
 
 def test_of_the_reporting_database_only_the_variable_is_shown(
@@ -235,6 +309,8 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
             "[worker]\ngrace = true",
             "worker.grace to be a number of seconds, or a duration such as 90s, got true",
         ),
+        ("env_names = 1", "expected env_names to be an array of names of environment variables"),
+        ('env_names = ["a b"]', "expected env_names to be an array of names of environment variables"),
         ('[worker]\ngrace = "soon"', "cq.toml: worker.grace: expected a duration such as 90s"),
         ('reporting_url = "secret"', "'reporting_url' looks like the URL of a reporting database"),
         ('[worker]\nCQ_REPORTING_URL = "secret"', "set $CQ_REPORTING_URL in the environment"),
@@ -279,7 +355,7 @@ def test_a_file_that_cannot_be_read_is_named(
     assert ended.err.count("\n") == 1
 
 
-APP_FILE = '[worker]\napp = "shop:app"\n'
+APP_FILE = 'app = "shop:app"\n'
 
 
 def test_the_worker_names_the_file_that_its_app_comes_from_once(cli: Cli) -> None:

@@ -248,7 +248,7 @@ def test_a_worker_that_was_killed_is_replaced_by_the_command_that_started_it(
     here: Here, cli: Cli, db: Any
 ) -> None:
     (cli.folder / "shop.py").write_text("import cq\n\napp = cq.App()\n")
-    cli.environment["CQ_WORKER_APP"] = "shop:app"
+    cli.environment["CQ_APP"] = "shop:app"
     here("configure", "words", "--value", "int")
     worker = running(cli, "words")
     wait_for_workers(db, 1)

@@ -23,6 +23,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
         "connect/target.md",
         "connect/topics.md",
         "connect/webhooks.md",
+        "count/application.md",
         "count/add.md",
         "count/combiners.md",
         "count/decide.md",
@@ -38,6 +39,12 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 )
 def test_a_page_is_followed_in_an_empty_folder(reader: Reader, page: str) -> None:
     reader.follow(DOCS / page)
+
+
+def test_the_page_of_an_application_has_the_code_of_the_example() -> None:
+    declared, *_ = blocks(DOCS / "count/application.md", "python")
+
+    assert declared in (DOCS / "examples/orders.py").read_text()
 
 
 def follow_readme(reader: Reader) -> None:
