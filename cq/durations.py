@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, overload
 
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
@@ -62,6 +62,26 @@ def positive_seconds(given: object) -> float:
             f"expected a positive duration in seconds, or one such as 90s, 10m, 24h or 30d, got: {brief(given)}"
         )
     return seconds
+
+
+@overload
+def timeout_of(given: None) -> None: ...
+@overload
+def timeout_of(given: Span) -> float: ...
+def timeout_of(given: Span | None) -> float | None:
+    """The seconds in a duration that may be 0 or infinite; None: no limit. Raises `InvalidConfiguration`.
+
+    >>> timeout_of("2m"), timeout_of(0), timeout_of(None)
+    (120.0, 0, None)
+    """
+    seconds = None if given is None else _number_of(given)
+    if given is not None and (
+        not isinstance(seconds, int | float) or seconds != seconds or type(seconds) is bool
+    ):
+        raise InvalidConfiguration(
+            f"expected a duration in seconds, or one such as 90s or 10m, got: {brief(given)}"
+        )
+    return seconds  # type: ignore[return-value]
 
 
 def _number_of(given: object) -> object:

@@ -40,9 +40,9 @@ def _checked(make: Factory, kind: str, spec: Callable[..., ObserverSpec]) -> Fac
     return checked
 
 
-def _top(score: bool, group: bool | str, **settings: Any) -> ObserverSpec:
+def _top(score: bool, group: bool | str, every: int, **settings: Any) -> ObserverSpec:
     # Without functions: `index.observer` says if it lacks those of an application.
-    spec = index.top(**settings)
+    spec = index.top(every=every / 1000, **settings)
     by = group if group == index.LAST_PART else bool(group)
     return replace(spec, settings={**spec.settings, "score": bool(score), "group": by})
 

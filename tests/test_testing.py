@@ -158,7 +158,7 @@ def test_a_queue_includes_the_levels_of_its_roll_up(db: Any, name: str) -> None:
 
 
 def test_a_cloud_is_published_each_time_although_workers_would_wait(db: Any, name: str) -> None:
-    cq.configure(db, name, observers=[top(2, every=60_000)])
+    cq.configure(db, name, observers=[top(2, every="1m")])
     reader = CloudReader(name)
 
     for number in (1, 2):

@@ -226,7 +226,7 @@ def _searched(cells: Cells) -> list[str]:
     found: list[str] = []
     token = None
     while True:
-        page = search(cells, entries(INDEX), limit=_PAGE, token=token, seconds=60)
+        page = search(cells, entries(INDEX), limit=_PAGE, token=token, timeout=60)
         _check(not page.missing, f"cells do not answer: {page.missing}")
         found += [each.text for each in page.items]
         token = page.token
@@ -289,7 +289,7 @@ def friends_page(cells: Cells, cell: str, friends: Sequence[str], since: int) ->
     usage = cq.CombineQueue(EVERYWHERE)
     times = read_earlier(cells.store(cell), lambda tr: usage.get_many(tr, friends), max_age=_AGE)
     changed = [user for user, at in times.items() if at is not None and at > since]
-    found = gather_users(cells, changed, lambda data: data.last_id(), seconds=60, max_age=_AGE)
+    found = gather_users(cells, changed, lambda data: data.last_id(), timeout=60, max_age=_AGE)
     _check(not found.missing, f"friends are not found: {found.missing}")
     return found.answers
 

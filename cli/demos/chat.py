@@ -314,14 +314,14 @@ def _follow(stop: Event, db: Database, user: str, terminal: str) -> None:
     while not stop.wait(rng.uniform(*_OFFLINE_SECONDS)):
         since, until = runtime.time(), runtime.monotonic() + rng.uniform(*_ONLINE_SECONDS)
         see = partial(_see, user=user, terminal=terminal, since=since)
-        renew = partial(feed.set_online, receiver=user, terminal=terminal, seconds=_LEASE_SECONDS)
+        renew = partial(feed.set_online, receiver=user, terminal=terminal, duration=_LEASE_SECONDS)
         while (left := until - runtime.monotonic()) > 0 and not stop.is_set():
             transact(db, renew)
             # At most 1 s, so that a stop is noticed.
             page = feed.wait(db, user, transact(db, position), limit=1, timeout=min(left, 1.0))
             if page.messages:
                 transact(db, see)
-        transact(db, partial(renew, seconds=0))
+        transact(db, partial(renew, duration=0))
 
 
 def _see(tr: Any, *, user: str, terminal: str, since: float) -> None:

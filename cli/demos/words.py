@@ -197,7 +197,7 @@ def _drain(db: Any, store: str, crew: Crew) -> None:
     """Wait until all updates are combined; combine them in this process if all worker processes have died."""
     with progress(counted=False) as display:
         display.add_task("combining")
-        while not is_drained(db, QUEUE, wait_seconds=0.5):
+        while not is_drained(db, QUEUE, wait=0.5):
             _refuse_paused(db, store)
             if not crew.is_any_alive():
                 note("all worker processes have died: combining in this process")

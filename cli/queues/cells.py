@@ -71,7 +71,7 @@ def show(options: CellsOptions) -> None:
     with Cells(options.read_store(), opener=partial(open_exactly, read_only=True)) as opened:
         found, moves = opened.cells(), list(opened.moves())
         deletions = gather(
-            opened, users_being_deleted, names=[each.name for each in found], seconds=_CELL_SECONDS
+            opened, users_being_deleted, names=[each.name for each in found], timeout=_CELL_SECONDS
         )
     options.print_list(
         found,

@@ -184,7 +184,7 @@ class ConfigureOptions(AppOptions):
         str | None,
         option(
             "WIDTH/SLICE",
-            "Keep values of the last WIDTH seconds, too, which move by SLICE seconds: 600/10. "
+            "Keep values of the last WIDTH, too, which move by SLICE: 10m/10s, or 600/10 in seconds. "
             "`cq get QUEUE.window KEY` reads them. none: delete them; the queue stays.",
         ),
     ] = None

@@ -20,7 +20,7 @@ import cq
 from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combiner
 from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import WORDS, AppOptions, Options, Queue, argument, flag, option
+from cq.cli.shared.options import WORDS, AppOptions, Options, Queue, argument, duration_option, flag, option
 from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.cli.shared.processes import stop_on_signals
 from cq.config.queue import QueueConfig, read_config
@@ -162,7 +162,7 @@ class AskOptions(Options):
         str | None,
         option("ID", "Operation id: a repeated request of the key with the same id gets the same answer."),
     ] = None
-    timeout: Annotated[float, option("SECONDS", "How long to wait for the answer.")] = 10.0
+    timeout: Annotated[float, duration_option("How long to wait for the answer.")] = 10.0
     withdraw: Annotated[
         bool,
         flag(

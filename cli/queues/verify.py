@@ -71,7 +71,7 @@ def verify(
     """
     app = options.load_app()
     db = options.open_store() if repair else options.read_store()
-    found = verification(db, queue, app=app, repair=repair, wait_seconds=wait, url_env=options.url_env)
+    found = verification(db, queue, app=app, repair=repair, wait=wait, url_env=options.url_env)
     counts = report("cq verify", found, options.json, most)
     if counts["repaired"] < counts["differences"]:
         raise typer.Exit(DIFFERENT)

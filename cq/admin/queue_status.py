@@ -13,6 +13,7 @@ from cq.admin.backfill import backfill_progress
 from cq.admin.conversion import conversion_progress
 from cq.config.flags import read_flags
 from cq.config.queue import queue_names, read_config
+from cq.durations import Span
 from cq.errors import CqError
 from cq.expiry.due import ExpiryStatistics
 from cq.expiry.due import read_statistics as expiry_statistics
@@ -114,8 +115,8 @@ def _grouped(found: list[QueueStatus]) -> list[QueueStatus]:
     return [by_name[name] for each in first for name in [each.name, *each.levels] if name in by_name]
 
 
-def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
-    """Whether the queue and its levels are empty at one version; if not, waits up to `wait_seconds` until they are.
+def is_drained(db: Database, name: str, wait: Span = 0) -> bool:
+    """Whether the queue and its levels are empty at one version; if not, waits up to `wait` until they are.
 
     Raises `QueueNotConfigured`.
     """
@@ -126,7 +127,7 @@ def is_drained(db: Database, name: str, wait_seconds: float = 0.0) -> bool:
         first = [row for rows in found for row in rows]
         return not first, tr.watch(first[0].key) if first else None
 
-    return wait_until(db, read, wait_seconds)
+    return wait_until(db, read, wait)
 
 
 def current_version(db: Database) -> int:

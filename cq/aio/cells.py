@@ -13,6 +13,7 @@ from cq.aio.database import AsyncDatabase, AsyncTransaction
 from cq.aio.handles import AsyncHandle
 from cq.cells.cells import Cells, Location
 from cq.cells.user_data import UserData
+from cq.durations import Span
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ class AsyncCells(AsyncHandle):
         return await run(self.sync.locate, user)
 
     async def transact(
-        self, user: Any, fn: Callable[[AsyncUserData], Awaitable[T]], *, timeout: float = 10.0
+        self, user: Any, fn: Callable[[AsyncUserData], Awaitable[T]], *, timeout: Span = 10.0
     ) -> T:
         """Await `fn(data)` in a transaction of the user's cell, commit it, and return what `fn` returned.
 

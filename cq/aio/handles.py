@@ -198,8 +198,8 @@ class AsyncWindow(AsyncHandle, Generic[K, W]):
         self,
         queue: AsyncCombineQueue[K, W] | CombineQueue[K, W] | str,
         *,
-        width: float | None = None,
-        slice: float | None = None,  # noqa: A002 - the field's term
+        width: Span | None = None,
+        slice: Span | None = None,  # noqa: A002 - the field's term
         late: Span | None = None,
     ) -> None:
         inner = queue.sync if isinstance(queue, AsyncCombineQueue) else queue

@@ -14,6 +14,7 @@ from cq.cells.cells import FIRST_PAUSE, LAST_PAUSE, Cells, Location
 from cq.cells.directory import deleted_error
 from cq.cells.records import DELETED, HERE, Fence
 from cq.cells.user_data import UserData
+from cq.durations import Span, timeout_of
 from cq.errors import CellError, UserDeleted
 from cq.keys import cell as keys
 from cq.plain_text import describe
@@ -56,24 +57,24 @@ def gather(
     ask: Callable[[Transaction], T],
     *,
     names: Sequence[str] | None = None,
-    seconds: float = 5.0,
-    max_age: float | None = None,
+    timeout: Span = 5.0,
+    max_age: Span | None = None,
 ) -> CellAnswers[T]:
-    """Run `ask(tr)` in all cells at once, and return the answers within `seconds`; a cell's error is not raised.
+    """Run `ask(tr)` in all cells at once, and return the answers within `timeout`; a cell's error is not raised.
 
     Args:
         cells: the cells.
         ask: runs in a transaction of each cell, with retries, in a thread for each cell.
         names: names of the cells; None: all.
-        seconds: time limit, also of each transaction. A thread may live a little longer, until its call of the store
+        timeout: time limit, also of each transaction. A thread may live a little longer, until its call of the store
             returns.
-        max_age: in seconds, if `ask` only reads and need not read the present: see `cq.store.read_earlier`.
+        max_age: if `ask` only reads and need not read the present: see `cq.store.read_earlier`.
 
     Raises:
         FDBError: `names` is None, and the directory cannot be read.
     """
     cell_names = [each.name for each in cells.cells()] if names is None else names
-    return _gather(cells, dict.fromkeys(cell_names, ask), seconds, max_age)
+    return _gather(cells, dict.fromkeys(cell_names, ask), timeout_of(timeout), timeout_of(max_age))
 
 
 def gather_users(
@@ -81,8 +82,8 @@ def gather_users(
     users: Iterable[Any],
     ask: Callable[[UserData], T],
     *,
-    seconds: float = 5.0,
-    max_age: float | None = None,
+    timeout: Span = 5.0,
+    max_age: Span | None = None,
 ) -> UserAnswers[T]:
     """Run `ask(data)`, which only reads, for many users: all their cells at once, in one transaction of each cell.
 
@@ -92,19 +93,20 @@ def gather_users(
         cells: the cells.
         users: the users.
         ask: a function of a user's data; a write raises `TypeError`.
-        seconds: time limit.
-        max_age: in seconds, if it need not read the present: see `cq.store.read_earlier`.
+        timeout: time limit.
+        max_age: if it need not read the present: see `cq.store.read_earlier`.
 
     Raises:
         InvalidData: something cannot be a user.
         FDBError: the directory cannot be read.
     """
+    seconds = timeout_of(timeout)
     until = runtime.monotonic() + seconds
     found = UserAnswers[T]({}, {})
     left: Iterable[Any] = dict.fromkeys(users)  # the directory is read once for all of them
     for tries in count(1):
         elsewhere = _ask_cells(
-            cells, _answered(cells.locate_all(left), found), ask, found, (until, max_age or 0.0)
+            cells, _answered(cells.locate_all(left), found), ask, found, (until, timeout_of(max_age) or 0.0)
         )
         left = _answered(cells.refresh_all(elsewhere), found)
         if not left:

@@ -26,6 +26,7 @@ from cq.cells.names import Names, take_names
 from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
 from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
+from cq.durations import Span, timeout_of
 from cq.errors import CellError, CellMismatch, CellNotKnown, StoreError, UserDeleted, UserMoving
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead
@@ -204,12 +205,12 @@ class Cells:
         }
         return {user: known or read[user] for user, known in found.items()}
 
-    def transact(self, user: Any, function: Callable[[UserData], T], *, timeout: float = 10.0) -> T:
+    def transact(self, user: Any, function: Callable[[UserData], T], *, timeout: Span = 10.0) -> T:
         """Run `function(data)` in a transaction of the user's cell, commit it, and return what it returned.
 
         It may run several times, as with `cq.transact`: also after a commit of unknown result, and then perhaps in
         another cell, to which the user's data have moved with the effects of that commit. While the user is being
-        moved, it waits, at most `timeout` seconds in all.
+        moved, it waits, at most `timeout` in all.
 
         Raises:
             UserNotPlaced: the user is in no cell.
@@ -218,7 +219,7 @@ class Cells:
             CellMismatch: a store is not the one that the directory has for the cell.
             Exception: an error of the function, with nothing committed, or of `cq.transact`.
         """
-        end = runtime.monotonic() + timeout
+        end = runtime.monotonic() + timeout_of(timeout)
         tries = 0
         while True:
             location = self.locate(user)

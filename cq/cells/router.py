@@ -23,6 +23,7 @@ from cq.cells.directory_cache import DirectoryCache
 from cq.cells.old_ids import OldId, find_old_id
 from cq.errors import CqError, InvalidConfiguration, UserDeleted, UserNotPlaced
 from cq.plain_text import describe
+from cq.queue.byte_sizes import bytes_of
 from cq.store.api import error_code
 
 log = logging.getLogger("cq.cells")
@@ -157,20 +158,20 @@ class Router:
         cells: the cells. A web address of each is given to `Cells.add_cell`.
         here: the name of the cell whose requests the application answers.
         rules: rules that find users, in their order, then those that find former ids; see `map_old_ids`.
-        max_form_bytes: forms of more bytes get 413, if a rule needs them.
+        max_form_bytes: larger forms, as a number of bytes or a size such as `"1MB"`, get 413, if a rule needs them.
 
     Raises:
         InvalidConfiguration: no rule finds the user in the page that a rule for former ids redirects to.
     """
 
     def __init__(
-        self, cells: Cells, here: str, rules: Sequence[Rule], *, max_form_bytes: int = MAX_FORM_BYTES
+        self, cells: Cells, here: str, rules: Sequence[Rule], *, max_form_bytes: int | str = MAX_FORM_BYTES
     ) -> None:
         self.here = here
         self._cells = cells
         # Rules with `to` are last: a page that names a user is never looked up among former ids first.
         self._rules = sorted(rules, key=lambda rule: rule.to is not None)
-        self._max_form_bytes = max_form_bytes
+        self._max_form_bytes = bytes_of(max_form_bytes)
         for rule in self._rules:
             if rule.to is not None:
                 path, query = _page_of(rule.to, OldId(1, 1))

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from cq.cells.ask_all import gather
 from cq.cells.cells import Cells
+from cq.durations import Span
 from cq.encoding import codec
 from cq.errors import CqError, InvalidData
 from cq.keys import after as following
@@ -49,7 +50,7 @@ class FoundEntry(NamedTuple):
 
 
 def search(
-    cells: Cells, find: Find[T], *, limit: int = 20, token: str | None = None, seconds: float = 2.0
+    cells: Cells, find: Find[T], *, limit: int = 20, token: str | None = None, timeout: Span = 2.0
 ) -> SearchPage[T]:
     """Ask all cells at once, and return a page of what they find, in order.
 
@@ -60,7 +61,7 @@ def search(
             a str, int or bytes. Items of two cells with one place are one item.
         limit: maximum number of items of a page.
         token: the token of the page before; None: the first page.
-        seconds: time limit; cells that take longer are named in the page.
+        timeout: time limit; cells that take longer are named in the page.
 
     Raises:
         InvalidData: the token is not one of such a page, or one of another index; or an error of `find`.
@@ -74,7 +75,7 @@ def search(
         except InvalidData as error:  # of the caller, not of the cell
             return error
 
-    found = gather(cells, ask, seconds=seconds)
+    found = gather(cells, ask, timeout=timeout)
     answers = []
     for answer in found.answers.values():
         if isinstance(answer, InvalidData):

@@ -31,7 +31,7 @@ class DeciderConfig(NamedTuple):
         settings = dict(decider.settings)
         if settings and decider.observer is not None:
             settings[_OBSERVED] = True
-        return cls(decider.name, decider.version, decider.keep, settings)
+        return cls(decider.name, decider.version, decider.keep_seconds, settings)
 
     @property
     def named(self) -> str:

@@ -14,13 +14,14 @@ from typing import Any, Final
 from cq import runtime
 from cq.combiners import Combiner
 from cq.deciders.decider import KEEP_SECONDS, KIND, Decide, Decider, check_decider
+from cq.durations import Span, timeout_of
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidData
 
 _VERSION: Final = 1
 
 
-def bounded(lo: int, hi: int, *, start: int = 0, clamp: bool = False, keep: int = KEEP_SECONDS) -> Decider:
+def bounded(lo: int, hi: int, *, start: int = 0, clamp: bool = False, keep: Span = KEEP_SECONDS) -> Decider:
     """Numbers that stay within bounds, such as a stock: a request is an int, which is added, or subtracted if negative.
 
     The answer is the number that was added: the request, or 0 if the result would leave the bounds. The state is an
@@ -43,7 +44,7 @@ def bounded(lo: int, hi: int, *, start: int = 0, clamp: bool = False, keep: int 
     return _made("bounded", keep, lo=lo, hi=hi, start=start, clamp=bool(clamp))
 
 
-def unique(*, keep: int = KEEP_SECONDS) -> Decider:
+def unique(*, keep: Span = KEEP_SECONDS) -> Decider:
     """Names that have one owner each: the key is a name, and a request is `claim(owner)` or `release_name(owner)`.
 
     The answer is whether the owner has the name afterwards, or to a release, whether the owner had it. The state is the
@@ -55,7 +56,7 @@ def unique(*, keep: int = KEEP_SECONDS) -> Decider:
     return _made("unique", keep)
 
 
-def bucket(capacity: float, per_second: float, *, keep: int = KEEP_SECONDS) -> Decider:
+def bucket(capacity: float, per_second: float, *, keep: Span = KEEP_SECONDS) -> Decider:
     """Rate limits by token buckets: a request is `take(tokens)`, from the bucket of its key.
 
     The answer is 0 if the tokens were taken, else the seconds after which there would be as many. The state is a list
@@ -76,7 +77,7 @@ def bucket(capacity: float, per_second: float, *, keep: int = KEEP_SECONDS) -> D
     return _made("bucket", keep, capacity=capacity, per_second=per_second)
 
 
-def budget(cap: int, *, keep: int = KEEP_SECONDS) -> Decider:
+def budget(cap: int, *, keep: Span = KEEP_SECONDS) -> Decider:
     """Budgets that are reserved before they are spent: `reserve`, `settle`, `release`, `raise_cap` make the requests.
 
     The spent and the reserved amounts together never exceed the cap. A hold that is not settled expires after its ttl.
@@ -115,9 +116,9 @@ def take(tokens: float = 1) -> dict[str, Any]:
     return {"take": tokens, "at": runtime.time()}
 
 
-def reserve(amount: int, hold: str, *, ttl: float) -> dict[str, Any]:
-    """A request that reserves an `amount` of a budget under the name of a `hold`, for `ttl` seconds from now."""
-    return {"reserve": amount, "hold": hold, "ttl": ttl, "at": runtime.time()}
+def reserve(amount: int, hold: str, *, ttl: Span) -> dict[str, Any]:
+    """A request that reserves an `amount` of a budget under the name of a `hold`, for the time `ttl` from now."""
+    return {"reserve": amount, "hold": hold, "ttl": timeout_of(ttl), "at": runtime.time()}
 
 
 def settle(hold: str, actual: int) -> dict[str, Any]:
@@ -252,7 +253,7 @@ _REFUSED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }
 
 
-def _made(kind: str, keep: int, **settings: Any) -> Decider:
+def _made(kind: str, keep: Span, **settings: Any) -> Decider:
     stored = {KIND: kind, **settings}
     return _decider(stored, keep)
 
@@ -264,7 +265,7 @@ def built_in_decider(settings: Mapping[str, Any], version: int, keep: int) -> De
     return _decider(dict(settings), keep)
 
 
-def _decider(settings: Mapping[str, Any], keep: int) -> Decider:
+def _decider(settings: Mapping[str, Any], keep: Span) -> Decider:
     kind = settings[KIND]
     decide, refused = _DECIDERS[kind](settings), _REFUSED[kind]
     return Decider(kind, _VERSION, decide, keep=keep, refused=refused, settings=settings)

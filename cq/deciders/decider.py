@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from cq.durations import Span, seconds_of
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
 from cq.observer import check_named
@@ -49,7 +50,7 @@ class Decider:
             store, and it returns a new object instead of changing `state`. It is called again when a transaction is
             retried. If it raises, the state stays, the request is set aside with the error, and callers that wait
             for the answer get `DecisionFailed`.
-        keep: seconds for which answers can be read, up to a day.
+        keep: how long answers can be read, up to a day, such as `"2h"`.
         observer: `observer(tr, decisions)` is called with a list of `Decided` in the transaction that writes their
             states and answers, in the order of the decisions of each key. It is not called for requests that failed or
             were withdrawn.
@@ -61,7 +62,7 @@ class Decider:
     name: str
     version: int
     decide: Decide
-    keep: int = field(default=KEEP_SECONDS, kw_only=True)
+    keep: Span = field(default=KEEP_SECONDS, kw_only=True)
     observer: Callable[[Any, list[Decided]], object] | None = field(default=None, kw_only=True)
     refused: Callable[[Any, Any], bool] | None = field(default=None, kw_only=True, repr=False, compare=False)
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True, repr=False)
@@ -70,6 +71,11 @@ class Decider:
     def kind(self) -> str:
         """The kind of a decider of `cq.deciders`; empty for others."""
         return str(self.settings.get(KIND, ""))
+
+    @property
+    def keep_seconds(self) -> int:
+        """`keep` in whole seconds; raises `InvalidConfiguration`."""
+        return seconds_of(self.keep)
 
     @property
     def is_built_in(self) -> bool:
@@ -84,7 +90,7 @@ def check_decider(given: object) -> Decider:
             f'expected a decider such as `cq.Decider("stock", 1, decide)`, got: {brief(given)}'
         )
     check_named("decider", given.name, given.version)
-    if type(given.keep) is not int or not 1 <= given.keep <= MAX_KEEP_SECONDS:
+    if given.keep_seconds > MAX_KEEP_SECONDS:
         raise InvalidConfiguration(
             f"expected answers to be kept for 1 to {MAX_KEEP_SECONDS:,} whole seconds, got: {brief(given.keep)}"
         )

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic
 
 from cq import runtime
 from cq.arguments import repeatable
-from cq.durations import Span, positive_seconds
+from cq.durations import Span, positive_seconds, timeout_of
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
 from cq.feeds.changes import (
@@ -328,7 +328,7 @@ class Feed(Generic[M]):
         receiver: Any,
         after: bytes = b"",
         limit: int = LIMIT,
-        timeout: float | None = None,
+        timeout: Span | None = None,
     ) -> FeedPage[M]:
         """Wait until the receiver has messages after an id, and return them, as `read` does.
 
@@ -340,7 +340,7 @@ class Feed(Generic[M]):
             receiver: as for `read`.
             after: as for `read`.
             limit: as for `read`.
-            timeout: in seconds; None: no limit.
+            timeout: None: no limit.
 
         Returns:
             A page of messages; an empty one after `timeout`.
@@ -429,15 +429,18 @@ class Feed(Generic[M]):
         read = max(split_mark(position.value)[1], split_removed(removed.value)[2])
         return int.from_bytes(appended.value or b"", "little") - read
 
-    def set_online(self, tr: Transaction, receiver: Any, terminal: Any, seconds: float = 60.0) -> None:
-        """Record that a terminal is online for the next seconds, by the caller's clock; blind.
+    def set_online(self, tr: Transaction, receiver: Any, terminal: Any, duration: Span = 60.0) -> None:
+        """Record that a terminal is online for the next `duration`, by the caller's clock; blind.
 
         Call it again before this time ends, such as in each third of it; 0: the terminal is offline now.
         """
         read_feed_config(tr, self.name)
         key = self.keys.lease(encode_name("receiver", receiver), encode_name("terminal", terminal))
-        if type(seconds) not in (int, float) or not 0 <= seconds < _MOST_SECONDS:
-            raise InvalidData(f"expected the seconds that a terminal is online, got: {codec.shown(seconds)}")
+        seconds = timeout_of(duration)
+        if not 0 <= seconds < _MOST_SECONDS:
+            raise InvalidData(
+                f"expected the seconds or duration that a terminal is online, got: {codec.shown(duration)}"
+            )
         if seconds:
             tr.set(key, (now() + int(seconds * 1000)).to_bytes(8, "big"))
         else:

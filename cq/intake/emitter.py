@@ -24,6 +24,7 @@ from weakref import WeakSet
 from cq import keys, runtime
 from cq.backoff import delay_after
 from cq.config.queue import read_config
+from cq.durations import Span, timeout_of
 from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,
@@ -65,12 +66,12 @@ class Emitter(Generic[K, V]):
         queue: the queue, as `CombineQueue(name, combiner=...)` if the combiner is one of your own. In a queue with a
             window or a roll-up, increments count at the time of their commit.
         db: a database of either store.
-        every: maximum seconds that a flush collects increments.
+        every: the longest time that a flush collects increments.
         at_most: maximum number of uncommitted increments, and so the maximum loss if the process dies. A flush has at
             most half of this number.
         flush_keys: number of different keys at which a flush begins; None: any number. A flush also begins at about
             500 kB.
-        timeout: maximum seconds that a call waits for room, and that `flush` and `close` wait.
+        timeout: the longest time that a call waits for room, and that `flush` and `close` wait.
 
     Raises:
         InvalidConfiguration: a setting is invalid, or the queue is a level of a roll-up.
@@ -84,15 +85,16 @@ class Emitter(Generic[K, V]):
         queue: CombineQueue[K, V] | Window[K, V],
         db: Database,
         *,
-        every: float = 0.1,
+        every: Span = 0.1,
         at_most: int = 10_000,
         flush_keys: int | None = None,
-        timeout: float = 10.0,
+        timeout: Span = 10.0,
     ) -> None:
         if not isinstance(queue, CombineQueue | Window):
             raise TypeError(
                 f"expected a queue, got: {codec.shown(queue)}; write `cq.Emitter(cq.CombineQueue('words'), db)`"
             )
+        every, timeout = timeout_of(every), timeout_of(timeout)
         _check_settings(
             every=every, at_most=at_most, timeout=timeout, flush_keys=1 if flush_keys is None else flush_keys
         )

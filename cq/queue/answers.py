@@ -22,6 +22,7 @@ import cbor2
 from cq import runtime
 from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
+from cq.durations import Span
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_at
 from cq.errors import CorruptData, DecisionFailed, NoAnswer, Withdrawn
@@ -122,7 +123,7 @@ def read_answer(tr: TransactionRead, name: str, ticket: bytes) -> StoredAnswer |
 # Reading and waiting
 
 
-def wait_for_answer(db: Database, name: str, ticket: str, timeout: float | None) -> Any:
+def wait_for_answer(db: Database, name: str, ticket: str, timeout: Span | None) -> Any:
     """Wait for the answer to a request, and return it; see `CombineQueue.answer`."""
     wanted = parse_ticket(ticket)
     found = wait_until(db, partial(_read_or_watch, name, wanted), timeout)

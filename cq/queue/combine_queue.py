@@ -197,7 +197,7 @@ class CombineQueue(Generic[K, V]):
         decider_of(config)
         write_updates(tr, config, requests, operation)
 
-    def answer(self, db: Database, ticket: str, timeout: float | None = 10.0) -> Any:
+    def answer(self, db: Database, ticket: str, timeout: Span | None = 10.0) -> Any:
         """The answer to a request; waits for it by a watch, without polling.
 
         It can be read again, by any process, until the queue's `Decider.keep` has passed. Each wait uses one of the
@@ -206,7 +206,7 @@ class CombineQueue(Generic[K, V]):
         Args:
             db: a database; the wait is outside of any transaction.
             ticket: what `ask` has returned.
-            timeout: in seconds; None: no limit.
+            timeout: None: no limit.
 
         Raises:
             NoAnswer: there is none after the timeout, or it is no longer kept; the message says whether no worker is
@@ -225,7 +225,7 @@ class CombineQueue(Generic[K, V]):
         request: Any,
         once: str | bytes | None = None,
         *,
-        timeout: float | None = 10.0,
+        timeout: Span | None = 10.0,
         withdraw: bool = False,
     ) -> Any:
         """Ask in a transaction of its own, and return the answer.

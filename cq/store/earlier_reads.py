@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from cq import runtime
+from cq.durations import Span, timeout_of
 from cq.errors import InvalidConfiguration
 from cq.store.api import Database, Transaction, error_code, is_local
 from cq.store.mistakes import refuse_unless_database
@@ -26,8 +27,8 @@ _versions: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()
 """{database: (a read version, when it was requested)}."""
 
 
-def read_earlier(db: Database, fn: Callable[[Transaction], T], *, max_age: float) -> T:
-    """Return what `fn(tr)` returns, which only reads, at a version that is at most `max_age` seconds old.
+def read_earlier(db: Database, fn: Callable[[Transaction], T], *, max_age: Span) -> T:
+    """Return what `fn(tr)` returns, which only reads, at a version that is at most `max_age` old.
 
     Pages that many people load save one of two requests to a cluster with it. It may run `fn` several times, as
     `cq.transact`. It does not see all commits that have returned before: use it for what may be late, and not for what
@@ -36,14 +37,15 @@ def read_earlier(db: Database, fn: Callable[[Transaction], T], *, max_age: float
     Args:
         db: a database of either store. An embedded one is read as it is at present.
         fn: a function of a transaction that only reads.
-        max_age: in seconds, 0 to 4.
+        max_age: 0 to 4 seconds.
 
     Raises:
         TypeError: `fn` writes, or sets a watch.
         InvalidConfiguration: the age is out of range.
         Exception: an error of the function, or of `cq.transact`.
     """
-    if not 0 <= max_age <= MAX_AGE:
+    seconds = timeout_of(max_age)
+    if not 0 <= seconds <= MAX_AGE:
         raise InvalidConfiguration(f"expected an age of 0 to {MAX_AGE:g} seconds, got: {max_age!r}")
     try:
         tr = db.create_transaction()
@@ -52,7 +54,7 @@ def read_earlier(db: Database, fn: Callable[[Transaction], T], *, max_age: float
         raise
     reading: Callable[[Any], T] = fn  # it has all methods by `__getattr__`
     while True:
-        _begin(db, tr, max_age)
+        _begin(db, tr, seconds)
         try:
             return reading(ReadOnly(tr))
         except Exception as error:

@@ -18,7 +18,7 @@ from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from cq import runtime
 from cq.backoff import delay_after
-from cq.errors import InvalidConfiguration
+from cq.durations import Span, positive_seconds
 from cq.plain_text import describe
 from cq.store.api import Database, Transaction, TransactionRead, Void
 from cq.store.transact import transact
@@ -56,10 +56,10 @@ class StoreFollower(Generic[T]):
         problem: why the store cannot be read now; empty if it can.
     """
 
-    def __init__(self, db: Database, what: str, every: float) -> None:
+    def __init__(self, db: Database, what: str, every: Span) -> None:
         self.latest: T | None = None
         self.problem = ""
-        self._db, self._what, self._every = db, what, every
+        self._db, self._what, self._every = db, what, positive_seconds(every)
         self._lock = Lock()
         self._listeners: set[Callable[[], object]] = set()
         self._begun = self._done = 0  # reads of the store
@@ -84,17 +84,18 @@ class StoreFollower(Generic[T]):
         """Whether it is closed, so that callers should not wait any more."""
         return self._closing.is_set()
 
-    def wait(self, version: int = 0, timeout: float | None = None) -> T | None:
+    def wait(self, version: int = 0, timeout: Span | None = None) -> T | None:
         """Wait for another version, which is a newer one, and return it.
 
         Args:
             version: the caller's version; 0 without one. Versions in between may be skipped.
-            timeout: in seconds; None waits for ever.
+            timeout: None waits for ever.
 
         Returns:
             The version; None at the timeout, or once the follower is closed.
         """
-        until = None if timeout is None else runtime.monotonic() + timeout
+        seconds = timeout_of(timeout)
+        until = None if seconds is None else runtime.monotonic() + seconds
         changed = runtime.event()
         with self._listening(changed.set):
             read = self._read_needed(version)
@@ -104,7 +105,7 @@ class StoreFollower(Generic[T]):
                 changed.clear()
             return found
 
-    async def wait_async(self, version: int = 0, timeout: float | None = None) -> T | None:
+    async def wait_async(self, version: int = 0, timeout: Span | None = None) -> T | None:
         """As `wait`, for asyncio."""
         import asyncio  # late: it is slow to import, and a caller that awaits has done so
 
@@ -116,14 +117,14 @@ class StoreFollower(Generic[T]):
 
         with self._listening(notify), suppress(TimeoutError):
             read = self._read_needed(version)
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout_of(timeout)):
                 while (found := self._newer(version, read)) is None and not self.is_closed:
                     await changed.wait()
                     changed.clear()
                 return found
         return None
 
-    def close(self, timeout: float = 10.0) -> None:
+    def close(self, timeout: Span = 10.0) -> None:
         """Stop following, and end all waits. From any thread.
 
         Waits up to `timeout` seconds for a read of the store under way.
@@ -131,7 +132,7 @@ class StoreFollower(Generic[T]):
         self._closing.set()
         self._wake.set()
         self._notify()
-        self._ended.wait(timeout)
+        self._ended.wait(timeout_of(timeout))
 
     # Waiting callers
 
@@ -247,14 +248,12 @@ class ReadFollower(StoreFollower[FollowedRead[V]], Generic[V]):
         problem: why the store cannot be read now; empty if it can.
 
     Raises:
-        InvalidConfiguration: `every` is not a number above 0.
+        InvalidConfiguration: `every` is no positive duration.
     """
 
     _has_watch = False
 
-    def __init__(self, db: Database, read: Callable[[TransactionRead], V], *, every: float = 1.0) -> None:
-        if type(every) not in (int, float) or not 0 < every < TIMEOUT_MAX:
-            raise InvalidConfiguration(f"expected a number of seconds above 0 between reads, got: {every!r}")
+    def __init__(self, db: Database, read: Callable[[TransactionRead], V], *, every: Span = 1.0) -> None:
         self._read_value = read
         super().__init__(db, getattr(read, "__qualname__", "a read"), every)
 

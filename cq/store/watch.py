@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from cq import runtime
 from cq.backoff import delay_after
+from cq.durations import Span, timeout_of
 from cq.store.api import Database, Transaction, Void
 from cq.store.transact import transact
 
@@ -65,7 +66,7 @@ class WatchSlot:
 
 
 def wait_until(
-    db: Database, read: Callable[[Transaction], tuple[T, Void | None]], seconds: float | None = None
+    db: Database, read: Callable[[Transaction], tuple[T, Void | None]], timeout: Span | None = None
 ) -> T:
     """Call `read(tr)` in transactions until it returns a result without a watch; return the result.
 
@@ -76,11 +77,12 @@ def wait_until(
         db: a database of either store.
         read: returns a result, and a watch that fires when the result may be another; no watch: the wait is over. It
             only reads.
-        seconds: after this time, the latest result is returned; None: no limit.
+        timeout: after this time, the latest result is returned; None: no limit.
 
     Raises:
         Exception: those of `transact`.
     """
+    seconds = timeout_of(timeout)
     end = math.inf if seconds is None else runtime.monotonic() + seconds
     slot, ready = WatchSlot(), runtime.event()
     try:

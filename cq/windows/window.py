@@ -100,9 +100,9 @@ class Window(Generic[K, W]):
 
     Args:
         queue: the queue, or its name.
-        width: in seconds. If given, width and slice must match the configuration, else the first use raises
+        width: such as `"10m"`. If given, width and slice must match the configuration, else the first use raises
             `ConfigurationConflict`.
-        slice: in seconds; it defaults to a 60th part of the width.
+        slice: it defaults to a 60th part of the width.
         late: the age at which updates are late: seconds, text such as `"1h"`, or a `timedelta`. Default and maximum:
             the age at which they are in neither the window nor a period of the finest level of the roll-up.
     """
@@ -111,8 +111,8 @@ class Window(Generic[K, W]):
         self,
         queue: CombineQueue[K, W] | str,
         *,
-        width: float | None = None,
-        slice: float | None = None,  # noqa: A002 - the field's term
+        width: Span | None = None,
+        slice: Span | None = None,  # noqa: A002 - the field's term
         late: Span | None = None,
     ) -> None:
         self.queue = queue if isinstance(queue, CombineQueue) else CombineQueue(queue)

@@ -208,7 +208,7 @@ def make_app(store=None):
     async def lifespan(app):
         db = cq.open(store)
         # With one bucket, pages see all changes of a note at once; for many notes per second, use more.
-        spec = top(n=50, every=100)
+        spec = top(n=50, every=0.1)
         cq.configure(db, "tags", key=str, value=int, combiner="sum", observers=[spec], buckets=1)
         worker = Worker(db, queues=["tags"])  # for more load: run `cq worker tags`, several times
         working = threading.Thread(target=worker.run)

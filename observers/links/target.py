@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from cq.durations import Span, timeout_of
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
 from cq.keys.link import Position, generation_of
@@ -41,12 +42,12 @@ class LinkFailed(CqError):
 
     Args:
         message: one line.
-        pause: the least seconds until the next try, if the target has asked for a pause.
+        pause: the least time until the next try, if the target has asked for a pause.
     """
 
-    def __init__(self, message: str, pause: float = 0.0) -> None:
+    def __init__(self, message: str, pause: Span = 0.0) -> None:
         super().__init__(message)
-        self.pause = pause
+        self.pause = timeout_of(pause)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.pause)

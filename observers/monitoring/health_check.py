@@ -11,6 +11,7 @@ from cq import runtime
 from cq.admin.queue_status import read_at_present
 from cq.config.flags import read_flags
 from cq.config.queue import queue_names, read_config
+from cq.durations import Span, timeout_of
 from cq.errors import CqError
 from cq.keys import QueueKeys
 from cq.observers.monitoring.findings import Finding, Level, find_remarks
@@ -26,14 +27,14 @@ MAX_AGE_SECONDS: Final = 60.0
 """Default limit of the age of queued updates."""
 
 
-def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False) -> list[str]:
+def health(db: Database, *, max_age: Span = MAX_AGE_SECONDS, here: bool = False) -> list[str]:
     """The problems found, one line each; empty if the store answers, a worker is alive, and no update is too old.
 
     The problems of `find_remarks` are among them, such as a stopped export or a queue whose code the workers lack.
 
     Args:
         db: a database of either store.
-        max_age: how many seconds updates may wait in an active queue, or to expire from a window.
+        max_age: how long updates may wait in an active queue, or to expire from a window.
         here: for a probe of the workers of this host: one of them must be alive. Findings that a restart of these
             workers does not change are left out.
 
@@ -47,11 +48,12 @@ def health(db: Database, *, max_age: float = MAX_AGE_SECONDS, here: bool = False
         if error_code(error) is None:
             raise
         return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
+    seconds = timeout_of(max_age)
     problems = _workers(members, now, here=here)
-    problems += _old_updates(queues, now, max_age)
+    problems += _old_updates(queues, now, seconds)
     for queue in queues:
         what = "updates due to expire from its window have"
-        problems += _too_old(queue.name, what, queue.overdue_seconds, max_age)
+        problems += _too_old(queue.name, what, queue.overdue_seconds, seconds)
     problems += [
         str(each)
         for each in findings

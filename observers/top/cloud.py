@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from cq.admin.backfill import parse_generation
 from cq.config.queue import QueueConfig, read_config
 from cq.config.window import checked_time
+from cq.durations import Span
 from cq.encoding import codec
 from cq.errors import CorruptData, InvalidConfiguration, InvalidData, NotInStore, NotReady
 from cq.keys import QueueKeys, below
@@ -180,7 +181,7 @@ class CloudReader:
             )
         return self._cloud(tr, CloudHead.from_bytes(stored), lambda number: piece(number + 1))
 
-    def wait(self, db: Database, version: int = 0, timeout: float | None = None) -> Cloud | None:
+    def wait(self, db: Database, version: int = 0, timeout: Span | None = None) -> Cloud | None:
         """Wait for a cloud of another version, which is a newer one, and return it.
 
         Uses a watch, without polling. Begin with version 0, or with the version of a displayed cloud; versions in
@@ -189,7 +190,7 @@ class CloudReader:
         Args:
             db: a database; the wait is outside of any transaction.
             version: of the caller's cloud.
-            timeout: in seconds; None waits for ever.
+            timeout: None waits for ever.
 
         Returns:
             The cloud; None at the timeout.

@@ -12,6 +12,7 @@ from decimal import Decimal
 from html import escape
 from typing import Any, Final
 
+from cq.durations import Span, timeout_of
 from cq.encoding.json_values import to_json
 from cq.observers.top.cloud import Cloud, CloudEntry
 from cq.observers.top.scores import Score
@@ -99,7 +100,7 @@ def to_html(cloud: Cloud, title: str | None = None, language: str = "en") -> str
 
 
 def to_animation(
-    clouds: Sequence[Cloud], title: str | None = None, language: str = "en", *, seconds: float = 1.0
+    clouds: Sequence[Cloud], title: str | None = None, language: str = "en", *, every: Span = 1.0
 ) -> str:
     """A whole page that shows versions of a cloud one after the other, again and again; encode it in UTF-8.
 
@@ -109,8 +110,9 @@ def to_animation(
         clouds: at least one; each adds its whole list to the page.
         title: the page's heading; by default the queue's name and group.
         language: of the page, as an HTML language tag.
-        seconds: how long each version is shown.
+        every: how long each version is shown.
     """
+    seconds = timeout_of(every)
     frames = [
         _FRAME.format(delay=f"{number * seconds:g}", about=cloud_about(cloud), body=cloud_list(cloud))
         for number, cloud in enumerate(clouds)

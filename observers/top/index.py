@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cq.config.queue import QueueConfig
-from cq.durations import Span
+from cq.durations import Span, timeout_of
 from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Sketch
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
@@ -42,6 +42,7 @@ MAX_ENTRY_BYTES: Final = 10_000
 """The longest key of an entry: FoundationDB's limit."""
 LAST_PART: Final = "last part"
 """The group of a key is the last part of the key, such as the start of a period of a roll-up."""
+_MAX_EVERY: Final = 86_400
 _NUMBERS: Final = ("int", "float", "decimal", "any", *KINDS)
 COUNT_BYTES: Final = 8
 _NO_ENTRIES: Final = bytes(COUNT_BYTES)
@@ -50,7 +51,7 @@ _NO_ENTRIES: Final = bytes(COUNT_BYTES)
 def top(
     n: int = DEFAULT_N,
     *,
-    every: int = 1000,
+    every: Span = 1,
     keep: Span | None = None,
     ranks: bool = False,
     score: ScoreFunction | None = None,
@@ -61,7 +62,7 @@ def top(
 
     Args:
         n: how many keys the published cloud has; 1 to 10,000. The index has all keys.
-        every: least time between two publications of a cloud, in milliseconds; 0 to 86,400,000.
+        every: least time between two publications of a cloud, in whole milliseconds; 0 to a day.
         keep: how long each version of the cloud is kept after its replacement, such as `"1h"`; `"30d/1h"` keeps only
             the last version of each hour. None: not at all. The totals of a window keep the versions of one width.
         ranks: keep the counts that ranks need: a few atomic adds for each change of a score.
@@ -75,11 +76,11 @@ def top(
     Raises:
         InvalidConfiguration: a setting is outside of its range, or of another type.
     """
-    for what, number, least, most in (("n", n, 1, MAX_N), ("every", every, 0, 86_400_000)):
-        if type(number) is not int or not least <= number <= most:
-            raise InvalidConfiguration(
-                f"expected {what} of a top to be {least:,} to {most:,}, got: {codec.brief(number)}"
-            )
+    if type(n) is not int or not 1 <= n <= MAX_N:
+        raise InvalidConfiguration(f"expected n of a top to be 1 to {MAX_N:,}, got: {codec.brief(n)}")
+    seconds = timeout_of(every)
+    if not 0 <= seconds <= _MAX_EVERY:
+        raise InvalidConfiguration(f"expected every of a top to be 0 to a day, got: {codec.brief(every)}")
     if type(ranks) is not bool:
         raise InvalidConfiguration(f"expected ranks of a top to be True or False, got: {codec.brief(ranks)}")
     if isinstance(group, str) and group != LAST_PART:
@@ -90,7 +91,7 @@ def top(
     by = group if isinstance(group, str) else group is not None
     settings: dict[str, Any] = {
         "n": n,
-        "every": every,
+        "every": round(1000 * seconds),
         "ranks": ranks,
         "score": score is not None,
         "group": by,

@@ -9,6 +9,7 @@ from typing import Final
 from cq.app import App
 from cq.combiners import Combiner
 from cq.config.queue import read_config
+from cq.durations import Span, timeout_of
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.observers.telemetry.history import check_row
@@ -33,7 +34,7 @@ def verification(
     *,
     app: App | None = None,
     repair: bool = False,
-    wait_seconds: float = WAIT_SECONDS,
+    wait: Span = WAIT_SECONDS,
     url_env: str | None = None,
 ) -> Verification:
     """A verification of a queue with its top, clouds and export; `run()` executes it.
@@ -46,7 +47,7 @@ def verification(
         name: the queue.
         app: the application, with its combiner and the score and group functions of its top.
         repair: whether to repair data that can be derived; see `cq.verify.kinds.KINDS`.
-        wait_seconds: how long to wait, in total, for pending changes of the table.
+        wait: how long to wait, in total, for pending changes of the table.
         url_env: the environment variable with the URL of the table's database, None for the configured one. Without
             a URL the table is not checked.
 
@@ -71,7 +72,7 @@ def verification(
         "rows": every_row(parts),
         "levels": check_levels,
         "counts of the top": top.check_counts,
-        "tables": partial(check_tables, app=app, wait_seconds=wait_seconds, url_env=url_env),
+        "tables": partial(check_tables, app=app, wait_seconds=timeout_of(wait), url_env=url_env),
     }
     return Verification(db, name, checks, repair=repair, combiner=_combiner(db, name, app))
 

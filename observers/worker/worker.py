@@ -18,6 +18,7 @@ from typing import Final
 from cq import runtime
 from cq.app import App
 from cq.backoff import delay_after
+from cq.durations import Span, timeout_of
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.keys import check_name
 from cq.keys.membership import BEAT_SECONDS, WORKERS_CHANGED
@@ -69,10 +70,10 @@ class Worker:
         queues: their names; empty for all queues of the store, including those configured later.
         roles: its roles, from `ROLES`.
         concurrency: how many tasks run at once.
-        grace: how many seconds a stopped worker waits for the steps under way.
+        grace: how long a stopped worker waits for the steps under way.
         limits: of each pass.
         identity: a name that no other worker has, see `Membership`.
-        beat_seconds: seconds between beats; other workers take over its tasks after a few missed beats.
+        beat: time between beats; other workers take over its tasks after a few missed beats.
         measure: whether it also measures queues and reports their backlog by events.
         history: whether it stores its work of each minute, see `cq.observers.telemetry.history`.
         app_path: MODULE:APP, by which `cq worker --app` finds the app: findings name it to start such a worker again.
@@ -90,10 +91,10 @@ class Worker:
         *,
         roles: Collection[str] = ROLES,
         concurrency: int = CONCURRENCY,
-        grace: float = GRACE_SECONDS,
+        grace: Span = GRACE_SECONDS,
         limits: Limits | None = None,
         identity: str | None = None,
-        beat_seconds: float = BEAT_SECONDS,
+        beat: Span = BEAT_SECONDS,
         measure: bool = False,
         history: bool = True,
         app_path: str = "",
@@ -105,8 +106,8 @@ class Worker:
         self.is_finished = True
         does = {*roles, MEASURE} if measure else {*roles}
         self._work = Workload(db, app or App(), self.names, does, self.counts, limits)
-        self._membership = Membership(db, does, self.names, every=beat_seconds, identity=identity)
-        self._grace = grace
+        self._membership = Membership(db, does, self.names, every=timeout_of(beat), identity=identity)
+        self._grace = timeout_of(grace)
         self._stopping = runtime.event()
         self._wake = runtime.event()
         self._changed, self._members_changed = WatchSlot(), WatchSlot()
@@ -138,7 +139,7 @@ class Worker:
         """Work until `stop` is called; waits for work by watches, without polling.
 
         Leaves alone, with a warning, queues that are paused or whose code this process lacks. Retries while the store
-        does not answer. Calls `after_turn` after each successful turn of the loop, at least every `beat_seconds`.
+        does not answer. Calls `after_turn` after each successful turn of the loop, at least every `beat`.
         Raises `QueueNotConfigured` if a queue named does not exist.
         """
         self._use()
@@ -202,7 +203,7 @@ class Worker:
         return left.lines
 
     def stop(self) -> None:
-        """Make `run` or `drain` return once the steps under way have ended, or after `grace` seconds.
+        """Make `run` or `drain` return once the steps under way have ended, or after `grace`.
 
         From any thread. A signal handler must call it in a new thread, as the interrupted code may hold its locks.
         """

@@ -141,7 +141,7 @@ def test_all_queues_are_listed_and_one_that_is_missing_is_an_error(db: Any, name
 
 def test_a_drained_queue_is_said_at_once_and_another_when_something_happens(db: Any, name: str) -> None:
     cq.configure(db, name)
-    assert is_drained(db, name, wait_seconds=60)
+    assert is_drained(db, name, wait="1m")
     add(db, name, {"a": 1})
     assert not is_drained(db, name)
     waited = threading.Thread(target=is_drained, args=(db, name, 60))

@@ -31,15 +31,15 @@ def test_cells_answer_at_once_and_the_others_are_named(tmp_path: Path) -> None:
                 both.wait()  # they are asked at once, or nobody answers
             return name
 
-        found = gather(cells, ask, names=["a", "failing", "gone", "b"], seconds=30)
-        late = gather(cells, ask, names=["late"], seconds=0.05)
+        found = gather(cells, ask, names=["a", "failing", "gone", "b"], timeout=30)
+        late = gather(cells, ask, names=["late"], timeout=0.05)
         done.set()
 
         assert found.answers == {"a": b"a", "b": b"b"}
         assert found.missing["failing"] == "ValueError: no idea"
         assert found.missing["gone"].startswith("CellNotKnown: the directory has no cell 'gone'")
         assert (late.answers, late.missing) == ({}, {"late": "no answer within 0.05 s"})
-        assert gather(cells, lambda tr: 1, seconds=30).answers == dict.fromkeys(
+        assert gather(cells, lambda tr: 1, timeout=30).answers == dict.fromkeys(
             ("a", "b", "failing", "late"), 1
         )
     directory.close()

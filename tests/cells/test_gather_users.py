@@ -43,7 +43,7 @@ def test_each_cell_is_asked_once_for_all_of_its_users(full: Site) -> None:
         cells.store(name)
     Counting.transactions = 0
 
-    found = gather_users(cells, [*USERS, "new", "ada"], read(b"name"), seconds=30)
+    found = gather_users(cells, [*USERS, "new", "ada"], read(b"name"), timeout=30)
 
     assert found.answers == {user: user.encode() for user in USERS} | {"new": None}
     assert found.missing == {}
@@ -52,11 +52,11 @@ def test_each_cell_is_asked_once_for_all_of_its_users(full: Site) -> None:
 
 def test_users_who_have_moved_are_asked_for_in_their_new_cells(full: Site) -> None:
     late = full.process()
-    gather_users(late, USERS, read(b"name"), seconds=30)
+    gather_users(late, USERS, read(b"name"), timeout=30)
     full.own.move("ada", "cell2")
     full.own.move("grace", "cell0")
 
-    found = gather_users(late, [*USERS, "nobody"], read(b"name"), seconds=30)
+    found = gather_users(late, [*USERS, "nobody"], read(b"name"), timeout=30)
 
     assert found.answers == {user: user.encode() for user in USERS}
     assert list(found.missing) == ["nobody"]
@@ -71,7 +71,7 @@ def test_users_on_their_way_and_cells_that_fail_are_named(full: Site) -> None:
             raise cq.StoreError("the disk is gone")
         return data.tr.get(data.prefix + b"name").value
 
-    found = gather_users(full.own, USERS, ask, seconds=0.3)
+    found = gather_users(full.own, USERS, ask, timeout=0.3)
 
     assert found.answers == {"joan": b"joan"}
     assert found.missing == {
@@ -83,21 +83,21 @@ def test_users_on_their_way_and_cells_that_fail_are_named(full: Site) -> None:
 
 def test_deleted_users_and_an_emptied_cell_are_named(full: Site) -> None:
     late = full.process()
-    gather_users(late, USERS, read(b"name"), seconds=30)
+    gather_users(late, USERS, read(b"name"), timeout=30)
     full.own.place("new")
     (cell,) = {full.own.locate("new").cell}
     full.own.delete("ada")
-    found = gather_users(late, ["ada", "joan"], read(b"name"), seconds=30)
+    found = gather_users(late, ["ada", "joan"], read(b"name"), timeout=30)
     assert (found.answers, list(found.missing)) == ({"joan": b"joan"}, ["ada"])
     assert found.missing["ada"].startswith("UserDeleted")
 
     transact(full.own.store(cell), lambda tr: tr.clear_range_startswith(ROOT))
-    assert "emptied" in gather_users(full.own, ["new"], read(b"name"), seconds=30).missing["new"]
+    assert "emptied" in gather_users(full.own, ["new"], read(b"name"), timeout=30).missing["new"]
 
 
 def test_writes_are_refused(full: Site) -> None:
-    found = gather_users(full.own, ["ada"], put(b"name", b"Ada"), seconds=30)
-    asked = gather(full.own, lambda tr: tr.set(b"x", b""), names=["cell0"], seconds=30, max_age=1.0)
+    found = gather_users(full.own, ["ada"], put(b"name", b"Ada"), timeout=30)
+    asked = gather(full.own, lambda tr: tr.set(b"x", b""), names=["cell0"], timeout=30, max_age=1.0)
 
     for why in (found.missing["ada"], asked.missing["cell0"]):
         assert why.startswith("TypeError: a read of an earlier version cannot write")
@@ -110,5 +110,5 @@ def test_the_directory_is_read_once_for_all_users(full: Site) -> None:
         cells.store(name)
     before = len(counted.trips)
 
-    assert gather_users(cells, USERS, read(b"name"), seconds=30).missing == {}
+    assert gather_users(cells, USERS, read(b"name"), timeout=30).missing == {}
     assert counted.trips[before:] == [VERSION, ["get"] * len(USERS), COMMIT]

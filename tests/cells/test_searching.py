@@ -39,7 +39,7 @@ def all_texts(cells: Cells, prefix: str = "", limit: int = 3) -> list[str]:
     """The texts that a search finds, page by page."""
     found, token = [], None
     while True:
-        page = search(cells, entries(INDEX, prefix), limit=limit, token=token, seconds=30)
+        page = search(cells, entries(INDEX, prefix), limit=limit, token=token, timeout=30)
         assert page.missing == {}
         assert len(page.items) <= limit
         found += [each.text for each in page.items]
@@ -84,7 +84,7 @@ def test_two_users_with_one_text_are_two_items_and_a_user_on_the_way_is_one(site
     die_when(lambda: len(site.rows("cell1")) == 1, site, lambda dying: dying.move("ada", "cell1"))
     assert listed(site) == 3
 
-    page = search(site.own, entries(INDEX), seconds=30)
+    page = search(site.own, entries(INDEX), timeout=30)
     assert sorted(page.items) == [("ada", "name", ["NAME"]), ("grace", "name", ["NAME"])]
     assert page.token is None
 
@@ -110,14 +110,14 @@ def test_cells_that_do_not_answer_are_named_and_their_items_come_later(site: Sit
             raise cq.StoreError("the disk is gone")
         return entries(INDEX)(tr, after, limit)
 
-    page = search(site.own, find, limit=1, seconds=30)
+    page = search(site.own, find, limit=1, timeout=30)
     assert [each.user for each in page.items] == ["grace"]
     assert page.missing == {"cell0": "StoreError: the disk is gone"}
     is_down[0] = False
-    assert [each.user for each in search(site.own, find, limit=1, token=page.token, seconds=30).items] == [
+    assert [each.user for each in search(site.own, find, limit=1, token=page.token, timeout=30).items] == [
         "joan"
     ]
-    assert [each.user for each in search(site.own, find, limit=1, seconds=30).items] == ["ada"]
+    assert [each.user for each in search(site.own, find, limit=1, timeout=30).items] == ["ada"]
 
 
 @pytest.mark.parametrize("token", ["", "x", "öäü", "gYGB", "9g==", "a" * 20_000, "ZWhlbGxv", "RXdyb25n"])

@@ -66,7 +66,7 @@ def test_money_is_conserved_while_workers_are_killed(tmp_path: Path, processes: 
             worker.wait()
             worker = start()
         accounts.answer(db, transfers[-1][-1], timeout=SECONDS)
-    while not is_drained(db, "accounts", wait_seconds=SECONDS):
+    while not is_drained(db, "accounts", wait=SECONDS):
         pass
 
     balances = Counter(dict.fromkeys(ACCOUNTS, EACH))

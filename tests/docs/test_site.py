@@ -146,6 +146,30 @@ def test_each_parameter_is_explained(shown: dict[str, griffe.Object]) -> None:
     assert unexplained == {}
 
 
+def test_durations_and_sizes_take_the_same_forms(shown: dict[str, griffe.Object]) -> None:
+    """A parameter takes a duration as a `Span`, and a size as a number or a text; results have units in their names."""
+    durations = (
+        "timeout|every|keep|max_age|grace|width|slice|late|gap|last|ttl|wait|duration|half_life|half|pause"
+    )
+    functions = [each for each in shown.values() if isinstance(each, griffe.Function)]
+    functions += [
+        each["__init__"]
+        for each in shown.values()
+        if isinstance(each, griffe.Class) and "__init__" in each.members
+    ]
+    taken = [
+        (f"{function.path}({each.name})", each.name, str(each.annotation))
+        for function in functions
+        for each in function.parameters
+    ]
+    as_numbers = [path for path, name, type_ in taken if re.fullmatch(durations, name) and "float" in type_]
+    with_units = [path for path, name, _ in taken if "seconds" in name and "__init__" not in path]
+    sizes = [path for path, name, type_ in taken if name.endswith("_bytes") and type_ == "int"]
+
+    assert len([each for each in taken if "Span" in each[2]]) > 20
+    assert (as_numbers, with_units, sizes) == ([], [], [])
+
+
 def test_what_a_text_says_about_results_and_errors_is_in_its_sections(
     shown: dict[str, griffe.Object],
 ) -> None:

@@ -103,7 +103,7 @@ def test_messages_that_get_their_numbers_meanwhile_are_no_difference(db: Any, fe
 
 def test_a_feed_in_use_has_no_differences(db: Any, feed: Feed) -> None:
     feed.configure(db, keep_last=5)
-    worker = Worker(db, queues=[feed.name], beat_seconds=0.5)
+    worker = Worker(db, queues=[feed.name], beat=0.5)
     with running(worker), patch.object(verify, "_PAGE", 3):
         for number in range(30):
             transact(db, lambda tr: feed.append_many(tr, "ann", [number] * 4))  # noqa: B023

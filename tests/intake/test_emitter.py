@@ -523,7 +523,7 @@ def test_a_flush_begins_at_a_number_of_different_keys(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "1"}, {"flush_keys": 0}],
+    [{"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "0s"}, {"flush_keys": 0}],
 )
 def test_settings_are_checked(db: Any, name: str, settings: dict[str, Any]) -> None:
     cq.configure(db, name)

@@ -307,7 +307,7 @@ def test_another_target_gets_all_values_and_the_first_one_stays_until_it_is_used
 @EACH_KIND
 def test_two_workers_send_each_change_while_operators_decide(case: Case) -> None:
     """Rebases, rebuilds and another target, with updates in between."""
-    workers = [Worker(case.db, case.driver.app, [case.name], beat_seconds=0.1) for _ in range(2)]
+    workers = [Worker(case.db, case.driver.app, [case.name], beat=0.1) for _ in range(2)]
     doing = [rebase, rebuild, rebase, move] if case.driver.repeats else [rebase, rebase]
     number = 2
     with running(workers[0]), running(workers[1]):

@@ -190,7 +190,7 @@ def test_two_workers_that_start_together_keep_the_order(db: Any, name: str) -> N
         rows = tr.snapshot.get_range(*LinkKeys(name).all_rows(), limit=1).to_list()
         return not rows, tr.watch(rows[0].key) if rows else None
 
-    first, second = (Worker(db, app, [name], beat_seconds=0.1) for _ in range(2))
+    first, second = (Worker(db, app, [name], beat=0.1) for _ in range(2))
     with running(first):
         assert exported.wait(SECONDS)
         with running(second):

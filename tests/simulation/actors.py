@@ -192,7 +192,7 @@ class Workers(WorkerPool):
         )
         limits = replace(limits, repack_bytes=limits.write_bytes // 2)
         concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))
-        new = partial(world.worker, limits=limits, concurrency=concurrency, beat_seconds=beat_seconds)
+        new = partial(world.worker, limits=limits, concurrency=concurrency, beat=beat_seconds)
 
         def make(process: Process, identity: str) -> Worker:
             return new(process, identity, app(world, world.extra))

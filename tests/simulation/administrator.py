@@ -166,7 +166,7 @@ class Administrator:
             tr.clear(world.hub.rng.choice(found).key)
             tr.commit().wait()
             world.damaged.add(name)
-        for _ in verification(self.db, name, app=app(world, world.extra), repair=True, wait_seconds=0).run():
+        for _ in verification(self.db, name, app=app(world, world.extra), repair=True, wait=0).run():
             pass
         world.damaged.discard(name)
 
@@ -174,7 +174,7 @@ class Administrator:
         """Repair a queue in use that nothing is wrong with: this finds nothing and changes nothing."""
         world = self.world
         touched = bool(world.models[name].touched)
-        check = verification(self.db, name, app=app(world, world.extra), repair=True, wait_seconds=0)
+        check = verification(self.db, name, app=app(world, world.extra), repair=True, wait=0)
         found = [each for each in check.run() if not each.kind.startswith("link-table")]
         if "damage" not in world.plan and found and not touched and not world.models[name].touched:
             raise Violation(f"a repair finds in {name}: {[f'{each.kind}: {each.what}' for each in found]}")

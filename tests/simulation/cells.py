@@ -88,7 +88,7 @@ class CellsWorld(Scenario):
         self._seats: dict[str, int] = {}
         self._finishing = False
         self.pools = {
-            name: WorkerPool(self, partial(self.worker, store=name, concurrency=2, beat_seconds=4.0))
+            name: WorkerPool(self, partial(self.worker, store=name, concurrency=2, beat=4.0))
             for name in self.stores
         }
 
@@ -162,7 +162,7 @@ class CellsWorld(Scenario):
     def _read_friends(self, cells: Cells) -> None:
         """Read of all users at once: nothing that was committed before is missed."""
         before = {user: len(self.written[user]) for user in self.users if user not in self._deleted}
-        found = gather_users(cells, self.users, lambda data: data.last_id(), seconds=2.0)
+        found = gather_users(cells, self.users, lambda data: data.last_id(), timeout=2.0)
         for user, number in found.answers.items():
             if user not in before:
                 raise Violation(f"user {user!r} is read, after the deletion")

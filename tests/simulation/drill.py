@@ -53,9 +53,7 @@ class Drill:
         wait(HEED_SECONDS)
         if not self._has_rows():
             raise Violation("a queue without its notification is combined: nothing was lost")
-        for _ in verification(
-            db, SUMS, app=app(self.world, self.world.extra), repair=True, wait_seconds=0
-        ).run():
+        for _ in verification(db, SUMS, app=app(self.world, self.world.extra), repair=True, wait=0).run():
             pass
         self._until("a repaired queue is not combined", lambda: not self._has_rows())
         self._until("a queue with room refuses updates", lambda: not self._is_refused())

@@ -43,9 +43,7 @@ def settle(world: World) -> None:
     process = world.process("ending")
     world.administrator.make_texts()
     for name in sorted(world.damaged):  # the operator has died before the repair
-        for _ in verification(
-            world.inner, name, app=app(world, world.extra), repair=True, wait_seconds=0
-        ).run():
+        for _ in verification(world.inner, name, app=app(world, world.extra), repair=True, wait=0).run():
             pass
     for name in world.models:
         admin.resume(world.db(process), name)
@@ -176,7 +174,7 @@ def check(world: World) -> None:
     _check_memory(world)
     _check_history(world)
     for name in world.models:
-        check_verified(world.inner, name, app=app(world, world.extra), wait_seconds=0)
+        check_verified(world.inner, name, app=app(world, world.extra), wait=0)
 
 
 def _check_lengths(world: World) -> None:

@@ -55,7 +55,7 @@ class FeedWorld(Scenario):
         ]
         self._texts = 0
         concurrency, beat_seconds = rng.choice((1, 2, 4)), rng.choice((0.5, 2.0, 4.0))
-        make = partial(self.worker, concurrency=concurrency, beat_seconds=beat_seconds)
+        make = partial(self.worker, concurrency=concurrency, beat=beat_seconds)
         self.workers = WorkerPool(self, make)
 
     def around(self) -> AbstractContextManager[object]:

@@ -219,7 +219,7 @@ class Links(Scenario):
         return made
 
     def _make_worker(self, process: Process, identity: str) -> Worker:
-        return self.worker(process, identity, self._app(), concurrency=2, beat_seconds=1.0)
+        return self.worker(process, identity, self._app(), concurrency=2, beat=1.0)
 
     # Adders
 
@@ -580,7 +580,7 @@ class Links(Scenario):
             raise Violation(f"the values are {stored}, expected {expected}")
         if self._has_hook() and self.plan.on.isdisjoint(_SENDS_AGAIN):
             self.hooks.check_exactly_once(self._hook_name())
-        check_verified(self.inner, SUMS, app=self._app(), wait_seconds=0)
+        check_verified(self.inner, SUMS, app=self._app(), wait=0)
 
     def close(self) -> None:
         self.connections.close()

@@ -357,7 +357,7 @@ class Outboxes(Links):
             stored, expected = ({key: sorted(each) for key, each in of.items()} for of in (stored, expected))
         if stored != expected:
             raise Violation(f"the values are {stored}, expected {expected}")
-        check_verified(self.inner, SUMS, app=self._app(), wait_seconds=0)
+        check_verified(self.inner, SUMS, app=self._app(), wait=0)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ class Recount(Scenario):
 
     def make_worker(self, process: Process, identity: str) -> Worker:
         """A worker with the code of the workers, as it is now."""
-        return self.worker(process, identity, self.app(), concurrency=2, limits=self.limits, beat_seconds=2.0)
+        return self.worker(process, identity, self.app(), concurrency=2, limits=self.limits, beat=2.0)
 
     def begin(self) -> None:
         self.make()

@@ -84,7 +84,7 @@ class TagCloud(Scenario):
         self.pages = [Page(self) for _ in range(self.rng.randint(1, 3) if "pages" in plan else 0)]
         self.logs = self.rng.randint(1, 3)
         self._pause = self.rng.choice((0.01, 0.1, 0.5))
-        self.workers = WorkerPool(self, partial(self.worker, beat_seconds=self.rng.choice((0.5, 2.0))))
+        self.workers = WorkerPool(self, partial(self.worker, beat=self.rng.choice((0.5, 2.0))))
 
     def begin(self) -> None:
         """Make the queue, and start everybody."""

@@ -97,7 +97,7 @@ def test_the_latest_stays_while_the_store_cannot_be_read(db: Any) -> None:
         assert not follower.problem
 
 
-@pytest.mark.parametrize("every", [0, -1.0, float("nan"), float("inf"), "1s", True, None])
+@pytest.mark.parametrize("every", [0, -1.0, float("nan"), float("inf"), "soon", True, None])
 def test_what_is_no_time_between_reads_is_refused(db: Any, every: Any) -> None:
-    with pytest.raises(InvalidConfiguration, match="a number of seconds above 0 between reads, got"):
+    with pytest.raises(InvalidConfiguration, match="a positive duration"):
         ReadFollower(db, lambda tr: None, every=every)

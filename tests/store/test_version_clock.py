@@ -125,7 +125,7 @@ class TestLimits:
         admin.pause(db, "words")
         clock.jumped += RECOVERY
         turns: list[str] = []
-        worker = Worker(opened(), queues=["words"], beat_seconds=0.01)
+        worker = Worker(opened(), queues=["words"], beat=0.01)
 
         def after_turn() -> None:
             turns.append(compare(worker.db, "words"))

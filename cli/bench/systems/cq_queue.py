@@ -171,7 +171,7 @@ class QueueSystem(System):
         """Wait until all updates are combined and exported; not for the cloud, which is published once per second."""
         db = self.open()
         for queue in self.queues:  # each one before those that are derived from it
-            while not is_drained(db, queue, wait_seconds=_WATCH_SECONDS):
+            while not is_drained(db, queue, wait=_WATCH_SECONDS):
                 pass
         if self.reporting is not None:
             wait_until(db, self._watch_export)

@@ -364,7 +364,7 @@ def test_steps_tell_what_they_have_done(db: Any, name: str) -> None:
 
 def test_a_worker_finds_feeds_by_itself(db: Any, name: str) -> None:
     feed = Feed(name)
-    with running(Worker(db, beat_seconds=0.5)):
+    with running(Worker(db, beat=0.5)):
         feed.configure(db, numbers=True)
         transact(db, lambda tr: feed.join(tr, "g", "ann"))
         transact(db, lambda tr: feed.append_to_group(tr, "g", "hello"))

@@ -58,7 +58,7 @@ def row(db: Any, name: str) -> Any:
 def test_a_worker_that_lives_says_what_it_does(db: Any, name: str) -> None:
     told, app = told_app(name)
     app.configure(db, name, buckets=4)
-    with running(Worker(db, app, [name], beat_seconds=0.1)):
+    with running(Worker(db, app, [name], beat=0.1)):
         add(db, name, {"a": 1, "b": 1})
         told.wait_for(a=1, b=1)
         seen = seen_when(db, name, lambda seen: seen.activity[name].updates == 2)

@@ -318,7 +318,7 @@ def test_a_running_worker_stores_a_minute_after_its_end(db: Any, name: str) -> N
     cq.configure(db, name, buckets=1)
     with jumping() as clock:
         add(db, name, {"a": 1}, {"b": 1})
-        worker = Worker(db, queues=[name], beat_seconds=0.1)
+        worker = Worker(db, queues=[name], beat=0.1)
         minute = worker._history._minute
         written = event_of(transact(db, lambda tr: tr.watch(HistoryKeys(name).counts(minute))))
         combined = threading.Event()

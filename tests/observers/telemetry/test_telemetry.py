@@ -160,7 +160,7 @@ class TestWorker:
         self, db: Any, name: str, events: Events
     ) -> None:
         cq.configure(db, name, buckets=4)
-        with running(Worker(db, queues=[name], beat_seconds=0.3)):
+        with running(Worker(db, queues=[name], beat=0.3)):
             first = events.wait_for("tasks_shared", buckets=4)
             dead = Membership(db, queues=["other"], every=0.05)
             dead.beat(MemberReport())
@@ -189,7 +189,7 @@ class TestWorker:
     def test_a_task_taken_over_is_told(self, db: Any, name: str, events: Events) -> None:
         share = TaskId("combine", name, configured(db, name, buckets=1).generation * MAX_BUCKETS)
         hangs = Membership(db, queues=[name], every=60.0)
-        with running(Worker(db, queues=[name], beat_seconds=0.05)):
+        with running(Worker(db, queues=[name], beat=0.05)):
             events.wait_for("tasks_shared", buckets=1)
             hangs.beat(MemberReport())
             while not hangs.is_mine(share):

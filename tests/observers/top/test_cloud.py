@@ -132,7 +132,7 @@ class ClocksAhead(runtime.Machine):
 
 def test_a_cloud_is_published_once_in_the_time_configured(db: Any) -> None:
     """By this worker, by another, and by one that starts anew; and what came meanwhile is published then."""
-    told = ToldTop(db, every=60_000)
+    told = ToldTop(db, every=60)
     task = publisher(told)
     told.tell({"a": 1})
     publish(task)
@@ -148,7 +148,7 @@ def test_a_cloud_is_published_once_in_the_time_configured(db: Any) -> None:
 
 
 def test_a_clock_set_back_does_not_stop_publishing(db: Any) -> None:
-    told = ToldTop(db, every=60_000)
+    told = ToldTop(db, every=60)
     told.tell({"a": 1})
     publish(publisher(told))
     told.tell({"a": 2})

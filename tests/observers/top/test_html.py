@@ -161,7 +161,7 @@ def test_type_grows_with_the_weight() -> None:
 def test_an_animation_shows_each_version_for_its_share_of_the_time() -> None:
     clouds = [cloud(("the", count, 9)) for count in range(1, 5)]
 
-    text = to_animation(clouds, title="<words>", seconds=0.5)
+    text = to_animation(clouds, title="<words>", every=0.5)
 
     page = Page(text)
     delays = [attributes["style"] for name, attributes, _ in page.elements if name == "section"]

@@ -428,7 +428,7 @@ def test_entries_in_several_rows_are_in_order(db: Any, name: str, linked: LinkKe
         ),
     )
 
-    assert found_in(db, name, wait_seconds=0) == []
+    assert found_in(db, name, wait=0) == []
 
 
 def test_a_table_that_differs_is_named_and_sent_again(

@@ -48,7 +48,7 @@ def test_what_observers_keep_has_no_differences_while_they_are_told(
             change()
             turns = found.turns
             while found.turns < turns + 3 and not found.errors:
-                assert list(verification(db, name, app=app, wait_seconds=60).run()) == []
+                assert list(verification(db, name, app=app, wait=60).run()) == []
     drain(db, name, app=app)
 
     last = verification(db, name, app=app)

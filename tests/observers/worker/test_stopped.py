@@ -104,8 +104,8 @@ def test_a_stopped_link_waits_and_is_in_order_again_at_once(
     keys = {f"k{number}": 1 for number in range(50)}
     with (
         caplog.at_level(logging.WARNING),
-        running(Worker(db, queues=[name], beat_seconds=2)) as first,
-        running(Worker(db, queues=[name], beat_seconds=2)) as second,
+        running(Worker(db, queues=[name], beat=2)) as first,
+        running(Worker(db, queues=[name], beat=2)) as second,
     ):
         add(db, name, keys)
         watched.until(lambda: len(table_of(link)) == len(keys))
@@ -150,8 +150,8 @@ def test_an_outbox_waits_for_room_in_its_queue(
     insert(name, {"a": 1})
     with (
         caplog.at_level(logging.WARNING),
-        running(Worker(db, queues=[name], roles=["outbox"], beat_seconds=2)) as first,
-        running(Worker(db, queues=[name], roles=["outbox"], beat_seconds=2)) as second,
+        running(Worker(db, queues=[name], roles=["outbox"], beat=2)) as first,
+        running(Worker(db, queues=[name], roles=["outbox"], beat=2)) as second,
     ):
         watched.until(lambda: watched.waits > 0)
         watched.until_all_have_looked(first, second)

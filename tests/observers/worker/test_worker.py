@@ -439,7 +439,7 @@ class TestSharing:
         told, app = told_app(name)
         app.configure(db, name, buckets=4)
         Membership(db, every=0.05).beat(MemberReport())
-        with running(Worker(db, app, [name], beat_seconds=0.05)):
+        with running(Worker(db, app, [name], beat=0.05)):
             for number in range(8):
                 add(db, name, {f"k{number}": 1})
                 told.wait_for(**{f"k{number}": 1})
@@ -461,7 +461,7 @@ class TestSharing:
         beating = threading.Thread(target=beat)
         beating.start()
         try:
-            with running(Worker(db, app, [name], beat_seconds=0.1)) as worker:
+            with running(Worker(db, app, [name], beat=0.1)) as worker:
                 for number in range(20):
                     add(db, name, {f"k{number}": 1})
                 told.wait_for(**{f"k{number}": 1 for number in range(20)})
@@ -490,8 +490,8 @@ class TestSharing:
         app.configure(db, name, buckets=1)
         limits = Limits(stale_seconds=0.1)
         with (
-            running(Worker(db, app, [name], beat_seconds=0.05, limits=limits)),
-            running(Worker(db, app, [name], beat_seconds=0.05, limits=limits)),
+            running(Worker(db, app, [name], beat=0.05, limits=limits)),
+            running(Worker(db, app, [name], beat=0.05, limits=limits)),
         ):
             add(db, name, {"a": 1})
             assert hung.wait(SECONDS)
@@ -544,8 +544,8 @@ class TestAbility:
         wanted = {f"k{number}" for number in range(50)}
         transact(db, lambda tr: exports.add_many(tr, [(key, 1) for key in wanted]))
         with (
-            running(Worker(db, apps[0], beat_seconds=0.05)),
-            running(Worker(db, apps[1], beat_seconds=0.05)),
+            running(Worker(db, apps[0], beat=0.05)),
+            running(Worker(db, apps[1], beat=0.05)),
             changed,
         ):
             assert changed.wait_for(lambda: seen == wanted, SECONDS)
@@ -617,7 +617,7 @@ class TestChanges:
     def test_a_watch_that_is_lost_is_made_again_with_the_next_beat(self, db: Any, name: str) -> None:
         told, app = told_app(name)
         cq.configure(db, f"{name}-2")
-        worker = Worker(db, app, beat_seconds=0.1)
+        worker = Worker(db, app, beat=0.1)
         with running(worker):
             while worker._changed.is_free:
                 threading.Event().wait(0.01)
