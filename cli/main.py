@@ -70,7 +70,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except CqError as error:
-        _fail(str(error), status=status_of(error))
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        _fail(f"{error}{notes}", status=status_of(error))
     except OSError as error:
         _fail(_described(error))
     except Exception as error:

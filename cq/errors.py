@@ -53,9 +53,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from cq.distribution import page_address
+
 
 class CqError(Exception):
-    """Base of all exceptions of cq: `except cq.CqError` catches them."""
+    """Base of all exceptions of cq: `except cq.CqError` catches them.
+
+    Attributes:
+        page: the page of the documentation about errors of this class, which tracebacks and commands name; or empty.
+    """
+
+    page: ClassVar[str] = ""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        if self.page:
+            self.add_note(f"see {page_address(self.page)}")
 
 
 class StoreError(CqError):
@@ -69,13 +82,19 @@ class InvalidUrl(StoreError, ValueError):
 class ClientLibraryError(StoreError):
     """FoundationDB's Python binding or client library is missing, or their versions do not match."""
 
+    page = "operate/foundationdb.md"
+
 
 class StoreUnreachable(StoreError):
     """The cluster does not answer in time, or its cluster file cannot be read."""
 
+    page = "operate/foundationdb.md"
+
 
 class NotAStore(StoreError):
     """The file is not a cq store, is damaged, or a newer version of cq wrote it."""
+
+    page = "operate/problems.md#problems-of-an-embedded-store"
 
 
 class ConfigurationError(CqError):
@@ -122,6 +141,8 @@ class FeedNotConfigured(_NotConfigured):
 class ConfigurationConflict(ConfigurationError):
     """The queue exists with other settings; nothing was changed."""
 
+    page = "operate/workers.md#changing-a-queue-as-a-whole"
+
     def __init__(self, name: str, differences: dict[str, tuple[object, object]]) -> None:
         super().__init__(name, differences)
         self.name = name
@@ -138,6 +159,8 @@ class ConfigurationConflict(ConfigurationError):
 
 class CodeMismatch(ConfigurationError):
     """This process lacks the version of a combiner or observer that the queue needs, or a feature of the queue."""
+
+    page = "operate/workers.md#deploying-new-code"
 
 
 class NotReady(ConfigurationError):
@@ -159,13 +182,19 @@ class WrongType(InvalidData, TypeError):
 class OneShotIterable(WrongType):
     """An iterator, which would be empty when the transaction is retried; nothing was written."""
 
+    page = "count/add.md"
+
 
 class TooLarge(InvalidData):
     """A key, update or value exceeds a limit of FoundationDB; nothing was written."""
 
+    page = "operate/problems.md#limits"
+
 
 class QueueFull(CqError):
     """The backlog of the queue exceeds its limits; nothing was written."""
+
+    page = "operate/problems.md#cqqueuefull"
 
 
 class NoAnswer(CqError):
@@ -190,9 +219,13 @@ class Withdrawn(NoAnswer):
 class DecisionFailed(NoAnswer):
     """The decider has raised for the request, which changed nothing and is set aside with the error."""
 
+    page = "count/decide.md"
+
 
 class EmitterFull(CqError):
     """The buffer of an emitter stayed full until the timeout; the emitter did not accept the increment."""
+
+    page = "count/emitter.md#handle-errors"
 
 
 class EmitterClosed(CqError):
@@ -205,6 +238,8 @@ class FlushFailed(CqError):
     Attributes:
         is_unknown: whether the increments may count nevertheless, now or later. If False, they never will.
     """
+
+    page = "count/emitter.md#handle-errors"
 
     def __init__(self, message: str, is_unknown: bool) -> None:
         super().__init__(message, is_unknown)
@@ -233,6 +268,8 @@ class NotChecked(CqError):
 class MissingPackage(CqError, ImportError):
     """A package that an extra of cq installs is missing; the message has the command that installs it."""
 
+    page = "operate/deploy.md#extras"
+
 
 class NotInColumn(CqError):
     """A value does not fit into the type of its column in a table; CSV and JSON lines have no such types."""
@@ -244,6 +281,8 @@ class MissingDriver(InvalidConfiguration, MissingPackage):
 
 class CellError(CqError):
     """A directory of cells cannot do an operation."""
+
+    page = "systems/cells.md"
 
 
 class CellNotKnown(CellError, LookupError):
@@ -280,6 +319,8 @@ class MoveFailed(CellError):
 
 class CorruptData(CqError):
     """Stored bytes that this version of cq cannot have written."""
+
+    page = "operate/verify.md"
 
 
 class CorruptConfiguration(CorruptData):

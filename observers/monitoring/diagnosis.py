@@ -17,7 +17,7 @@ import apsw
 
 from cq import runtime
 from cq.app import App
-from cq.distribution import version
+from cq.distribution import page_address, version
 from cq.errors import CqError, InvalidConfiguration, InvalidUrl
 from cq.keys.link import APP
 from cq.observers.links.outbox.state import OutboxSettings
@@ -207,7 +207,8 @@ def _workers(seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
 def _advice(remark: Remark) -> str:
     """The text of a finding and what to do, in one line."""
     todo = f"{remark.todo.removesuffix('.')}: `{remark.command}`" if remark.command else remark.todo
-    return " ".join(f"{remark.text.removesuffix('.')}. {todo}".split())
+    page = page_address(remark.finding.page)
+    return " ".join(f"{remark.text.removesuffix('.')}. {todo.removesuffix('.')} (see {page})".split())
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:

@@ -119,6 +119,18 @@ class Finding(Enum):
     def __init__(self, subject: str, level: Level, todo: str, command: str) -> None:
         self.subject, self.level, self.todo, self.command = subject, level, todo, command
 
+    @property
+    def page(self) -> str:
+        """The section of the documentation about it."""
+        return f"operate/problems.md#{_SECTIONS.get(self, 'warnings-of-cq-status')}"
+
+
+_SECTIONS: Final = {
+    Finding.NO_WORKER: "cqnoworker",
+    Finding.FULL: "cqqueuefull",
+    Finding.ASIDE: "keys-that-were-set-aside",
+    Finding.LINK_STOPPED: "cqlinkstopped",
+}
 
 _REPLACED: Final = "Other workers do its work. Start another one if you still need it."
 OF_WORKERS, OF_LINKS, OF_SYSTEMS = (

@@ -317,7 +317,7 @@ def test_a_paused_queue_is_said(db: Any, url: str) -> None:
 
     assert wrong(url) == {
         "queue words": "paused until `cq resume`: a release. Its updates stay queued. Resume it when the reason is "
-        "gone: `cq resume words`"
+        "gone: `cq resume words` (see docs/operate/problems.md#warnings-of-cq-status)"
     }
 
 
@@ -327,7 +327,7 @@ def test_levels_are_checked_with_their_queue(db: Any, url: str) -> None:
     assert checks == {"queue hits": f"active, buckets: {LOCAL_BUCKETS}, levels: hits.1m, hits.1h"}
     paused = (
         "paused until `cq resume`: by hand. Its updates stay queued. Resume it when the reason is gone: "
-        "`cq resume {}`"
+        "`cq resume {}` (see docs/operate/problems.md#warnings-of-cq-status)"
     )
     admin.pause(db, "hits.1h")
     assert wrong(url) == {"queue hits.1h": paused.format("hits.1h")}

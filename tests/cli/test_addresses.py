@@ -1,0 +1,83 @@
+"""Errors and findings name pages of the documentation that exist."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from copy import copy
+from pathlib import Path
+
+import pytest
+
+import cq
+import cq.errors
+from cq import distribution
+from cq.distribution import page_address
+from cq.observers.monitoring.findings import Finding
+from tests.cli.conftest import Here
+from tests.docs.pages import DOCS, anchors
+
+PROBLEMS = "operate/problems.md#problems-of-an-embedded-store"
+
+
+def classes(base: type[cq.CqError]) -> Iterator[type[cq.CqError]]:
+    yield base
+    for each in base.__subclasses__():
+        yield from classes(each)
+
+
+@pytest.mark.parametrize(
+    "page", sorted({each.page for each in classes(cq.CqError) if each.page} | {each.page for each in Finding})
+)
+def test_a_page_that_an_error_or_a_finding_names_exists(page: str) -> None:
+    file, _, section = page.partition("#")
+
+    assert (DOCS / file).is_file()
+    assert not section or section in anchors(DOCS / file)
+
+
+def test_the_address_is_on_the_site_that_the_metadata_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = tmp_path / "combine_queue-1.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: combine-queue\nVersion: 1\nProject-URL: Documentation, https://cq.example/\n"
+    )
+    distribution._site.cache_clear()
+    assert page_address(PROBLEMS) == f"docs/{PROBLEMS}"
+
+    monkeypatch.syspath_prepend(tmp_path)
+    distribution._site.cache_clear()
+
+    assert page_address(PROBLEMS) == f"https://cq.example/{PROBLEMS.replace('.md', '.html')}"
+    monkeypatch.undo()
+    distribution._site.cache_clear()
+
+
+def test_an_error_names_its_page_beside_its_message() -> None:
+    for error in (
+        cq.errors.NotAStore("no store"),
+        copy(cq.errors.NotAStore("no store")),
+    ):
+        assert str(error) == "no store"
+        shown = traceback.format_exception_only(error)
+        assert shown == ["cq.errors.NotAStore: no store\n", f"see {page_address(PROBLEMS)}\n"]
+    assert not hasattr(cq.InvalidData("wrong"), "__notes__")
+
+
+def test_a_command_names_the_page_in_its_line(here: Here) -> None:
+    Path("text.db").write_text("no store")
+
+    ended = here("status", "--store", "embedded:text.db")
+
+    assert ended.status == 1
+    assert ended.err.endswith(f" (see {page_address(PROBLEMS)})\n")
+    assert ended.err.count("\n") == 1
+
+
+def test_doctor_names_the_page_of_a_finding(here: Here) -> None:
+    here("configure", "words", "--combiner", "sum")
+    here("add", "words", "a=1")
+
+    assert f"(see {page_address('operate/problems.md#cqnoworker')})" in " ".join(here("doctor").out.split())
