@@ -1,21 +1,27 @@
-"""README's first commands, typed as they stand, on a machine that has Python and nothing else of cq."""
+"""README and the tutorial, typed as they stand, on a machine that has Python and nothing else of cq.
+
+It needs an index of packages: without one, pip cannot install what cq depends on, and the test is skipped.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
 from http.cookiejar import CookieJar
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks
-from tests.kit.processes import StartedProcesses, ended, run_program
+from tests.docs.pages import DOCS, ROOT, blocks
+from tests.kit.processes import Outcome, StartedProcesses, ended, run_program
 
 COUNTED_SECONDS = 60
 SHOWN_SECONDS = 90
@@ -31,7 +37,65 @@ def used() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def test_from_a_clone_to_counted_words_and_a_live_dashboard(
+class Terminal:
+    """A folder and the environment in which a reader types blocks of commands."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder, self.environment = folder, environment
+
+    def type(self, script: str) -> Outcome:
+        """What a block of commands ends with, and prints."""
+        return run_program("bash", "-c", script, cwd=self.folder, env=self.environment)
+
+    def activated(self, folder: Path) -> Terminal:
+        """A terminal in a folder whose virtual environment is active."""
+        path = f"{folder / '.venv/bin'}{os.pathsep}{self.environment['PATH']}"
+        return Terminal(folder, self.environment | {"PATH": path})
+
+
+def follow_readme(terminal: Terminal) -> None:
+    """Run its program in one interpreter, with a worker beside it."""
+    adding, reading = blocks(ROOT / "README.md", "python")
+    (drain,) = re.findall(r"`(cq worker \w+ --drain)`", (ROOT / "README.md").read_text())
+    (expected,) = re.findall(r"^count\(.*# (\d+)$", reading, flags=re.MULTILINE)
+    work = f"import subprocess; subprocess.run({shlex.split(drain)!r}, check=True)\n"
+    (terminal.folder / "readme.py").write_text(f"{adding}\n{work}\n{reading}\nprint(count(db, 'hello'))\n")
+    done = terminal.type("python readme.py")
+    assert (done.status, done.out) == (0, f"{expected}\n"), done
+
+
+def follow_tutorial(terminal: Terminal) -> None:
+    """Begin in a clone, and go on in a folder beside it.
+
+    Each block of commands prints the block of text that follows it on the page.
+    """
+    page = (DOCS / "learn/first-steps.md").read_text()
+    fenced = re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    installing = fenced.pop(0)[1]
+    done = terminal.type(f"set -e\n{installing}")
+    assert (done.status, done.out) == (0, ""), done
+    beside = terminal.activated(terminal.folder.parent / "cq-tutorial")
+    assert [each.name for each in beside.folder.iterdir()] == [".venv"]
+    names = re.findall(r"^.*Save this as `(.*?)`:$", page, flags=re.MULTILINE)
+    for name, program in zip(names, blocks(DOCS / "learn/first-steps.md", "python"), strict=True):
+        (beside.folder / name).write_text(program)
+    for (language, commands), (following, expected) in pairwise([*fenced, ("", "")]):
+        if language == "sh":
+            done = beside.type(f"{{\n{commands}}} 2>&1")
+            assert done.status == 0, done
+            assert without_variables(done.out) == (without_variables(expected) if following == "text" else [])
+
+
+def without_variables(output: str) -> list[str]:
+    """The lines of an output, with marks instead of what varies, and single spaces between columns."""
+    output = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", "<time>", output)
+    output = re.sub(r"\bworker [0-9a-f]{16}\b", "worker <id>", output)
+    output = re.sub(r"\bin embedded:\S+", "in <store>", output)
+    output = re.sub(r"\b\d+\.\d s\b", "<seconds>", output)
+    return [" ".join(line.split()) for line in output.splitlines()]
+
+
+def test_from_a_clone_to_counted_words_a_live_dashboard_and_the_end_of_the_tutorial(
     tmp_path: Path, processes: StartedProcesses
 ) -> None:
     clone, tools = tmp_path / "clone", tmp_path / "tools"
@@ -49,7 +113,8 @@ def test_from_a_clone_to_counted_words_and_a_live_dashboard(
     counting, watching, *_ = blocks(ROOT / "README.md", "sh")
     begun = used()
 
-    counted = run_program("bash", "-c", counting, cwd=clone, env=environment)
+    terminal = Terminal(clone, environment)
+    counted = terminal.type(counting)
     if any(sign in counted.err for sign in NO_NETWORK):
         pytest.skip("pip reaches no package index")
 
@@ -68,3 +133,6 @@ def test_from_a_clone_to_counted_words_and_a_live_dashboard(
     live.send_signal(signal.SIGINT)
     assert "all equal" in ended(live).err
     assert used() - begun < SHOWN_SECONDS
+
+    follow_readme(terminal.activated(clone))
+    follow_tutorial(terminal)
