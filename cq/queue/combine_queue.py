@@ -9,7 +9,7 @@ from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
-from cq.durations import Span
+from cq.durations import Span, timeout_of
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import QueueKeys
@@ -251,7 +251,7 @@ class CombineQueue(Generic[K, V]):
             InvalidConfiguration: the queue has no decider.
             QueueNotConfigured, QueueFull, InvalidData, TypeError, FDBError, StoreError: as for `add_now`.
         """
-        call = AskCall(key, request, once, timeout=timeout, withdraw=withdraw)
+        call = AskCall(key, request, once, timeout_of(timeout)=timeout, withdraw=withdraw)
         add_now(db, self.name, call)
         return answer_to(db, self.name, call)
 
