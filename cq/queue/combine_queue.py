@@ -251,7 +251,7 @@ class CombineQueue(Generic[K, V]):
             InvalidConfiguration: the queue has no decider.
             QueueNotConfigured, QueueFull, InvalidData, TypeError, FDBError, StoreError: as for `add_now`.
         """
-        call = AskCall(key, request, once, timeout_of(timeout)=timeout, withdraw=withdraw)
+        call = AskCall(key, request, once, timeout=timeout_of(timeout), withdraw=withdraw)
         add_now(db, self.name, call)
         return answer_to(db, self.name, call)
 
