@@ -225,7 +225,7 @@ class DecisionFailed(NoAnswer):
 class EmitterFull(CqError):
     """The buffer of an emitter stayed full until the timeout; the emitter did not accept the increment."""
 
-    page = "count/emitter.md#handle-errors"
+    page = "count/emitter.md"
 
 
 class EmitterClosed(CqError):
@@ -239,7 +239,7 @@ class FlushFailed(CqError):
         is_unknown: whether the increments may count nevertheless, now or later. If False, they never will.
     """
 
-    page = "count/emitter.md#handle-errors"
+    page = "count/emitter.md"
 
     def __init__(self, message: str, is_unknown: bool) -> None:
         super().__init__(message, is_unknown)
