@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
-from typing import Final, TypeGuard, overload
+from typing import Final, TypeGuard
 
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
@@ -64,24 +65,27 @@ def positive_seconds(given: object) -> float:
     return seconds
 
 
-@overload
-def timeout_of(given: None) -> None: ...
-@overload
-def timeout_of(given: Span) -> float: ...
 def timeout_of(given: Span | None) -> float | None:
-    """The seconds in a duration that may be 0 or infinite; None: no limit. Raises `InvalidConfiguration`.
+    """As `span_of`; None, for no limit, for None.
 
-    >>> timeout_of("2m"), timeout_of(0), timeout_of(None)
-    (120.0, 0, None)
+    >>> timeout_of("2m"), timeout_of(None)
+    (120.0, None)
     """
-    seconds = None if given is None else _number_of(given)
-    if given is not None and (
-        not isinstance(seconds, int | float) or seconds != seconds or type(seconds) is bool
-    ):
+    return None if given is None else span_of(given)
+
+
+def span_of(given: Span) -> float:
+    """The seconds in a duration that may be 0 or infinite; raises `InvalidConfiguration`.
+
+    >>> span_of("2m"), span_of(0)
+    (120.0, 0)
+    """
+    seconds = _number_of(given)
+    if not isinstance(seconds, int | float) or type(seconds) is bool or math.isnan(seconds):
         raise InvalidConfiguration(
             f"expected a duration in seconds, or one such as 90s or 10m, got: {brief(given)}"
         )
-    return seconds  # type: ignore[return-value]
+    return seconds
 
 
 def _number_of(given: object) -> object:

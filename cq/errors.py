@@ -268,8 +268,6 @@ class NotChecked(CqError):
 class MissingPackage(CqError, ImportError):
     """A package that an extra of cq installs is missing; the message has the command that installs it."""
 
-    page = "operate/deploy.md#extras"
-
 
 class NotInColumn(CqError):
     """A value does not fit into the type of its column in a table; CSV and JSON lines have no such types."""

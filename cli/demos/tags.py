@@ -73,7 +73,7 @@ THREADS: Final = 4
 """Number of partitions that a web server counts at the same time."""
 SLICE: Final = 50
 """Number of events that are counted in a transaction."""
-_PUBLISH_MILLISECONDS: Final = 200
+_PUBLISH_SECONDS: Final = 0.2
 _KEEP: Final = "1d"
 _HOT_SHOWN: Final = 5
 _ROUNDING: Final = 1e-6
@@ -283,7 +283,7 @@ def show(figures: Mapping[str, Any]) -> None:
 def make_queue(db: Database, shown: int) -> None:
     """Create the queue, and delete all data of an earlier demo."""
     delete_earlier(db, KEYS, QUEUES)  # also the positions: servers would skip events
-    spec = top(shown, every=_PUBLISH_MILLISECONDS, keep=_KEEP)
+    spec = top(shown, every=_PUBLISH_SECONDS, keep=_KEEP)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum", observers=[spec])
     cq.configure(db, ENTITIES, key=str, value=int, combiner="sum", observers=[top(shown)])
     cq.configure(db, USES, key=(str, bytes), value=int, combiner="sum", observers=[distinct(ENTITIES)])

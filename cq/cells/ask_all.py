@@ -14,7 +14,7 @@ from cq.cells.cells import FIRST_PAUSE, LAST_PAUSE, Cells, Location
 from cq.cells.directory import deleted_error
 from cq.cells.records import DELETED, HERE, Fence
 from cq.cells.user_data import UserData
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of, timeout_of
 from cq.errors import CellError, UserDeleted
 from cq.keys import cell as keys
 from cq.plain_text import describe
@@ -74,7 +74,7 @@ def gather(
         FDBError: `names` is None, and the directory cannot be read.
     """
     cell_names = [each.name for each in cells.cells()] if names is None else names
-    return _gather(cells, dict.fromkeys(cell_names, ask), timeout_of(timeout), timeout_of(max_age))
+    return _gather(cells, dict.fromkeys(cell_names, ask), span_of(timeout), timeout_of(max_age))
 
 
 def gather_users(
@@ -100,7 +100,7 @@ def gather_users(
         InvalidData: something cannot be a user.
         FDBError: the directory cannot be read.
     """
-    seconds = timeout_of(timeout)
+    seconds = span_of(timeout)
     until = runtime.monotonic() + seconds
     found = UserAnswers[T]({}, {})
     left: Iterable[Any] = dict.fromkeys(users)  # the directory is read once for all of them

@@ -26,7 +26,7 @@ from cq.cells.names import Names, take_names
 from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
 from cq.cells.stores import CellStores, Opener
 from cq.cells.user_data import UserData
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.errors import CellError, CellMismatch, CellNotKnown, StoreError, UserDeleted, UserMoving
 from cq.keys import cell as keys
 from cq.store.api import Database, Transaction, TransactionRead
@@ -219,7 +219,7 @@ class Cells:
             CellMismatch: a store is not the one that the directory has for the cell.
             Exception: an error of the function, with nothing committed, or of `cq.transact`.
         """
-        end = runtime.monotonic() + timeout_of(timeout)
+        end = runtime.monotonic() + span_of(timeout)
         tries = 0
         while True:
             location = self.locate(user)

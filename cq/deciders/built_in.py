@@ -14,7 +14,7 @@ from typing import Any, Final
 from cq import runtime
 from cq.combiners import Combiner
 from cq.deciders.decider import KEEP_SECONDS, KIND, Decide, Decider, check_decider
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidData
 
@@ -118,7 +118,7 @@ def take(tokens: float = 1) -> dict[str, Any]:
 
 def reserve(amount: int, hold: str, *, ttl: Span) -> dict[str, Any]:
     """A request that reserves an `amount` of a budget under the name of a `hold`, for the time `ttl` from now."""
-    return {"reserve": amount, "hold": hold, "ttl": timeout_of(ttl), "at": runtime.time()}
+    return {"reserve": amount, "hold": hold, "ttl": span_of(ttl), "at": runtime.time()}
 
 
 def settle(hold: str, actual: int) -> dict[str, Any]:

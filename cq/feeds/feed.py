@@ -14,7 +14,7 @@ from typing import Any, Final, Generic
 
 from cq import runtime
 from cq.arguments import repeatable
-from cq.durations import Span, positive_seconds, timeout_of
+from cq.durations import Span, positive_seconds, span_of
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
 from cq.feeds.changes import (
@@ -436,7 +436,7 @@ class Feed(Generic[M]):
         """
         read_feed_config(tr, self.name)
         key = self.keys.lease(encode_name("receiver", receiver), encode_name("terminal", terminal))
-        seconds = timeout_of(duration)
+        seconds = span_of(duration)
         if not 0 <= seconds < _MOST_SECONDS:
             raise InvalidData(
                 f"expected the seconds or duration that a terminal is online, got: {codec.shown(duration)}"

@@ -24,7 +24,7 @@ from weakref import WeakSet
 from cq import keys, runtime
 from cq.backoff import delay_after
 from cq.config.queue import read_config
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,
@@ -94,7 +94,7 @@ class Emitter(Generic[K, V]):
             raise TypeError(
                 f"expected a queue, got: {codec.shown(queue)}; write `cq.Emitter(cq.CombineQueue('words'), db)`"
             )
-        every, timeout = timeout_of(every), timeout_of(timeout)
+        every, timeout = span_of(every), span_of(timeout)
         _check_settings(
             every=every, at_most=at_most, timeout=timeout, flush_keys=1 if flush_keys is None else flush_keys
         )

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from cq import runtime
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.errors import InvalidConfiguration
 from cq.store.api import Database, Transaction, error_code, is_local
 from cq.store.mistakes import refuse_unless_database
@@ -44,7 +44,7 @@ def read_earlier(db: Database, fn: Callable[[Transaction], T], *, max_age: Span)
         InvalidConfiguration: the age is out of range.
         Exception: an error of the function, or of `cq.transact`.
     """
-    seconds = timeout_of(max_age)
+    seconds = span_of(max_age)
     if not 0 <= seconds <= MAX_AGE:
         raise InvalidConfiguration(f"expected an age of 0 to {MAX_AGE:g} seconds, got: {max_age!r}")
     try:

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import TIMEOUT_MAX, Lock
+from threading import Lock
 from typing import ClassVar, Generic, Protocol, Self, TypeVar
 
 from cq import runtime
 from cq.backoff import delay_after
-from cq.durations import Span, positive_seconds
+from cq.durations import Span, positive_seconds, span_of, timeout_of
 from cq.plain_text import describe
 from cq.store.api import Database, Transaction, TransactionRead, Void
 from cq.store.transact import transact
@@ -132,7 +132,7 @@ class StoreFollower(Generic[T]):
         self._closing.set()
         self._wake.set()
         self._notify()
-        self._ended.wait(timeout_of(timeout))
+        self._ended.wait(span_of(timeout))
 
     # Waiting callers
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
 from cq.keys.link import Position, generation_of
@@ -47,7 +47,7 @@ class LinkFailed(CqError):
 
     def __init__(self, message: str, pause: Span = 0.0) -> None:
         super().__init__(message)
-        self.pause = timeout_of(pause)
+        self.pause = span_of(pause)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.pause)

@@ -11,7 +11,7 @@ from cq import runtime
 from cq.admin.queue_status import read_at_present
 from cq.config.flags import read_flags
 from cq.config.queue import queue_names, read_config
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.errors import CqError
 from cq.keys import QueueKeys
 from cq.observers.monitoring.findings import Finding, Level, find_remarks
@@ -48,7 +48,7 @@ def health(db: Database, *, max_age: Span = MAX_AGE_SECONDS, here: bool = False)
         if error_code(error) is None:
             raise
         return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
-    seconds = timeout_of(max_age)
+    seconds = span_of(max_age)
     problems = _workers(members, now, here=here)
     problems += _old_updates(queues, now, seconds)
     for queue in queues:

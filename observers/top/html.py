@@ -12,7 +12,7 @@ from decimal import Decimal
 from html import escape
 from typing import Any, Final
 
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.encoding.json_values import to_json
 from cq.observers.top.cloud import Cloud, CloudEntry
 from cq.observers.top.scores import Score
@@ -112,7 +112,7 @@ def to_animation(
         language: of the page, as an HTML language tag.
         every: how long each version is shown.
     """
-    seconds = timeout_of(every)
+    seconds = span_of(every)
     frames = [
         _FRAME.format(delay=f"{number * seconds:g}", about=cloud_about(cloud), body=cloud_list(cloud))
         for number, cloud in enumerate(clouds)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from cq.config.queue import QueueConfig
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.encoding import codec
 from cq.encoding.sketches import KINDS, Sketch
 from cq.errors import CodeMismatch, InvalidConfiguration, InvalidData, TooLarge
@@ -78,7 +78,7 @@ def top(
     """
     if type(n) is not int or not 1 <= n <= MAX_N:
         raise InvalidConfiguration(f"expected n of a top to be 1 to {MAX_N:,}, got: {codec.brief(n)}")
-    seconds = timeout_of(every)
+    seconds = span_of(every)
     if not 0 <= seconds <= _MAX_EVERY:
         raise InvalidConfiguration(f"expected every of a top to be 0 to a day, got: {codec.brief(every)}")
     if type(ranks) is not bool:

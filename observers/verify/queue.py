@@ -9,7 +9,7 @@ from typing import Final
 from cq.app import App
 from cq.combiners import Combiner
 from cq.config.queue import read_config
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.observers.telemetry.history import check_row
@@ -72,7 +72,7 @@ def verification(
         "rows": every_row(parts),
         "levels": check_levels,
         "counts of the top": top.check_counts,
-        "tables": partial(check_tables, app=app, wait_seconds=timeout_of(wait), url_env=url_env),
+        "tables": partial(check_tables, app=app, wait_seconds=span_of(wait), url_env=url_env),
     }
     return Verification(db, name, checks, repair=repair, combiner=_combiner(db, name, app))
 

@@ -18,7 +18,7 @@ from typing import Final
 from cq import runtime
 from cq.app import App
 from cq.backoff import delay_after
-from cq.durations import Span, timeout_of
+from cq.durations import Span, span_of
 from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.keys import check_name
 from cq.keys.membership import BEAT_SECONDS, WORKERS_CHANGED
@@ -106,8 +106,8 @@ class Worker:
         self.is_finished = True
         does = {*roles, MEASURE} if measure else {*roles}
         self._work = Workload(db, app or App(), self.names, does, self.counts, limits)
-        self._membership = Membership(db, does, self.names, every=timeout_of(beat), identity=identity)
-        self._grace = timeout_of(grace)
+        self._membership = Membership(db, does, self.names, every=span_of(beat), identity=identity)
+        self._grace = span_of(grace)
         self._stopping = runtime.event()
         self._wake = runtime.event()
         self._changed, self._members_changed = WatchSlot(), WatchSlot()

@@ -88,7 +88,7 @@ class TagCloud(Scenario):
 
     def begin(self) -> None:
         """Make the queue, and start everybody."""
-        every, buckets = self.rng.choice((0, 300)), self.rng.randint(1, 4)
+        every, buckets = self.rng.choice((0, 0.3)), self.rng.randint(1, 4)
         spec = top(SHOWN, every=every, keep=self.keep)
         cq.configure(self.inner, TAGS, buckets=buckets, observers=[spec])
         if HOT in self.names:

@@ -125,7 +125,7 @@ class World(Scenario):
         for name in self.models.keys() - {STORED}:
             self.models[name].observers.append((0, {"anchor": 1}))
         if "top" in self.plan:
-            admin.put_observer(self.inner, SUMS, top(TOP, every=self.rng.choice((0, 500)), ranks=True))
+            admin.put_observer(self.inner, SUMS, top(TOP, every=self.rng.choice((0, 0.5)), ranks=True))
         if "table" in self.plan:
             make_table(self.inner)
         self._note_shapes(0)
