@@ -278,6 +278,9 @@ def show(figures: Mapping[str, Any]) -> None:
         f"{quantity(increments, 'increment')} of {quantity(figures['tags'], 'tag')} in {figures['seconds']:.1f} s, "
         f"{killed(figures)}, {quantity(figures['versions'], 'version')} of the cloud: all as recounted"
     )
+    note(
+        f"an animation of these versions: cq cloud {QUEUE} --since 1h --html tags.html, with the --store of the demo"
+    )
 
 
 def make_queue(db: Database, shown: int) -> None:
@@ -317,7 +320,21 @@ def check_versions(db: Database, newest: Cloud | None, seen: Sequence[Cloud]) ->
         older = transact(db, lambda tr: reader.read(tr.snapshot, before))  # noqa: B023 - runs at once
         if older.version != cloud.version - 1 or had.get(older.version, older) != older:
             raise DemoDiffers(f"version {cloud.version - 1:,} of the cloud is not kept as it was published")
+        check_changes(older, cloud)
         cloud = older
+
+
+def check_changes(older: Cloud, newer: Cloud) -> None:
+    """Raise `DemoDiffers` unless the difference of two versions makes one of the other."""
+    scores = {entry.key: entry.score for entry in older.entries}
+    for change in newer.changes_since(older):
+        if scores.pop(change.key, None) != change.before:
+            raise DemoDiffers(
+                f"the changes in version {newer.version:,} of the cloud have other scores before"
+            )
+        if change.score is not None:
+            scores[change.key] = change.score
+    compare("the scores after the changes", scores, {entry.key: entry.score for entry in newer.entries})
 
 
 def check_shown(db: Database, seen: Iterable[Cloud]) -> None:
