@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 NAME: Final = "combine-queue"
@@ -25,22 +24,5 @@ def install_command(extra: str) -> str:
 
 
 def page_address(page: str) -> str:
-    """The address of a page of the documentation, such as `operate/problems.md#limits`.
-
-    It is on the site that the metadata of the distribution names as `Documentation`, and else the path in the source.
-    """
-    site = _site()
-    return f"{site}/{page.replace('.md', '.html', 1)}" if site else f"docs/{page}"
-
-
-@cache
-def _site() -> str:
-    """The URL of the documentation, without a slash at the end; empty if the metadata name none."""
-    from importlib import metadata  # late: as in `version`
-
-    try:
-        urls = metadata.metadata(NAME).get_all("Project-URL") or []
-    except metadata.PackageNotFoundError:
-        return ""
-    named = dict(url.split(", ", 1) for url in urls)
-    return str(named.get("Documentation", "")).rstrip("/")
+    """The address of a page of the documentation, such as `operate/problems.md#limits`: its path in the source."""
+    return f"docs/{page}"

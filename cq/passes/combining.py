@@ -364,8 +364,9 @@ class KeyColumn:
         else:
             self._decoded.update(dict.fromkeys(known))
         new = [key for key in touched if key not in self._decoded]
-        with suppress(CorruptData):  # `all` raises it again for keys in use
-            self._decoded.update(zip(new, kind.decode_all(new), strict=True))
+        if new:
+            with suppress(CorruptData):  # `all` raises it again for keys in use
+                self._decoded.update(zip(new, kind.decode_all(new), strict=True))
 
     def all(self, encoded_keys: Sequence[bytes]) -> list[Any]:
         """Return the decoded keys; raises `CorruptData` if one cannot be decoded."""

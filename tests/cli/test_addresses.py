@@ -11,7 +11,6 @@ import pytest
 
 import cq
 import cq.errors
-from cq import distribution
 from cq.distribution import page_address
 from cq.observers.monitoring.findings import Finding
 from tests.cli.conftest import Here
@@ -34,25 +33,6 @@ def test_a_page_that_an_error_or_a_finding_names_exists(page: str) -> None:
 
     assert (DOCS / file).is_file()
     assert not section or section in anchors(DOCS / file)
-
-
-def test_the_address_is_on_the_site_that_the_metadata_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    described = tmp_path / "combine_queue-1.dist-info"
-    described.mkdir()
-    (described / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: combine-queue\nVersion: 1\nProject-URL: Documentation, https://cq.example/\n"
-    )
-    distribution._site.cache_clear()
-    assert page_address(PROBLEMS) == f"docs/{PROBLEMS}"
-
-    monkeypatch.syspath_prepend(tmp_path)
-    distribution._site.cache_clear()
-
-    assert page_address(PROBLEMS) == f"https://cq.example/{PROBLEMS.replace('.md', '.html')}"
-    monkeypatch.undo()
-    distribution._site.cache_clear()
 
 
 def test_an_error_names_its_page_beside_its_message() -> None:
