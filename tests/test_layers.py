@@ -40,8 +40,6 @@ def test_a_layer_uses_only_public_names_and_its_own_keys(layer: str) -> None:
         f"cq.{layer}.",
         KEYS[layer],
         "cq.errors.",
-        "cq.durations.",
-        "cq.queue.byte_sizes.",
         "cq.type_variables.",
         "cq.encoding.codec",
     )

@@ -10,11 +10,13 @@ from cq.arguments import repeatable
 from cq.backoff import delay_after
 from cq.config.queue import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.config.store_id import ensure_store_id
+from cq.durations import Span, positive_seconds, span_of, timeout_of
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.encoding.stored import StoredRecord
 from cq.keys import INCOMPLETE_VERSIONSTAMP, after, below, check_name, prefix_end
 from cq.plain_text import describe
+from cq.queue.byte_sizes import bytes_of
 from cq.store.api import ACCESSED_UNREADABLE, KeyValue, Range, Value, Void, error_code
 from cq.store.follower import StoreFollower
 from cq.store.own_writes import hides_writes, makes_unreadable, note_writes, recorded
@@ -29,6 +31,7 @@ __all__ = [
     "ConfigCache",
     "KeyValue",
     "Range",
+    "Span",
     "StoreFollower",
     "StoredRecord",
     "Value",
@@ -36,6 +39,7 @@ __all__ = [
     "after",
     "below",
     "bucket_of",
+    "bytes_of",
     "check_name",
     "codec",
     "delay_after",
@@ -46,11 +50,14 @@ __all__ = [
     "invalidate_configs",
     "makes_unreadable",
     "note_writes",
+    "positive_seconds",
     "prefix_end",
     "recorded",
     "repeatable",
     "runtime",
     "scan_rows",
     "snapshot_of",
+    "span_of",
+    "timeout_of",
     "wait_until",
 ]

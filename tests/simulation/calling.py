@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
@@ -50,20 +50,9 @@ class Callers:
         self._groups = self.rng.choice((1, 1, 2))
         self._texts = self._ids = 0
 
-    @contextmanager
-    def noting(self) -> Iterator[None]:
+    def noting(self) -> AbstractContextManager[None]:
         """A context in which each transaction of calls notes what it adds."""
-        write = AddGroup._write
-
-        def note(group: AddGroup, tr: Any) -> None:
-            write(group, tr)
-            tr.notes += _notes(group)
-
-        with (
-            patch.object(AddGroup, "_write", note),
-            patch.object(shared_adds, "CLUSTER_GROUPS", self._groups),
-        ):
-            yield
+        return noting(_notes, self._groups)
 
     def start(self) -> None:
         """Another process."""
@@ -128,6 +117,19 @@ class Callers:
             return key, 1
         self._texts += 1
         return key, f"{_FIRST_TEXT + self._texts}."
+
+
+@contextmanager
+def noting(notes_of: Callable[[AddGroup], Sequence[Any]], groups: int) -> Iterator[None]:
+    """A context in which each transaction of a group of calls has these notes, with at most `groups` under way."""
+    write = AddGroup._write
+
+    def note(group: AddGroup, tr: Any) -> None:
+        write(group, tr)
+        tr.notes += notes_of(group)
+
+    with patch.object(AddGroup, "_write", note), patch.object(shared_adds, "CLUSTER_GROUPS", groups):
+        yield
 
 
 def _notes(group: AddGroup) -> list[Any]:

@@ -8,24 +8,22 @@ may come at any later place. What `withdraw` has returned must stay true, and ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
-from unittest.mock import patch
 
 import cq
 from cq.admin.purging import is_purging
 from cq.deciders.decider import Decided
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
 from cq.passes.plan import Limits
-from cq.queue import shared_adds
 from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, StoredAnswer, read_answer
 from cq.queue.shared_adds import AddGroup
 from cq.store.transact import transact
-from tests.simulation.calling import noted_id
+from tests.simulation.calling import noted_id, noting
 from tests.simulation.hub import Process
 from tests.simulation.model import Violation
 from tests.simulation.plan import Plan
@@ -116,20 +114,9 @@ class Deciding(Recount):
         if "calls" in self.plan:
             self.start_process("caller", "add", self._call_all)
 
-    @contextmanager
-    def around(self) -> Iterator[None]:
+    def around(self) -> AbstractContextManager[None]:
         """A context in which each transaction of calls of `ask_now` notes what it asks."""
-        write = AddGroup._write
-
-        def note(group: AddGroup, tr: Any) -> None:
-            write(group, tr)
-            tr.notes += _notes(group)
-
-        with (
-            patch.object(AddGroup, "_write", note),
-            patch.object(shared_adds, "CLUSTER_GROUPS", self._groups),
-        ):
-            yield
+        return noting(_notes, self._groups)
 
     def make(self) -> None:
         cq.configure(
