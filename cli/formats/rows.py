@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import typer
 
 from cq.cli.formats.csv_lines import csv_parts, spreadsheet_parts
 from cq.cli.formats.parquet import parquet_parts
 from cq.cli.formats.whole_file import whole_file
-from cq.cli.shared.options import AppOptions, Options, option
+from cq.cli.shared.options import AppOptions, Options, option, option_set
 from cq.cli.shared.output import is_read, json_text, note, print_bytes, print_line, quantity
 from cq.encoding.json_values import to_json
 from cq.tables.arrow import require_pyarrow
@@ -43,26 +43,19 @@ class RowsTarget(NamedTuple):
     path: str | None
 
 
-@dataclass(frozen=True)
+@option_set
 class RowsOptions(Options):
     """The options of a command that prints rows."""
 
-    format_name: Annotated[
-        Format | None,
-        option(
-            "FORMAT",
-            "Print csv, jsonl (the lines of --json), parquet, or spreadsheet (csv in which no text runs as a formula) "
-            "instead of text.",
-            "--format",
-        ),
-    ] = None
-    output: Annotated[
-        str | None,
-        option(
-            "FILE",
-            "With --format: write to this file, which appears when it is complete; - is standard output.",
-        ),
-    ] = None
+    format_name: Format | None = option(
+        "FORMAT",
+        "Print csv, jsonl (the lines of --json), parquet, or spreadsheet (csv in which no text runs as a formula) "
+        "instead of text.",
+        "--format",
+    )
+    output: str | None = option(
+        "FILE", "With --format: write to this file, which appears when it is complete; - is standard output."
+    )
 
     def target(self) -> RowsTarget:
         """The target that these options choose; called before the command reads.

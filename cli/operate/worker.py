@@ -8,7 +8,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -17,7 +17,7 @@ import typer
 from cq.cli.shared import completion
 from cq.cli.shared.exit_status import LEFT
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import AppOptions, argument, duration_option, flag, opened, option
+from cq.cli.shared.options import AppOptions, argument, duration_option, flag, opened, option, option_set
 from cq.cli.shared.output import note, print_json
 from cq.cli.shared.processes import Processes, at_end_of_input, stop_on_signals
 from cq.cli.shared.settings import file_of
@@ -50,53 +50,43 @@ def _roles() -> Sequence[str]:
     return ROLES
 
 
-@dataclass(frozen=True)
+@option_set
 class WorkerOptions(AppOptions):
     """The options of `cq worker`."""
 
-    drain: Annotated[bool, flag("--drain", "End when all queued updates are combined.")] = False
-    only: Annotated[
-        list[str] | None,
-        option(
-            "ROLE",
-            f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all.",
-            autocompletion=_roles,
-        ),
-    ] = None
-    processes: Annotated[
-        int, option("NUMBER", "Number of processes; processes that die are started again.", min=1)
-    ] = 1
-    concurrency: Annotated[int, option("NUMBER", "Number of concurrent tasks in each process.", min=1)] = (
-        CONCURRENCY
+    drain: bool = flag("--drain", "End when all queued updates are combined.")
+    only: list[str] | None = option(
+        "ROLE",
+        f"Do only this work: one of {', '.join(ROLES)}; may be repeated. Default: all.",
+        autocompletion=_roles,
     )
-    grace: Annotated[float, duration_option("Time for unfinished steps after a stop.")] = GRACE_SECONDS
-    identity: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Identity of the worker: after its death, a new worker with the same identity gets its tasks at once.",
-            "--id",
-        ),
-    ] = None
-    with_input: Annotated[bool, flag("--with-input", "Stop at the end of standard input, as on SIGTERM.")] = (
-        False
+    processes: int = option(
+        "NUMBER", "Number of processes; processes that die are started again.", min=1, default=1
     )
-    metrics: Annotated[
-        str | None,
-        option("ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."),
-    ] = None
-    metrics_host: Annotated[
-        list[str] | None, option("NAME", "Another host name under which metrics are served; may be repeated.")
-    ] = None
-    otel: Annotated[
-        bool,
-        flag("--otel", "Send spans and metrics by OpenTelemetry, as the OTEL_* environment variables say."),
-    ] = False
-    history: Annotated[
-        bool, flag("--history/--no-history", "Store the counts of each minute for a day, for charts.")
-    ] = True
-    log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT
-    verbose: Annotated[bool, flag("--verbose", "Log each pass and batch, too.")] = False
+    concurrency: int = option(
+        "NUMBER", "Number of concurrent tasks in each process.", min=1, default=CONCURRENCY
+    )
+    grace: float = duration_option("Time for unfinished steps after a stop.", default=GRACE_SECONDS)
+    identity: str | None = option(
+        "NAME",
+        "Identity of the worker: after its death, a new worker with the same identity gets its tasks at once.",
+        "--id",
+    )
+    with_input: bool = flag("--with-input", "Stop at the end of standard input, as on SIGTERM.")
+    metrics: str | None = option(
+        "ADDRESS", "Serve metrics at [HOST:]PORT; of several processes, each has the next port."
+    )
+    metrics_host: list[str] | None = option(
+        "NAME", "Another host name under which metrics are served; may be repeated."
+    )
+    otel: bool = flag(
+        "--otel", "Send spans and metrics by OpenTelemetry, as the OTEL_* environment variables say."
+    )
+    history: bool = flag(
+        "--history/--no-history", "Store the counts of each minute for a day, for charts.", default=True
+    )
+    log: LogFormat = option("text|json", "Format of log lines.", default=LogFormat.TEXT)
+    verbose: bool = flag("--verbose", "Log each pass and batch, too.")
 
     @property
     def address(self) -> Address | None:

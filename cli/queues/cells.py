@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, Final
 
@@ -14,7 +14,7 @@ from cq.cells.cells import Cells, Move
 from cq.cells.deleting import users_being_deleted
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Options, argument, flag, option
+from cq.cli.shared.options import Options, argument, flag, option, option_set
 from cq.cli.shared.output import as_word, json_text, note, progress, quantity
 from cq.cli.shared.table import ShownColumn
 from cq.encoding.json_values import to_json
@@ -27,19 +27,16 @@ User = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@option_set
 class CellsOptions(Options):
     """The options of all commands of cells."""
 
-    directory: Annotated[
-        str | None,
-        option(
-            "URL",
-            "URL of the store with the directory. Default: the store of --store.",
-            "--directory",
-            envvar="CQ_DIRECTORY",
-        ),
-    ] = None
+    directory: str | None = option(
+        "URL",
+        "URL of the store with the directory. Default: the store of --store.",
+        "--directory",
+        envvar="CQ_DIRECTORY",
+    )
 
     @property
     def url(self) -> str | None:
@@ -167,8 +164,7 @@ def load(
     options: CellsOptions,
     cell: Cell,
     number: Annotated[
-        float | None,
-        argument("NUMBER", "Load, in the unit of the weight. Default: count the users.", min=0),
+        float | None, argument("NUMBER", "Load, in the unit of the weight. Default: count the users.", min=0)
     ] = None,
 ) -> None:
     """Report the load of a cell, for new users.

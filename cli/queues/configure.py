@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
@@ -16,7 +16,16 @@ from cq.cli.queues.combiner_change import combiner_change, make_change
 from cq.cli.queues.manage import Yes, config_of, confirm
 from cq.cli.shared import completion
 from cq.cli.shared.help import CommandSet, HelpCommand
-from cq.cli.shared.options import AppOptions, Options, Queue, argument, duration_option, flag, option
+from cq.cli.shared.options import (
+    AppOptions,
+    Options,
+    Queue,
+    argument,
+    duration_option,
+    flag,
+    option,
+    option_set,
+)
 from cq.cli.shared.output import note, say, with_levels
 from cq.config.queue import QueueConfig
 from cq.keys.link import OBSERVER
@@ -53,155 +62,113 @@ _SHORT_FORMS: Final = {
 }
 
 
-@dataclass(frozen=True)
+@option_set
 class ConfigureOptions(AppOptions):
     """The options of `cq configure`: what a queue is, who receives its changes, and what of its past is kept."""
 
-    key: Annotated[
-        str | None,
-        option("TYPE", "Type of the keys: str (default), int, bytes, or a tuple such as '(str, int)'."),
-    ] = None
-    value: Annotated[
-        str | None,
-        option(
-            "TYPE",
-            "Type of the values: int (default), float, decimal, str, bytes, bool, list, dict, set, "
-            "datetime or any.",
-        ),
-    ] = None
-    combiner: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Combiner: sum (default), minimum, maximum, last, first, union, counter, decaying, a sketch (distinct, "
-            "theta, quantiles, frequent, or of another size, such as 'distinct(lg_k=14)'), or one of --app.",
-            autocompletion=completion.combiners,
-        ),
-    ] = None
-    decider: Annotated[
-        str | None,
-        option(
-            "NAME:ARGUMENTS",
-            "Let workers decide requests, as of `cq ask`: bounded:LO:HI (with :start=VALUE and :clamp=true), unique, "
-            "bucket:CAPACITY:PER_SECOND or budget:CAP; :keep=SECONDS for the answers. Without --value, a new queue has "
-            "the type of its states.",
-            autocompletion=completion.deciders,
-        ),
-    ] = None
-    buckets: Annotated[
-        int | None,
-        option("NUMBER", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."),
-    ] = None
-    priority: Annotated[
-        int | None,
-        option(
-            "NUMBER",
-            "Share of the workers' time relative to other queues, 1 to 100 (default 10). Levels get the same.",
-        ),
-    ] = None
-    audit: Annotated[
-        bool | None,
-        flag(
-            "--audit/--no-audit",
-            "Keep sums for a check that no update is lost or repeated. Only for sums of int.",
-        ),
-    ] = None
-    top: Annotated[
-        int | None, option("[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100).")
-    ] = None
-    keep_clouds: Annotated[
-        str | None,
-        option(
-            "TIME[/STEP]",
-            "With --top: keep each version of the cloud for this time after its replacement: 1h, or 30d/1h for the "
-            "last version of each hour.",
-        ),
-    ] = None
-    no_top: Annotated[bool, flag("--no-top", "Remove the top and the cloud.")] = False
-    link: Annotated[
-        list[str] | None,
-        option(
-            "NAME=KIND:TARGET",
-            "Send all changes to another system by a link of this name: report=sql:TABLE, hook=webhook:URL_ENV, "
-            "topic=kafka:TOPIC, there=queue:QUEUE or own=app:TARGET of --app; with settings after commas, such as "
-            "url_env=NAME. Repeat it for several links.",
-        ),
-    ] = None
-    no_link: Annotated[
-        list[str] | None, option("NAME", "Remove the link of this name; what its target has stays.")
-    ] = None
-    export: Annotated[
-        str | None,
-        option("TABLE", "Link it to this table of a SQL database: short for --link export=sql:TABLE."),
-    ] = None
-    reporting_url_env: Annotated[
-        str, option("NAME", "Environment variable with the URL of that database.")
-    ] = links.TABLE_ENV
-    no_export: Annotated[bool, flag("--no-export", "Stop exporting; the table stays.")] = False
-    feed: Annotated[
-        str | None,
-        option(
-            "FEED",
-            "Append all changes to this feed; the receiver is the name of the queue.",
-            autocompletion=completion.feeds,
-        ),
-    ] = None
-    no_feed: Annotated[bool, flag("--no-feed", "Stop appending changes to a feed.")] = False
-    forward: Annotated[
-        str | None, option("QUEUE", "Forward all changes into this queue of another store.")
-    ] = None
-    forward_url_env: Annotated[str, option("NAME", "Environment variable with the URL of that store.")] = (
-        links.QUEUE_ENV
+    key: str | None = option(
+        "TYPE", "Type of the keys: str (default), int, bytes, or a tuple such as '(str, int)'."
     )
-    no_forward: Annotated[bool, flag("--no-forward", "Stop forwarding; the receiving queue stays.")] = False
-    webhook: Annotated[
-        str | None,
-        option("NAME", "Send all changes to the URL in this environment variable, signed and in order."),
-    ] = None
-    webhook_secret_env: Annotated[
-        str, option("NAME", "Environment variable with the secret that signs them, or, with _FILE, its path.")
-    ] = links.SECRET_ENV
-    no_webhook: Annotated[bool, flag("--no-webhook", "Stop sending changes to a URL.")] = False
-    kafka: Annotated[
-        str | None, option("TOPIC", "Append all changes to this topic of Kafka, in order for each key.")
-    ] = None
-    kafka_env: Annotated[
-        str,
-        option(
-            "NAME", "Environment variable with the brokers' addresses, or, with _CONFIG, a file of settings."
-        ),
-    ] = links.KAFKA_ENV
-    no_kafka: Annotated[bool, flag("--no-kafka", "Stop appending to a topic of Kafka.")] = False
-    rebuild: Annotated[
-        str | None,
-        option(
-            "OBSERVER",
-            "Report all values to this observer again: top, a link, or an observer of --app.",
-            autocompletion=completion.observers,
-        ),
-    ] = None
-    window: Annotated[
-        str | None,
-        option(
-            "WIDTH/SLICE",
-            "Keep values of the last WIDTH, too, which move by SLICE: 10m/10s, or 600/10 in seconds. "
-            "`cq get QUEUE.window KEY` reads them. none: delete them; the queue stays.",
-        ),
-    ] = None
-    expire: Annotated[
-        float | None,
-        duration_option("Delete keys without an update for this time: 90s, 12h, 30d. At most a 60th later."),
-    ] = None
-    no_expire: Annotated[bool, flag("--no-expire", "Keep keys without updates.")] = False
-    rollup: Annotated[
-        str | None,
-        option(
-            "PERIOD:RETENTION,...",
-            "Keep values by these periods, too, each for this time: 1m:2d,1h:60d,1d:forever. "
-            "`cq series` reads them. none: as --no-rollup.",
-        ),
-    ] = None
-    no_rollup: Annotated[bool, flag("--no-rollup", "Delete the values by periods; the queue stays.")] = False
+    value: str | None = option(
+        "TYPE",
+        "Type of the values: int (default), float, decimal, str, bytes, bool, list, dict, set, "
+        "datetime or any.",
+    )
+    combiner: str | None = option(
+        "NAME",
+        "Combiner: sum (default), minimum, maximum, last, first, union, counter, decaying, a sketch (distinct, "
+        "theta, quantiles, frequent, or of another size, such as 'distinct(lg_k=14)'), or one of --app.",
+        autocompletion=completion.combiners,
+    )
+    decider: str | None = option(
+        "NAME:ARGUMENTS",
+        "Let workers decide requests, as of `cq ask`: bounded:LO:HI (with :start=VALUE and :clamp=true), unique, "
+        "bucket:CAPACITY:PER_SECOND or budget:CAP; :keep=SECONDS for the answers. Without --value, a new queue has "
+        "the type of its states.",
+        autocompletion=completion.deciders,
+    )
+    buckets: int | None = option(
+        "NUMBER", "Number of buckets, 1 to 4,096. Default: 1 in an embedded store, 4 on a cluster."
+    )
+    priority: int | None = option(
+        "NUMBER",
+        "Share of the workers' time relative to other queues, 1 to 100 (default 10). Levels get the same.",
+    )
+    audit: bool | None = flag(
+        "--audit/--no-audit",
+        "Keep sums for a check that no update is lost or repeated. Only for sums of int.",
+        default=None,
+    )
+    top: int | None = option(
+        "[NUMBER]", "Keep a top, and publish a cloud of the highest values (default 100)."
+    )
+    keep_clouds: str | None = option(
+        "TIME[/STEP]",
+        "With --top: keep each version of the cloud for this time after its replacement: 1h, or 30d/1h for the "
+        "last version of each hour.",
+    )
+    no_top: bool = flag("--no-top", "Remove the top and the cloud.")
+    link: list[str] | None = option(
+        "NAME=KIND:TARGET",
+        "Send all changes to another system by a link of this name: report=sql:TABLE, hook=webhook:URL_ENV, "
+        "topic=kafka:TOPIC, there=queue:QUEUE or own=app:TARGET of --app; with settings after commas, such as "
+        "url_env=NAME. Repeat it for several links.",
+    )
+    no_link: list[str] | None = option("NAME", "Remove the link of this name; what its target has stays.")
+    export: str | None = option(
+        "TABLE", "Link it to this table of a SQL database: short for --link export=sql:TABLE."
+    )
+    reporting_url_env: str = option(
+        "NAME", "Environment variable with the URL of that database.", default=links.TABLE_ENV
+    )
+    no_export: bool = flag("--no-export", "Stop exporting; the table stays.")
+    feed: str | None = option(
+        "FEED",
+        "Append all changes to this feed; the receiver is the name of the queue.",
+        autocompletion=completion.feeds,
+    )
+    no_feed: bool = flag("--no-feed", "Stop appending changes to a feed.")
+    forward: str | None = option("QUEUE", "Forward all changes into this queue of another store.")
+    forward_url_env: str = option(
+        "NAME", "Environment variable with the URL of that store.", default=links.QUEUE_ENV
+    )
+    no_forward: bool = flag("--no-forward", "Stop forwarding; the receiving queue stays.")
+    webhook: str | None = option(
+        "NAME", "Send all changes to the URL in this environment variable, signed and in order."
+    )
+    webhook_secret_env: str = option(
+        "NAME",
+        "Environment variable with the secret that signs them, or, with _FILE, its path.",
+        default=links.SECRET_ENV,
+    )
+    no_webhook: bool = flag("--no-webhook", "Stop sending changes to a URL.")
+    kafka: str | None = option("TOPIC", "Append all changes to this topic of Kafka, in order for each key.")
+    kafka_env: str = option(
+        "NAME",
+        "Environment variable with the brokers' addresses, or, with _CONFIG, a file of settings.",
+        default=links.KAFKA_ENV,
+    )
+    no_kafka: bool = flag("--no-kafka", "Stop appending to a topic of Kafka.")
+    rebuild: str | None = option(
+        "OBSERVER",
+        "Report all values to this observer again: top, a link, or an observer of --app.",
+        autocompletion=completion.observers,
+    )
+    window: str | None = option(
+        "WIDTH/SLICE",
+        "Keep values of the last WIDTH, too, which move by SLICE: 10m/10s, or 600/10 in seconds. "
+        "`cq get QUEUE.window KEY` reads them. none: delete them; the queue stays.",
+    )
+    expire: float | None = duration_option(
+        "Delete keys without an update for this time: 90s, 12h, 30d. At most a 60th later."
+    )
+    no_expire: bool = flag("--no-expire", "Keep keys without updates.")
+    rollup: str | None = option(
+        "PERIOD:RETENTION,...",
+        "Keep values by these periods, too, each for this time: 1m:2d,1h:60d,1d:forever. "
+        "`cq series` reads them. none: as --no-rollup.",
+    )
+    no_rollup: bool = flag("--no-rollup", "Delete the values by periods; the queue stays.")
 
     def settings(self) -> dict[str, Any]:
         """The settings of a queue that the options give, by the names of `cq.configure`."""

@@ -10,7 +10,6 @@ import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,7 +19,17 @@ import cq
 from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combiner
 from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import WORDS, AppOptions, Options, Queue, argument, duration_option, flag, option
+from cq.cli.shared.options import (
+    WORDS,
+    AppOptions,
+    Options,
+    Queue,
+    argument,
+    duration_option,
+    flag,
+    option,
+    option_set,
+)
 from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.cli.shared.processes import stop_on_signals
 from cq.config.queue import QueueConfig, read_config
@@ -44,55 +53,37 @@ _POLL_SECONDS: Final = 0.5
 _SKIPPED_SHOWN: Final = 5
 
 
-@dataclass(frozen=True)
+@option_set
 class AddOptions(Options):
     """The options of `cq add`."""
 
-    jsonl: Annotated[
-        str | None,
-        option(
-            "FILE|-",
-            'Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input. For a queue with '
-            'a window or a roll-up, "at" is the time of an update: seconds since 1970, or as 2026-01-31T12:00.',
-        ),
-    ] = None
-    once: Annotated[
-        str | None, option("ID", "Operation id: of all adds with the same id only the first counts.")
-    ] = None
-    access_log: Annotated[
-        Path | None,
-        option(
-            "FILE", "Count the visits in the access log of a web server; QUEUE is then the name of visits."
-        ),
-    ] = None
-    follow: Annotated[
-        bool,
-        flag("--follow", "Go on with the lines that are written to the access log from now on, until ^C."),
-    ] = False
-    log_format: Annotated[
-        str | None,
-        option(
-            "PATTERN",
-            "Format of the access log, as in the settings of nginx or Apache. Default: common or combined format.",
-        ),
-    ] = None
-    bots: Annotated[
-        str,
-        option("REGEX", "Visits of browsers whose name matches do not count; an empty text matches none."),
-    ] = BOTS
-    sessions: Annotated[
-        bool,
-        flag(
-            "--sessions", "Count the sessions of visitors, too, from now on: a session ends after 30 minutes."
-        ),
-    ] = False
-    name: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Name of the position in the access log. Default: its path. Logs of several machines differ.",
-        ),
-    ] = None
+    jsonl: str | None = option(
+        "FILE|-",
+        'Add the updates of a file with lines {"key": ..., "update": ...}; - is standard input. For a queue with '
+        'a window or a roll-up, "at" is the time of an update: seconds since 1970, or as 2026-01-31T12:00.',
+    )
+    once: str | None = option("ID", "Operation id: of all adds with the same id only the first counts.")
+    access_log: Path | None = option(
+        "FILE", "Count the visits in the access log of a web server; QUEUE is then the name of visits."
+    )
+    follow: bool = flag(
+        "--follow", "Go on with the lines that are written to the access log from now on, until ^C."
+    )
+    log_format: str | None = option(
+        "PATTERN",
+        "Format of the access log, as in the settings of nginx or Apache. Default: common or combined format.",
+    )
+    bots: str = option(
+        "REGEX",
+        "Visits of browsers whose name matches do not count; an empty text matches none.",
+        default=BOTS,
+    )
+    sessions: bool = flag(
+        "--sessions", "Count the sessions of visitors, too, from now on: a session ends after 30 minutes."
+    )
+    name: str | None = option(
+        "NAME", "Name of the position in the access log. Default: its path. Logs of several machines differ."
+    )
 
 
 @commands.command(
@@ -154,22 +145,17 @@ def add(
     options.answer(done, queue=queue, added=added, refused=refused)
 
 
-@dataclass(frozen=True)
+@option_set
 class AskOptions(Options):
     """The options of `cq ask`."""
 
-    once: Annotated[
-        str | None,
-        option("ID", "Operation id: a repeated request of the key with the same id gets the same answer."),
-    ] = None
-    timeout: Annotated[float, duration_option("How long to wait for the answer.")] = 10.0
-    withdraw: Annotated[
-        bool,
-        flag(
-            "--withdraw",
-            "Withdraw the request if it has no answer after the timeout. Default: it stays queued.",
-        ),
-    ] = False
+    once: str | None = option(
+        "ID", "Operation id: a repeated request of the key with the same id gets the same answer."
+    )
+    timeout: float = duration_option("How long to wait for the answer.", default=10.0)
+    withdraw: bool = flag(
+        "--withdraw", "Withdraw the request if it has no answer after the timeout. Default: it stays queued."
+    )
 
 
 @commands.command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +16,7 @@ from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combin
 from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.shared.chart import MAX_LINES, drawable, line_chart, to_svg
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import WORDS, Queue, argument, flag, option
+from cq.cli.shared.options import WORDS, Queue, argument, flag, option, option_set
 from cq.cli.shared.output import as_word, make_console, note, print_table, say
 from cq.cli.shared.sparkline import sparkline
 from cq.config.queue import QueueConfig, read_config
@@ -65,28 +64,20 @@ def series_chart(config: QueueConfig, last: str, found: Mapping[Any, Sequence[tu
 commands = CommandSet()
 
 
-@dataclass(frozen=True)
+@option_set
 class SeriesOptions(AppRowsOptions):
     """The options of `cq series`."""
 
-    last: Annotated[str, option("DURATION", "Length of the span of time: 90m, 24h, 7d ...")] = "24h"
-    by: Annotated[
-        str | None,
-        option(
-            "DURATION", "Length of a slot: 1m, 1h, 1d ... Default: the shortest that gives at most 100 slots."
-        ),
-    ] = None
-    fill: Annotated[
-        str | None,
-        option(
-            "VALUE",
-            "Value of slots without a value, such as 0. Default: no value; for distinct and theta a count of 0.",
-        ),
-    ] = None
-    merged: Annotated[bool, flag("--merged", "Print one value for each key: of all slots together.")] = False
-    chart: Annotated[
-        Path | None, option("FILE", "Also write a chart with a line for each key to this file, as SVG.")
-    ] = None
+    last: str = option("DURATION", "Length of the span of time: 90m, 24h, 7d ...", default="24h")
+    by: str | None = option(
+        "DURATION", "Length of a slot: 1m, 1h, 1d ... Default: the shortest that gives at most 100 slots."
+    )
+    fill: str | None = option(
+        "VALUE",
+        "Value of slots without a value, such as 0. Default: no value; for distinct and theta a count of 0.",
+    )
+    merged: bool = flag("--merged", "Print one value for each key: of all slots together.")
+    chart: Path | None = option("FILE", "Also write a chart with a line for each key to this file, as SVG.")
 
 
 @commands.command(

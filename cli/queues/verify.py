@@ -9,7 +9,7 @@ import typer
 
 from cq.cli.shared.exit_status import DIFFERENT
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import AppOptions, Options, Queue, duration_option, flag, option
+from cq.cli.shared.options import AppOptions, Options, Queue, duration_option, flag, option, option_set
 from cq.cli.shared.output import as_word, note, print_json, print_words, progress
 from cq.encoding.json_values import to_json
 from cq.observers.verify.queue import WAIT_SECONDS, verification
@@ -24,18 +24,15 @@ _ADVICE: Final = "`cq verify --repair` repairs everything that can be derived"
 Wait = Annotated[float, duration_option("How long to wait for changes that are not sent yet.")]
 
 
-@dataclass(frozen=True)
+@option_set
 class LinkOptions(Options):
     """The options of a command that uses another system."""
 
-    url_env: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Environment variable with the URL or the addresses of the other system. Default: the configured one.",
-            "--url-env",
-        ),
-    ] = None
+    url_env: str | None = option(
+        "NAME",
+        "Environment variable with the URL or the addresses of the other system. Default: the configured one.",
+        "--url-env",
+    )
 
 
 @dataclass(frozen=True)

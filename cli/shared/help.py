@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields
 from functools import wraps
 from typing import Any, Final, get_type_hints
 
@@ -34,34 +34,36 @@ class CommandSet(typer.Typer):
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Register a function as a command, with examples of its use: a line each.
 
-        If the function's first parameter is a dataclass, such as `Options`, then each of its fields becomes an option,
-        after the options of the function itself and, for a derived class, before those of its base class.
+        The function's first parameter is a dataclass, such as `Options`: each of its fields becomes an option, after
+         the options of the function itself and, for a derived class, before those of its base class.
         """
         register = super().command(name, cls=cls or HelpCommand, epilog="\n".join(examples))
         return lambda function: register(_expanded(function))
 
 
+DECLARED: Final = "declared"
+"""In the metadata of a dataclass's field: the option that it is."""
+
+
 def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the fields of its first parameter, if that is a dataclass, as parameters at its end."""
+    """The function with the fields of its first parameter, a dataclass, as parameters at its end."""
     signature = inspect.signature(function, eval_str=True)
     first, *own = signature.parameters.values()
     options: Any = first.annotation
-    if not (isinstance(options, type) and is_dataclass(options)):
-        return function
     hints = get_type_hints(options, include_extras=True)
     # A derived class may give a field another default, at another place.
     names = list(dict.fromkeys(name for each in options.__mro__ for name in inspect.get_annotations(each)))
+    defaults = {each.name: each.metadata.get(DECLARED, each.default) for each in fields(options)}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    fields = [
-        inspect.Parameter(name, kind, default=getattr(options, name), annotation=hints[name])
-        for name in names
+    expanded = [
+        inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in names
     ]
 
     @wraps(function)
     def run(**given: Any) -> Any:
         return function(options(**{name: given.pop(name) for name in names}), **given)
 
-    run.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(parameters=[*own, *expanded])  # type: ignore[attr-defined]
     return run
 
 

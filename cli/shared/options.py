@@ -7,14 +7,16 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform
 
 import typer
+from typer.models import OptionInfo
 
 import cq
 from cq.app import App
 from cq.cli.shared import completion
+from cq.cli.shared.help import DECLARED
 from cq.cli.shared.output import age, note, print_json, print_rich, say
 from cq.cli.shared.table import FittedTable, ShownColumn
 from cq.durations import seconds_in
@@ -22,20 +24,25 @@ from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidUrl
 from cq.store import OpenDatabase, close, copy_age
 
-
-def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
-    """An option with a value: the name of the value, the help, the option's own names, and settings of typer."""
-    return typer.Option(*names, metavar=metavar, help=text, **settings)
+T = TypeVar("T")
 
 
-def flag(names: str, text: str) -> Any:
+def option(metavar: str, text: str, *names: str, default: Any = ..., **settings: Any) -> Any:
+    """An option with a value: the name of the value, the help, the option's own names, and settings of typer.
+
+    `default` is for the fields of an `option_set` only: without it an omitted option is None, and a flag False.
+    """
+    return typer.Option(default, *names, metavar=metavar, help=text, **settings)
+
+
+def flag(names: str, text: str, default: Any = ...) -> Any:
     """An option without a value: its name, or a pair such as --wait/--no-wait, and the help."""
-    return typer.Option(names, help=text)
+    return typer.Option(default, names, help=text)
 
 
-def number_option(text: str, least: int = 1) -> Any:
+def number_option(text: str, least: int = 1, default: Any = ...) -> Any:
     """An option with a number of at least `least`, and its help."""
-    return option("NUMBER", text, min=least)
+    return option("NUMBER", text, default=default, min=least)
 
 
 def argument(metavar: str, text: str, **settings: Any) -> Any:
@@ -43,6 +50,17 @@ def argument(metavar: str, text: str, **settings: Any) -> Any:
     return typer.Argument(
         metavar=metavar, help=text, **{"autocompletion": completion.ARGUMENTS.get(metavar), **settings}
     )
+
+
+@dataclass_transform(frozen_default=True)
+def option_set(kind: type[T]) -> type[T]:
+    """Make a class a frozen dataclass, in which each field that is declared as an option has the option's default."""
+    for name, declared in [*vars(kind).items()]:
+        if isinstance(declared, OptionInfo):
+            if declared.default is ...:
+                declared.default = False if declared.metavar is None else None
+            setattr(kind, name, field(default=declared.default, metadata={DECLARED: declared}))
+    return dataclass(frozen=True)(kind)
 
 
 Store = Annotated[
@@ -163,7 +181,7 @@ def seconds_of(given: object) -> float:
     return seconds
 
 
-def duration_option(text: str, *names: str, least: float = 0) -> Any:
+def duration_option(text: str, *names: str, least: float = 0, default: Any = ...) -> Any:
     """An option with a duration of at least `least` seconds, and its help; its value is the number of seconds."""
 
     def duration(given: object) -> float:
@@ -172,7 +190,7 @@ def duration_option(text: str, *names: str, least: float = 0) -> Any:
             raise typer.BadParameter(f"expected a duration of at least {least:g} s, got: {str(given)!r}")
         return seconds
 
-    return option("DURATION", text, *names, parser=duration)
+    return option("DURATION", text, *names, default=default, parser=duration)
 
 
 def _load_app(path: str) -> App:

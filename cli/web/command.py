@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from cq.cli.operate.worker import LogFormat
 from cq.cli.shared.help import CommandSet
-from cq.cli.shared.options import Options, flag, option
+from cq.cli.shared.options import Options, flag, option, option_set
 from cq.cli.shared.output import note
 from cq.cli.shared.processes import stop_on_signals
 from cq.errors import InvalidConfiguration
@@ -24,26 +23,20 @@ _LOOPBACK: Final = ("127.", "localhost", "::1", "[::1]")
 commands = CommandSet()
 
 
-@dataclass(frozen=True)
+@option_set
 class WebOptions(Options):
     """The options of `cq web`."""
 
-    listen: Annotated[str, option("[HOST:]PORT", "Address to listen at.", "--listen")] = "127.0.0.1:8080"
-    operate: Annotated[
-        bool, flag("--operate", "Allow actions: pause, resume, retry, drop, rebucket and limits.")
-    ] = False
-    host: Annotated[
-        list[str] | None,
-        option("NAME", "Another name of this server, such as that of a proxy; may be repeated."),
-    ] = None
-    secure_cookie: Annotated[
-        bool,
-        flag(
-            "--secure-cookie",
-            "Browsers send the session's cookie over https only: for a server behind a proxy with TLS.",
-        ),
-    ] = False
-    log: Annotated[LogFormat, option("text|json", "Format of log lines.")] = LogFormat.TEXT
+    listen: str = option("[HOST:]PORT", "Address to listen at.", "--listen", default="127.0.0.1:8080")
+    operate: bool = flag("--operate", "Allow actions: pause, resume, retry, drop, rebucket and limits.")
+    host: list[str] | None = option(
+        "NAME", "Another name of this server, such as that of a proxy; may be repeated."
+    )
+    secure_cookie: bool = flag(
+        "--secure-cookie",
+        "Browsers send the session's cookie over https only: for a server behind a proxy with TLS.",
+    )
+    log: LogFormat = option("text|json", "Format of log lines.", default=LogFormat.TEXT)
 
 
 @commands.command(
