@@ -33,7 +33,7 @@ cq/outbox.py
 cq/store
 cq/store/embedded/binding
 cq/store/embedded/file
-cq/store/embedded/writes
+cq/store/embedded/writes.py
 cq/store/embedded/engine
 cq/store/embedded/client
 cq/store/embedded

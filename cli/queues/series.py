@@ -24,7 +24,7 @@ from cq.durations import duration
 from cq.encoding.codec import ValueType
 from cq.encoding.columns import Field
 from cq.encoding.json_values import key_from_word, value_from_word
-from cq.encoding.sketches.item_count import ItemCount
+from cq.encoding.sketches.sketch import ItemCount
 from cq.errors import InvalidData
 from cq.queue.slots import plan_slots
 from cq.tables.rows import TableRows

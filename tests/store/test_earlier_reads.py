@@ -41,7 +41,7 @@ def test_reads_share_a_request_for_a_version(db: Any) -> None:
 
 def test_a_version_that_is_too_old_is_replaced(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(db, b"1")
-    monkeypatch.setattr("cq.store.earlier_reads._versions", {db: (1, float("inf"))})
+    monkeypatch.setattr("cq.store.reads._versions", {db: (1, float("inf"))})
     assert read_earlier(db, get, max_age=1) == b"1"
 
 

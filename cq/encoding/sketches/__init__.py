@@ -13,9 +13,8 @@ from typing import Any, Final, TypeGuard
 
 from cq.encoding.sketches.distinct import Distinct
 from cq.encoding.sketches.frequent import Frequent, FrequentItem
-from cq.encoding.sketches.item_count import ItemCount
 from cq.encoding.sketches.quantiles import Quantiles
-from cq.encoding.sketches.sketch import BATCHES, Sketch
+from cq.encoding.sketches.sketch import BATCHES, ItemCount, Sketch
 from cq.encoding.sketches.theta import Theta
 
 __all__ = [

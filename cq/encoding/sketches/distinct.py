@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
 from typing import Any, ClassVar, Final, Self
 
-from cq.encoding.sketches.item_count import ItemCount
-from cq.encoding.sketches.sketch import library, require, sketches_and_items
+from cq.encoding.sketches.sketch import ItemCount, library, require, sketches_and_items
 
 LG_K: Final = 12
 """The default size: 4,096 registers, 4,136 bytes, a standard error of 1.6 percent."""

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from struct import Struct, unpack_from
 from typing import Any, ClassVar, Final, Self
 
-from cq.encoding.sketches.item_count import ItemCount
-from cq.encoding.sketches.sketch import library, require, sketches_and_items
+from cq.encoding.sketches.sketch import ItemCount, library, require, sketches_and_items
 from cq.errors import InvalidData
 
 LG_K: Final = 10

@@ -11,14 +11,46 @@ from typing import Any, Final, TypeVar
 from cq.store.api import WANT_ALL
 from cq.store.embedded.binding.future import FutureVoid, Value
 from cq.store.embedded.binding.keys import KeySelector, KeyValue
-from cq.store.embedded.client.operations import Operations
-from cq.store.embedded.client.options import DatabaseOptions, Settings
-from cq.store.embedded.client.transaction import Transaction
+from cq.store.embedded.client.state import Settings, in_range
+from cq.store.embedded.client.transaction import Operations, Transaction, ignored
 from cq.store.embedded.engine.engine import Engine, open_file
 from cq.store.embedded.file.file import PRIVATE, made_at
 from cq.store.transact import transact
 
 T = TypeVar("T")
+
+
+_DATABASE_NAMES = (
+    "location_cache_size machine_id datacenter_id transaction_logging_max_field_length "
+    "transaction_causal_read_risky transaction_include_port_in_address transaction_automatic_idempotency "
+    "transaction_report_conflicting_keys test_causal_read_risky"
+)
+# A database has them as defaults for its transactions, whose options have no `transaction_` in their names.
+_DEFAULT_NAMES = (
+    "transaction_timeout transaction_retry_limit transaction_max_retry_delay transaction_size_limit "
+    "snapshot_ryw_enable snapshot_ryw_disable transaction_bypass_unreadable "
+    "transaction_used_during_commit_protection_disable"
+)
+
+
+class DatabaseOptions:
+    """`db.options`: defaults for transactions created from now on. A bad value raises at once."""
+
+    __slots__ = ("_defaults", "_engine")
+
+    def __init__(self, defaults: Settings, engine: Engine) -> None:
+        self._defaults = defaults
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.removeprefix("set_") in _DEFAULT_NAMES.split():
+            method: Callable[..., None] = getattr(self._defaults, name.replace("transaction_", ""))
+            return method
+        return ignored(_DATABASE_NAMES, name)
+
+    def set_max_watches(self, number: int) -> None:
+        """The maximum number of watches, by default 10,000; further ones fail with 1032."""
+        self._engine.watches.limit = in_range(number, 0)
 
 
 class Database(Operations):
@@ -50,11 +82,7 @@ class Database(Operations):
         create: bool = True,
     ) -> None:
         opening = functools.partial(open_file, power_safe=power_safe, mode=mode, create=create)
-        self._share(Engine(path, opening))
-
-    def _share(self, engine: Engine) -> None:
-        self._defaults = Settings()
-        self._engine = engine
+        self._defaults, self._engine = Settings(), Engine(path, opening)
 
     @property
     def path(self) -> Path:

@@ -22,6 +22,7 @@ from cq import runtime
 from cq.errors import StoreError
 from cq.store.api import TRANSACTION_TOO_OLD
 from cq.store.embedded.binding.error import FDBError
+from cq.store.embedded.client.state import Settings
 from cq.store.embedded.database import Database
 from cq.store.embedded.engine.committer import CommitRequest, Committer
 from cq.store.embedded.engine.engine import Engine, OpenFile
@@ -46,7 +47,7 @@ class ReadOnlyDatabase(Database):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._share(Engine(path, _open_file))
+        self._defaults, self._engine = Settings(), Engine(path, _open_file)
 
 
 def _open_file(path: Path) -> OpenFile:

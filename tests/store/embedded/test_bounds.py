@@ -15,7 +15,7 @@ from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded import Database, FDBError
 from cq.store.embedded.engine import conflict_log, snapshots, wal
 from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
-from cq.store.embedded.writes.read_set import ReadSet
+from cq.store.embedded.writes import ReadSet
 from tests.kit.clocks import jumping
 
 

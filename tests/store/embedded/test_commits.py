@@ -23,7 +23,7 @@ from cq.store.embedded.binding.future import FutureVoid
 from cq.store.embedded.engine import committer
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.conflict_log import ConflictLog
-from cq.store.embedded.file.lock_file import FileLock
+from cq.store.embedded.file.lock_file import LockFile
 from tests.kit.busy import in_threads
 from tests.kit.processes import StartedProcesses, ended, run_code
 from tests.store.embedded.transfers import number, transfer
@@ -282,11 +282,11 @@ def test_a_group_never_gets_the_results_of_the_group_before(
 
 
 def test_a_lock_that_fails_fails_the_commit(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(lock: FileLock, seconds: float) -> bool:
+    def fail(lock: LockFile) -> bool:
         monkeypatch.undo()
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(FileLock, "acquire", fail)
+    monkeypatch.setattr(LockFile, "_acquire_at_once", fail)
     with pytest.raises(FDBError, match=r"1510.*cannot be locked \(No locks available\)"):
         db[b"a"] = b"1"
     assert db[b"a"] is None

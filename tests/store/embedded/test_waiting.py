@@ -16,7 +16,8 @@ from cq.errors import StoreError
 from cq.store.embedded import Database, FDBError, Transaction
 from cq.store.embedded.engine import committer, engine
 from cq.store.embedded.file import lock_file
-from cq.store.embedded.file.lock_file import FileLock
+from cq.store.embedded.file.file import PRIVATE, new_access
+from cq.store.embedded.file.lock_file import LockFile
 from tests.kit.processes import another_process
 
 NAMED = sys.platform == "linux"
@@ -170,8 +171,7 @@ def test_a_store_closes_while_another_process_holds_the_lock(path: Path) -> None
 
 
 def test_an_interrupted_wait_leaves_no_lock_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file-lock").touch()
-    lock, other = (FileLock(os.open(tmp_path / "file-lock", os.O_RDWR)) for _ in range(2))
+    lock, other = (LockFile(tmp_path / "file", new_access(PRIVATE)) for _ in range(2))
     assert lock.acquire(1)
 
     def interrupt(predicate: Callable[[], bool], seconds: float) -> bool:

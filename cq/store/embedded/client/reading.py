@@ -1,10 +1,14 @@
-"""The reads of a transaction and of its snapshot, with their checks and read conflicts."""
+"""The reads of a transaction and of its snapshot, with their checks and read conflicts.
+
+The formulas of conflicts are FoundationDB's: a selector depends on the keys between its start and its result. A range
+read with a limit depends on the range up to its last row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from cq.store import api
 from cq.store.api import ACCESSED_UNREADABLE, METADATA_VERSION, WANT_ALL
@@ -31,20 +35,16 @@ from cq.store.embedded.binding.keys import (
     USER_END,
     KeySelector,
     KeyValue,
+    Range,
     Row,
     after,
     key_bytes,
     max_key_bytes,
+    strinc,
 )
-from cq.store.embedded.client.operations import ReadOperations
 from cq.store.embedded.client.state import TransactionState
 from cq.store.embedded.engine.snapshots import Snapshot
-from cq.store.embedded.writes.read_set import (
-    OffsetSelector,
-    RangeRequest,
-    range_conflict,
-)
-from cq.store.embedded.writes.writes import SeenRow, Writes
+from cq.store.embedded.writes import SeenRow, Writes
 
 _PIECE_BYTES = 120_000
 _PIECE_ROWS = 1_000
@@ -193,6 +193,26 @@ RangePiece = tuple[list[Row], bool]
 """The rows of one piece of a range, and whether more may follow."""
 
 
+class OffsetSelector(NamedTuple):
+    """A key selector without `or_equal`: offset 1 is the first key at or after `key`, 0 the last key before it."""
+
+    key: bytes
+    offset: int
+
+
+class RangeRequest(NamedTuple):
+    """A request for one piece of a range."""
+
+    begin: OffsetSelector
+    end: OffsetSelector
+    limit: int
+    """The maximum number of rows; 0: all."""
+    reverse: bool
+    mode: int
+    """One of the binding's streaming modes."""
+    iteration: int = 1
+
+
 class FDBRange:
     """Iterates over `KeyValue`s. All errors, including those of the first piece, are raised by the iteration."""
 
@@ -229,6 +249,25 @@ class FDBRange:
 
 
 _UNLIMITED_ROWS = 1 << 40
+
+
+class ReadOperations:
+    """Reads by a prefix and by `[]`."""
+
+    __slots__ = ()
+
+    get: Any
+    get_range: Any
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> Any:
+        """The rows whose keys begin with `prefix`."""
+        prefix = key_bytes(prefix)
+        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
+        return self.get(key)
 
 
 class TransactionRead(ReadOperations):
@@ -411,6 +450,65 @@ class TransactionRead(ReadOperations):
                 snapshot.close()
         except FDBError as error:
             return failed(kind, error)
+
+
+def range_conflict(
+    request: RangeRequest, bounds: Range, rows: list[Row], more: bool, space_end: bytes, ryw_disabled: bool
+) -> Range:
+    """The range that a range read depends on; `bounds` are the results of its selectors."""
+    begin, end, _, reverse, *_ = request
+    selectors = ((bounds[0], begin.offset), (bounds[1], end.offset))
+    # Whether a selector reached the beginning or the end of the key space.
+    to_begin = any(key == b"" and offset < 1 for key, offset in selectors)
+    through_end = any(key == space_end and offset > 1 for key, offset in selectors)
+    if ryw_disabled:
+        return _conflict_without_ryw(
+            request, rows, more, b"" if to_begin else None, space_end if through_end else None
+        )
+    low, high = min(begin.key, end.key), max(begin.key, end.key)
+    if begin.key < end.key and more:
+        # Rows beyond the last row returned cannot change a limited result.
+        if reverse and begin.offset <= 1:
+            low = end.key
+        elif not reverse and end.offset > 0:
+            high = begin.key
+    if to_begin and begin.offset <= 0 and not (more and reverse):
+        low = b""
+    if through_end and end.offset > 0 and (reverse or not more):
+        high = space_end
+    if rows:
+        first, last = (rows[-1][0], rows[0][0]) if reverse else (rows[0][0], rows[-1][0])
+        if reverse or begin.offset <= 0:
+            low = min(low, first)
+        if high <= last and (not reverse or end.offset > 0):
+            high = after(last)
+    return low, high
+
+
+def _conflict_without_ryw(
+    request: RangeRequest, rows: list[Row], more: bool, lowest: bytes | None, highest: bytes | None
+) -> Range:
+    """The same with read-your-writes disabled: FoundationDB then uses another formula.
+
+    `lowest` and `highest` are the ends of the key space, if a selector has reached them.
+    """
+    begin, end, _, reverse, *_ = request
+    forward_begin = (not reverse or not more or begin.offset > 1) and begin.offset > 0
+    forward_end = (reverse or not more or end.offset <= 0) and end.offset <= 1
+    low, high = begin.key, end.key
+    if lowest is not None:
+        low = lowest
+    elif rows and not forward_begin:
+        low = rows[-1 if reverse else 0][0]
+    if end.offset > begin.offset and end.key < low:
+        low = end.key
+    if highest is not None:
+        high = highest
+    elif rows and not forward_end:
+        high = after(rows[0 if reverse else -1][0])
+    if begin.offset < end.offset and begin.key > high:
+        high = begin.key
+    return low, high
 
 
 def _bound(view: ReadYourWrites, selector: OffsetSelector) -> bytes:

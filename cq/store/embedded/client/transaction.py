@@ -42,17 +42,15 @@ from cq.store.embedded.binding.keys import (
     clip,
     key_bytes,
     max_key_bytes,
+    strinc,
     value_bytes,
 )
-from cq.store.embedded.client.operations import Operations
-from cq.store.embedded.client.options import TRANSACTION_NAMES, Settings, ignored
-from cq.store.embedded.client.reading import TransactionRead
-from cq.store.embedded.client.state import TransactionState
+from cq.store.embedded.client.reading import ReadOperations, TransactionRead
+from cq.store.embedded.client.state import Settings, TransactionState
 from cq.store.embedded.engine.committer import CommitRequest
 from cq.store.embedded.engine.engine import Engine
 from cq.store.embedded.engine.watches import Watch
-from cq.store.embedded.writes.read_set import RANGE_BYTES
-from cq.store.embedded.writes.writes import StampedKey, StampedValue
+from cq.store.embedded.writes import RANGE_BYTES, StampedKey, StampedValue
 
 MUTATION_BYTES = 44
 """The size of a mutation without its key and value, as FoundationDB counts it."""
@@ -61,6 +59,28 @@ _SET_BYTES = MUTATION_BYTES + RANGE_BYTES + 1
 _CLEAR_BYTES = _SET_BYTES + 1
 _STAMPED_BYTES = STAMP_BYTES + 4
 _METADATA_PARAM = bytes(14)
+
+
+_NAMES = (
+    "causal_write_risky causal_read_risky causal_read_disable include_port_in_address read_ahead_disable "
+    "read_server_side_cache_enable read_server_side_cache_disable read_priority_normal read_priority_low "
+    "read_priority_high durability_datacenter durability_risky durability_dev_null_is_web_scale "
+    "priority_system_immediate priority_batch initialize_new_database raw_access bypass_storage_quota "
+    "debug_retry_logging transaction_logging_enable debug_transaction_identifier log_transaction "
+    "transaction_logging_max_field_length server_request_tracing automatic_idempotency lock_aware "
+    "read_lock_aware use_provisional_proxies report_conflicting_keys special_key_space_relaxed "
+    "special_key_space_enable_writes tag auto_throttle_tag span_parent expensive_clear_cost_estimation_enable "
+    "use_grv_cache max_grv_queue_delay authorization_token enable_replica_consistency_check "
+    "consistency_check_required_replicas"
+)
+
+
+def ignored(names: str, method: str) -> Callable[..., None]:
+    """The method of an option without a meaning for one file; raises `AttributeError` for a name not among these."""
+    prefix, _, name = method.partition("_")
+    if prefix != "set" or name not in names.split():
+        raise AttributeError(f"FoundationDB has no option {method!r}")
+    return lambda _=None: None
 
 
 class TransactionOptions:
@@ -75,7 +95,7 @@ class TransactionOptions:
         state = self._transaction._state
         if name.startswith("set_") and hasattr(Settings, name):
             return partial(state.defer, getattr(state.settings, name))
-        return ignored(TRANSACTION_NAMES, name)
+        return ignored(_NAMES, name)
 
     def set_timeout(self, milliseconds: int) -> None:
         """See `Settings.set_timeout`."""
@@ -86,6 +106,65 @@ class TransactionOptions:
         """Hide own writes from all reads. Fails with 2000 after the first read or write."""
         state = self._transaction._state
         state.defer(state.disable_read_your_writes)
+
+
+def _operation(code: int, text: str) -> Callable[[Any, Any, Any], None]:
+    """A method for an atomic operation."""
+
+    def operation(self: Any, key: Any, param: Any) -> None:
+        self._atomic_operation(code, key, param)
+
+    operation.__doc__ = text
+    return operation
+
+
+class Operations(ReadOperations):
+    """The atomic operations, and writes by a prefix and by `[]`.
+
+    `key` and `param` are bytes; `binding.atomic` defines absent keys and other lengths. As in the binding, every atomic
+    operation has a second name, with or without the prefix `bit_`.
+    """
+
+    __slots__ = ()
+
+    set: Any
+    clear: Any
+    clear_range: Any
+    _atomic_operation: Any
+
+    def clear_range_startswith(self, prefix: Any) -> None:
+        """Clear the keys that begin with `prefix`."""
+        prefix = key_bytes(prefix)
+        self.clear_range(prefix, strinc(prefix))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        if isinstance(key, slice):
+            self.clear_range(key.start, key.stop)
+        else:
+            self.clear(key)
+
+    add = _operation(atomic.ADD, "Add to a little-endian number; the result has the length of `param`.")
+    bit_and = _operation(atomic.AND, "Bitwise and; an absent key gets `param`.")
+    bit_or = _operation(atomic.OR, "Bitwise or.")
+    bit_xor = _operation(atomic.XOR, "Bitwise exclusive or.")
+    append_if_fits = _operation(atomic.APPEND_IF_FITS, "Append to a value, if the result fits.")
+    max = _operation(atomic.MAX, "Keep the greater of two little-endian numbers.")
+    min = _operation(atomic.MIN, "Keep the smaller of two little-endian numbers; an absent key gets `param`.")
+    byte_min = _operation(atomic.BYTE_MIN, "Keep what sorts first; an absent key gets `param`.")
+    byte_max = _operation(atomic.BYTE_MAX, "Keep what sorts last.")
+    compare_and_clear = _operation(atomic.COMPARE_AND_CLEAR, "Clear a key if it has this value.")
+    set_versionstamped_key = _operation(atomic.SET_VERSIONSTAMPED_KEY, "Set a key with the versionstamp.")
+    set_versionstamped_value = _operation(
+        atomic.SET_VERSIONSTAMPED_VALUE, "Set a value with the versionstamp."
+    )
+
+
+for _name, _each in list(vars(Operations).items()):
+    if getattr(_each, "__name__", "") == "operation":
+        setattr(Operations, _name.removeprefix("bit_") if _name.startswith("bit_") else f"bit_{_name}", _each)
 
 
 class Transaction(TransactionRead, Operations):

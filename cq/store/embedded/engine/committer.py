@@ -51,8 +51,7 @@ from cq.store.embedded.engine.snapshots import leak
 from cq.store.embedded.engine.wal import Checkpointer
 from cq.store.embedded.file.file import log_identity, log_of
 from cq.store.embedded.file.lock_file import LatestVersion, LockFile
-from cq.store.embedded.writes.read_set import ReadSet
-from cq.store.embedded.writes.writes import CLEAR_RANGE, Mutation, StampedKey, Writes
+from cq.store.embedded.writes import CLEAR_RANGE, Mutation, ReadSet, StampedKey, Writes
 
 _FEW = 64
 _GET = "SELECT v FROM kv WHERE k = ?"

@@ -22,7 +22,7 @@ import apsw
 
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded.binding.keys import Range
-from cq.store.embedded.writes.read_set import ReadSet
+from cq.store.embedded.writes import ReadSet
 
 KEPT_VERSIONS = 5_500_000
 """The age of the oldest rows kept: five seconds, and time for the check of a commit."""

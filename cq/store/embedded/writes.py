@@ -1,4 +1,4 @@
-"""The writes of one transaction, as its own reads see them and its commit applies them.
+"""The writes of one transaction, as its own reads see them and its commit applies them; and its read conflicts.
 
 The rules are those of FoundationDB's read-your-writes client:
 
@@ -476,3 +476,53 @@ def _without(begin: bytes, end: bytes, keys: list[bytes]) -> list[Range]:
     starts = [begin, *map(after, keys)]
     stops = [*keys, end]
     return [(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
+
+
+RANGE_BYTES = 24
+"""The size of a conflict range without its keys, as FoundationDB counts it."""
+
+
+class ReadSet:
+    """The read conflict keys and ranges of one transaction."""
+
+    __slots__ = ("_sorted", "keys", "ranges", "size")
+
+    def __init__(self) -> None:
+        self.keys: set[bytes] = set()
+        self.ranges: list[Range] = []
+        self.size = 0
+        self._sorted: list[bytes] = []
+
+    def sorted_keys(self) -> list[bytes]:
+        """The keys, sorted. Cached: the caller must not add keys after the first call."""
+        if len(self._sorted) != len(self.keys):
+            self._sorted = sorted(self.keys)
+        return self._sorted
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.ranges)
+
+    def add_key(self, key: bytes, writes: Writes | None) -> None:
+        """Add a read of a key; `writes` are the own writes visible to the read."""
+        if writes and not writes.depends(key):
+            return
+        self.size += 2 * len(key) + 1 + RANGE_BYTES
+        self.keys.add(key)
+
+    def add_range(self, begin: bytes, end: bytes, writes: Writes | None) -> None:
+        """Add a read of [begin, end)."""
+        if begin >= end:
+            return
+        if end == after(begin):
+            self.add_key(begin, writes)
+            return
+        parts = writes.stored_parts(begin, end) if writes else [(begin, end)]
+        self.size += (len(begin) + len(end) + RANGE_BYTES) * len(parts)
+        self.ranges += parts
+
+    def add_selector(self, key: bytes, offset: int, found: bytes, writes: Writes | None) -> None:
+        """Add the resolution of a selector to the key `found`."""
+        if offset <= 0:
+            self.add_range(found, key, writes)
+        else:
+            self.add_range(key, after(found), writes)
