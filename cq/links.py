@@ -8,8 +8,7 @@ A target of one's own is a class with the base `Target`, which `App.target` decl
 from typing import TYPE_CHECKING
 
 from cq.late import late
-from cq.observers.links.queue import ExportQueue
-from cq.observers.links.rows import LinkEntry
+from cq.observers.links.log import ExportQueue, LinkEntry
 from cq.observers.links.spec import app, kafka, parse_link, queue, table, webhook
 from cq.observers.links.target import (
     CannotSend,

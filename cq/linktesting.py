@@ -18,10 +18,9 @@ from cq.app import App
 from cq.draining import drain
 from cq.errors import CqError
 from cq.keys.link import Position, first_sequence
+from cq.observers.links.log import BUCKETS, LinkEntry
 from cq.observers.links.operate import OpenLink
-from cq.observers.links.queue import BUCKETS
 from cq.observers.links.registry import opened_link
-from cq.observers.links.rows import LinkEntry
 from cq.observers.links.spec import app as app_link
 from cq.observers.links.state import read_control
 from cq.observers.links.target import (

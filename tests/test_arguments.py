@@ -11,7 +11,7 @@ import pytest
 
 import cq
 from cq.feeds.feed import Feed
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.visits import Visits
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain

@@ -55,7 +55,7 @@ cq/__init__.py
 observers/telemetry
 observers/scheduling
 observers/top
-observers/links/environment.py observers/links/rows.py observers/links/target.py observers/links/batch.py
+observers/links/log.py observers/links/target.py
 observers/links/sql/dialects
 observers/links
 observers/links/sql

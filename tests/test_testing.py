@@ -14,7 +14,7 @@ import cq
 from cq import admin, draining, testing
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import opened_link
 from cq.observers.links.spec import TABLE_ENV, table
 from cq.observers.top.cloud import CloudReader

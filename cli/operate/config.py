@@ -14,8 +14,7 @@ from cq.cli.shared.output import as_word
 from cq.cli.shared.settings import SETTINGS, Setting
 from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
 from cq.cli.shared.table import NO_VALUE, ShownColumn
-from cq.observers.links.environment import LISTED_ENV
-from cq.observers.links.spec import TABLE_ENV
+from cq.observers.links.spec import LISTED_ENV, TABLE_ENV
 from cq.store import PREFIX_ENV
 
 _COLUMNS: Final = (

@@ -32,7 +32,7 @@ from cq.keys.link import OBSERVER
 from cq.observer import ObserverSpec
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.links import spec as links
-from cq.observers.links.environment import unread_variables
+from cq.observers.links.spec import unread_variables
 from cq.observers.top.index import DEFAULT_N, LAST_PART
 from cq.observers.top.index import top as top_spec
 from cq.store import OpenDatabase

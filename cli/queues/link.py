@@ -20,9 +20,9 @@ from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.encoding.json_values import to_json
 from cq.errors import NotInStore
 from cq.keys.link import APP, OUTBOX, LinkKeys
+from cq.observers.links.log import decoded_keys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.registry import opened_link, opened_outbox, pause_link, table_check
-from cq.observers.links.rows import decoded_keys
 from cq.observers.links.spec import find_link, link_name
 from cq.observers.links.state import AsideEntry, entries_aside
 from cq.observers.links.target import LinkStopped

@@ -73,9 +73,9 @@ def show_list(
     operator must make a decision; the error describes the options. `no outbox`: rows of another queue in the same
     table, which no worker moves. With --json one line per queue.
     """
-    from cq.observers.links.outbox import strays  # late: it imports SQLAlchemy
+    from cq.observers.links.outbox import operate  # late: it imports SQLAlchemy
 
-    statuses = strays.statuses(options.read_store(), queue)
+    statuses = operate.statuses(options.read_store(), queue)
     options.print_list(statuses, _COLUMNS, "no queue has an outbox: begin with `cq outbox init QUEUE`")
     options.note_errors((each.name, each.error) for each in statuses)
 

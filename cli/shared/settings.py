@@ -20,8 +20,7 @@ from cq.cli.shared import streams
 from cq.cli.shared.help import HelpGroup
 from cq.cli.shared.late_commands import PANELS, LateCommands
 from cq.cli.shared.settings_file import InvalidSettings, read_settings, settings_file
-from cq.observers.links.environment import LISTED_ENV
-from cq.observers.links.spec import TABLE_ENV
+from cq.observers.links.spec import LISTED_ENV, TABLE_ENV
 from cq.plain_text import printable
 from cq.store import DEFAULT_URL
 

@@ -12,7 +12,7 @@ from typing import Any
 from cq.combiners import Combiner, updates_between
 from cq.config.queue import QueueConfig
 from cq.observer import Change, ObserverFunction
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.links.spec import forwarded_combiner, kind_of_link, link_name
 from cq.store.api import Transaction
 

@@ -14,13 +14,12 @@ from cq.admin.configure import rebuild_observer
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.errors import NotNow
 from cq.keys.link import LinkKeys, Position, generation_of
-from cq.observers.links.batch import LinkBatch
-from cq.observers.links.keeper import empty_batches
-from cq.observers.links.queue import BUCKETS
-from cq.observers.links.sender import Sender
+from cq.observers.links.log import BUCKETS
+from cq.observers.links.sender import LinkBatch, Sender
 from cq.observers.links.spec import find_link, link_name
 from cq.observers.links.state import read_control, read_view, wake_keeper
 from cq.observers.links.target import LinkFailed, Target
+from cq.observers.links.task import empty_batches
 from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 

@@ -31,7 +31,7 @@ from cq.keys.link import (
 )
 from cq.keys.notes import NoteKeys
 from cq.keys.outbox import OutboxKeys
-from cq.observers.links.rows import holds
+from cq.observers.links.log import holds
 from cq.observers.links.spec import links_in
 from cq.plain_text import printable
 from cq.store.api import Database, Transaction, TransactionRead

@@ -16,7 +16,7 @@ from cq.durations import Span, span_of
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
 from cq.keys.link import Position, generation_of
-from cq.observers.links.rows import LinkEntry
+from cq.observers.links.log import LinkEntry
 
 BATCH_BYTES: Final = 500_000
 BATCH_ENTRIES: Final = 5_000

@@ -226,13 +226,13 @@ def _check(name: str, check: Callable[[], str]) -> Check:
 
 def _outbox_tables(db: OpenDatabase) -> Iterator[_AskedSystem]:
     """Each table that has rows of outboxes."""
-    from cq.observers.links.outbox import strays  # late: it imports SQLAlchemy
+    from cq.observers.links.outbox import operate  # late: it imports SQLAlchemy
 
     def check(settings: OutboxSettings, queues: list[str]) -> str:
-        found = strays.table_status(db, settings, queues)
+        found = operate.table_status(db, settings, queues)
         if findings := found.findings():
             raise LinkFailed("; ".join(findings))
         return "each row is of a queue with an outbox"
 
-    for settings, queues in strays.outbox_tables(db).items():
-        yield _AskedSystem(f"outbox table in {strays.place_of(settings)}", partial(check, settings, queues))
+    for settings, queues in operate.outbox_tables(db).items():
+        yield _AskedSystem(f"outbox table in {operate.place_of(settings)}", partial(check, settings, queues))

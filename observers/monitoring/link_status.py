@@ -12,7 +12,7 @@ from cq.admin.queue_status import current_version
 from cq.config.queue import ObserverConfig, queue_names, read_config
 from cq.errors import CqError, QueueNotConfigured
 from cq.keys.link import LinkKeys
-from cq.observers.links.queue import BUCKETS, oldest_versions
+from cq.observers.links.log import BUCKETS, oldest_versions
 from cq.observers.links.spec import links_in, shown_target
 from cq.observers.links.state import (
     LinkName,

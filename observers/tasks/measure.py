@@ -18,7 +18,7 @@ from cq.errors import CqError
 from cq.keys import QueueKeys, after
 from cq.keys.link import APP, LinkKeys
 from cq.keys.outbox import OutboxKeys
-from cq.observers.links.queue import oldest_versions
+from cq.observers.links.log import oldest_versions
 from cq.observers.links.spec import links_in
 from cq.observers.links.state import LinkStop, read_view
 from cq.observers.monitoring.findings import Level, find_remarks

@@ -1,4 +1,4 @@
-"""Checks of a queue's links: queued entries, the position of each bucket, entries set aside, and tables.
+"""Checks of a queue's links and outbox: queued entries, positions, entries set aside, and tables.
 
 Entries and notifications are added and removed together, so at any version a bucket without a notification has no
 entries. `cq.observers.links.sql.verify` compares the table; it waits for pending changes.
@@ -6,7 +6,7 @@ entries. `cq.observers.links.sql.verify` compares the table; it waits for pendin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -18,12 +18,11 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import CorruptData, CqError
 from cq.keys import version_of
 from cq.keys.link import SEQUENCE_BYTES, LinkKeys, sequence_at, split_link, versionstamp_of
-from cq.observers.links.environment import read_variable
+from cq.observers.links.log import BUCKETS, QueuedEntries, is_piece, is_whole, unpack
 from cq.observers.links.operate import OpenLink
-from cq.observers.links.queue import BUCKETS
+from cq.observers.links.outbox.state import OutboxSettings, parse_state
 from cq.observers.links.registry import opened_link, table_check
-from cq.observers.links.rows import QueuedEntries, is_piece, is_whole, unpack
-from cq.observers.links.spec import kind_of_link, links_in
+from cq.observers.links.spec import kind_of_link, links_in, read_variable
 from cq.observers.links.state import (
     AsideEntry,
     Control,
@@ -228,3 +227,21 @@ def _check_table(verification: Verification, link: OpenLink, seconds: float) -> 
 
 def _table_of(link: str) -> str:
     return f"the table of link {link!r}"
+
+
+def check_outbox(piece: Piece, found: Found) -> None:
+    """Check a row of an outbox: its key, and that its value is readable. Raises `CorruptData`."""
+    check = _OUTBOX_CHECKS.get(found.rest)
+    if check is None:
+        raise CorruptData("not a key of an outbox")
+    check(found.value)
+
+
+_OUTBOX_CHECKS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
+    b"o": OutboxSettings.from_bytes,
+    b"b": parse_state,
+    b"k": check_stamp,
+    b"f": LinkFailure.from_bytes,
+    b"s": LinkStop.from_bytes,
+    b"c": Control.from_bytes,
+}

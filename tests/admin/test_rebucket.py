@@ -14,7 +14,7 @@ from cq.failure import KeyFailure
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.top.index import top
 from cq.passes.combine_pass import Pass
 from cq.passes.plan import PassPlan

@@ -24,8 +24,8 @@ from cq.encoding.json_values import value_from_json, value_from_word
 from cq.errors import CorruptData, InvalidData, TooLarge
 from cq.keys import QueueKeys
 from cq.observers.distinct import distinct
-from cq.observers.links.outbox.batch import batch_of
 from cq.observers.links.outbox.table import OutboxRow
+from cq.observers.links.outbox.task import batch_of
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain
 from tests.kit.queues import add, aside, combine_all, get

@@ -21,7 +21,7 @@ from cq.encoding.json_values import key_from_word, split_word, value_from_word
 from cq.errors import CqError, InvalidData, NotAStore
 from cq.intake.json_lines import add_jsonl
 from cq.observers.links import spec as links
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.top.index import top
 from cq.store import located
 from cq.store.embedded import Database

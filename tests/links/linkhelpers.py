@@ -18,10 +18,9 @@ from cq.keys.link import APP, LinkKeys
 from cq.links import Changes, ExportQueue, Target
 from cq.observers.builtin import observer_parts
 from cq.observers.links import state
+from cq.observers.links.log import BUCKETS, encoded_key
 from cq.observers.links.operate import OpenLink
-from cq.observers.links.queue import BUCKETS
 from cq.observers.links.registry import sender_of
-from cq.observers.links.rows import encoded_key
 from cq.observers.links.spec import find_link, links_in
 from cq.observers.links.state import AsideEntry
 from cq.observers.links.task import LinkTask, exporter_tasks

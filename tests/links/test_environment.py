@@ -13,13 +13,12 @@ from cq import links
 from cq.config.queue import Named, QueueConfig
 from cq.encoding.codec import KeyType, ValueType
 from cq.links import LinkFailed, Source
-from cq.observers.links.environment import is_for_cq
 from cq.observers.links.registry import opened_link
+from cq.observers.links.spec import is_for_cq
 from cq.observers.links.sql.engine import ReportingDatabase
-from cq.observers.links.targets.kafkasettings import read_settings
+from cq.observers.links.targets.brokers import read_settings
 from cq.observers.links.targets.queue import QueueTarget
-from cq.observers.links.targets.receiver import HttpReceiver
-from cq.observers.links.targets.signing import read_secrets
+from cq.observers.links.targets.receiver import HttpReceiver, read_secrets
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.worker.worker import Worker
 from cq.testing import assert_values

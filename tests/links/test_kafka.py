@@ -16,8 +16,7 @@ from cq.links import LinkFailed, LinkStopped
 from cq.observers.links.registry import opened_link
 from cq.observers.links.spec import KAFKA_ENV
 from cq.observers.links.targets import brokers
-from cq.observers.links.targets.brokers import KafkaTopic, TopicMessage
-from cq.observers.links.targets.kafkasettings import FIXED, read_settings
+from cq.observers.links.targets.brokers import FIXED, KafkaTopic, TopicMessage, read_settings
 from cq.testing import drain
 from tests.cli.conftest import Cli, Here, cli, here
 from tests.kit.queues import add

@@ -18,11 +18,10 @@ from cq import links
 from cq.keys.link import LinkKeys
 from cq.links import CannotSend, Changes, ExportQueue, LinkFailed
 from cq.observers.links import state as linkstate
-from cq.observers.links.batch import LinkBatch, PoisonEntryIsolator
 from cq.observers.links.failure_note import LONGEST_PAUSE
+from cq.observers.links.log import BUCKETS, LinkEntry, ReadLimits, encoded_key, pack, read_entries
 from cq.observers.links.observer import link_observer
-from cq.observers.links.queue import BUCKETS
-from cq.observers.links.rows import LinkEntry, ReadLimits, encoded_key, pack, read_entries
+from cq.observers.links.sender import LinkBatch, PoisonEntryIsolator
 from cq.observers.links.spec import links_in
 from cq.observers.links.state import (
     LinkFailure,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 import cq
 from cq.observers.links.outbox.operate import outbox_status
 from cq.observers.links.outbox.watch import RowWatch
-from cq.observers.links.sql import sweep
+from cq.observers.links.sql import target as sqltarget
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import DONE
 from tests.kit.mariadb import MariadbServer
@@ -57,7 +57,7 @@ __all__ = [
 def test_rows_are_written_read_and_deleted(
     db: Any, name: str, kind: str, values: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "PAGE", 1)  # the condition of the second page compares tuples
+    monkeypatch.setattr(sqltarget, "PAGE", 1)  # the condition of the second page compares tuples
     keys = [(b"", "a", 0), (b"\x00", "A", -(2**63)), (b"\x00", "a ", 2**63 - 1)]
     given = dict(zip(keys, values, strict=False))
     export = configure(db, name, key=(bytes, str, int), value=kind, combiner="last")

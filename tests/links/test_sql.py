@@ -29,9 +29,8 @@ from cq.observers.links.sql.dialects import postgresql
 from cq.observers.links.sql.dialects.dialect import CannotConvert
 from cq.observers.links.sql.dialects.mysql import Mysql
 from cq.observers.links.sql.dialects.postgresql import Postgresql
-from cq.observers.links.sql.engine import ReportingDatabase, values_bound
+from cq.observers.links.sql.engine import ReportingDatabase, Secrets, values_bound
 from cq.observers.links.sql.progress import ProgressTables
-from cq.observers.links.sql.secrets import Secrets
 from cq.observers.links.sql.table import (
     SEQUENCE,
     UPDATED_AT,

@@ -18,8 +18,8 @@ import pytest
 import sqlalchemy as sa
 
 from cq.keys.link import LinkKeys
+from cq.observers.links.log import BUCKETS
 from cq.observers.links.operate import OpenLink
-from cq.observers.links.queue import BUCKETS
 from cq.observers.links.state import read_failures
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact

@@ -24,8 +24,7 @@ from cq.observers.links.registry import opened_link
 from cq.observers.links.spec import TABLE_ENV
 from cq.observers.links.state import LinkStop, stop
 from cq.observers.links.targets import receiver as client
-from cq.observers.links.targets.receiver import HttpReceiver, retry_seconds
-from cq.observers.links.targets.signing import read_secrets, signed_headers
+from cq.observers.links.targets.receiver import HttpReceiver, read_secrets, retry_seconds, signed_headers
 from cq.observers.links.targets.webhook import LONGEST_RETRY_SECONDS
 from cq.observers.monitoring.diagnosis import doctor
 from cq.store.transact import transact

@@ -15,8 +15,7 @@ from cq.keys.feed import bucket_of as name_bucket
 from cq.keys.feed import encode_name
 from cq.keys.link import LinkKeys
 from cq.links import CannotSend, Changes
-from cq.observers.links.queue import BUCKETS
-from cq.observers.links.rows import encoded_key
+from cq.observers.links.log import BUCKETS, encoded_key
 from cq.observers.scheduling.runner import DONE
 from cq.observers.verify.queue import verification
 from cq.store.transact import transact

@@ -11,12 +11,10 @@ from unittest.mock import patch
 
 from cq.keys import after
 from cq.keys.link import Position, first_sequence
-from cq.observers.links.batch import LinkBatch
-from cq.observers.links.keeper import Keeper
-from cq.observers.links.sender import Sender
+from cq.observers.links.sender import LinkBatch, Sender
 from cq.observers.links.state import LinkState, read_view, wake_keeper
 from cq.observers.links.target import Changes, OutdatedBatch
-from cq.observers.links.task import LinkTask
+from cq.observers.links.task import Keeper, LinkTask
 from cq.store.transact import transact
 from tests.simulation.canary import Canaries
 
@@ -133,7 +131,7 @@ def begins_no_idle_buckets(*_: Any) -> None:
     """A keeper leaves buckets without entries at a position of an earlier epoch."""
 
 
-@links.replaces("cq.observers.links.keeper.Keeper._begin", seed=2, also={"send again", "deaths"})
+@links.replaces("cq.observers.links.task.Keeper._begin", seed=2, also={"send again", "deaths"})
 def begins_in_the_store_first(begin: Any, self: Keeper, batches: Any) -> None:
     """A keeper stores that a bucket has begun before the target has the position."""
     for batch in batches:
@@ -251,7 +249,7 @@ def _parsed(positions: Iterable[str]) -> list[Position]:
     return [each for each in map(Position.parse, positions) if each is not None]
 
 
-@links.replaces("cq.observers.links.keeper.Keeper._is_sent", seed=28, only={"send again"})
+@links.replaces("cq.observers.links.task.Keeper._is_sent", seed=28, only={"send again"})
 def sweeps_before_all_is_sent(*_: Any) -> bool:
     """The keeper of a link deletes old rows while entries of the new generation are queued."""
     return True

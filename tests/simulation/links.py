@@ -30,10 +30,9 @@ from cq.config.queue import ObserverConfig, read_config
 from cq.keys import below
 from cq.keys.link import OBSERVER, LinkKeys, generation_of
 from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
+from cq.observers.links.log import BUCKETS, ReadLimits, read_entries
 from cq.observers.links.operate import OpenLink
-from cq.observers.links.queue import BUCKETS
 from cq.observers.links.registry import opened_link
-from cq.observers.links.rows import ReadLimits, read_entries
 from cq.observers.links.spec import links_in
 from cq.observers.links.sql.target import SqlTarget
 from cq.observers.links.state import read_control, read_view

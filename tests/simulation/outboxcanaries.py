@@ -8,10 +8,9 @@ from typing import Any
 from unittest.mock import patch
 
 from cq.config.queue import read_config
-from cq.observers.links.outbox.batch import batch_of
 from cq.observers.links.outbox.state import OutboxState, new_batch, read_state
 from cq.observers.links.outbox.table import OutboxTables
-from cq.observers.links.outbox.task import OutboxTask
+from cq.observers.links.outbox.task import OutboxTask, batch_of
 from cq.observers.links.target import OutdatedBatch
 from cq.queue.combine_queue import CombineQueue
 from cq.store.transact import transact

@@ -27,9 +27,9 @@ import cq
 from cq.errors import InvalidData
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox import operate
-from cq.observers.links.outbox.batch import OutboxBatch
 from cq.observers.links.outbox.operate import OpenOutbox
 from cq.observers.links.outbox.state import OutboxSettings, number_of, parse_state, read_settings
+from cq.observers.links.outbox.task import OutboxBatch
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.links.target import LinkFailed, LinkStopped
 from cq.queue.set_aside import retry_aside

@@ -18,7 +18,7 @@ from typing import Final
 
 from cq import runtime
 from cq.feeds import messages
-from cq.observers.links import rows
+from cq.observers.links import log
 from cq.queue import adds
 from tests.simulation.backlogs import Backlogs
 from tests.simulation.cells import CellsWorld
@@ -94,7 +94,7 @@ def run(plan: Plan, told: Callable[[str], object] = lambda line: None) -> Outcom
     violation = ""
     # What is counted in a process begins anew with each run.
     adds._counter = count()  # type: ignore[misc]
-    rows._counters._next = 0
+    log._counters._next = 0
     messages._counter = count()
     world = SCENARIOS[plan.system](plan, folder, trace)
     logging.disable(logging.CRITICAL)  # what goes wrong here is meant to

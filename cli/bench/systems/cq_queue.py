@@ -20,7 +20,7 @@ from cq.config.rollup import RollUp
 from cq.errors import QueueNotConfigured
 from cq.keys.link import LinkKeys
 from cq.observers.links import spec as links
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top
 from cq.observers.worker.service import tune_garbage_collection

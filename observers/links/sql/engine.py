@@ -2,24 +2,65 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from cq.distribution import install_command
 from cq.errors import CqError, InvalidConfiguration, MissingDriver
-from cq.observers.links.environment import read_variable
-from cq.observers.links.spec import TABLE_ENV
+from cq.observers.links.spec import TABLE_ENV, read_variable
 from cq.observers.links.sql.dialects.dialect import Dialect
 from cq.observers.links.sql.dialects.mysql import Mysql
 from cq.observers.links.sql.dialects.postgresql import Postgresql, send_arrays_binary
 from cq.observers.links.sql.dialects.sqlite import Sqlite
-from cq.observers.links.sql.secrets import Secrets
 from cq.observers.links.target import CannotSend, LinkFailed
+
+_MASK: Final = "***"
+_SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
+_NO_SECRET: Final = frozenset({"passfile"})  # libpq's path to a password file
+_LONG: Final = 8
+"""A secret of this length is replaced within words, too. A shorter one may be part of an ordinary word."""
+
+
+class Secrets:
+    """The passwords in a URL: before the host, and in parameters such as `password` and `sslpassword`.
+
+    Args:
+        url: the URL of the reporting database.
+    """
+
+    def __init__(self, url: sa.URL) -> None:
+        # A secret as plain text, and in the URL encodings of SQLAlchemy and of users.
+        encodings = str, partial(quote, safe=" +"), partial(quote, safe=""), quote_plus
+        spellings = {encode(secret) for secret in _secrets_of(url) for encode in encodings}
+        # The longest first: a shorter one may be part of it.
+        patterns = [_pattern(secret) for secret in sorted(spellings, key=len, reverse=True)]
+        self._found = re.compile("|".join(patterns)) if patterns else None
+
+    def redact(self, text: str) -> str:
+        """The text with each password, plain or URL-encoded, replaced by three asterisks."""
+        return text if self._found is None else self._found.sub(_MASK, text)
+
+
+def _secrets_of(url: sa.URL) -> Iterator[str]:
+    if url.password:
+        yield str(url.password)
+    for name, value in url.query.items():
+        if _SECRET.search(name) and name not in _NO_SECRET:
+            yield from filter(None, [value] if isinstance(value, str) else value)
+
+
+def _pattern(secret: str) -> str:
+    exact = re.escape(secret)
+    return exact if len(secret) >= _LONG else rf"(?<!\w){exact}(?!\w)"
+
 
 BUSY_SECONDS: Final = 30
 _READ_ONLY: Final = "cq_read_only"

@@ -20,7 +20,7 @@ from cq.encoding.codec import KeyType, ValueType, brief
 from cq.encoding.sketches import Sketch
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.keys.link import SEQUENCE_BYTES
-from cq.observers.links.rows import LinkEntry
+from cq.observers.links.log import LinkEntry
 from cq.observers.links.spec import check_identifier
 from cq.observers.links.sql.dialects.dialect import TABLES_REMEMBERED, CannotConvert, ColumnValues, Dialect
 

@@ -21,14 +21,12 @@ from cq.encoding.hashing import bucket_of
 from cq.errors import CqError
 from cq.keys import QueueKeys, version_of
 from cq.keys.link import versionstamp_of
+from cq.observers.links.log import BUCKETS, encoded_key
 from cq.observers.links.operate import OpenLink
-from cq.observers.links.queue import BUCKETS
-from cq.observers.links.rows import encoded_key
 from cq.observers.links.sql.check import check
 from cq.observers.links.sql.dialects.dialect import CannotConvert, rows_of
-from cq.observers.links.sql.sweep import pages
 from cq.observers.links.sql.table import SEQUENCE, UPDATED_AT, columns_of, same
-from cq.observers.links.sql.target import SqlTarget
+from cq.observers.links.sql.target import SqlTarget, pages
 from cq.observers.links.state import entries_aside
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Transaction, Void

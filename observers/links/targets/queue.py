@@ -20,8 +20,8 @@ from cq.config.store_id import store_id
 from cq.encoding.codec import DELETE, encode
 from cq.errors import CorruptData, InvalidData, InvalidUrl, QueueFull
 from cq.keys.link import LinkKeys, Position, generation_of, received
-from cq.observers.links.environment import read_variable
-from cq.observers.links.rows import LinkEntry
+from cq.observers.links.log import LinkEntry
+from cq.observers.links.spec import read_variable
 from cq.observers.links.target import CannotSend, Changes, LinkFailed, LinkStopped, Source, Target
 from cq.queue.checks import AddCheck
 from cq.queue.combine_queue import CombineQueue

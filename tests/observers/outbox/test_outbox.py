@@ -13,9 +13,15 @@ from cq import admin
 from cq.keys.link import OUTBOX
 from cq.keys.outbox import OutboxKeys
 from cq.observers.links.outbox import watch
-from cq.observers.links.outbox.operate import init, opened, outbox_status
+from cq.observers.links.outbox.operate import (
+    init,
+    opened,
+    outbox_status,
+    outbox_tables,
+    stray_statuses,
+    table_status,
+)
 from cq.observers.links.outbox.state import OutboxSettings
-from cq.observers.links.outbox.strays import outbox_tables, stray_statuses, table_status
 from cq.observers.links.outbox.table import OutboxTables
 from cq.observers.links.outbox.task import FULL_SECONDS, OutboxTask
 from cq.observers.links.registry import pause_link

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 import cq
 from cq.observers.links.outbox.operate import init
-from cq.observers.links.outbox.trigger import OutboxTrigger
+from cq.observers.links.outbox.watch import OutboxTrigger
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.links.target import LinkFailed
 from tests.observers.outbox.outboxhelpers import SETTINGS, configure, insert, move, sql, table

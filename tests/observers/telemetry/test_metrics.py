@@ -20,7 +20,7 @@ import cq.observers.telemetry.metrics
 from cq.config.queue import read_config
 from cq.keys.link import LinkKeys
 from cq.keys.outbox import OutboxKeys
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.links.spec import table
 from cq.observers.links.state import Control, LinkStop, stop
 from cq.observers.tasks.measure import (

@@ -19,7 +19,7 @@ from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys, first_sequence
 from cq.keys.top import CloudKeys, TopKeys
 from cq.observers.builtin import FACTORIES
-from cq.observers.links.queue import BUCKETS, ExportQueue
+from cq.observers.links.log import BUCKETS, ExportQueue
 from cq.observers.links.state import Control
 from cq.observers.top import cloud
 from cq.observers.top.cloud import CloudHead, CloudReader

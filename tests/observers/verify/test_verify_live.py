@@ -12,7 +12,7 @@ from cq import admin, links
 from cq.app import App
 from cq.config.queue import read_config
 from cq.observers.builtin import observer_parts
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import opened_link
 from cq.observers.top.index import top
 from cq.observers.verify import top as verifytop

@@ -19,7 +19,7 @@ from cq.admin.backfill import is_settled
 from cq.config.flags import Flags, read_flags
 from cq.encoding import codec
 from cq.keys import QueueKeys
-from cq.observers.links.queue import ExportQueue
+from cq.observers.links.log import ExportQueue
 from cq.observers.links.task import LinkTask
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling import notifications
