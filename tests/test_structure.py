@@ -84,9 +84,6 @@ cli/operate
 cli/demos/visits
 cli/demos
 cli/queues
-cli/web/sampling
-cli/web/pages
-cli/web/changelog
 cli/web
 cli/demos/live.py cli/demos/command.py
 cli cq/__main__.py

@@ -15,10 +15,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from cq import admin
 from cq.cli.shared.options import seconds_of
 from cq.cli.shared.output import with_levels
-from cq.cli.web.access import form_of
+from cq.cli.web.access import WebAccess, form_of
 from cq.cli.web.rendering import Renderer
-from cq.cli.web.sampling.problems import problem_of
-from cq.cli.web.sessions import WebAccess
+from cq.cli.web.sampler import problem_of
 from cq.config.queue import read_config
 from cq.encoding.json_values import key_from_word
 from cq.errors import InvalidConfiguration

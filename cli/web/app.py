@@ -19,22 +19,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from cq.cli.web.access import CHANGELOG, Guard, form_of, signed_in, signed_out
+from cq.cli.web.access import CHANGELOG, Guard, WebAccess, form_of, signed_in, signed_out
 from cq.cli.web.actions import Actions
-from cq.cli.web.changelog.changelogs import Changelogs
+from cq.cli.web.changelog import Changelogs
+from cq.cli.web.charts import series_line
 from cq.cli.web.command import WebOptions
-from cq.cli.web.pages.charts import series_line
-from cq.cli.web.pages.queue import queue_page
-from cq.cli.web.pages.queues import PAGE, queues_page
-from cq.cli.web.pages.sections import SECTIONS, aside_page
-from cq.cli.web.pages.web_page import WebPage
+from cq.cli.web.pages import SECTIONS, WebPage, aside_page
+from cq.cli.web.queue_pages import PAGE, queue_page, queues_page
+from cq.cli.web.reads import READERS, Checks, Lookup, look_up
 from cq.cli.web.rendering import Renderer, environment
-from cq.cli.web.sampling.checks import Checks
-from cq.cli.web.sampling.lookup import Lookup, look_up
-from cq.cli.web.sampling.reads import READERS
-from cq.cli.web.sampling.sampler import Sampler
-from cq.cli.web.sampling.snapshot import OVERVIEW, StoreSnapshot
-from cq.cli.web.sessions import WebAccess
+from cq.cli.web.sampler import OVERVIEW, Sampler, StoreSnapshot
 from cq.keys.queue import valid_name
 from cq.observers.monitoring.store_overview import Overview
 from cq.observers.top.html import cloud_style

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from cq.cli.web.pages.text import FILTERS
-from cq.cli.web.pages.web_page import LOOKUP, NAVIGATION, WebPage
-from cq.cli.web.sampling.snapshot import StoreSnapshot
+from cq.cli.web.pages import LOOKUP, NAVIGATION, WebPage
+from cq.cli.web.sampler import StoreSnapshot
+from cq.cli.web.text import FILTERS
 from cq.distribution import version
 from cq.observers.top.cloud import Cloud
 from cq.observers.top.html import cloud_about, cloud_list, number

@@ -15,8 +15,8 @@ import pytest
 from pyarrow import parquet
 
 import cq
-from cq.cli.web.pages.text import shown
-from cq.cli.web.sampling.lookup import look_up
+from cq.cli.web.reads import look_up
+from cq.cli.web.text import shown
 from cq.combiners import BUILT_IN
 from cq.encoding import codec
 from cq.encoding.json_values import update_to_json

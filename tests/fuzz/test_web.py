@@ -16,14 +16,13 @@ import pytest
 import cq
 from cq import admin
 from cq.admin.queue_status import status
+from cq.cli.web.access import WebAccess
 from cq.cli.web.actions import OPERATIONS, perform
 from cq.cli.web.app import Dashboard, page_of
 from cq.cli.web.command import WebOptions
-from cq.cli.web.pages.sections import SECTIONS
-from cq.cli.web.sampling.lookup import look_up
-from cq.cli.web.sampling.reads import READERS
-from cq.cli.web.sampling.snapshot import Reading, StoreSnapshot, Topic
-from cq.cli.web.sessions import WebAccess
+from cq.cli.web.pages import SECTIONS
+from cq.cli.web.reads import READERS, look_up
+from cq.cli.web.sampler import Reading, StoreSnapshot, Topic
 from cq.encoding import codec
 from cq.feeds.feed import Feed
 from cq.keys import QueueKeys

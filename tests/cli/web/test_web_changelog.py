@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 import cq
-from cq.cli.web.changelog import changelogs, followed
-from cq.cli.web.changelog.followed import Entry, EntryPage, entries_of
+from cq.cli.web import changelog
+from cq.cli.web.changelog import Entry, EntryPage, entries_of
 from cq.feeds.feed import Feed
 from cq.observers.feeds.changelog import ChangelogPage
 from cq.observers.feeds.observer import feed_spec
@@ -168,7 +168,7 @@ def test_a_position_that_runs_ahead_of_the_delivery_is_caught(
         ]
         return made._replace(entries=entries)
 
-    monkeypatch.setattr(followed, "entries_of", ahead)
+    monkeypatch.setattr(changelog, "entries_of", ahead)
     with serving(db) as found:
         assert resumed_after_each_change(found.server.url, db, feed) != [*range(10), END]
 
@@ -239,7 +239,7 @@ def test_a_feed_that_is_made_again_resets_open_and_new_streams(db: Any, feed: Fe
 def test_slow_clients_are_bounded_and_receive_everything(
     db: Any, feed: Feed[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followed, "MAX_PAGES", 3)
+    monkeypatch.setattr(changelog, "MAX_PAGES", 3)
     count, text = 160, "x" * 80_000  # more than the buffers of sockets
     with serving(db) as found, ExitStack() as stack:
         url = httpx.URL(found.server.url)
@@ -265,7 +265,7 @@ def test_slow_clients_are_bounded_and_receive_everything(
 
 
 def test_silent_streams_get_comments(db: Any, feed: Feed[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changelogs, "SILENCE_SECONDS", 0.01)
+    monkeypatch.setattr(changelog, "SILENCE_SECONDS", 0.01)
     with serving(db) as found, following(found.server.url, "words") as stream:
         assert [event.name for event in islice(stream, 2)] == [":", ":"]
 
@@ -312,10 +312,10 @@ def test_requests_that_cannot_be_served_say_why(
             assert answer.status_code == status, answer.text
             assert text in answer.text
         assert found.client.post("/changelog/words").status_code in (403, 405)
-        monkeypatch.setattr(changelogs, "MAX_STREAMS", 1)
+        monkeypatch.setattr(changelog, "MAX_STREAMS", 1)
         with following(found.server.url, "words"):
             assert found.client.get("/changelog/words").status_code == 503
-        monkeypatch.setattr(changelogs, "MAX_QUEUES", 0)
+        monkeypatch.setattr(changelog, "MAX_QUEUES", 0)
         assert found.client.get("/changelog/words").status_code == 503
 
 

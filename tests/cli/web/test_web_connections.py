@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from cq.cli.web import connections
+from cq.cli.web import server
 from tests.cli.conftest import Cli, Here
 from tests.cli.web.dashboards import SECONDS, Serving, serving
 
@@ -48,14 +48,14 @@ def is_closed(connection: socket.socket) -> bool:
 def test_a_request_that_is_never_complete_is_closed(
     db: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
     with serving(db) as found, connected(found.server.url) as connection:
         connection.sendall(INCOMPLETE[what])
         assert is_closed(connection)
 
 
 def test_a_request_that_comes_byte_by_byte_is_closed(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
     with serving(db) as found, connected(found.server.url) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nX: ")
         connection.settimeout(0.05)
@@ -75,7 +75,7 @@ def keep_sending(connection: socket.socket, data: bytes) -> None:
 
 
 def test_an_answer_that_is_never_read_is_closed(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(server, "STALL_SECONDS", 0.5)
     with serving(db) as found, connected(found.server.url) as connection, pytest.raises(ConnectionError):
         keep_sending(connection, COMPLETE * 100)
 
@@ -83,7 +83,7 @@ def test_an_answer_that_is_never_read_is_closed(db: Any, monkeypatch: pytest.Mon
 def test_new_connections_replace_those_that_wait_longest_but_no_request_under_way(
     db: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "max_connections", lambda: 3)
+    monkeypatch.setattr(server, "max_connections", lambda: 3)
     with serving(db) as found, ExitStack() as stack:
         found.client.close()
         lines = stack.enter_context(streaming(found))

@@ -11,14 +11,14 @@ import pytest
 
 import cq
 from cq.admin.queue_status import QueueStatus
+from cq.cli.web.access import WebAccess
 from cq.cli.web.app import Dashboard, page_of
 from cq.cli.web.command import WebOptions
-from cq.cli.web.pages.queues import ROWS
-from cq.cli.web.pages.text import MAX_ROWS
+from cq.cli.web.queue_pages import ROWS
+from cq.cli.web.reads import MAX_ASIDE, read_aside_of
 from cq.cli.web.rendering import Renderer
-from cq.cli.web.sampling.reads import MAX_ASIDE, read_aside_of
-from cq.cli.web.sampling.snapshot import OVERVIEW, Reading, StoreSnapshot
-from cq.cli.web.sessions import WebAccess
+from cq.cli.web.sampler import OVERVIEW, Reading, StoreSnapshot
+from cq.cli.web.text import MAX_ROWS
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers.monitoring.link_status import LinkStatus

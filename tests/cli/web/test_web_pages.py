@@ -13,11 +13,11 @@ import pytest
 
 import cq
 from cq import admin
-from cq.cli.web.pages.charts import Line, series_line
-from cq.cli.web.pages.queues import added_minutes
-from cq.cli.web.pages.text import NOTHING
-from cq.cli.web.sampling.lookup import KeySeries
-from cq.cli.web.sampling.snapshot import Sample
+from cq.cli.web.charts import Line, series_line
+from cq.cli.web.queue_pages import added_minutes
+from cq.cli.web.reads import KeySeries
+from cq.cli.web.sampler import Sample
+from cq.cli.web.text import NOTHING
 from cq.encoding.codec import ValueType
 from cq.encoding.sketches import Frequent
 from cq.feeds.feed import Feed

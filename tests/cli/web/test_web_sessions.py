@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 import cq
-from cq.cli.web.changelog import changelogs
+from cq.cli.web import changelog
+from cq.cli.web.access import SESSION_SECONDS, WebAccess
 from cq.cli.web.command import WebOptions
-from cq.cli.web.sessions import SESSION_SECONDS, WebAccess
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from tests.cli.web.dashboards import SECONDS, TOKEN, Serving, serving, serving_with, stream, stream_of
@@ -86,7 +86,7 @@ def test_only_the_form_of_its_session_signs_out(db: Any) -> None:
 
 
 def test_open_streams_end_with_their_session(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changelogs, "SILENCE_SECONDS", 1.0)  # after which a silent stream looks, too
+    monkeypatch.setattr(changelog, "SILENCE_SECONDS", 1.0)  # after which a silent stream looks, too
     Feed[Any]("changes").configure(db)
     words = cq.configure(db, "words", key=str, value=int, observers=[feed_spec("changes")])
 

@@ -8,8 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import cq
-from cq.cli.web.sampling.sampler import MAX_TOPICS, Sampler
-from cq.cli.web.sampling.snapshot import Reader, Topic
+from cq.cli.web.sampler import MAX_TOPICS, Reader, Sampler, Topic
 from cq.observers.monitoring.store_overview import overview
 from tests.cli.web.dashboards import SECONDS, CountedReads, events, serving, stream
 

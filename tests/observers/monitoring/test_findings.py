@@ -11,8 +11,8 @@ import pytest
 
 import cq
 from cq import admin
-from cq.cli.web.pages.verdict import verdict
-from cq.cli.web.sampling.snapshot import OVERVIEW, Reading, StoreSnapshot
+from cq.cli.web.pages import verdict
+from cq.cli.web.sampler import OVERVIEW, Reading, StoreSnapshot
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys

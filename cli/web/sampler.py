@@ -3,26 +3,145 @@
 A topic is read while a page that needs it is open, and once for a request of such a page, but never more often than its
 reader's interval. A round reads at most `MAX_TOPICS` topics, those with the oldest answers first, and rounds are
 `ROUND_SECONDS` apart. So the store gets a limited number of reads per second; with many different pages open, each is
-updated less often.
+updated less often. The answers are a snapshot, with samples of queues over the last hour.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, TypeVar
+
+from typer import BadParameter
 
 from cq import runtime
-from cq.cli.web.sampling.problems import problem_of
-from cq.cli.web.sampling.snapshot import OVERVIEW, Reader, Reading, Recent, StoreSnapshot, Topic
+from cq.errors import CqError
 from cq.observers.monitoring.store_overview import Overview
-from cq.plain_text import describe
+from cq.plain_text import describe, printable
 from cq.store import OpenDatabase
+from cq.store.api import error_code
+
+
+def problem_of(error: BaseException) -> str:
+    """The text about an error of cq, of the store or of a form's field; empty for any other one: a bug."""
+    if isinstance(error, CqError | BadParameter):
+        return printable(str(error))
+    return "" if error_code(error) is None else printable(f"the store does not answer: {error}")
+
+
+_SECONDS: Final = 3_600.0
+_MAX_SAMPLES: Final = 1_800
+_MAX_QUEUES: Final = 1_000
+
+
+class Sample(NamedTuple):
+    """The queued rows of a queue at one time, in seconds since 1970.
+
+    `exact` says whether the rows were counted; else their number is an estimate.
+    """
+
+    at: float
+    rows: int
+    exact: bool = True
+
+
+class Recent:
+    """The samples of the last hour by queue, of the first 1,000 queues; for use by any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._samples: dict[str, deque[Sample]] = {}
+
+    def add(self, at: float, seen: Overview) -> None:
+        """Add a sample of each queue, and remove queues that no longer exist."""
+        with self._lock:
+            self._add(at, seen)
+
+    def _add(self, at: float, seen: Overview) -> None:
+        names = {queue.name for queue in seen.queues[:_MAX_QUEUES]}
+        self._samples = {name: kept for name, kept in self._samples.items() if name in names}
+        for queue in seen.queues[:_MAX_QUEUES]:
+            kept = self._samples.setdefault(queue.name, deque(maxlen=_MAX_SAMPLES))
+            kept.append(Sample(at, queue.rows, queue.exact))
+            while kept[0].at < at - _SECONDS:
+                kept.popleft()
+
+    def of(self, name: str) -> Sequence[Sample]:
+        """The samples of a queue, the oldest first."""
+        with self._lock:
+            return tuple(self._samples.get(name, ()))
+
+
+T = TypeVar("T")
+
+
+class Topic(NamedTuple):
+    """A question to the store: the name of its reader, and the reader's argument, such as a queue's name."""
+
+    kind: str
+    name: str = ""
+
+
+OVERVIEW: Final = Topic("overview")
+"""All queues, exports and workers: an `Overview`. Every page needs it, for the sentence at its top."""
+
+
+HISTORY: Final = Topic("history")
+"""The past hour of all queues: `{queue: its minutes}`, see `read_history`."""
+
+
+class Reader(NamedTuple):
+    """The function that answers the topics of one kind, and the seconds between two reads of one topic."""
+
+    read: Callable[[OpenDatabase, str], Any]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The last answer to a topic.
+
+    Attributes:
+        at: time of the latest read, in seconds since 1970.
+        value: the latest answer; None if there has been none.
+        error: why the latest read failed; else empty. `value` is then older than `at`.
+    """
+
+    at: float
+    value: Any = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshot:
+    """The last answers to all topics that open pages need.
+
+    Attributes:
+        number: from 0; each later snapshot has a higher one.
+        readings: {topic: its last answer}.
+        recent: samples of queues in the past, for charts.
+    """
+
+    number: int = 0
+    readings: Mapping[Topic, Reading] = field(default_factory=dict)
+    recent: Recent = field(default_factory=Recent)
+
+    def value(self, topic: Topic, kind: type[T]) -> T | None:
+        """The latest answer to a topic; None if there has been none."""
+        found = self.readings.get(topic)
+        return found.value if found is not None and isinstance(found.value, kind) else None
+
+    def error(self, topic: Topic) -> str:
+        """Why the latest read of a topic failed; empty if it did not."""
+        found = self.readings.get(topic)
+        return "" if found is None else found.error
+
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +182,9 @@ class Sampler:
             if due:
                 self._publish(await loop.run_in_executor(self._thread, self._read, due))
                 # Between two rounds, also if requests ask for more.
-                await _wait(self._stopped, ROUND_SECONDS)
+                await wait_for_event(self._stopped, ROUND_SECONDS)
             else:
-                await _wait(self._wake, self._seconds_until_due())
+                await wait_for_event(self._wake, self._seconds_until_due())
         self._thread.shutdown()
 
     def stop(self) -> None:
@@ -104,7 +223,7 @@ class Sampler:
     async def newer(self, number: int, seconds: float) -> StoreSnapshot | None:
         """The next snapshot after this number; None after `seconds`, and when the sampler is stopped."""
         if self.snapshot.number <= number and not self.is_stopped:
-            await _wait(self._changed, seconds)
+            await wait_for_event(self._changed, seconds)
         return self.snapshot if self.snapshot.number > number else None
 
     def _due(self) -> list[Topic]:
@@ -162,7 +281,7 @@ class Sampler:
         changed.set()
 
 
-async def _wait(event: asyncio.Event, seconds: float | None) -> None:
+async def wait_for_event(event: asyncio.Event, seconds: float | None) -> None:
     """Wait until an event is set, for up to `seconds`; None: without a limit."""
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)

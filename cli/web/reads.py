@@ -1,24 +1,32 @@
-"""The reads of the dashboard: one function for each kind of topic, by the functions that the commands use."""
+"""The reads of the dashboard: one function for each kind of topic, the findings of `cq doctor`, and lookups of keys."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import cq
+from cq import runtime
 from cq.admin.queue_status import read_at_present
 from cq.cells.cells import Cells, Move
 from cq.cells.directory import CellStatus
-from cq.cli.web.sampling.snapshot import Reader
+from cq.cli.web.sampler import Reader, problem_of
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import ObserverConfig, QueueConfig, queue_names, read_config
-from cq.encoding.codec import KeyType
-from cq.errors import CorruptData, CqError
+from cq.durations import duration
+from cq.encoding.codec import KeyType, ValueType
+from cq.encoding.json_values import key_from_word
+from cq.errors import CorruptData, CqError, StoreError
 from cq.failure import KeyFailure
 from cq.feeds.messages import Message, decode_message
 from cq.keys import QueueKeys
 from cq.observers.feeds.changelog import changelog_of
 from cq.observers.feeds.tasks import FeedStatus, read_all
+from cq.observers.monitoring.diagnosis import Check
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.observers.top.cloud import Cloud, CloudReader
@@ -27,12 +35,86 @@ from cq.observers.top.index import NAME as TOP
 from cq.observers.top.kept import window_of_totals
 from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.observers.top.trending import TrendingEntry, trending
+from cq.plain_text import describe
 from cq.queue.rows import oldest_by_bucket
 from cq.queue.set_aside import Aside, each_aside, failures_by_key
 from cq.store import OpenDatabase
 from cq.store.api import Transaction, TransactionRead, seconds_since
 from cq.store.transact import transact
 from cq.windows.window import reader_of
+
+SLOTS: Final = 60
+"""Periods of a roll-up that a lookup reads, at most one more."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySeries:
+    """The values of a key by the periods of one level of a roll-up.
+
+    Attributes:
+        levels: the names of all levels, such as `1h`, the finest first.
+        level: the name of this level.
+        period: the length of its periods, in seconds.
+        type: the type of the values.
+        slots: (start in seconds since 1970, value); None for a period without a value.
+    """
+
+    levels: Sequence[str]
+    level: str
+    period: int
+    type: ValueType
+    slots: Sequence[tuple[int, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The answer to a lookup.
+
+    Attributes:
+        word: the key as the operator typed it.
+        value: of the key; None without a value.
+        problem: why the value is unknown; else empty.
+        series: its values by periods; None for a queue without a roll-up.
+    """
+
+    word: str
+    value: Any = None
+    problem: str = ""
+    series: KeySeries | None = None
+
+
+def look_up(db: OpenDatabase, queue: str, word: str, by: str = "") -> Lookup:
+    """The value of a key, as `cq get` reads it; `word` has the syntax of keys on the command line.
+
+    If the queue has a roll-up, also its values by the periods of the level `by`, such as `1h`; by default, and if there
+    is no such level, of the finest one.
+    """
+
+    def read(tr: Transaction) -> Lookup:
+        config = read_config(tr.snapshot, queue)
+        key = key_from_word(config.key, word)
+        value = reader_of(config).get(tr.snapshot, key)
+        return Lookup(word, value, series=_series(tr.snapshot, config, key, by))
+
+    try:
+        return transact(db, read)
+    except Exception as error:  # noqa: BLE001 - also a combiner's, which stored values of another type make fail
+        return Lookup(word, problem=problem_of(error) or describe(error))
+
+
+def _series(tr: TransactionRead, config: QueueConfig, key: Any, by: str) -> KeySeries | None:
+    if config.rollup is None:
+        return None
+    levels = {duration(each.period): each for each in config.rollup.levels}
+    name = by if by in levels else next(iter(levels))
+    period, retention = levels[name]
+    span = SLOTS * period if retention is None else min(SLOTS * period, retention)
+    # A sum without updates is 0. Other combiners, such as a minimum, have no such value.
+    fill = 0 if config.combiner.name == "sum" else None
+    # Slots of one period each need no combiner, so this also reads queues with a combiner of the application.
+    slots = cq.CombineQueue[Any, Any](config.name).series(tr, key, last=span, by=period, fill=fill)
+    return KeySeries(tuple(levels), name, period, config.value, slots)
+
 
 TOP_ENTRIES: Final = 10
 CHANGES: Final = 20
@@ -227,3 +309,55 @@ READERS: Final[Mapping[str, Reader]] = {
     "cells": Reader(read_cells, 10.0),
 }
 """{kind of topic: its reader}."""
+
+
+EVERY_SECONDS: Final = 60.0
+"""Time between two runs while the page is open, and the time limit of a run."""
+
+
+class Checks:
+    """The latest findings about a store. They are made in a thread: the sampler and the end of the server do not wait.
+
+    Args:
+        store: URL of the store; None: the default.
+    """
+
+    def __init__(self, store: str | None) -> None:
+        options = [] if store is None else ["--store", store]
+        self._command = [sys.executable, "-P", "-m", "cq", "doctor", "--json", *options]
+        self._begun: float | None = None
+        self._is_running = False
+        self._found: list[Check] | None = None
+        self._problem = ""
+
+    def reader(self) -> Reader:
+        """The reader of the findings."""
+        return Reader(self._read, 1.0)
+
+    def _read(self, db: OpenDatabase, name: str) -> list[Check] | None:
+        """The findings of the last run, None before its end; begins the next run when it is due."""
+        now = runtime.monotonic()
+        if not self._is_running and (self._begun is None or now >= self._begun + EVERY_SECONDS):
+            self._is_running, self._begun = True, now
+            runtime.start_thread(self._run, "cq-web-checks")
+        if self._problem:
+            raise StoreError(self._problem)
+        return self._found
+
+    def _run(self) -> None:
+        try:
+            ended = subprocess.run(  # noqa: S603 - this command itself
+                self._command,
+                check=False,
+                capture_output=True,
+                timeout=EVERY_SECONDS,
+                stdin=subprocess.DEVNULL,
+            )
+            self._found = [Check(**json.loads(line)) for line in ended.stdout.splitlines()]
+            self._problem = (
+                "" if self._found else f"the checks failed: {ended.stderr.decode(errors='replace')[-500:]}"
+            )
+        except subprocess.TimeoutExpired:
+            self._problem = f"the checks have not ended after {EVERY_SECONDS:g} s: run `cq doctor`"
+        finally:
+            self._is_running = False

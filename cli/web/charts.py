@@ -10,8 +10,8 @@ from typing import Final
 from markupsafe import Markup
 
 from cq.cli.shared.chart import drawable
-from cq.cli.web.pages.text import NOTHING, age
-from cq.cli.web.sampling.lookup import KeySeries
+from cq.cli.web.reads import KeySeries
+from cq.cli.web.text import NOTHING, age
 from cq.encoding.columns import PARTS
 from cq.errors import CqError
 from cq.observers.top.html import number as score

@@ -1,1 +1,0 @@
-"""The changelogs of queues as streams of server-sent events, which share one read of the store."""

@@ -1,0 +1,252 @@
+"""The pages of the dashboard except those of queues: their parts, and the sentence at the top that says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from cq.admin.queue_status import QueueStatus
+from cq.cli.web.reads import AsideOfQueue, CellsReading
+from cq.cli.web.sampler import OVERVIEW, StoreSnapshot, Topic
+from cq.cli.web.text import age, first_of, plural
+from cq.observers.feeds.tasks import FeedStatus
+from cq.observers.monitoring.diagnosis import Check
+from cq.observers.monitoring.findings import (
+    OF_SYSTEMS,
+    OF_WORKERS,
+    Finding,
+    Level,
+    Remark,
+    find_remarks,
+)
+from cq.observers.monitoring.link_status import LinkStatus
+from cq.observers.monitoring.store_overview import Overview, WorkerStatus
+
+
+class Advice(NamedTuple):
+    """A finding, and what to do.
+
+    Attributes:
+        level: how much it matters.
+        text: the finding.
+        todo: what to do, a sentence; or empty.
+        command: a command that does it; or empty.
+        link: the path of a page about it; or empty.
+    """
+
+    level: Level
+    text: str
+    todo: str = ""
+    command: str = ""
+    link: str = ""
+
+
+class Verdict(NamedTuple):
+    """The sentence at the top, the findings behind it, the most important first, and the number of further ones."""
+
+    level: Level
+    sentence: str
+    advice: Sequence[Advice] = ()
+    more: int = 0
+
+
+_SECTIONS: Final = {
+    **dict.fromkeys((Finding.NO_WORKER, *OF_WORKERS), "/workers"),
+    **dict.fromkeys(OF_SYSTEMS, "/links"),
+}
+_MAX_ADVICE: Final = 20
+_ORDER: Final = list(reversed(Level))
+
+
+def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
+    """The verdict on the whole store, or on one queue and all that it depends on."""
+    seen, error = snapshot.value(OVERVIEW, Overview), snapshot.error(OVERVIEW)
+    if seen is None or error:
+        what = error or "no answer yet"
+        return Verdict(Level.PROBLEM, f"The store could not be read: {what}", [_unreadable()])
+    queues = [each for each in seen.queues if queue in (None, each.name, each.level_of)]
+    found = sorted(_advice(seen, queues, queue), key=lambda each: _ORDER.index(each.level))
+    urgent = [each for each in found if each.level in (Level.PROBLEM, Level.WARNING)]
+    if not seen.queues:
+        return Verdict(Level.NOTE, "This store has no queue yet.", _first_steps(seen))
+    facts = _facts(seen, queues)
+    number = sum(each.level_of is None for each in queues)
+    facts = f"{plural(number, 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
+    if not urgent:
+        return Verdict(Level.GOOD, f"All is well. {facts}", *first_of(found, _MAX_ADVICE))
+    things = plural(len(urgent), "thing needs", "things need")
+    return Verdict(urgent[0].level, f"{things} your attention. {facts}", *first_of(found, _MAX_ADVICE))
+
+
+def _unreadable() -> Advice:
+    todo = "The numbers on this page are the last known ones. Check the store, and that its servers run."
+    return Advice(Level.PROBLEM, "The store does not answer.", todo, "cq doctor")
+
+
+def _first_steps(seen: Overview) -> list[Advice]:
+    steps = [
+        Advice(
+            Level.NOTE,
+            "A queue counts updates by key. Make your first one:",
+            command="cq configure words --key str --value int --combiner sum",
+        ),
+        Advice(Level.NOTE, "Add updates to it:", command="cq add words hello=1 world=2"),
+    ]
+    if not any(worker.alive for worker in seen.workers):
+        steps.append(Advice(Level.NOTE, "Start a worker, which combines them:", command="cq worker"))
+    return steps
+
+
+def _facts(seen: Overview, queues: Sequence[QueueStatus]) -> str:
+    """A sentence with the most important numbers of these queues."""
+    alive = sum(worker.alive for worker in seen.workers)
+    oldest = max((queue.oldest_seconds or 0.0 for queue in queues), default=0.0)
+    rows = sum(queue.rows for queue in queues)
+    waiting = (
+        f"{plural(rows, 'row is', 'rows are')} queued, the oldest for {age(oldest)}"
+        if rows
+        else "nothing is queued"
+    )
+    running = f"{plural(alive, 'worker runs', 'workers run')}" if alive else "no worker runs"
+    return f"{waiting}; {running}."
+
+
+def _advice(seen: Overview, queues: Sequence[QueueStatus], name: str | None) -> Iterator[Advice]:
+    """The findings about these queues, and about the store; if `name` is not None, without those of other subjects.
+
+    Those of a level include the ones of its queue.
+    """
+    subjects = {"", *(subject for queue in queues for subject in (queue.name, queue.level_of or ""))}
+    for remark in find_remarks(seen):
+        if name is None or remark.name in subjects:
+            yield _of_remark(remark)
+
+
+def _of_remark(remark: Remark) -> Advice:
+    page = "aside" if remark.finding is Finding.ASIDE else "queues"
+    of_queue = f"/{page}/{remark.name}" if remark.name else ""
+    # The text of a pause without an end names the command, which the line below has with the queue's name.
+    text = str(remark).replace(" until `cq resume`", "") if remark.finding is Finding.PAUSED else str(remark)
+    return Advice(
+        remark.level,
+        text[0].upper() + text[1:],
+        remark.todo,
+        remark.command,
+        _SECTIONS.get(remark.finding, of_queue),
+    )
+
+
+LOOKUP: Final = "lookup"
+"""The part that does not change while the page is open."""
+NAVIGATION: Final = (
+    ("/", "Queues"),
+    ("/workers", "Workers"),
+    ("/links", "Links"),
+    ("/aside", "Set aside"),
+    ("/feeds", "Feeds"),
+    ("/cells", "Cells"),
+    ("/checks", "Checks"),
+)
+"""(path, name) of the sections."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """A page.
+
+    Attributes:
+        path: its address.
+        title: its heading.
+        section: the entry of the navigation that it belongs to, by its path.
+        parts: the templates below the verdict, from top to bottom.
+        view: the variables of these templates, from a snapshot.
+        topics: what it needs from the store; the last one is its own subject.
+        queue: the queue that it is about; empty for none.
+    """
+
+    path: str
+    title: str
+    section: str
+    parts: tuple[str, ...]
+    view: Callable[[StoreSnapshot], Mapping[str, Any]]
+    topics: tuple[Topic, ...] = (OVERVIEW,)
+    queue: str = ""
+
+    def variables(self, snapshot: StoreSnapshot) -> dict[str, Any]:
+        """The variables of all parts."""
+        problem = snapshot.error(self.topics[-1])
+        return {"verdict": verdict(snapshot, self.queue or None), "problem": problem, **self.view(snapshot)}
+
+
+_FEEDS, _CELLS, _CHECKS = Topic("feeds"), Topic("cells"), Topic("checks")
+_LINK_LEVELS: Final = {"active": Level.GOOD, "filling": Level.NOTE, "paused": Level.NOTE}
+
+
+def _workers(snapshot: StoreSnapshot) -> Mapping[str, Any]:
+    seen = snapshot.value(OVERVIEW, Overview)
+    return {"workers": first_of((*_state(worker), worker) for worker in (seen.workers if seen else ()))}
+
+
+def _state(worker: WorkerStatus) -> tuple[Level, str]:
+    if not worker.alive:
+        return Level.NOTE, "dead"
+    if worker.stuck:
+        return Level.PROBLEM, "stuck"
+    return (Level.WARNING, "has had errors") if worker.error else (Level.GOOD, "alive")
+
+
+def _links(snapshot: StoreSnapshot) -> Mapping[str, Any]:
+    seen = snapshot.value(OVERVIEW, Overview)
+    if seen is None:
+        return {"links": first_of(()), "outboxes": first_of(())}
+
+    def leveled(links: Iterable[LinkStatus]) -> Iterator[tuple[Level, LinkStatus]]:
+        return ((_LINK_LEVELS.get(each.state, Level.PROBLEM), each) for each in links)
+
+    return {"links": first_of(leveled(seen.links)), "outboxes": first_of(leveled(seen.outboxes.values()))}
+
+
+def _all_aside(snapshot: StoreSnapshot) -> Mapping[str, Any]:
+    seen = snapshot.value(OVERVIEW, Overview)
+    return {"queues": None if seen is None else first_of(each for each in seen.queues if each.aside)}
+
+
+def _feeds(snapshot: StoreSnapshot) -> Mapping[str, Any]:
+    found: list[FeedStatus] | None = snapshot.value(_FEEDS, list)
+    return {"feeds": None if found is None else first_of(found)}
+
+
+def _cells(snapshot: StoreSnapshot) -> Mapping[str, Any]:
+    found = snapshot.value(_CELLS, CellsReading)
+    return {"cells": found and first_of(found.cells), "moves": found and first_of(found.moves)}
+
+
+def _checks(snapshot: StoreSnapshot) -> Mapping[str, Any]:
+    found: list[Check] | None = snapshot.value(_CHECKS, list)
+    checks = None if found is None else [(Level.GOOD if each.ok else Level.PROBLEM, each) for each in found]
+    return {"checks": checks}
+
+
+SECTIONS: Final = {
+    page.path: page
+    for page in (
+        WebPage("/workers", "Workers", "/workers", ("workers",), _workers),
+        WebPage("/links", "Links and outboxes", "/links", ("links", "outboxes"), _links),
+        WebPage("/aside", "Set aside", "/aside", ("all_aside",), _all_aside),
+        WebPage("/feeds", "Feeds", "/feeds", ("feeds",), _feeds, (OVERVIEW, _FEEDS)),
+        WebPage("/cells", "Cells", "/cells", ("cells",), _cells, (OVERVIEW, _CELLS)),
+        WebPage("/checks", "Checks", "/checks", ("checks",), _checks, (OVERVIEW, _CHECKS)),
+    )
+}
+"""{path: the page}, except the pages of queues."""
+
+
+def aside_page(name: str) -> WebPage:
+    """The page of what was set aside in one queue."""
+    path, topic = f"/aside/{name}", Topic("aside", name)
+
+    def view(snapshot: StoreSnapshot) -> Mapping[str, Any]:
+        return {"name": name, "found": snapshot.value(topic, AsideOfQueue)}
+
+    return WebPage(path, f"Set aside in {name}", "/aside", ("aside",), view, (OVERVIEW, topic), name)

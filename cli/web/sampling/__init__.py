@@ -1,1 +1,0 @@
-"""The reads of the dashboard: one sampler per process, whose snapshots serve all open pages. It imports no pages."""
