@@ -7,13 +7,117 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
-from cq.cli.bench.options import BenchOptions
 from cq.cli.bench.report import chart, tables
-from cq.cli.bench.systems.backends import Backends
+from cq.cli.bench.systems.backends import REPORTING, RIVALS, Backends
+from cq.cli.bench.systems.system import KINDS
 from cq.cli.shared.help import CommandSet
+from cq.cli.shared.options import Json, duration_option, flag, number_option, option, option_set
 from cq.cli.shared.output import note, print_json, print_table, progress, say
+
+GROWING: Final = ("keys", "sparse", "backlog")
+
+
+@option_set
+class BenchOptions:
+    """The options as given."""
+
+    per_transaction: str = option(
+        "NUMBER,...",
+        "Measure adding and draining in turn, with this number of updates per transaction; or none.",
+        default="100",
+    )
+    against: str | None = option(
+        "NAME,...",
+        f"Systems to compare with: any of {', '.join(RIVALS)}, or none. Default: all that are installed, "
+        "postgres-periods only with --rollup and postgres-distinct only with --distinct.",
+    )
+    live: str = option(
+        "NUMBER,...",
+        "Measure adding and combining at the same time, with this number of updates in each transaction: at full "
+        "speed, and at a half and a quarter of the rate that this reached; or none.",
+        default="none",
+    )
+    rate: float | None = number_option(
+        "With --live: add this number of updates per second. Default: full speed."
+    )
+    grow: str = option(
+        "WHAT,...",
+        f"Measure the cost of an update as a queue grows from 10,000. Any of {', '.join(GROWING)}: "
+        "keys with 2 updates each, keys with 200,000 updates in all, queued updates; or none.",
+        default="none",
+    )
+    grow_to: int = number_option("With --grow: the largest size.", default=1_000_000)
+    single_adds: bool = flag(
+        "--single-adds", "Measure single updates in one process: a transaction each, add_now, and cq.Emitter."
+    )
+    tasks: int | None = number_option(
+        "Measure adds of one update by this number of tasks of asyncio in one process, against --threads "
+        "and an executor."
+    )
+    decide: bool = flag(
+        "--decide",
+        "Measure decisions per second of a queue with a decider, of one key and of --keys, and the time to answer "
+        "calls one by one; compared with read-modify-write and with UPDATE in PostgreSQL, unless --against none.",
+    )
+    cloud: bool = flag("--cloud", "Measure cq with a cloud, too; --live measures it only with the cloud.")
+    export: str | None = option(
+        "|".join(REPORTING),
+        "Measure cq with an export into such a database, too; --live measures it only with the export.",
+    )
+    rollup: str | None = option(
+        "PERIOD:RETENTION,...",
+        "Measure cq with this roll-up, such as 1m:1h,1h:forever, too, and postgres-periods; --live measures it "
+        "only with the roll-up.",
+    )
+    distinct: bool = flag(
+        "--distinct",
+        "Measure cq with distinct visitors of each key by sketches, too, and postgres-distinct; not --live.",
+    )
+    keys: int = number_option("Number of different keys.", default=100_000)
+    skew: float = option(
+        "NUMBER",
+        "Skew of the keys: the exponent of Zipf's law, 0 to 10; 0: all keys alike.",
+        min=0,
+        max=10,
+        default=1.0,
+    )
+    value: str = option("KIND", f"Type of the values: {' or '.join(KINDS)}.", default="int")
+    adders: int = number_option("Number of processes that add.", default=2)
+    threads: int = number_option(
+        "Threads of each adding process; each runs one transaction at a time.", default=8
+    )
+    workers: str = option(
+        "NUMBER,...",
+        "Numbers of worker processes. With several, the queue is drained, or combined --live, with each "
+        "of them in turn; other measurements have the first number of workers.",
+        default="1",
+    )
+    buckets: int | None = number_option(
+        "Buckets of the queue, at least one for each worker. Default: those of a new queue."
+    )
+    seconds: float = duration_option("Duration of adding in each repetition.", least=0.1, default=1.0)
+    repetitions: int = number_option(
+        "Number of repetitions, in addition to a warm-up; the figures are their medians.", default=3
+    )
+    postgres_url_env: str | None = option(
+        "NAME",
+        "The environment variable with the URL of a PostgreSQL database, in which tables are created and "
+        "dropped. Default: a temporary server.",
+    )
+    folder: Path | None = option(
+        "DIR", "Directory for temporary stores and servers: the disk to measure.", "--dir"
+    )
+    store: str | None = option(
+        "URL",
+        "A store to measure, such as a cluster; it must not hold other queues. Default: temporary "
+        "embedded stores; $CQ_STORE and cq.toml have no effect.",
+        "--store",
+    )
+    svg: Path | None = option("FILE", "Write a chart of adding and draining to this file, as SVG.", "--svg")
+    json: Json = False
+
 
 commands = CommandSet()
 

@@ -1,33 +1,35 @@
-"""A whole run of the benchmark: all requested parts in turn."""
+"""A whole run of the benchmark: all requested parts in turn, and facts about the machine."""
 
 from __future__ import annotations
 
+import os
+import platform
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any, Final
 
+import apsw
 import typer
 
-from cq.cli.bench.machine import machine_facts
+from cq.cli.bench.command import GROWING, BenchOptions
 from cq.cli.bench.measures.callers import awaiting, measure_callers, single_adds
 from cq.cli.bench.measures.decide import Make, measure_decisions
 from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
 from cq.cli.bench.measures.measured_system import Notify, Result, measure
-from cq.cli.bench.options import GROWING, BenchOptions
 from cq.cli.bench.report import OWN, Report, compare
-from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends
+from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends, require
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.servers import require
 from cq.cli.bench.systems.stock import DecidingQueue, postgres_stock
-from cq.cli.bench.systems.system import CannotMeasure, Unavailable
-from cq.cli.bench.systems.workload import KINDS, BenchWorkload, Plan
+from cq.cli.bench.systems.system import KINDS, BenchWorkload, CannotMeasure, Plan, Unavailable
 from cq.config.rollup import RollUp, RollUpLevel
+from cq.distribution import version
 
 _KEPT: Final = 3_600
 """Seconds for which each period of a measured roll-up must be kept, at least."""
@@ -260,3 +262,34 @@ def _one_of(option: str, choices: Iterable[str], given: str) -> str:
         expected = f"expected one of {', '.join(choices)}, got: {given!r}"
         raise typer.BadParameter(expected, param_hint=option)
     return given
+
+
+def machine_facts() -> dict[str, Any]:
+    """Facts that the figures depend on; `load` is the load average of the last minute and should be low."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # the cores that this process may use
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1,
+        "memory_bytes": _memory(),
+        "load": round(os.getloadavg()[0], 2),
+        "versions": {
+            "cq": version(),
+            "python": platform.python_version(),
+            "sqlite": apsw.sqlite_lib_version(),
+        },
+    }
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _memory() -> int | None:
+    with suppress(OSError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None

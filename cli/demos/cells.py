@@ -10,20 +10,21 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from random import Random
+from threading import Event
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import cq
 from cq import runtime
 from cq.admin.queue_status import is_drained
-from cq.cells import Cells, Router, Rule, entries, gather_users, search
+from cq.cells import Cells, Router, Rule, UserData, entries, gather_users, map_old_ids, search
 from cq.cells.records import HERE, Fence
 from cq.cells.router import WebAnswer, WebRequest
-from cq.cli.demos import cellwork as work
-from cq.cli.demos.cellwork import ALL, EVERYWHERE, INDEX, OLD_CELL, QUEUE, TABLE, USAGE
 from cq.cli.demos.harness import (
     DemoDiffers,
     DemoRun,
@@ -45,9 +46,186 @@ from cq.keys import cell as cellkeys
 from cq.keys.link import LinkKeys
 from cq.observers.links import spec as links
 from cq.store import read_earlier
-from cq.store.api import Database
+from cq.store.api import Database, Transaction
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
+
+QUEUE: Final = "demo_writes"
+"""The queue of counts in each cell, and the queue that they are forwarded into."""
+USAGE: Final = "demo_usage"
+"""The queue of the time, in milliseconds, at which each user last wrote: in each cell, and in the directory's store."""
+EVERYWHERE: Final = "demo_usage_everywhere"
+"""The queue in each cell into which the directory's store forwards the times of all users."""
+TABLE: Final = "demo_table"
+"""A small table of the directory's store, which is copied to all cells: the position of each writer."""
+ALL: Final = "all"
+"""The key with the number of all writes; the other keys are users."""
+INDEX: Final = "demo_writes"
+OLD_CELL: Final = "cell-1"
+"""The cell whose store has the rows of old users, and which is emptied."""
+OLD: Final = b"demo_old/"
+_OLD_ROWS: Final = 25
+"""The rows of each third user in the store of the first cell before it was one."""
+_POSITION_EVERY: Final = 20
+_PAUSE: Final = 0.05  # seconds between two moves
+_DELETE_PAUSE: Final = 0.3
+_REFUSALS: Final = (
+    cq.errors.UserNotPlaced,
+    cq.errors.UserDeleted,
+    cq.errors.NoRoom,
+    cq.errors.NameTaken,
+    cq.errors.InvalidData,  # the user has another name already
+)
+_CONTENT: Final = b"." * 100
+PATIENCE: Final = 1.0
+OldIds = dict[int, tuple[str, str]]
+"""{id of a row before the store became a cell: (user, text)}."""
+
+
+def is_old(user: str) -> bool:
+    """Whether a user has rows in the store of the first cell from before it was one."""
+    return user.startswith("old")
+
+
+def make_old_rows(cells: Cells, users: list[str]) -> OldIds:
+    """Write the rows that users had before the store became a cell; returns their former ids."""
+    ids = dict(enumerate((user, f"old-{number}") for user in users for number in range(_OLD_ROWS)))
+
+    def write(tr: Transaction) -> None:
+        for user, text in ids.values():
+            tr.set(_old_row(user, text), b"")
+
+    transact(cells.store(OLD_CELL), write)
+    map_old_ids(cells, ids)
+    return ids
+
+
+def _old_row(user: str, text: str = "") -> bytes:
+    return OLD + f"{user}/{text}".encode()
+
+
+def texts(writer: int, number: int, users: list[str], rng: Random) -> list[tuple[str, str]]:
+    """The writes of a writer: users and texts."""
+    return [(rng.choice(users), f"{writer}-{index}") for index in range(number)]
+
+
+def write(stop: Event, *, url: str, steps: Steps) -> None:
+    """Do each remaining write once, in the current cell of the user, under the next id of the user.
+
+    The position is in the directory's store, and written for many writes: those after the position of a killed writer
+    may exist already, which `write_once` detects.
+    """
+    db = cq.open(url)
+
+    def advance(tr: Transaction, done: int) -> None:
+        steps.advance(tr, done)
+        cq.CombineQueue(TABLE).add(tr, {steps.path.name: done})
+
+    with Cells(db) as cells:
+        for index, (user, text) in steps.left(db):
+            while not _try(cells, user, text):
+                if stop.is_set():
+                    return
+            if (index + 1) % _POSITION_EVERY == 0 or index + 1 == steps.number:
+                transact(db, partial(advance, done=index + 1))
+
+
+def _try(cells: Cells, user: str, text: str) -> bool:
+    """Do one write, unless the user is deleted; returns False if it must be retried."""
+    try:
+        cells.transact(user, lambda data: write_once(data, text), timeout=PATIENCE)
+    except cq.errors.UserDeleted:
+        return True
+    except cq.errors.UserNotPlaced:
+        with suppress(cq.errors.UserDeleted):
+            _add_user(cells, user)
+    except cq.errors.UserMoving:
+        cells.resume_moves()  # the process that moves the user may have been killed
+    else:
+        return True
+    return False
+
+
+def _add_user(cells: Cells, user: str) -> None:
+    if is_old(user):
+        cells.adopt(user, OLD_CELL, convert, names=[f"login:{user}"])
+    else:
+        cells.place(user, names=[f"login:{user}"])
+
+
+def write_once(data: UserData, text: str) -> None:
+    """Store a text of a user, unless it is stored: by a killed writer, or by a commit whose answer was lost."""
+    if data.tr.get(data.prefix + text.encode()).value is None:
+        _write(data, text)
+
+
+def _write(data: UserData, text: str) -> int:
+    """Store a text of a user, and count it, in one transaction; returns its id."""
+    number = data.next_id()
+    at = round(1000 * runtime.time())
+    data.tr.set(data.prefix + text.encode(), codec.encode([number, _CONTENT, at]))
+    data.put_entry(INDEX, text)
+    cq.CombineQueue(QUEUE).add(data.tr, {ALL: 1, data.user: 1})
+    cq.CombineQueue(USAGE).add(data.tr, {data.user: at})
+    return number
+
+
+def convert(data: UserData) -> bool:
+    """Write some of the rows that a user had before, under new ids; returns whether there are more."""
+    begin, end = below(_old_row(data.user))
+    rows = data.tr.get_range(begin, end, limit=11).to_list()
+    for row in rows[:10]:
+        text = row.key.removeprefix(begin).decode()
+        data.map_id(text, _write(data, text))
+        data.tr.clear(row.key)
+    return len(rows) > 10
+
+
+def move_out(stop: Event, *, url: str) -> None:
+    """Adopt the users who do not come, then move all users out of the first cell, one by one."""
+    with Cells(cq.open(url)) as cells:
+        old = cells.store(OLD_CELL)
+        while rows := transact(old, lambda tr: tr.snapshot.get_range(*below(OLD), limit=1).to_list()):
+            _add_user(cells, rows[0].key.removeprefix(OLD).decode().partition("/")[0])
+            if stop.wait(_PAUSE):
+                return
+        cells.drain_cell(OLD_CELL)
+        while next(cells.directory.users_in(OLD_CELL), None) is not None and not stop.wait(_PAUSE):
+            with suppress(*_REFUSALS):
+                next(cells.rebalance(1), None)
+
+
+def move_users(stop: Event, *, url: str, users: list[str]) -> None:
+    """Move random users to random cells until `stop` is set, and finish the moves of killed movers."""
+    rng = Random()  # noqa: S311 - the moves need not be repeatable
+    with Cells(cq.open(url)) as cells:
+        names = [each.name for each in cells.cells()]
+        while not stop.is_set():
+            cells.resume_moves()
+            with suppress(*_REFUSALS):
+                cells.move(rng.choice(users), rng.choice(names))
+                user = rng.choice(users)
+                cells.names.rename(user, f"login:{user}", f"nick:{rng.choice(users)}")
+            stop.wait(_PAUSE)
+
+
+def delete_users(stop: Event, *, url: str, users: list[str]) -> None:
+    """Delete these users until `stop` is set, in the middle of their writes, and take their counts from the totals."""
+    left = list(users)
+    with Cells(cq.open(url)) as cells:
+        while left and not stop.wait(_DELETE_PAUSE):
+            cells.resume_deletions()
+            with suppress(cq.errors.UserNotPlaced):
+                cells.delete(left[0], take_away)
+                del left[0]
+        stop.wait()
+
+
+def take_away(data: UserData) -> None:
+    """Take the writes of a user from the totals."""
+    if number := data.last_id():
+        cq.CombineQueue(QUEUE).add(data.tr, {ALL: -number, data.user: -number})
+
 
 _URL_ENV: Final = "CQ_DEMO_CELLS_URL"
 """The environment variable with the URL of the store that receives the counts of the cells."""
@@ -74,8 +252,8 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
         # Enough without the first cell for all users, and for those on their way, who have seats in two cells.
         limit = -(-options.users // (options.stores - 1)) + options.movers + 1
         urls = make_cells(cells, db, folder, options.stores, limit)
-        old_ids = work.make_old_rows(cells, [user for user in users if work.is_old(user)])
-        parts = (work.texts(writer, options.number, users, demo.rng) for writer in range(options.writers))
+        old_ids = make_old_rows(cells, [user for user in users if is_old(user)])
+        parts = (texts(writer, options.number, users, demo.rng) for writer in range(options.writers))
         steps = Steps.of_parts(demo.folder, b"demo_cells/", parts)
         with (
             Router(cells, [*urls][-1], _RULES) as router,
@@ -89,8 +267,8 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
 
             figures = demo.complete(
                 {
-                    **numbered("writer", (partial(work.write, url=url, steps=each) for each in steps)),
-                    "mover out of the first cell": partial(work.move_out, url=url),
+                    **numbered("writer", (partial(write, url=url, steps=each) for each in steps)),
+                    "mover out of the first cell": partial(move_out, url=url),
                 },
                 _services(options, url, urls, users),
                 look,
@@ -133,11 +311,11 @@ def _services(options: CellOptions, url: str, urls: Mapping[str, str], users: li
     # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
     worker = partial(run_worker, identity="demo")
     in_cell = partial(worker, queues=[QUEUE, USAGE, EVERYWHERE, TABLE])
-    mover = partial(work.move_users, url=url, users=users)
+    mover = partial(move_users, url=url, users=users)
     return {
         **{f"worker of {name}": partial(in_cell, url=each) for name, each in urls.items()},
         "worker of the directory": partial(worker, queues=[QUEUE, USAGE, TABLE], url=url),
-        "deleter": partial(work.delete_users, url=url, users=users[: options.deletions]),
+        "deleter": partial(delete_users, url=url, users=users[: options.deletions]),
         **numbered("mover", [mover] * options.movers),
     }
 
@@ -176,7 +354,7 @@ def show(figures: Mapping[str, Any]) -> None:
 # The recount
 
 
-def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: work.OldIds) -> Figures:
+def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: OldIds) -> Figures:
     """Compare the stores with the writes; returns the figures. Raises `DemoDiffers`."""
     cells.resume_deletions()  # of processes that were stopped
     cells.resume_moves()
@@ -246,7 +424,7 @@ def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str])
         fence = transact(db, lambda tr: tr.get(cellkeys.fence(encoded)).value)
         is_here = fence is not None and Fence.from_bytes(fence) == Fence(HERE, record.epoch)
         _check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
-        _check(fence is None or name != OLD_CELL or work.is_old(user), f"{user} was in the full {name}")
+        _check(fence is None or name != OLD_CELL or is_old(user), f"{user} was in the full {name}")
         rows = scan_rows(db, prefix, cellkeys.latest_id(encoded))
         writes = {key.removeprefix(prefix).decode(): codec.decode(value) for key, value in rows}
         found = {text: number for text, (number, _, _) in writes.items()}
@@ -296,7 +474,7 @@ def friends_page(cells: Cells, cell: str, friends: Sequence[str], since: int) ->
 
 def _check_cells(cells: Cells, users: Collection[str]) -> dict[str, int]:
     """Check the numbers of users in the cells, their limits, and that the first one is empty; returns the numbers."""
-    left = list(scan_rows(cells.store(OLD_CELL), *below(work.OLD)))
+    left = list(scan_rows(cells.store(OLD_CELL), *below(OLD)))
     _check(not left, f"{len(left)} old rows are not adopted")
     for each in cells.cells():
         found = set(cells.directory.users_in(each.name))
@@ -307,9 +485,9 @@ def _check_cells(cells: Cells, users: Collection[str]) -> dict[str, int]:
     return {each.name: each.users for each in cells.cells()}
 
 
-def check_router(cells: Cells, router: Router, old_ids: work.OldIds) -> int:
+def check_router(cells: Cells, router: Router, old_ids: OldIds) -> int:
     """Compare the router's answers, from its memory, with the directory; returns the number of redirected users."""
-    end = runtime.monotonic() + work.PATIENCE
+    end = runtime.monotonic() + PATIENCE
     redirected = 0
     webs: dict[str, str] = {}
 

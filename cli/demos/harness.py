@@ -24,10 +24,9 @@ from typing import Any, Final, Self, TypeVar
 import cq
 from cq import admin, runtime
 from cq.cli.demos.options import DemoOptions
-from cq.cli.shared.crew import Crew
 from cq.cli.shared.exit_status import FoundDifference
 from cq.cli.shared.output import note, print_json, progress
-from cq.cli.shared.processes import wait_for
+from cq.cli.shared.processes import Crew, wait_for
 from cq.errors import CqError, NotReady
 from cq.keys import prefix_end
 from cq.observers.top.cloud import Cloud, CloudReader

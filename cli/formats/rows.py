@@ -4,27 +4,162 @@ A command with `RowsOptions` calls
 
     target = options.target()                       # before it reads: refuses options that do not fit together
     print_rows(TableRows(fields, pages), target)    # from cq.tables.rows; a page is a list of rows
+
+CSV is that of RFC 4180 in UTF-8: a line with the names of the columns, then one for each row; lines end with a newline.
+Parquet is written with pyarrow, a row group for each page.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import secrets
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import typer
 
-from cq.cli.formats.csv_lines import csv_parts, spreadsheet_parts
-from cq.cli.formats.parquet import parquet_parts
-from cq.cli.formats.whole_file import whole_file
 from cq.cli.shared.options import AppOptions, Options, option, option_set
 from cq.cli.shared.output import is_read, json_text, note, print_bytes, print_line, quantity
+from cq.encoding.columns import Column, Row, columns
 from cq.encoding.json_values import to_json
-from cq.tables.arrow import require_pyarrow
+from cq.tables.arrow import batches, require_pyarrow, schema
 from cq.tables.rows import TableRows
+
+# `json.dumps` makes an encoder for each call with other settings than its own.
+_json: Final = json.JSONEncoder(ensure_ascii=False).encode
+# The module `csv` of Python 3.11 and 3.12 does not quote a carriage return, which readers take as the end of a line.
+_QUOTED: Final = re.compile(r'[",\r\n]|^\s|\s$')
+_TEXT: Final = frozenset(("str", "bytes", "datetime"))
+_FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take the wide forms, too
+
+
+def csv_parts(rows: TableRows) -> Iterator[bytes]:
+    """The line of names, then the lines of each page.
+
+    Lists, dicts, sets and values of the type any are JSON. Other cells are as on the command line; None is an empty
+    cell, an empty text is `""`.
+    """
+    return _parts(rows, _exact)
+
+
+def spreadsheet_parts(rows: TableRows) -> Iterator[bytes]:
+    """The same for spreadsheets: an apostrophe is before each text that they would run as a formula.
+
+    All text is in quotes, because some spreadsheets separate cells at semicolons, too. Numbers stay as they are.
+    """
+    return _parts(rows, _safe)
+
+
+def _parts(rows: TableRows, written: Callable[[str, str], str]) -> Iterator[bytes]:
+    made = columns(rows.fields)
+    head = _line([each.name for each in made])
+    for page in rows.pages:
+        # With the first page, so that an error of its read leaves the output empty.
+        yield head + b"".join(
+            _line(["" if (cell := _cell(each, row)) is None else written(each.type, cell) for each in made])
+            for row in page
+        )
+        head = b""
+    if head:
+        yield head
+
+
+def _line(cells: Iterable[str]) -> bytes:
+    return (",".join(cells) + "\n").encode()
+
+
+def _exact(type_: str, text: str) -> str:
+    return text if text and not _QUOTED.search(text) else _in_quotes(text)
+
+
+def _safe(type_: str, text: str) -> str:
+    if type_ not in _TEXT:  # JSON has its texts in quotes
+        return _exact(type_, text)
+    return _in_quotes(f"'{text}" if text.startswith(_FORMULA) else text)
+
+
+def _in_quotes(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _cell(column: Column, row: Row) -> str | None:
+    value = column.cell(row)
+    if value is None:
+        return None
+    plain = to_json(value)
+    return plain if isinstance(plain, str) and column.type != "any" else _json(plain)
+
+
+def parquet_parts(rows: TableRows) -> Iterator[bytes]:
+    """The bytes of a Parquet file, a part for each page; raises `MissingPackage` and `NotInColumn`."""
+    parquet = require_pyarrow("pyarrow.parquet")
+    written = _Written()
+    with parquet.ParquetWriter(written, schema(rows.fields)) as writer:
+        for batch in batches(rows.fields, rows.pages):
+            writer.write_batch(batch)
+            yield written.take()
+    yield written.take()
+
+
+class _Written(BytesIO):
+    """A file in memory that holds one page at most: `take` removes the bytes written."""
+
+    def take(self) -> bytes:
+        """Return and forget the bytes written since the last call."""
+        data = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return data
+
+    def close(self) -> None:
+        """Do nothing: pyarrow closes the file before its end is taken."""
+
+
+@contextmanager
+def whole_file(path: str, mode: int | None = None) -> Iterator[Callable[[bytes], object]]:
+    """A function that writes bytes into a file, which gets its name at the end of the block, if this has no error.
+
+    Until then, a file that has this name stays as it is. A pipe or a device is written directly. Without `mode`, the
+    file has the permissions of the former file, or the usual ones. Raises `OSError`.
+    """
+    former = _mode(path)
+    if former is not None and not stat.S_ISREG(former):
+        with open(path, "wb") as stream:
+            yield stream.write
+        return
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    unfinished = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with open(descriptor, "wb") as stream:
+            if mode is not None or former is not None:
+                os.fchmod(descriptor, mode if mode is not None else stat.S_IMODE(former or 0))
+            yield stream.write
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(unfinished, target)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        if isinstance(error, OSError) and error.filename == unfinished:
+            error.filename = path
+        raise
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
 
 
 class Format(StrEnum):

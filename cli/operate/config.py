@@ -11,8 +11,7 @@ import typer
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppOptions
 from cq.cli.shared.output import as_word
-from cq.cli.shared.settings import SETTINGS, Setting
-from cq.cli.shared.settings_file import CONFIG_ENV, settings_file
+from cq.cli.shared.settings import CONFIG_ENV, SETTINGS, Setting, settings_file
 from cq.cli.shared.table import NO_VALUE, ShownColumn
 from cq.observers.links.spec import LISTED_ENV, TABLE_ENV
 from cq.store import PREFIX_ENV

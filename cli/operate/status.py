@@ -19,10 +19,10 @@ from cq.cli.operate.status_view import (
     shown_queues,
 )
 from cq.cli.operate.watch import watch
+from cq.cli.shared.chart import sparkline
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag
 from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
-from cq.cli.shared.sparkline import sparkline
 from cq.cli.shared.table import FittedTable, table_of
 from cq.observers.monitoring.findings import find_remarks, remarks
 from cq.observers.monitoring.store_overview import Overview, overview

@@ -21,8 +21,8 @@ from cq.cli.operate.status_view import (
     queue_columns,
     shown_queues,
 )
+from cq.cli.shared.chart import sparkline
 from cq.cli.shared.output import quantity
-from cq.cli.shared.sparkline import sparkline
 from cq.cli.shared.table import Lines, ShownColumn, folded, table_of
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.store_overview import Overview

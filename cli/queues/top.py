@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from cq import runtime
-from cq.cli.formats.rows import RowsOptions, print_rows
-from cq.cli.formats.whole_file import whole_file
+from cq.cli.formats.rows import RowsOptions, print_rows, whole_file
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, flag, option
 from cq.cli.shared.output import is_read, note, print_document, print_json, print_words, quantity, say

@@ -1,6 +1,6 @@
 """Charts as SVG: lines over time and bars, with their names and numbers as text, no script, light and dark.
 
-An image has one chart, or several from top to bottom.
+An image has one chart, or several from top to bottom. A terminal gets charts of one line of text.
 """
 
 from __future__ import annotations
@@ -238,3 +238,19 @@ def to_svg(*charts: Chart) -> str:
         f'<rect class="page" width="{width}" height="{height}"/>\n'
         f"{shapes}\n</svg>\n"
     )
+
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_ASCII: Final = "_.-:=+*#"
+
+
+def sparkline(numbers: Sequence[float | None], *, is_ascii: bool = False) -> str:
+    """A block for each number, from 0 to the largest one; a space for None.
+
+    >>> sparkline([0, 1, None, 2, 4])
+    '▁▃ ▅█'
+    """
+    blocks = _ASCII if is_ascii else _BLOCKS
+    most = max((number for number in numbers if number is not None), default=0) or 1
+    heights = [None if number is None else number / most * (len(blocks) - 1) for number in numbers]
+    return "".join(" " if height is None else blocks[int(height + 0.5)] for height in heights)

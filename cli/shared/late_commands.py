@@ -33,8 +33,8 @@ PANELS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "web": ("web.command", "Serve a dashboard of workers, queues and problems."),
         "drain": ("queues.manage", "Wait until no updates of a queue and its levels are queued."),
         "copy": ("operate.copy", "Copy an embedded store to a file, while it is in use."),
-        "health": ("operate.health", "Check that the store answers and workers keep up."),
-        "doctor": ("operate.doctor", "Check what cq needs, from Python to reporting databases."),
+        "health": ("operate.checks", "Check that the store answers and workers keep up."),
+        "doctor": ("operate.checks", "Check what cq needs, from Python to reporting databases."),
         "settings": ("operate.config", "Show every setting, its value and its source."),
     },
     "Repair": {

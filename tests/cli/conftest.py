@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 import cq
-from cq.cli.bench.systems.servers import own_postgres
+from cq.cli.bench.systems.backends import own_postgres
 from cq.cli.demos.words import REPORTING_ENV
 from cq.cli.main import main
-from cq.cli.shared.settings import SETTINGS
-from cq.cli.shared.settings_file import CONFIG_ENV
+from cq.cli.shared.settings import CONFIG_ENV, SETTINGS
 from cq.observers.links.spec import TABLE_ENV
 from cq.store.embedded import Database
 from tests.conftest import cluster_url

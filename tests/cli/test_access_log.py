@@ -10,7 +10,7 @@ from statistics import mean, median
 
 import pytest
 
-from cq.cli.demos.visits.access_log import read_log, write_log
+from cq.cli.demos.visits.replay import read_log, write_log
 from cq.intake.access_log import Visit
 
 COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'

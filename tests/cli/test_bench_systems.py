@@ -18,20 +18,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.cli.bench.measures.crew import AdderRole, BenchCrew
 from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.growth import sizes
-from cq.cli.bench.measures.measured_system import MeasuredSystem, harmonic, medians, quantile
+from cq.cli.bench.measures.measured_system import (
+    AdderRole,
+    BenchCrew,
+    MeasuredSystem,
+    harmonic,
+    medians,
+    quantile,
+)
 from cq.cli.bench.report import Report, chart, compare, tables
-from cq.cli.bench.systems import postgres, servers
-from cq.cli.bench.systems.backends import Backends
+from cq.cli.bench.systems import postgres
+from cq.cli.bench.systems.backends import Backends, own_redis
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.redis import RedisHash
 from cq.cli.bench.systems.stock import postgres_stock
 from cq.cli.bench.systems.stored import StoredCounts, close_opened
-from cq.cli.bench.systems.system import Add, CannotMeasure, System, WrongSum
-from cq.cli.bench.systems.workload import KINDS, POOL_LEAST, POOL_UPDATES, BenchWorkload, Plan, word
-from cq.cli.shared.crew import ProcessFailed
+from cq.cli.bench.systems.system import (
+    KINDS,
+    POOL_LEAST,
+    POOL_UPDATES,
+    Add,
+    BenchWorkload,
+    CannotMeasure,
+    Plan,
+    System,
+    WrongSum,
+    word,
+)
+from cq.cli.shared.processes import ProcessFailed
 
 rates = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -275,7 +291,7 @@ def test_redis_counts_all(tmp_path: Path) -> None:
     if shutil.which("redis-server") is None:
         pytest.skip("no redis-server in $PATH")
     pool = BenchWorkload(1_200, 5_000).draw(1, updates=0)[:20]
-    with servers.own_redis(tmp_path / "redis") as (socket, version):
+    with own_redis(tmp_path / "redis") as (socket, version):
         assert counted(RedisHash(socket), pool) == {20 * 1_200}
         assert version[0].isdigit()
 

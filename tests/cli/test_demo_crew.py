@@ -12,7 +12,7 @@ import pytest
 
 import cq
 from cq.cli.demos.harness import DemoCrew, DemoFailed, run_worker
-from cq.cli.shared.crew import ProcessFailed
+from cq.cli.shared.processes import ProcessFailed
 from cq.errors import InvalidData
 from cq.keys import membership as workerkeys
 from tests.kit.processes import run_code

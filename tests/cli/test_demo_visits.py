@@ -18,10 +18,9 @@ from rich.console import Console
 import cq
 from cq import runtime
 from cq.cli.demos.harness import DemoCrew, DemoDiffers
-from cq.cli.demos.visits.access_log import is_bot, read_log, write_log
 from cq.cli.demos.visits.queues import TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitorEstimate, VisitRecount
-from cq.cli.demos.visits.replay import ReplayClock
+from cq.cli.demos.visits.replay import ReplayClock, is_bot, read_log, write_log
 from cq.cli.demos.visits.tables import (
     Look,
     _lines,

@@ -13,7 +13,7 @@ import cq
 from cq import admin
 from cq.cli.operate.status_view import by_urgency, queue_columns, queue_states
 from cq.cli.operate.watch import Samples, cropped, screen, shared
-from cq.cli.shared.sparkline import sparkline
+from cq.cli.shared.chart import sparkline
 from cq.cli.shared.table import FittedTable
 from cq.observers.monitoring.store_overview import WorkerStatus, overview
 from cq.queue.limits import compare

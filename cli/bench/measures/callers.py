@@ -12,11 +12,17 @@ from typing import Any, Final, NamedTuple
 
 import cq
 from cq import runtime
-from cq.cli.bench.measures.crew import Adder, AdderRole, AddResult, MakeAdder
-from cq.cli.bench.measures.measured_system import Notify, Result, measure
+from cq.cli.bench.measures.measured_system import (
+    Adder,
+    AdderRole,
+    AddResult,
+    MakeAdder,
+    Notify,
+    Result,
+    measure,
+)
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.system import CannotMeasure
-from cq.cli.bench.systems.workload import BenchWorkload, Plan
+from cq.cli.bench.systems.system import BenchWorkload, CannotMeasure, Plan
 from cq.intake.emitter import Emitter
 
 MANY: Final = 32

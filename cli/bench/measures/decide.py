@@ -12,9 +12,11 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from cq.cli.bench.measures.crew import Adder, AdderRole, BenchCrew
 from cq.cli.bench.measures.live import work
 from cq.cli.bench.measures.measured_system import (
+    Adder,
+    AdderRole,
+    BenchCrew,
     MeasuredSystem,
     Notify,
     Result,
@@ -24,8 +26,7 @@ from cq.cli.bench.measures.measured_system import (
     quantile,
 )
 from cq.cli.bench.systems.stock import DecidingQueue
-from cq.cli.bench.systems.system import System
-from cq.cli.bench.systems.workload import BenchWorkload, Plan
+from cq.cli.bench.systems.system import BenchWorkload, Plan, System
 
 ONE_KEY: Final = 1_000
 """Requests of one key in a transaction."""

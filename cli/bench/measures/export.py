@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cq import runtime
 from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Result, measuring, medians
+from cq.cli.bench.systems.backends import require
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.servers import require
-from cq.cli.bench.systems.system import WrongSum
-from cq.cli.bench.systems.workload import BenchWorkload, Plan
+from cq.cli.bench.systems.system import BenchWorkload, Plan, WrongSum
 
 if TYPE_CHECKING:
     import psycopg

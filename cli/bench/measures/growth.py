@@ -8,10 +8,16 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from cq.cli.bench.measures.crew import BenchCrew, fill
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Result, measuring, medians
-from cq.cli.bench.systems.system import System
-from cq.cli.bench.systems.workload import POOL_UPDATES, BenchWorkload, Plan
+from cq.cli.bench.measures.measured_system import (
+    BenchCrew,
+    MeasuredSystem,
+    Notify,
+    Result,
+    fill,
+    measuring,
+    medians,
+)
+from cq.cli.bench.systems.system import POOL_UPDATES, BenchWorkload, Plan, System
 
 LEAST: Final = 10_000
 UPDATES: Final = 200_000

@@ -16,11 +16,18 @@ from typing import Any, Final, NamedTuple
 
 import cq
 from cq import runtime
-from cq.cli.bench.measures.crew import BenchCrew, TimedWork
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Result, measuring, medians, quantile
+from cq.cli.bench.measures.measured_system import (
+    BenchCrew,
+    MeasuredSystem,
+    Notify,
+    Result,
+    TimedWork,
+    measuring,
+    medians,
+    quantile,
+)
 from cq.cli.bench.systems.cq_queue import QueueSystem
-from cq.cli.bench.systems.system import CannotMeasure
-from cq.cli.bench.systems.workload import KINDS, BenchWorkload, Plan
+from cq.cli.bench.systems.system import KINDS, BenchWorkload, CannotMeasure, Plan
 from cq.config.queue import read_config
 from cq.keys import QueueKeys
 from cq.store.transact import transact

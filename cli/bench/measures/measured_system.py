@@ -1,19 +1,200 @@
-"""Measurements of a system by processes that add and combine, and their figures; the first one: adding and draining."""
+"""Measurements of a system by processes that add and combine, and their figures; the first one: adding and draining.
+
+The processes are ready first, then they add for some seconds, or combine, at common times.
+"""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from itertools import count, cycle
 from math import ceil
+from multiprocessing.connection import Connection
 from statistics import median
-from typing import Any, Generic, TypeVar
+from threading import Event
+from typing import Any, Final, Generic, TypeVar
 
-from cq.cli.bench.measures.crew import Adder, AdderRole, AddResult, BenchCrew, MakeAdder, drain
-from cq.cli.bench.systems.system import System, WrongSum
-from cq.cli.bench.systems.workload import BenchWorkload, Plan
+from cq import runtime
+from cq.cli.bench.systems.stored import close_opened
+from cq.cli.bench.systems.system import BenchWorkload, Plan, System, WrongSum
 from cq.cli.shared.output import quantity
+from cq.cli.shared.processes import Crew
+
+FIRST_SEED: Final = 1
+_FILL: Final = 1_000
+_SEEDS: Final = 1_000  # distance of the seeds of two pools of a process; more than there are processes
+# The work begins this long after the signal, which must reach all processes first.
+_AHEAD_SECONDS: Final = 0.05
+
+TimedWork = Callable[[float, float], Any]
+"""Works from a begin to an end, times of the monotonic clock, which all processes of the machine share."""
+BenchRole = Callable[[ExitStack], TimedWork]
+"""The role of a process: prepares it, which is not timed, and returns its work. The stack closes its resources."""
+
+
+AddResult = tuple[int, float]
+"""Number of added updates, all committed, and the time of the last commit by the machine's monotonic clock."""
+
+
+class BenchCrew(Crew):
+    """Processes with the same kind of role.
+
+    `__enter__`, `run` and `results` raise `ProcessFailed` if a process fails.
+
+    Args:
+        what: name of each process, for messages.
+        roles: the roles, which are pickled.
+    """
+
+    def __init__(self, what: str, roles: Sequence[BenchRole]) -> None:
+        super().__init__({f"{what} {number + 1}": role for number, role in enumerate(roles)}, _serve)
+
+    def run(self, seconds: float = 0.0) -> tuple[float, list[Any]]:
+        """Run all roles, for `seconds` seconds if they work by time; returns their begin and their results."""
+        begin = self.start(seconds)
+        return begin, self.results()
+
+    def start(self, seconds: float, begin: float | None = None) -> float:
+        """Start all roles at the time `begin`, or soon; returns that time, without waiting for the work."""
+        begin = runtime.monotonic() + _AHEAD_SECONDS if begin is None else begin
+        for process in self._processes.values():
+            with suppress(BrokenPipeError):  # the process has died: `results` reports why
+                process.connection.send((begin, begin + seconds))
+        return begin
+
+    def results(self) -> list[Any]:
+        """The results of all roles; waits for all of them."""
+        return [self.receive(name) for name in self._roles]
+
+    def _start_all(self) -> None:
+        super()._start_all()
+        self.results()  # each process reports when it is ready
+
+
+def _serve(prepare: BenchRole, stop: Event, parent: Connection) -> None:
+    """Run a role in a child process at each signal, until the parent closes its end of the pipe."""
+    with suppress(EOFError, ConnectionError), ExitStack() as stack:
+        stack.callback(close_opened)
+        work = prepare(stack)
+        parent.send(None)
+        while True:
+            begin, end = parent.recv()
+            runtime.sleep(max(0.0, begin - runtime.monotonic()))
+            parent.send(work(begin, end))
+
+
+# The work of the processes
+
+
+class Adder:
+    """Adds the transactions of a pool to a system, in several threads.
+
+    Args:
+        role: what to add.
+        stack: closes the resources.
+        adders: the functions of the threads that add the updates of a transaction; None: those of the system.
+    """
+
+    def __init__(self, role: AdderRole, stack: ExitStack, adders: list[Any] | None = None) -> None:
+        self._role, self._seeds = role, count(FIRST_SEED + role.place, _SEEDS)
+        self._next = self._drawn()
+        self._adders = adders or [role.system.adder(stack) for _ in range(role.threads)]
+        self._pool = stack.enter_context(ThreadPoolExecutor(role.threads))
+        gc.collect()
+        gc.freeze()  # garbage collections must not scan the large pool, which lives as long as the process
+
+    def run(self, begin: float, end: float) -> AddResult:
+        """Add from `begin` to `end`."""
+        threads = range(self._role.threads)
+        done = list(self._pool.map(lambda thread: self._add(thread, begin, end), threads))
+        added = sum(done) * self._role.workload.per_transaction, runtime.monotonic()
+        if self._role.most is not None:
+            self._next = self._drawn()  # after the clock was read: drawing takes longer than adding
+        return added
+
+    def _drawn(self) -> Callable[[], Any]:
+        # Thread-safe: one call in C, which the interpreter lock protects.
+        return cycle(self._role.workload.draw(next(self._seeds))).__next__
+
+    def _add(self, thread: int, begin: float, end: float) -> int:
+        """Add in one thread from `begin` to `end`; returns the number of committed transactions."""
+        role = self._role
+        place, of = role.place * role.threads + thread, role.of * role.threads
+        add, pause, most = self._adders[thread], 0.0, None
+        if role.rate is not None:
+            pause = role.workload.per_transaction * of / role.rate
+        if role.most is not None:
+            most = (role.most + place) // of  # the shares of all threads sum up to `most`
+        # Threads begin at different times, so that their transactions are evenly spaced.
+        number, due = 0, begin + pause * place / of
+        while (now := runtime.monotonic()) < end and number != most:
+            if due > now:
+                runtime.sleep(min(due, end) - now)
+                continue
+            add(self._next())
+            number += 1
+            due += pause
+        return number
+
+
+@dataclass(frozen=True)
+class AdderRole:
+    """The role of a process that adds.
+
+    Args:
+        system, workload: the system, and the updates for it.
+        threads: number of threads.
+        place, of: the number of the process, and how many add: each of them adds other updates.
+        rate: updates per second of all processes; None: full speed.
+        most: maximum number of transactions of all processes in a run; each run then draws a new pool, which is not
+            timed. None: no maximum.
+        make: makes the adder, in the process.
+    """
+
+    system: Any
+    workload: BenchWorkload
+    threads: int
+    place: int = 0
+    of: int = 1
+    rate: float | None = None
+    most: int | None = None
+    make: MakeAdder = Adder
+
+    def prepare(self, stack: ExitStack) -> TimedWork:
+        """Draw the updates, and connect."""
+        return self.make(self, stack).run
+
+
+MakeAdder = Callable[[AdderRole, ExitStack], Adder]
+
+
+def fill(system: System, workload: BenchWorkload, ranks: range, stack: ExitStack) -> TimedWork:
+    """The role of a process that creates the keys of these ranks by one update of each, and returns their number."""
+    add = system.adder(stack)
+
+    def run(begin: float, end: float) -> int:
+        for start in range(0, len(ranks), _FILL):
+            add(workload.transaction(ranks[start : start + _FILL]))
+        return len(ranks)
+
+    return run
+
+
+def drain(system: System, place: int, of: int, stack: ExitStack) -> TimedWork:
+    """The role of a process that combines all queued updates, and returns the time of the end."""
+    combine = system.drainer(stack, place, of)
+
+    def run(begin: float, end: float) -> float:
+        combine()
+        return runtime.monotonic()
+
+    return run
+
 
 Result = dict[str, Any]
 """A result as in the JSON of the report."""

@@ -14,8 +14,7 @@ import cq
 from cq import admin
 from cq.admin.queue_status import is_drained
 from cq.cli.bench.systems.stored import opened
-from cq.cli.bench.systems.system import Add, Drain, System
-from cq.cli.bench.systems.workload import BenchWorkload, with_visitors
+from cq.cli.bench.systems.system import Add, BenchWorkload, Drain, System, with_visitors
 from cq.config.rollup import RollUp
 from cq.errors import QueueNotConfigured
 from cq.keys.link import LinkKeys

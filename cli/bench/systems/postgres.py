@@ -11,8 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cq.cli.bench.systems.system import Add, Drain, System
-from cq.cli.bench.systems.workload import with_visitors
+from cq.cli.bench.systems.system import Add, Drain, System, with_visitors
 
 if TYPE_CHECKING:
     import psycopg

@@ -11,8 +11,7 @@ from typing import Any, Final
 import cq
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.postgres import PostgresCounts
-from cq.cli.bench.systems.system import Add
-from cq.cli.bench.systems.workload import word
+from cq.cli.bench.systems.system import Add, word
 from cq.deciders import bounded
 from cq.store.transact import transact
 

@@ -29,10 +29,20 @@ from cq.cli.demos.harness import (
     run_worker,
 )
 from cq.cli.demos.options import VisitOptions
-from cq.cli.demos.visits.access_log import is_bot, read_log, write_log
 from cq.cli.demos.visits.queues import LEFT_OUT, SITE, TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitRecount, period_of
-from cq.cli.demos.visits.replay import KEYS, START, LogWriter, ReplayClock, ServerLog, read_late, run_follower
+from cq.cli.demos.visits.replay import (
+    KEYS,
+    START,
+    LogWriter,
+    ReplayClock,
+    ServerLog,
+    is_bot,
+    read_late,
+    read_log,
+    run_follower,
+    write_log,
+)
 from cq.cli.demos.visits.tables import (
     Look,
     clock,
