@@ -386,12 +386,7 @@ class VisitLog:
     ) -> None:
         self._visits, self._ids = visits, ids
         self._format = AccessLogFormat() if log_format is None else log_format
-        try:
-            self._bots = None if bots is None else re.compile(bots, re.IGNORECASE)
-        except re.error as error:
-            raise InvalidConfiguration(
-                f"expected a regular expression of bots, got: {bots!r} ({error})"
-            ) from None
+        self._bots = bot_pattern(bots)
 
     def follow(self, db: Database, path: str | os.PathLike[str], *, name: str | None = None) -> LogFollower:
         """Return the follower of the log at a path; `name` and errors are those of `cq.intake.LogFollower`."""
@@ -497,3 +492,13 @@ def _all(tr: TransactionRead, queue: cq.CombineQueue | Window, **given: Any) -> 
         page = queue.items(tr, after=page.continuation, **given)
         found.update(page.items)
     return found
+
+
+def bot_pattern(bots: str | None) -> re.Pattern[str] | None:
+    """Return the compiled `bots` of a `VisitLog`; raises `InvalidConfiguration`."""
+    try:
+        return None if bots is None else re.compile(bots, re.IGNORECASE)
+    except re.error as error:
+        raise InvalidConfiguration(
+            f"expected a regular expression of bots, got: {bots!r} ({error})"
+        ) from None

@@ -12,6 +12,7 @@ import typer
 from cq.cells.ask_all import gather
 from cq.cells.cells import Cells, Move
 from cq.cells.deleting import users_being_deleted
+from cq.cells.directory import checked_settings
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option, option_set
@@ -118,6 +119,7 @@ def add(
     From then on the store at the URL belongs to this cell of this directory only. The store of a new cell is created if
     it does not exist. The directory stores absolute paths: they must be valid on every machine that uses the directory.
     """
+    checked_settings(cell, url, weight, web)  # before the store of the directory is created
     with Cells(options.make_store()) as opened:
         opened.add_cell(cell, url, weight=weight, web=web)
         (added,) = (each for each in opened.cells() if each.name == cell)

@@ -42,7 +42,7 @@ from cq.intake.access_log import AccessLogFormat
 from cq.intake.json_lines import LoadedLines, add_jsonl
 from cq.intake.lines import FilePosition
 from cq.intake.logs import LogFollower, open_log
-from cq.observers.visits import BOTS, VisitLog, Visits
+from cq.observers.visits import BOTS, VisitLog, Visits, bot_pattern
 from cq.queue.requests import decider_of
 from cq.tables.rows import queue_rows
 from cq.windows.window import reader_of
@@ -123,9 +123,11 @@ def add(
             "--follow, --log-format, --bots, --sessions and --name need a log: add --access-log FILE"
         )
     if options.access_log is not None:
-        log_format, db = AccessLogFormat(options.log_format), options.make_store()
+        log_format, bots = AccessLogFormat(options.log_format), options.bots or None
+        bot_pattern(bots)  # before the store and the queues are created
+        db = options.make_store()
         counted = _visits(db, queue, options.access_log, sessions=options.sessions)
-        visits = VisitLog(counted, log_format, bots=options.bots or None, ids=counted.ids(db))
+        visits = VisitLog(counted, log_format, bots=bots, ids=counted.ids(db))
         _add_log(options, queue, visits, visits.follow(db, options.access_log, name=options.name))
         return
     db, handle = options.open_store(), cq.CombineQueue(queue)

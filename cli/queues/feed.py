@@ -16,6 +16,7 @@ from cq.cli.shared.table import ShownColumn
 from cq.durations import duration
 from cq.encoding.json_values import to_json
 from cq.errors import InvalidData
+from cq.feeds.config import read_feed_config
 from cq.feeds.feed import Feed, FeedPage, Message
 from cq.feeds.verify import verify_feed
 from cq.observers.feeds.tasks import FeedStatus, read_all, read_status
@@ -155,8 +156,12 @@ def verify(options: Options, name: Name) -> None:
 @commands.command("delete", examples=["cq feed delete chat --yes"])
 def delete(options: Options, name: Name, yes: Yes = False) -> None:
     """Delete a feed with all its messages, positions and groups."""
+    db = options.open_store()
+    transact(
+        db, lambda tr: read_feed_config(tr.snapshot, name)
+    )  # a feed that does not exist needs no confirmation
     confirm(f"delete feed {name!r} with all its messages?", yes)
-    Feed(name).delete(options.open_store())
+    Feed(name).delete(db)
     options.answer(f"feed {name!r} is deleted", feed=name, done="deleted")
 
 

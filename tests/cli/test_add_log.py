@@ -87,6 +87,13 @@ def test_options_of_a_log_need_one(here: Here, option: str) -> None:
     assert (ended.status, "add --access-log FILE" in ended.err) == (2, True)
 
 
+def test_a_wrong_pattern_creates_no_queues(here: Here, cli: Cli, db: Any) -> None:
+    (cli.folder / "access.log").write_text(line("/"))
+    ended = here(*COMMAND, "--bots", "(")
+    assert (ended.status, "regular expression of bots" in ended.err) == (2, True)
+    assert Visits.stored(db, "visits") is None
+
+
 def test_a_pipe_is_no_log(here: Here, cli: Cli, db: Any) -> None:
     os.mkfifo(cli.folder / "access.log")
     ended = here(*COMMAND)

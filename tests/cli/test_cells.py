@@ -50,6 +50,12 @@ def test_a_directory_without_cells_says_how_to_add_one(here: Here) -> None:
     assert here("cells", "list").out == "no cells: add one with `cq cells add NAME URL`\n"
 
 
+@pytest.mark.parametrize("wrong", [("--weight", "0"), ("--web", "two.example.com")])
+def test_wrong_settings_create_no_store(here: Here, wrong: tuple[str, str]) -> None:
+    assert here("cells", "add", "cell1", "embedded:cell1.db", *wrong).status == 2
+    assert list(Path.cwd().iterdir()) == []
+
+
 def test_a_corrected_url_changes_no_weight_and_no_web_address(site: Here) -> None:
     site("cells", "add", "cell2", "embedded:cell2.db", "--weight", "3", "--web", "https://two.example.com")
     Path("cell2.db").rename("moved.db")

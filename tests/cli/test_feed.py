@@ -103,7 +103,7 @@ def test_what_cannot_be_done_is_said_in_one_line(here: Here, db: Any) -> None:
         ("read", "chat", "ann"): "cq feed configure chat",
         ("configure", "chat", "--keep-last", "5"): "gives no numbers",
         ("configure", "a b"): "expected a feed name",
-        ("delete", "chat"): "--yes",
+        ("delete", "chat"): "cq feed configure chat",
     }.items():
         failed = here("feed", *words)
         status = 1 if "cq feed configure" in message else 2
@@ -111,6 +111,8 @@ def test_what_cannot_be_done_is_said_in_one_line(here: Here, db: Any) -> None:
         assert message in failed.err
     here("feed", "configure", "chat")
     assert "id of a message" in here("feed", "read", "chat", "ann", "--after", "zz").err
+    asked = here("feed", "delete", "chat")
+    assert (asked.status, "--yes" in asked.err) == (2, True)
     assert here("feed", "delete", "chat", "--yes").out == "feed 'chat' is deleted\n"
     assert here("feed", "list", "--json").rows() == []
 
