@@ -181,7 +181,7 @@ class Visits:
         """
         spec = WindowSpec.parse(window)
         if not spec:
-            raise InvalidConfiguration("expected the width and slice of a window, such as 600/10")
+            raise InvalidConfiguration("expected the width and slice of a window, such as 10m/10s")
         for counted in (self.visitors, self.lifetime, self.readers):
             if counted is not None:
                 cq.configure(db, counted.name, key=str, value=int, combiner="sum", buckets=buckets)

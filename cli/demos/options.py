@@ -126,7 +126,7 @@ class VisitOptions(DemoOptions):
         "NUMBER", "About how many seconds of the log are replayed per second.", min=0.01, default=100.0
     )
     window: str = option(
-        "WIDTH/SLICE", "Width and slice of the window, in seconds of the log's time.", default="600/10"
+        "WIDTH/SLICE", "Width and slice of the window, in seconds of the log's time.", default="10m/10s"
     )
     servers: Servers = 2
     workers: Workers = 2

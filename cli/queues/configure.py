@@ -253,7 +253,7 @@ class ConfigureOptions(AppOptions):
     )
     window: str | None = option(
         "WIDTH/SLICE",
-        "Keep values of the last WIDTH, too, which move by SLICE: 10m/10s, or 600/10 in seconds. "
+        "Keep values of the last WIDTH, too, which move by SLICE: 10m/10s. "
         "`cq get QUEUE.window KEY` reads them. none: delete them; the queue stays.",
     )
     expire: float | None = duration_option(
@@ -317,7 +317,7 @@ class _ConfigureCommand(HelpCommand):
         "cq configure words --key str --value int --combiner sum",
         "cq configure words --top --export word_counts",
         "cq configure words --link report=sql:word_counts --link hook=webhook:CQ_WORDS_URL",
-        "cq configure hits --window 600/10 --rollup 1h:30d,1d:forever --expire 90d",
+        "cq configure hits --window 10m/10s --rollup 1h:30d,1d:forever --expire 90d",
         "cq configure hits.window --top",
         "cq configure --app shop:app",
         "cq configure stock --decider bounded:0:100:start=100",
@@ -340,7 +340,7 @@ def configure(
     queue with values: workers first report all values to them. An audit can be added, too: this command then
     reads the whole queue.
 
-    A queue has the values of all time. For those of the last ten minutes, add --window 600/10; by hour for a month,
+    A queue has the values of all time. For those of the last ten minutes, add --window 10m/10s; by hour for a month,
     --rollup 1h:30d; to forget what is old, --expire 30d. A queue can have all of these, and each can be added, changed
     and removed at any time: updates from then on count in a new window or period, and keys that have values when
     --expire is first given count as updated soon after it.

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Final, Literal, NamedTuple
 
 from cq import runtime
-from cq.durations import positive_seconds
+from cq.durations import duration, positive_seconds
 from cq.encoding.codec import brief, shown
 from cq.errors import InvalidConfiguration, InvalidData
 
@@ -25,8 +25,8 @@ class WindowSpec(NamedTuple):
     window always has all updates of the last `width` milliseconds, and no update older than `width` and one slice.
     A slice is named by its end, so slices of several lengths can expire side by side after a change of the length.
 
-    >>> print(WindowSpec.parse("600/10")), WindowSpec.parse("600/10").expires(1_000_001)
-    600/10
+    >>> print(WindowSpec.parse("10m/10s")), WindowSpec.parse("10m/10s").expires(1_000_001)
+    10m/10s
     (None, 1610000)
     """
 
@@ -68,7 +68,7 @@ class WindowSpec(NamedTuple):
         return self
 
     def __str__(self) -> str:
-        return f"{_seconds(self.width)}/{_seconds(self.slice)}"
+        return f"{duration(self.width / 1000)}/{duration(self.slice / 1000)}"
 
     @property
     def step(self) -> int:
@@ -115,12 +115,8 @@ def checked_time(at: object) -> int:
     return milliseconds(at)  # type: ignore[arg-type]
 
 
-def _seconds(number: int) -> str:
-    return f"{number / 1000:.3f}".rstrip("0").rstrip(".")
-
-
 def _invalid(given: object) -> InvalidConfiguration:
     return InvalidConfiguration(
-        "expected the width and slice of a window, such as 600/10 or 10m/10s: a width of at most 10 years that is a "
+        "expected the width and slice of a window, such as 10m/10s: a width of at most 10 years that is a "
         f"whole number of slices of at least 0.01 s; got: {brief(given)}"
     )

@@ -37,7 +37,7 @@ class AskCall(AddCall):
         key, request, once, timeout, withdraw: as for `CombineQueue.ask_now`; raises `InvalidData`.
 
     Attributes:
-        request: what is asked.
+        request: the request, as `CombineQueue.ask` takes it.
         answer: what is stored as its answer, once it was read.
         is_late: whether there was no answer in time.
     """

@@ -273,7 +273,7 @@ class Window(Generic[K, W]):
         config = self._timed(snapshot_of(tr))
         if config.window is None:
             raise NotInStore(
-                f"queue {self.name!r} has no window: run `cq configure {self.name} --window 600/10`"
+                f"queue {self.name!r} has no window: run `cq configure {self.name} --window 10m/10s`"
             )
         return WindowRead(tr, config, own_combiner(self, config), _milliseconds(now), pending=pending)
 
@@ -303,7 +303,7 @@ class Window(Generic[K, W]):
         if not config.is_timed:
             raise NotInStore(
                 f"queue {self.name!r} has neither a window nor a roll-up: run `cq configure {self.name} --window "
-                "600/10` or `--rollup 1m:2d,1h:60d`"
+                "10m/10s` or `--rollup 1m:2d,1h:60d`"
             )
         return config
 

@@ -9,7 +9,7 @@ from cq.observers.worker import Worker
 
 db = cq.open(f"embedded:{tempfile.mkdtemp()}/example.db")
 visits = Visits("site")
-visits.configure(db, window="600/10")
+visits.configure(db, window="10m/10s")
 
 
 @cq.transactional

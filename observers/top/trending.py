@@ -117,5 +117,5 @@ def level_of_period(config: QueueConfig, by: Span) -> RollUpLevel:
             return level
     has = f"its roll-up is {config.rollup}" if config.rollup else "it has no roll-up"
     if config.window is not None:
-        has += f", and its window is {config.window} s"
+        has += f", and its window is {config.window}"
     raise NotInStore(f"queue {config.name!r} has no level of {duration(period)}: {has}")

@@ -61,7 +61,7 @@ def test_a_window_a_roll_up_and_an_expiry_on_one_queue(db: Any, name: str, combi
     )
     assert names(db) == [name, *(f"{name}{part}" for part in PARTS)]
     shown = config.settings()
-    assert (shown["window"], shown["rollup"], shown["expire"]) == ("60/5", LEVELS, "10m")
+    assert (shown["window"], shown["rollup"], shown["expire"]) == ("1m/5s", LEVELS, "10m")
     for part in PARTS:
         found = stored_config(db, f"{name}{part}")
         assert (found.value, found.combiner, found.buckets) == (config.value, config.combiner, 3)
@@ -112,7 +112,7 @@ def test_a_width_changes_for_all_that_is_kept(db: Any, name: str, clock: Clock, 
         cq.configure(db, name, window=width)
         seen[width] = transact(db, lambda tr: dict(Window[str](name).items(tr).items))
     assert seen == {"30/5": {"new": 2}, "60/5": {"old": 1, "new": 2}, "90/5": {"old": 1, "new": 2}}
-    with pytest.raises(ConfigurationConflict, match="window 90/5 -> 60/5"):
+    with pytest.raises(ConfigurationConflict, match="window 90s/5s -> 1m/5s"):
         transact(db, lambda tr: window.get(tr, "old"))
 
     cq.configure(db, name, window="30/5")
@@ -149,7 +149,7 @@ def test_another_queue_of_the_name_of_a_part(db: Any, name: str, settings: Any, 
         ({"combiner": "last", "window": 60}, InvalidConfiguration, "give the queue an expiry of 60 s"),
         ({"combiner": "maximum", "window": (1001, 1)}, InvalidConfiguration, "at most 1,000 slices"),
         ({"value": float, "window": (1001, 1)}, InvalidConfiguration, "at most 1,000 slices"),
-        ({"window": (60, 7)}, InvalidConfiguration, "such as 600/10"),
+        ({"window": (60, 7)}, InvalidConfiguration, "such as 10m/10s"),
         ({"rollup": "1m:1h,90s:1d"}, InvalidConfiguration, "multiple of the next shorter"),
         ({"expire": 0}, InvalidConfiguration, "expected a duration of whole seconds"),
     ],
@@ -162,7 +162,7 @@ def test_settings_that_cannot_be(db: Any, name: str, given: Any, error: Any, mes
 
 def test_the_slices_of_a_merged_window_keep_their_length(db: Any, name: str) -> None:
     config = configured(db, name, combiner="maximum", window="60/5")
-    with pytest.raises(ConfigurationConflict, match="window 60/5 -> 60/6"):
+    with pytest.raises(ConfigurationConflict, match="window 1m/5s -> 1m/6s"):
         cq.configure(db, name, window="60/6")
     assert stored_config(db, name) == config
     cq.configure(db, name, window=False)

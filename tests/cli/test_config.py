@@ -247,7 +247,7 @@ def test_all_that_an_app_declares_is_configured(here: Here) -> None:
     for _ in range(2):  # the second time changes nothing
         said = here("configure", "--app", "shop:app").out.splitlines()
         assert said[0].startswith(
-            "queue 'orders': key str, value int, combiner sum@1, buckets 1, window 600/10"
+            "queue 'orders': key str, value int, combiner sum@1, buckets 1, window 10m/10s"
         )
         assert said[-1] == "feed 'chat' is configured"
     assert here("feed", "list", "--json").rows()[0]["keep_seconds"] == 30 * 86_400

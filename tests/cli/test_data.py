@@ -430,7 +430,7 @@ def test_a_window_a_roll_up_and_an_expiry_are_configured_changed_and_removed(her
         "configure", "views", "--window", "600/10", "--rollup", "1m:2d,1d:forever", "--expire", "30d"
     )
     first, window, periods = ended.out.splitlines()
-    assert first.endswith(", buckets 1, window 600/10, expire 30d, rollup 1m:2d,1d:forever")
+    assert first.endswith(", buckets 1, window 10m/10s, expire 30d, rollup 1m:2d,1d:forever")
     assert window == (
         "views.window: values of the last 600 s; `cq get views.window KEY` reads them, and "
         "`cq configure views.window --top` keeps its top"
@@ -504,7 +504,7 @@ def test_the_top_of_a_window_shows_the_ranks_of_one_width_ago(here: Here, db: An
         {"key": "c", "score": 3, "rank": 2, "before": None},
     ]
     assert text == "b\t7\t1\t2\nc\t3\t2\t-\n"
-    assert "its window is 600/10 s" in here("top", "turnover", "--by", "1h").err
+    assert "its window is 10m/10s" in here("top", "turnover", "--by", "1h").err
 
 
 def test_dropping_asks_and_a_key_without_updates_set_aside_is_an_error(here: Here, cli: Cli) -> None:

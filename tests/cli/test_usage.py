@@ -285,7 +285,7 @@ def ended_with(here: Here, cli: Cli, args: list[str]) -> Outcome:
         (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
         (["worker", "--metrics", "here"], "expected an address such as 127.0.0.1:9100"),
         (["bench", "--store", "embedded:cli.db"], "has queues, such as"),
-        (["demo", "visits", "--window", "600/7"], "such as 600/10"),
+        (["demo", "visits", "--window", "600/7"], "such as 10m/10s"),
         (["status", "--store", "nothing"], "; `cq settings` shows its source"),
         (["status", "--store", "embedded:"], "names no file"),
     ],

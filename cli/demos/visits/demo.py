@@ -133,7 +133,7 @@ def _checked_window(options: VisitOptions) -> WindowSpec:
     """The window of the options; raises `InvalidConfiguration`, and `OSError` of a file before any output."""
     window = WindowSpec.parse(options.window)
     if not window:
-        raise InvalidConfiguration("expected the width and slice of a window, such as 600/10")
+        raise InvalidConfiguration("expected the width and slice of a window, such as 10m/10s")
     for path in options.logs or ():
         path.open("rb").close()
     if options.chart is not None:
