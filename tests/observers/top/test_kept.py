@@ -370,7 +370,7 @@ def test_a_top_in_groups_keeps_no_ranks_of_a_window(db: Any, name: str, clock: C
 
 def test_other_periods_and_times_are_refused(db: Any, window: Window) -> None:
     add(db, window.name, a=1)
-    with pytest.raises(NotInStore, match="no level of 1h: it has no roll-up, and its window is 60/5 s"):
+    with pytest.raises(NotInStore, match="no level of 1h: it has no roll-up, and its window is 1m/5s"):
         transact(db, lambda tr: trending(tr.snapshot, window.name, by="1h"))
     with pytest.raises(InvalidConfiguration, match="give no time"):
         transact(db, lambda tr: trending(tr.snapshot, window.name, by="1m", at=START))
