@@ -440,8 +440,8 @@ def test_a_window_a_roll_up_and_an_expiry_are_configured_changed_and_removed(her
     here("worker", "--drain", "views")
     for change, left in (
         (["--window", "60/1"], "window 1m/1s, expire 30d, rollup 1m:2d,1d:forever"),
-        (["--rollup", "1m:1d"], "window 60/1, expire 30d, rollup 1m:1d"),
-        (["--no-expire"], "window 60/1, rollup 1m:1d"),
+        (["--rollup", "1m:1d"], "window 1m/1s, expire 30d, rollup 1m:1d"),
+        (["--no-expire"], "window 1m/1s, rollup 1m:1d"),
         (["--window", "none"], "rollup 1m:1d"),
         (["--rollup", "none"], "buckets 1"),
     ):
