@@ -269,8 +269,17 @@ class QueueConfig:
 
     def has_bucket(self, generation: int, number: int) -> bool:
         """Whether the present shape, or the former shape before the end of its drain, has this bucket."""
-        shapes = (Shape(self.generation, self.buckets), self.former)
-        return any(shape and shape.generation == generation and number < shape.buckets for shape in shapes)
+        return any(shape.generation == generation and number < shape.buckets for shape in self._shapes)
+
+    @property
+    def all_buckets(self) -> list[tuple[int, int]]:
+        """Generation and number of each bucket of the present shape, and of the former one until it is drained."""
+        return [(shape.generation, number) for shape in self._shapes for number in range(shape.buckets)]
+
+    @property
+    def _shapes(self) -> list[Shape]:
+        present = Shape(self.generation, self.buckets)
+        return [present] if self.former is None else [present, self.former]
 
     @property
     def features(self) -> list[str]:

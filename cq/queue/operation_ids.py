@@ -81,10 +81,12 @@ class Trim:
     def _read_horizon(self, tr: Transaction) -> int:
         """The version below which markers may be removed: old enough, and before every row that can have a marker.
 
-        Rows added later have later versions, so the horizon stays valid during the scan.
+        Rows added later have later versions, so the horizon stays valid during the scan. It looks at all buckets, not
+        at those notified: a bucket whose notification is lost keeps its rows until it is repaired.
         """
         config = read_config(tr.snapshot, self._name)
-        oldest = [each for each in oldest_by_bucket(tr.snapshot, self._keys).values() if each is not None]
+        found = oldest_by_bucket(tr.snapshot, self._keys, config.all_buckets)
+        oldest = [each for each in found.values() if each is not None]
         clock, now = clock_of(tr.db), tr.get_read_version().wait()
         remembered = clock.before(now, self._remember_seconds)
         if config.decider is not None:

@@ -307,10 +307,13 @@ def repeated_rows(rows: Sequence[Row], counting: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.key not in keys]
 
 
-def oldest_by_bucket(tr: TransactionRead, queue: QueueKeys) -> dict[tuple[int, int], int | None]:
-    """{(generation, number): version of the oldest row, None without rows} of the buckets with work."""
-    waiting = notified(tr.get_range(*queue.notifications()), queue)
-    ranges = {bucket: queue.rows(*bucket) for bucket in waiting}
+def oldest_by_bucket(
+    tr: TransactionRead, queue: QueueKeys, buckets: Iterable[tuple[int, int]] | None = None
+) -> dict[tuple[int, int], int | None]:
+    """{(generation, number): version of the oldest row, None without rows} of some buckets; None: those notified."""
+    if buckets is None:
+        buckets = notified(tr.get_range(*queue.notifications()), queue)
+    ranges = {bucket: queue.rows(*bucket) for bucket in buckets}
     firsts = {bucket: tr.get_range(*bounds, limit=1) for bucket, bounds in ranges.items()}
     return {
         bucket: next((version_of(versionstamp_in(ranges[bucket][0], row.key)) for row in first), None)

@@ -77,6 +77,16 @@ def test_it_is_kept_while_a_later_try_is_queued(db: Any, combined: str) -> None:
     assert trim(db, combined) == 2
 
 
+def test_it_is_kept_while_a_row_is_in_a_bucket_whose_notification_is_lost(db: Any, combined: str) -> None:
+    add(db, combined, {"a": 1}, once="op")
+    transact(db, lambda tr: tr.clear_range(*QueueKeys(combined).notifications()))
+
+    assert trim(db, combined) == 0
+    add(db, combined, {"b": 1})  # notifies the bucket
+    drain(db, combined)
+    assert_values(db, combined, {"a": 1, "b": 2})
+
+
 def test_it_is_kept_when_another_try_commits_meanwhile(db: Any, combined: str) -> None:
     meanwhile = Overtaken(db, lambda: add(db, combined, {"a": 1}, once="op"))
 

@@ -85,6 +85,18 @@ def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
     return int(tr.get_read_version().wait()) - int(self._remember_seconds * VERSIONS_PER_SECOND)
 
 
+@queues.replaces(
+    "cq.queue.operation_ids.oldest_by_bucket",
+    seed=9000104,
+    also={"once", "clock jumps", "damage"},
+)
+def forgets_ids_of_buckets_without_a_notification(
+    oldest_by_bucket: Any, tr: Any, queue: QueueKeys, _: Any
+) -> Any:
+    """Operation ids are forgotten by the rows of the notified buckets alone."""
+    return oldest_by_bucket(tr, queue)
+
+
 @queues.replaces("cq.intake.documents.Documents._read_part", seed=86, also={"documents"})
 def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) -> Any:
     """Two processes that store one document do not conflict."""
