@@ -258,6 +258,8 @@ class _Waiters:
         if task is None:
             if self.hub.is_over:
                 raise Over
+            if seconds == 0:
+                return False
             raise RuntimeError("only tasks can wait")
         self._waiting.append(task)
         self.hub.wait(seconds)
