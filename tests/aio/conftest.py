@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -26,7 +27,25 @@ def adb(db: Any) -> cq.aio.AsyncDatabase:
     return cq.aio.AsyncDatabase(db)
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that are coroutines, and those that run some, in event loops of both kinds."""
+    if inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("run")
+    if "run" in metafunc.fixturenames:
+        metafunc.parametrize("run", ["asyncio", "uvloop"], indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine by the fixture `run`."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    pyfuncitem._request.getfixturevalue("run")(pyfuncitem.obj(**given))
+    return True
+
+
+@pytest.fixture
 def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], Any]:
     """Runs a coroutine in a new event loop of each kind, and raises what the loop would only log."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else None

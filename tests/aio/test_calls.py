@@ -27,7 +27,7 @@ def test_awaiting_in_a_synchronous_function_needs_a_task() -> None:
         cq.aio.result_of(asyncio.sleep(0))
 
 
-def test_a_call_has_the_context_of_its_task_and_raises_its_errors(run: Run) -> None:
+async def test_a_call_has_the_context_of_its_task_and_raises_its_errors() -> None:
     user: ContextVar[str] = ContextVar("user")
 
     def call() -> str:
@@ -40,73 +40,59 @@ def test_a_call_has_the_context_of_its_task_and_raises_its_errors(run: Run) -> N
         user.set(name)
         return await cq.aio.run(call)
 
-    async def both() -> tuple[str, str]:
-        return await asyncio.gather(main("anne"), main("bert"))
-
-    assert [*run(both())] == ["anne", "bert"]
+    assert [*await asyncio.gather(main("anne"), main("bert"))] == ["anne", "bert"]
     with pytest.raises(ValueError, match="no user"):
-        run(main("none"))
+        await main("none")
 
 
 @pytest.mark.parametrize("make", [runtime.event, runtime.latch])
-def test_an_event_suspends_tasks_and_blocks_threads(make: Callable[[], Any], run: Run) -> None:
-    event, passed = make(), []
-
-    async def main() -> None:
-        assert not await cq.aio.run(event.wait, 0.001)
-        threads = [threading.Thread(target=lambda: passed.append(event.wait())) for _ in range(3)]
-        tasks = [asyncio.create_task(cq.aio.run(event.wait)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        await asyncio.sleep(0)
-        threading.Thread(target=event.set).start()
-        assert await asyncio.gather(*tasks) == [True] * 3
-        assert await cq.aio.run(event.wait, 60)
-        for thread in threads:
-            thread.join()
-
-    run(main())
+async def test_an_event_suspends_tasks_and_blocks_threads(make: Callable[[], Any]) -> None:
+    event, passed = make(), list[bool]()
+    assert not await cq.aio.run(event.wait, 0.001)
+    threads = [threading.Thread(target=lambda: passed.append(event.wait())) for _ in range(3)]
+    tasks = [asyncio.create_task(cq.aio.run(event.wait)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    await asyncio.sleep(0)
+    threading.Thread(target=event.set).start()
+    assert await asyncio.gather(*tasks) == [True] * 3
+    assert await cq.aio.run(event.wait, 60)
+    for thread in threads:
+        thread.join()
     assert passed == [True] * 3
 
 
-def test_a_sleep_suspends_only_its_task(run: Run) -> None:
-    async def main() -> list[str]:
-        done: list[str] = []
+async def test_a_sleep_suspends_only_its_task() -> None:
+    done: list[str] = []
 
-        def sleep() -> None:
-            runtime.sleep(0.02)
-            done.append("sleeper")
+    def sleep() -> None:
+        runtime.sleep(0.02)
+        done.append("sleeper")
 
-        async def go_on() -> None:
-            done.append("other task")
+    async def go_on() -> None:
+        done.append("other task")
 
-        await asyncio.gather(cq.aio.run(sleep), go_on())
-        return done
-
-    assert run(main()) == ["other task", "sleeper"]
+    await asyncio.gather(cq.aio.run(sleep), go_on())
+    assert done == ["other task", "sleeper"]
 
 
-def test_the_loop_goes_on_while_a_commit_waits_for_the_disk(tmp_path: Path, run: Run) -> None:
+async def test_the_loop_goes_on_while_a_commit_waits_for_the_disk(tmp_path: Path) -> None:
+    async def write(tr: AsyncTransaction) -> None:
+        tr.set(b"cq/t/key", b"value")
+
     with Database(tmp_path / "store.db") as db:
-
-        async def main() -> None:
-            async def write(tr: AsyncTransaction) -> None:
-                tr.set(b"cq/t/key", b"value")
-
-            with db._engine.committer._leader:  # another thread commits
-                commits = [asyncio.create_task(AsyncDatabase(db).transact(write)) for _ in range(3)]
-                for _ in range(100):
-                    await asyncio.sleep(0)
-                assert not any(each.done() for each in commits)
-            # Its next step would commit the requests that it found.
-            await asyncio.to_thread(db._engine.committer.lead, None)
-            await asyncio.gather(*commits)
-
-        run(main())
+        with db._engine.committer._leader:  # another thread commits
+            commits = [asyncio.create_task(AsyncDatabase(db).transact(write)) for _ in range(3)]
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not any(each.done() for each in commits)
+        # Its next step would commit the requests that it found.
+        await asyncio.to_thread(db._engine.committer.lead, None)
+        await asyncio.gather(*commits)
         assert db.get(b"cq/t/key") == b"value"
 
 
-def test_a_thread_can_wait_and_commit_as_before(tmp_path: Path, run: Run) -> None:
+async def test_a_thread_can_wait_and_commit_as_before(tmp_path: Path) -> None:
     """Also while tasks of an event loop use the same store."""
     with Database(tmp_path / "store.db", power_safe=False) as db:
         adb, stop = AsyncDatabase(db), threading.Event()
@@ -121,31 +107,25 @@ def test_a_thread_can_wait_and_commit_as_before(tmp_path: Path, run: Run) -> Non
                 number += 1
             return number
 
-        async def main() -> int:
-            async def add_too(tr: AsyncTransaction) -> None:
-                tr.add(b"cq/t/tasks", (1).to_bytes(8, "little"))
+        async def add_too(tr: AsyncTransaction) -> None:
+            tr.add(b"cq/t/tasks", (1).to_bytes(8, "little"))
 
-            threads = [asyncio.create_task(asyncio.to_thread(adds)) for _ in range(3)]
-            for _ in range(20):
-                await asyncio.gather(*(adb.transact(add_too) for _ in range(10)))
-            while await adb.transact(lambda tr: tr.get(b"cq/t/threads")) is None:
-                await asyncio.sleep(0.001)
-            stop.set()
-            return sum(await asyncio.gather(*threads))
-
-        added = run(main())
+        threads = [asyncio.create_task(asyncio.to_thread(adds)) for _ in range(3)]
+        for _ in range(20):
+            await asyncio.gather(*(adb.transact(add_too) for _ in range(10)))
+        while await adb.transact(lambda tr: tr.get(b"cq/t/threads")) is None:
+            await asyncio.sleep(0.001)
+        stop.set()
+        added = sum(await asyncio.gather(*threads))
         assert int.from_bytes(db.get(b"cq/t/tasks") or b"", "little") == 200
         assert int.from_bytes(db.get(b"cq/t/threads") or b"", "little") == added > 0
 
 
-def test_the_loop_turns_while_a_store_is_opened_and_closed(tmp_path: Path, run: Run) -> None:
-    async def main() -> bytes | None:
-        async with await cq.aio.open(f"embedded:{tmp_path / 'new.db'}") as db:
-            return await db.transact(lambda tr: tr.get(b"cq/t/key"))
-
-    assert run(main()) is None
+async def test_the_loop_turns_while_a_store_is_opened_and_closed(tmp_path: Path) -> None:
+    async with await cq.aio.open(f"embedded:{tmp_path / 'new.db'}") as db:
+        assert await db.transact(lambda tr: tr.get(b"cq/t/key")) is None
     with pytest.raises(cq.errors.InvalidUrl):
-        run(cq.aio.open("nowhere"))
+        await cq.aio.open("nowhere")
 
 
 def test_a_call_that_ends_the_loop_meets_no_error(adb: AsyncDatabase, run: Run) -> None:

@@ -57,6 +57,10 @@ async def _awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
+async def watch(tr: AsyncTransaction) -> cq.aio.Call[None]:
+    return tr.watch(b"cq/t/key")
+
+
 def open_things() -> dict[str, int]:
     """Suspended greenlets, transactions and pending watches of this process."""
     gc.collect()
@@ -125,69 +129,51 @@ def test_a_transaction_is_committed_as_a_whole_or_not_at_all(
     assert run(adb.transact(lambda tr: words.get(tr, "moved"))) == len(firsts) > 0
 
 
-def test_a_cancelled_wait_cancels_its_watch(adb: AsyncDatabase, name: str, run: Run) -> None:
+async def test_a_cancelled_wait_cancels_its_watch(adb: AsyncDatabase, name: str) -> None:
     feed: cq.aio.Feed[str] = cq.aio.Feed(name)
 
-    async def main() -> None:
-        before = open_things()
-        await feed.configure(adb)
-        for at in range(1, 4):
-            waiting = asyncio.ensure_future(_awaited(feed.wait(adb, "anne")))
-            for _ in range(5 * at):
-                await asyncio.sleep(0.001)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            assert waiting.cancelled()
-            del waiting
-            assert await left_open(before) == {}
-
-    run(main())
-
-
-def test_a_timeout_ends_a_wait(adb: AsyncDatabase, run: Run) -> None:
-    async def watch(tr: AsyncTransaction) -> cq.aio.Call[None]:
-        return tr.watch(b"cq/t/key")
-
-    async def main() -> None:
-        before = open_things()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(await adb.transact(watch), 0.01)
+    before = open_things()
+    await feed.configure(adb)
+    for at in range(1, 4):
+        waiting = asyncio.ensure_future(_awaited(feed.wait(adb, "anne")))
+        for _ in range(5 * at):
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+        del waiting
         assert await left_open(before) == {}
 
-    run(main())
+
+async def test_a_timeout_ends_a_wait(adb: AsyncDatabase) -> None:
+    before = open_things()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(await adb.transact(watch), 0.01)
+    assert await left_open(before) == {}
 
 
-def test_a_dropped_request_is_cancelled(adb: AsyncDatabase, run: Run) -> None:
-    async def watch(tr: AsyncTransaction) -> cq.aio.Call[None]:
-        return tr.watch(b"cq/t/key")
-
-    async def main() -> None:
-        before = open_things()
-        await adb.transact(watch)  # nobody awaits the watch
-        assert await left_open(before) == {}
-
-    run(main())
+async def test_a_dropped_request_is_cancelled(adb: AsyncDatabase) -> None:
+    before = open_things()
+    await adb.transact(watch)  # nobody awaits the watch
+    assert await left_open(before) == {}
 
 
-def test_a_cancelled_transaction_ends_the_reads_of_its_other_tasks(adb: AsyncDatabase, run: Run) -> None:
-    async def main() -> None:
-        began = asyncio.Event()
-        others: list[AsyncTransaction] = []
+async def test_a_cancelled_transaction_ends_the_reads_of_its_other_tasks(adb: AsyncDatabase) -> None:
+    began = asyncio.Event()
+    others: list[AsyncTransaction] = []
 
-        async def wait(tr: AsyncTransaction) -> None:
-            others.append(tr)
-            began.set()
-            await asyncio.Event().wait()
+    async def wait(tr: AsyncTransaction) -> None:
+        others.append(tr)
+        began.set()
+        await asyncio.Event().wait()
 
-        task = asyncio.create_task(adb.transact(wait))
-        await began.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        with pytest.raises(Exception, match="1025"):
-            await others[0].get(b"cq/t/key")
-
-    run(main())
+    task = asyncio.create_task(adb.transact(wait))
+    await began.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    with pytest.raises(Exception, match="1025"):
+        await others[0].get(b"cq/t/key")
 
 
 def test_an_asyncio_run_that_ends_leaves_nothing(adb: AsyncDatabase, name: str) -> None:

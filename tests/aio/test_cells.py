@@ -39,67 +39,58 @@ async def save(data: AsyncUserData) -> tuple[str, int]:
     return data.cell, number
 
 
-def test_writes_of_a_user_follow_its_moves(cells: cq.aio.Cells, run: Run) -> None:
-    async def main() -> None:
-        async with cells:
-            first = await cells.place("ada")
-            other = "south" if first == "north" else "north"
-            assert await cells.transact("ada", save) == (first, 1)
-            writes = [asyncio.create_task(cells.transact("ada", save)) for _ in range(WRITES)]
-            for cell in (other, first, other):
-                await cells.move("ada", cell)
-            saved = await asyncio.gather(*writes)
+async def test_writes_of_a_user_follow_its_moves(cells: cq.aio.Cells) -> None:
+    async with cells:
+        first = await cells.place("ada")
+        other = "south" if first == "north" else "north"
+        assert await cells.transact("ada", save) == (first, 1)
+        writes = [asyncio.create_task(cells.transact("ada", save)) for _ in range(WRITES)]
+        for cell in (other, first, other):
+            await cells.move("ada", cell)
+        saved = await asyncio.gather(*writes)
 
-            assert sorted(number for _, number in saved) == list(range(2, WRITES + 2))
-            assert (await cells.locate("ada")).cell == other
-            assert await cells.transact("ada", save) == (other, WRITES + 2)
-            db = await cells.store(other)
-            assert transact(db.sync, lambda tr: tr.get(b"absent").value) is None
-
-    run(main())
+        assert sorted(number for _, number in saved) == list(range(2, WRITES + 2))
+        assert (await cells.locate("ada")).cell == other
+        assert await cells.transact("ada", save) == (other, WRITES + 2)
+        db = await cells.store(other)
+        assert transact(db.sync, lambda tr: tr.get(b"absent").value) is None
 
 
-def test_errors_are_those_of_the_synchronous_cells(cells: cq.aio.Cells, run: Run) -> None:
+async def test_errors_are_those_of_the_synchronous_cells(cells: cq.aio.Cells) -> None:
     async def refuse(data: AsyncUserData) -> None:
         data.tr.set(data.prefix + b"lost", b"")
         raise ZeroDivisionError
 
-    async def main() -> Any:
-        async with cells:
-            with pytest.raises(cq.CqError, match="is in no cell"):
-                await cells.transact("grace", save)
-            with pytest.raises(cq.CqError, match="has no cell 'west'"):
-                await cells.store("west")
-            await cells.place("ada")
-            with pytest.raises(ZeroDivisionError):
-                await cells.transact("ada", refuse)
-            return await cells.transact("ada", lambda data: data.tr.get(data.prefix + b"lost"))
-
-    assert run(main()) is None
+    async with cells:
+        with pytest.raises(cq.CqError, match="is in no cell"):
+            await cells.transact("grace", save)
+        with pytest.raises(cq.CqError, match="has no cell 'west'"):
+            await cells.store("west")
+        await cells.place("ada")
+        with pytest.raises(ZeroDivisionError):
+            await cells.transact("ada", refuse)
+        assert await cells.transact("ada", lambda data: data.tr.get(data.prefix + b"lost")) is None
 
 
-def test_a_cancelled_transaction_writes_nothing(cells: cq.aio.Cells, run: Run) -> None:
-    async def main() -> Any:
-        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def test_a_cancelled_transaction_writes_nothing(cells: cq.aio.Cells) -> None:
+    begun = asyncio.Event()
 
-        async def wait(data: AsyncUserData) -> None:
-            data.tr.set(data.prefix + b"lost", b"")
-            begun.set_result(None)
-            await asyncio.Event().wait()
+    async def wait(data: AsyncUserData) -> None:
+        data.tr.set(data.prefix + b"lost", b"")
+        begun.set()
+        await asyncio.Event().wait()
 
-        async with cells:
-            await cells.place("ada")
-            task = asyncio.create_task(cells.transact("ada", wait))
-            await begun
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            return await cells.transact("ada", lambda data: data.tr.get(data.prefix + b"lost"))
-
-    assert run(main()) is None
+    async with cells:
+        await cells.place("ada")
+        task = asyncio.create_task(cells.transact("ada", wait))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await cells.transact("ada", lambda data: data.tr.get(data.prefix + b"lost")) is None
 
 
-def test_users_are_adopted_found_by_name_and_deleted(cells: cq.aio.Cells, run: Run) -> None:
+async def test_users_are_adopted_found_by_name_and_deleted(cells: cq.aio.Cells) -> None:
     async def convert(data: AsyncUserData) -> bool:
         data.tr.set(data.prefix + b"old", b"row")
         return await data.next_id() < 2  # in two pieces
@@ -107,19 +98,16 @@ def test_users_are_adopted_found_by_name_and_deleted(cells: cq.aio.Cells, run: R
     async def final(data: AsyncUserData) -> None:
         data.tr.set(b"left", b"%d" % await data.next_id())
 
-    async def main() -> None:
-        async with cells:
-            assert await cells.adopt("ada", "south", convert, names=["login:ada"]) == "south"
-            await cells.place("grace", names=["login:grace"])
-            assert [await cells.find(f"login:{name}") for name in ("ada", "eve")] == ["ada", None]
-            assert await cells.transact("ada", save) == ("south", 3)
-            await cells.delete("ada", final)
-            await cells.delete("grace", keep_names=True)
+    async with cells:
+        assert await cells.adopt("ada", "south", convert, names=["login:ada"]) == "south"
+        await cells.place("grace", names=["login:grace"])
+        assert [await cells.find(f"login:{name}") for name in ("ada", "eve")] == ["ada", None]
+        assert await cells.transact("ada", save) == ("south", 3)
+        await cells.delete("ada", final)
+        await cells.delete("grace", keep_names=True)
 
-            south = await cells.store("south")
-            assert transact(south.sync, lambda tr: tr.get(b"left").value) == b"4"
-            assert [await cells.find(f"login:{name}") for name in ("ada", "grace")] == [None, "grace"]
-            with pytest.raises(cq.errors.UserDeleted):
-                await cells.locate("ada")
-
-    run(main())
+        south = await cells.store("south")
+        assert transact(south.sync, lambda tr: tr.get(b"left").value) == b"4"
+        assert [await cells.find(f"login:{name}") for name in ("ada", "grace")] == [None, "grace"]
+        with pytest.raises(cq.errors.UserDeleted):
+            await cells.locate("ada")

@@ -50,9 +50,7 @@ def test_a_handle_has_every_method(handle: type, synchronous: type) -> None:
         assert inspect.signature(getattr(handle, name)) == inspect.signature(getattr(synchronous, name))
 
 
-def test_a_queue_is_added_to_and_read(
-    adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int], run: Run
-) -> None:
+async def test_a_queue_is_added_to_and_read(adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int]) -> None:
     async def add(tr: AsyncTransaction) -> int | None:
         pending = await words.get(tr.snapshot, "a", pending=True)
         await words.add(tr, {"a": 1, "b": 2}, once="id")
@@ -62,24 +60,21 @@ def test_a_queue_is_added_to_and_read(
         page = await words.items(tr.snapshot, limit=10)
         return await words.get(tr, "a"), await words.get_many(tr, ["a", "c"]), sorted(page.items)
 
-    async def main() -> None:
-        assert [await adb.transact(add) for _ in range(3)] == [None, 1, 1]
-        await asyncio.to_thread(drain, adb.sync, words.name)
-        assert await adb.transact(read) == (1, {"a": 1, "c": None}, [("a", 1), ("b", 2)])
-        assert sorted([item async for item in words.scan(adb, limit=1)]) == [("a", 1), ("b", 2)]
-
-    run(main())
+    assert [await adb.transact(add) for _ in range(3)] == [None, 1, 1]
+    await asyncio.to_thread(drain, adb.sync, words.name)
+    assert await adb.transact(read) == (1, {"a": 1, "c": None}, [("a", 1), ("b", 2)])
+    assert sorted([item async for item in words.scan(adb, limit=1)]) == [("a", 1), ("b", 2)]
 
 
-def test_errors_are_those_of_the_synchronous_method(
-    adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int], run: Run
+async def test_errors_are_those_of_the_synchronous_method(
+    adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int]
 ) -> None:
     wrong: Any = {"a": "text"}
     none: cq.aio.CombineQueue[str, int] = cq.aio.CombineQueue("none")
     with pytest.raises(cq.InvalidData):
-        run(adb.transact(lambda tr: words.add(tr, wrong)))
+        await adb.transact(lambda tr: words.add(tr, wrong))
     with pytest.raises(cq.errors.QueueNotConfigured):
-        run(adb.transact(lambda tr: none.get(tr, "a")))
+        await adb.transact(lambda tr: none.get(tr, "a"))
     with pytest.raises(cq.errors.InvalidConfiguration):
         cq.aio.CombineQueue("no name")
 
@@ -91,24 +86,21 @@ def test_a_handle_wraps_a_synchronous_one(words: cq.aio.CombineQueue[str, int]) 
     assert handles.AsyncFeed(Feed("feed")).name == "feed"
 
 
-def test_any_function_of_a_database_or_a_transaction_can_be_called(
-    adb: AsyncDatabase, name: str, run: Run
+async def test_any_function_of_a_database_or_a_transaction_can_be_called(
+    adb: AsyncDatabase, name: str
 ) -> None:
-    async def main() -> None:
-        await adb.call(cq.configure, name, key=str, value=int, combiner="sum")
-        await adb.call(admin.pause, name)
-        await adb.call(admin.resume, name)
-        emitter = await cq.aio.run(cq.Emitter, cq.CombineQueue(name), adb.sync)
-        await asyncio.gather(*(emitter.emit_async("a", number) for number in range(1, 21)))
-        await cq.aio.run(emitter.flush)
-        await asyncio.to_thread(emitter.close)
-        await asyncio.to_thread(drain, adb.sync, name)
-        assert await adb.transact(lambda tr: tr.call(cq.CombineQueue(name).get, "a")) == 210
-
-    run(main())
+    await adb.call(cq.configure, name, key=str, value=int, combiner="sum")
+    await adb.call(admin.pause, name)
+    await adb.call(admin.resume, name)
+    emitter = await cq.aio.run(cq.Emitter, cq.CombineQueue(name), adb.sync)
+    await asyncio.gather(*(emitter.emit_async("a", number) for number in range(1, 21)))
+    await cq.aio.run(emitter.flush)
+    await asyncio.to_thread(emitter.close)
+    await asyncio.to_thread(drain, adb.sync, name)
+    assert await adb.transact(lambda tr: tr.call(cq.CombineQueue(name).get, "a")) == 210
 
 
-def test_a_window_is_added_to_and_read(adb: AsyncDatabase, name: str, run: Run) -> None:
+async def test_a_window_is_added_to_and_read(adb: AsyncDatabase, name: str) -> None:
     cq.configure(adb.sync, name, key=str, value=int, combiner="sum", window=(600, 10))
     window: cq.aio.Window[str] = cq.aio.Window(name, width=600, slice=10)
 
@@ -121,31 +113,28 @@ def test_a_window_is_added_to_and_read(adb: AsyncDatabase, name: str, run: Run) 
     async def read(tr: AsyncTransaction) -> tuple[Any, ...]:
         return await window.get(tr, "a", pending=True), (await window.statistics(tr)).late
 
-    assert run(adb.transact(add)) == ["taken", "late"]
-    assert run(adb.transact(read)) == (1, 1)
+    assert await adb.transact(add) == ["taken", "late"]
+    assert await adb.transact(read) == (1, 1)
 
 
-def test_readers_of_a_feed_wait_by_watches(adb: AsyncDatabase, name: str, run: Run) -> None:
+async def test_readers_of_a_feed_wait_by_watches(adb: AsyncDatabase, name: str) -> None:
     feed: cq.aio.Feed[int] = cq.aio.Feed(name)
 
-    async def main() -> None:
-        await feed.configure(adb)
-        readers = [asyncio.create_task(feed.wait(adb, f"user {number}")) for number in range(20)]
-        assert (await feed.wait(adb, "user 0", timeout=0.05)).messages == ()
-        assert not any(reader.done() for reader in readers)
+    await feed.configure(adb)
+    readers = [asyncio.create_task(feed.wait(adb, f"user {number}")) for number in range(20)]
+    assert (await feed.wait(adb, "user 0", timeout=0.05)).messages == ()
+    assert not any(reader.done() for reader in readers)
 
-        async def send(tr: AsyncTransaction) -> None:
-            for number in range(20):
-                await feed.append(tr, f"user {number}", number)
+    async def send(tr: AsyncTransaction) -> None:
+        for number in range(20):
+            await feed.append(tr, f"user {number}", number)
 
-        await adb.transact(send)
-        pages = await asyncio.wait_for(asyncio.gather(*readers), 60)
-        assert [page.messages[0].body for page in pages] == list(range(20))
-
-    run(main())
+    await adb.transact(send)
+    pages = await asyncio.wait_for(asyncio.gather(*readers), 60)
+    assert [page.messages[0].body for page in pages] == list(range(20))
 
 
-def test_a_top_is_read_and_a_cloud_is_awaited(adb: AsyncDatabase, name: str, run: Run) -> None:
+async def test_a_top_is_read_and_a_cloud_is_awaited(adb: AsyncDatabase, name: str) -> None:
     cq.configure(adb.sync, name, key=str, value=int, combiner="sum", observers=[top(n=2, ranks=True)])
     cq.transact(adb.sync, lambda tr: cq.CombineQueue(name).add(tr, {"a": 1, "b": 3, "c": 2}))
     ranking: cq.aio.Ranking[str, int] = cq.aio.Ranking(name)
@@ -155,13 +144,10 @@ def test_a_top_is_read_and_a_cloud_is_awaited(adb: AsyncDatabase, name: str, run
         page = await ranking.page(tr, 2)
         return [entry.key for entry in page.entries], await ranking.rank(tr, "a"), await ranking.count(tr)
 
-    async def main() -> None:
-        waiting = asyncio.create_task(cloud.wait(adb))
-        await asyncio.to_thread(drain, adb.sync, name)
-        assert await adb.transact(read) == (["b", "c"], 3, 3)
-        assert [entry.key async for entry in ranking.scan(adb)] == ["b", "c", "a"]
-        published = await asyncio.wait_for(waiting, 60)
-        assert published is not None
-        assert {entry.key for entry in published.entries} == {"b", "c"}
-
-    run(main())
+    waiting = asyncio.create_task(cloud.wait(adb))
+    await asyncio.to_thread(drain, adb.sync, name)
+    assert await adb.transact(read) == (["b", "c"], 3, 3)
+    assert [entry.key async for entry in ranking.scan(adb)] == ["b", "c", "a"]
+    published = await asyncio.wait_for(waiting, 60)
+    assert published is not None
+    assert {entry.key for entry in published.entries} == {"b", "c"}

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 import cq
 import cq.aio
-from cq.aio import AsyncDatabase, AsyncTransaction
-from cq.store.api import error_code
+from cq.aio import AsyncDatabase, AsyncReads, AsyncTransaction
+from cq.intake import Documents
+from cq.store import version_chain
+from cq.store.api import error_code, is_local
 from cq.testing import drain
+from tests.kit.faults import WrappedDatabase
 
 Run = Callable[[Any], Any]
 ONE = (1).to_bytes(8, "little")
@@ -28,41 +31,43 @@ async def increment(tr: AsyncTransaction, key: bytes) -> int:
     return number
 
 
-def test_tasks_that_conflict_in_one_thread_are_retried(adb: AsyncDatabase, run: Run) -> None:
+async def watch(tr: AsyncTransaction) -> cq.aio.Call[None]:
+    return tr.watch(b"cq/t/key")
+
+
+async def test_tasks_that_conflict_in_one_thread_are_retried(adb: AsyncDatabase) -> None:
     tries: list[int] = []
 
     async def count(tr: AsyncTransaction) -> int:
         tries.append(1)
         return await increment(tr, b"cq/t/number")
 
-    async def main() -> list[int]:
-        return await asyncio.gather(*(adb.transact(count) for _ in range(12)))
-
-    assert sorted(run(main())) == list(range(1, 13))
+    found = await asyncio.gather(*(adb.transact(count) for _ in range(12)))
+    assert sorted(found) == list(range(1, 13))
     assert len(tries) > 12
 
 
-def test_an_error_of_the_function_is_raised_and_nothing_is_committed(adb: AsyncDatabase, run: Run) -> None:
+async def test_an_error_of_the_function_is_raised_and_nothing_is_committed(adb: AsyncDatabase) -> None:
     async def fail(tr: AsyncTransaction) -> None:
         tr.set(b"cq/t/key", b"value")
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        run(adb.transact(fail))
-    assert run(adb.transact(lambda tr: tr.get(b"cq/t/key"))) is None
+        await adb.transact(fail)
+    assert await adb.transact(lambda tr: tr.get(b"cq/t/key")) is None
 
 
-def test_reads_begin_when_they_are_called(adb: AsyncDatabase, run: Run) -> None:
+async def test_reads_begin_when_they_are_called(adb: AsyncDatabase) -> None:
     async def read(tr: AsyncTransaction) -> tuple[Any, ...]:
         before = tr.get(b"cq/t/key")
         tr.set(b"cq/t/key", b"new")
         after = tr.get(b"cq/t/key")
         return await after, await before, await before, before.is_ready()
 
-    assert run(adb.transact(read)) == (b"new", None, None, True)
+    assert await adb.transact(read) == (b"new", None, None, True)
 
 
-def test_a_transaction_has_the_methods_of_the_store(adb: AsyncDatabase, run: Run) -> None:
+async def test_a_transaction_has_the_methods_of_the_store(adb: AsyncDatabase) -> None:
     async def write(tr: AsyncTransaction) -> Any:
         tr[b"cq/t/k/1"] = b"1"
         tr.set(b"cq/t/k/2", b"2")
@@ -83,15 +88,12 @@ def test_a_transaction_has_the_methods_of_the_store(adb: AsyncDatabase, run: Run
         every = [row.key async for row in tr.get_range_startswith(b"cq/t/k/")]
         return [row.key for row in rows], every, await tr.get(b"cq/t/k/6")
 
-    async def main() -> None:
-        stamp, tr = await adb.transact(write)
-        last, every, stamped = await adb.transact(read)
-        assert tr.get_committed_version() == int.from_bytes((await stamp)[:8], "big")
-        assert last == [b"cq/t/k/6", b"cq/t/k/4", b"cq/t/k/3"]
-        assert every == [b"cq/t/k/1", b"cq/t/k/2", b"cq/t/k/3", b"cq/t/k/4", b"cq/t/k/6"]
-        assert stamped == await stamp
-
-    run(main())
+    stamp, tr = await adb.transact(write)
+    last, every, stamped = await adb.transact(read)
+    assert tr.get_committed_version() == int.from_bytes((await stamp)[:8], "big")
+    assert last == [b"cq/t/k/6", b"cq/t/k/4", b"cq/t/k/3"]
+    assert every == [b"cq/t/k/1", b"cq/t/k/2", b"cq/t/k/3", b"cq/t/k/4", b"cq/t/k/6"]
+    assert stamped == await stamp
 
 
 def test_a_method_that_could_block_the_event_loop_does_not_exist(adb: AsyncDatabase) -> None:
@@ -99,7 +101,7 @@ def test_a_method_that_could_block_the_event_loop_does_not_exist(adb: AsyncDatab
         adb.create_transaction().get_tag_throttled_duration()
 
 
-def test_a_range_is_read_piece_by_piece(adb: AsyncDatabase, run: Run) -> None:
+async def test_a_range_is_read_piece_by_piece(adb: AsyncDatabase) -> None:
     async def write(tr: AsyncTransaction) -> None:
         for number in range(1000):
             tr.set(b"cq/t/r/%04d" % number, bytes(300))
@@ -107,109 +109,83 @@ def test_a_range_is_read_piece_by_piece(adb: AsyncDatabase, run: Run) -> None:
     async def read(tr: AsyncTransaction) -> list[bytes]:
         return [row.key async for row in tr.get_range(b"cq/t/r/", b"cq/t/r0")]
 
-    async def main() -> None:
-        await adb.transact(write)
-        assert await adb.transact(read) == [b"cq/t/r/%04d" % number for number in range(1000)]
-
-    run(main())
+    await adb.transact(write)
+    assert await adb.transact(read) == [b"cq/t/r/%04d" % number for number in range(1000)]
 
 
-def test_a_transaction_can_be_committed_by_hand(adb: AsyncDatabase, run: Run) -> None:
-    async def main() -> tuple[int | None, bytes | None]:
-        tr, other = adb.create_transaction(), adb.create_transaction()
-        await increment(tr, b"cq/t/number")
-        await increment(other, b"cq/t/number")
-        await tr.commit()
-        with pytest.raises(Exception, match="1020") as refused:
-            await other.commit()
-        code = error_code(refused.value)
-        await other.on_error(code)
-        tr.reset()
-        return code, await tr.get(b"cq/t/number")
-
-    assert run(main()) == (1020, b"1")
+async def test_a_transaction_can_be_committed_by_hand(adb: AsyncDatabase) -> None:
+    tr, other = adb.create_transaction(), adb.create_transaction()
+    await increment(tr, b"cq/t/number")
+    await increment(other, b"cq/t/number")
+    await tr.commit()
+    with pytest.raises(Exception, match="1020") as refused:
+        await other.commit()
+    await other.on_error(error_code(refused.value))
+    tr.reset()
+    assert await tr.get(b"cq/t/number") == b"1"
 
 
-def test_a_watch_fires_after_a_commit(adb: AsyncDatabase, run: Run) -> None:
-    async def watch(tr: AsyncTransaction) -> cq.aio.Call[None]:
-        return tr.watch(b"cq/t/key")
-
+async def test_a_watch_fires_after_a_commit(adb: AsyncDatabase) -> None:
     async def change(tr: AsyncTransaction) -> None:
         tr.set(b"cq/t/key", b"value")
 
-    async def main() -> None:
-        fired = await adb.transact(watch)
-        assert not fired.is_ready()
-        await adb.transact(change)
+    fired = await adb.transact(watch)
+    assert not fired.is_ready()
+    await adb.transact(change)
+    await fired
+    cancelled = await adb.transact(watch)
+    cancelled.cancel()
+    with pytest.raises(Exception, match=r"1101"):
+        await cancelled
+
+
+async def test_a_request_is_awaited_by_one_task_at_a_time(adb: AsyncDatabase) -> None:
+    fired = await adb.transact(watch)
+    first = asyncio.ensure_future(fired)
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="another task"):
         await fired
-        cancelled = await adb.transact(watch)
-        cancelled.cancel()
-        with pytest.raises(Exception, match=r"1101"):
-            await cancelled
-
-    run(main())
+    first.cancel()
+    await asyncio.wait([first])
+    assert first.cancelled()
 
 
-def test_a_request_is_awaited_by_one_task_at_a_time(adb: AsyncDatabase, run: Run) -> None:
-    async def watch(tr: AsyncTransaction) -> cq.aio.Call[None]:
-        return tr.watch(b"cq/t/key")
-
-    async def main() -> None:
-        fired = await adb.transact(watch)
-        first = asyncio.ensure_future(fired)
-        await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="another task"):
-            await fired
-        first.cancel()
-        await asyncio.wait([first])
-        assert first.cancelled()
-
-    run(main())
-
-
-def test_a_read_keeps_its_transaction(adb: AsyncDatabase, run: Run) -> None:
+async def test_a_read_keeps_its_transaction(adb: AsyncDatabase) -> None:
     """The futures of a transaction that is collected would fail with 1025."""
-
-    async def main() -> bytes | None:
-        tr = adb.create_transaction()
-        tr.set(b"cq/t/key", b"value")
-        value = tr.get(b"cq/t/key")
-        row = tr.get_range(b"cq/t/", b"cq/t0")
-        del tr
-        gc.collect()
-        assert [each.value async for each in row] == [b"value"]
-        return await value
-
-    assert run(main()) == b"value"
+    tr = adb.create_transaction()
+    tr.set(b"cq/t/key", b"value")
+    value = tr.get(b"cq/t/key")
+    row = tr.get_range(b"cq/t/", b"cq/t0")
+    del tr
+    gc.collect()
+    assert [each.value async for each in row] == [b"value"]
+    assert await value == b"value"
 
 
-def test_a_thousand_transactions_in_flight_need_no_thousand_threads(
-    adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int], run: Run
+async def test_a_thousand_transactions_in_flight_need_no_thousand_threads(
+    adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int]
 ) -> None:
-    async def main() -> int:
-        in_flight, go = 0, asyncio.Event()
+    in_flight, go = 0, asyncio.Event()
 
-        async def add(tr: AsyncTransaction) -> None:
-            nonlocal in_flight
-            await words.add(tr, {"a": 1})
-            in_flight += 1
-            if in_flight == 1000:
-                go.set()
-            await go.wait()
-
-        before = threading.active_count()
-        tasks = asyncio.gather(*(adb.transact(add) for _ in range(1000)))
+    async def add(tr: AsyncTransaction) -> None:
+        nonlocal in_flight
+        await words.add(tr, {"a": 1})
+        in_flight += 1
+        if in_flight == 1000:
+            go.set()
         await go.wait()
-        most = threading.active_count() - before
-        await tasks
-        return max(most, threading.active_count() - before)
 
-    assert run(main()) <= 3
-    drain(adb.sync, words.name)
-    assert run(adb.transact(lambda tr: words.get(tr, "a"))) == 1000
+    before = threading.active_count()
+    tasks = asyncio.gather(*(adb.transact(add) for _ in range(1000)))
+    await go.wait()
+    most = threading.active_count() - before
+    await tasks
+    assert max(most, threading.active_count() - before) <= 3
+    await asyncio.to_thread(drain, adb.sync, words.name)
+    assert await adb.transact(lambda tr: words.get(tr, "a")) == 1000
 
 
-def test_a_thousand_reading_transactions_take_turns(adb: AsyncDatabase, run: Run) -> None:
+async def test_a_thousand_reading_transactions_take_turns(adb: AsyncDatabase) -> None:
     """An embedded store has at most 250 open snapshots: the other tasks are suspended, and the loop goes on."""
 
     async def read(tr: AsyncTransaction) -> bytes | None:
@@ -217,12 +193,117 @@ def test_a_thousand_reading_transactions_take_turns(adb: AsyncDatabase, run: Run
         await asyncio.sleep(0.001)
         return await tr.get(b"cq/t/key")
 
-    async def main() -> list[bytes | None]:
-        return await asyncio.gather(*(adb.transact(read) for _ in range(1000)))
-
-    assert run(main()) == [None] * 1000
+    assert await asyncio.gather(*(adb.transact(read) for _ in range(1000))) == [None] * 1000
 
 
 def test_a_loop_can_use_the_database_of_another(adb: AsyncDatabase, run: Run) -> None:
     for number in range(1, 4):
         assert run(adb.transact(lambda tr: increment(tr, b"cq/t/number"))) == number
+
+
+# Write-only transactions
+
+
+async def iterate(rows: cq.aio.AsyncRange[Any]) -> None:
+    async for _ in rows:
+        pass
+
+
+READS: dict[str, Callable[[Any], Awaitable[Any]]] = {
+    "get": lambda tr: tr.get(b"a"),
+    "get_key": lambda tr: tr.get_key(None),
+    "get_range": lambda tr: iterate(tr.get_range(b"a", b"b")),
+    "get_range_startswith": lambda tr: tr.get_range_startswith(b"a").to_list(),
+    "get_range_split_points": lambda tr: tr.get_range_split_points(b"a", b"b", 1),
+    "get_estimated_range_size_bytes": lambda tr: tr.get_estimated_range_size_bytes(b"a", b"b"),
+    "get_read_version": lambda tr: tr.get_read_version(),
+    "called": lambda tr: tr.call(lambda tr: tr.get(b"a").value),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("of_snapshot", [False, True])
+async def test_a_write_only_transaction_refuses_reads(
+    adb: AsyncDatabase, name: str, read: Callable[[AsyncReads], Awaitable[Any]], of_snapshot: bool
+) -> None:
+    key = name.encode()  # the keys of a cluster are not the test's own
+
+    async def write(tr: AsyncTransaction) -> None:
+        tr.set(key, b"1")
+        await read(tr.snapshot if of_snapshot else tr)
+
+    with pytest.raises(TypeError, match="leave out `write_only`"):
+        await adb.transact(write, write_only=True)
+    assert await adb.transact(lambda tr: tr.get(key)) is None
+
+
+async def test_a_queue_and_documents_cannot_be_read_in_it_either(
+    adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int]
+) -> None:
+    with pytest.raises(TypeError, match="leave out `write_only`"):
+        await adb.transact(lambda tr: words.get(tr, "a"), write_only=True)
+    documents = Documents(words.sync)
+    with pytest.raises(TypeError, match="leave out `write_only`"):
+        await adb.transact(lambda tr: tr.call(documents.set, b"a", {"x": 1}), write_only=True)
+
+
+@pytest.mark.parametrize("begin", ["get", "watch"])
+async def test_what_is_not_awaited_before_the_commit_is_refused_at_once(
+    adb: AsyncDatabase, name: str, begin: str
+) -> None:
+    key = name.encode()
+
+    async def write(tr: AsyncTransaction) -> Any:
+        tr.set(key, b"1")
+        return getattr(tr, begin)(key)
+
+    with pytest.raises(TypeError, match="leave out `write_only`"):
+        await adb.transact(write, write_only=True)
+    assert await adb.transact(lambda tr: tr.get(key)) is None
+
+
+async def test_a_write_only_transaction_writes_as_any_other(
+    adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int], name: str
+) -> None:
+    prefix = name.encode()
+
+    async def write(tr: AsyncTransaction) -> Any:
+        tr[prefix + b"a"] = b"1"
+        tr.set(prefix + b"b", b"1")
+        tr.add(prefix + b"c", b"\1\0")
+        tr.byte_max(prefix + b"d", b"1")
+        del tr[prefix + b"b"]
+        tr.options.set_timeout(5_000)
+        await words.add(tr, {"x": 1}, once="first")
+        assert await tr.get_approximate_size() > 0
+        return tr.get_versionstamp()
+
+    async def read(tr: AsyncTransaction) -> Any:
+        values = [await tr.get(prefix + key) for key in (b"a", b"b", b"c", b"d")]
+        return values, await words.get(tr.snapshot, "x", pending=True)
+
+    stamp = await adb.transact(write, write_only=True)
+    assert len(await stamp) == 10
+    assert await adb.transact(read) == ([b"1", None, b"\1\0", b"1"], 1)
+
+
+async def test_a_write_only_transaction_begins_at_the_commit_before_it_in_its_process(
+    db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version_chain, "CHAIN_SECONDS", 3600.0)
+    wrapped = WrappedDatabase(db)
+    wrapped.is_local = is_local(db)  # while it is opened: a cluster needs its client library
+    remote = AsyncDatabase(wrapped)
+    wrapped.is_local = False
+
+    async def write(tr: AsyncTransaction) -> int:
+        tr.set(b"a", b"1")
+        return await tr.call(lambda tr: int(tr.inner.get_read_version().wait()))
+
+    await remote.transact(write, write_only=True)
+    other = AsyncDatabase(db).create_transaction()
+    other.set(b"other", b"1")
+    await other.commit()
+    chained = await remote.transact(write, write_only=True)
+    begun = await remote.transact(lambda tr: tr.get_read_version())
+    assert chained < other.get_committed_version() <= begun

@@ -45,31 +45,23 @@ def test_a_worker_combines_while_its_block_runs(
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_an_error_of_the_worker_is_raised_by_the_block(tmp_path: Path, run: Run, ends: bool) -> None:
-    async def main() -> None:
-        adb = await cq.aio.open(f"embedded:{tmp_path / 'store.db'}")
-        try:
-            async with cq.aio.Worker(adb):
-                await adb.close()  # the worker cannot go on
-                if not ends:
-                    await asyncio.wait_for(asyncio.Event().wait(), 60)
-        finally:
-            await asyncio.sleep(0)  # the task is not cancelled any more
-            task = asyncio.current_task()
-            assert task is not None
-            assert task.cancelling() == 0
-
-    with pytest.raises(cq.StoreError, match="closed"):
-        run(main())
+async def test_an_error_of_the_worker_is_raised_by_the_block(tmp_path: Path, ends: bool) -> None:
+    adb = await cq.aio.open(f"embedded:{tmp_path / 'store.db'}")
+    with pytest.raises(cq.StoreError, match="closed"):  # noqa: PT012 - the end of the block raises it
+        async with cq.aio.Worker(adb):
+            await adb.close()  # the worker cannot go on
+            if not ends:
+                await asyncio.wait_for(asyncio.Event().wait(), 60)
+    await asyncio.sleep(0)  # the task is not cancelled any more
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
 
 
-def test_a_queue_that_does_not_exist_is_an_error_at_the_start(adb: AsyncDatabase, run: Run) -> None:
-    async def main() -> None:
+async def test_a_queue_that_does_not_exist_is_an_error_at_the_start(adb: AsyncDatabase) -> None:
+    with pytest.raises(cq.errors.QueueNotConfigured):
         async with cq.aio.Worker(adb, queues=["none"]):
             raise AssertionError("it began")
-
-    with pytest.raises(cq.errors.QueueNotConfigured):
-        run(main())
 
 
 def test_an_error_of_the_block_stops_the_worker(

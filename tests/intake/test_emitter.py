@@ -63,6 +63,13 @@ def in_background(call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
+@pytest.fixture
+def queue(db: Any, name: str) -> Gate:
+    """A queue of sums, as slow as the test asks for."""
+    cq.configure(db, name)
+    return Gate(name)
+
+
 # What it counts
 
 
@@ -88,10 +95,7 @@ def test_it_counts_what_threads_emit(db: Any, name: str) -> None:
     assert found.latest_failure == ""
 
 
-def test_many_are_all_in_one_transaction(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
-
+def test_many_are_all_in_one_transaction(db: Any, queue: Gate) -> None:
     with cq.Emitter(queue, db, at_most=100) as emitter:
         emitter.emit_many({f"k{number}": 1 for number in range(90)})
         emitter.emit_many({f"k{number}": 1 for number in range(90)})
@@ -113,10 +117,7 @@ def test_flushes_stay_within_what_a_transaction_should_write(db: Any, name: str)
     assert max(queue.sizes) < FLUSH_BYTES * 1.1
 
 
-def test_long_keys_count_as_much_as_they_take(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
-
+def test_long_keys_count_as_much_as_they_take(db: Any, queue: Gate) -> None:
     with cq.Emitter(queue, db, timeout=60) as emitter:
         for number in range(150):
             emitter.emit(f"{number:07900}")
@@ -165,11 +166,9 @@ def test_the_largest_update_of_a_queue_with_six_levels_is_taken(db: Any, name: s
     ("key", "update"), [(1, 1), (True, 1), ("\ud800", 1), ("k", "1"), ("k", None), ("k", 1.0)]
 )
 def test_what_a_queue_does_not_take_harms_its_own_caller_only(
-    db: Any, name: str, key: Any, update: Any
+    db: Any, name: str, queue: Gate, key: Any, update: Any
 ) -> None:
-    cq.configure(db, name)
-
-    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
+    with cq.Emitter(queue, db, every=60) as emitter:
         emitter.emit("k")
         with pytest.raises(cq.InvalidData):
             emitter.emit(key, update)
@@ -195,11 +194,9 @@ def test_a_key_that_only_the_levels_refuse_harms_its_own_caller_only(db: Any, na
 
 
 def test_it_gives_up_what_the_queue_refuses_since_its_configuration_changed(
-    db: Any, name: str, caplog: pytest.LogCaptureFixture
+    db: Any, name: str, queue: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cq.configure(db, name)
-
-    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
+    with cq.Emitter(queue, db, every=60) as emitter:
         emitter.emit_many({"k": 1, "k" * 7_995: 1, "l": 1})
         cq.configure(db, name, rollup="1m:2d")
         emitter.flush()
@@ -214,10 +211,7 @@ def test_it_gives_up_what_the_queue_refuses_since_its_configuration_changed(
     assert "1 increments are given up, as the queue refuses them: a key of 7,998 bytes" in caplog.text
 
 
-def test_it_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
-
+def test_it_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str, queue: Gate) -> None:
     with cq.Emitter(queue, db, every=60) as emitter:
         queue.failure = lambda: cq.InvalidData("it is refused")
         emitter.emit_many({"k": 1, "l": 1})
@@ -231,9 +225,7 @@ def test_it_is_not_held_up_by_what_the_checks_did_not_find(db: Any, name: str) -
     assert emitter.statistics().lost == 2
 
 
-def test_what_close_gives_up_while_it_is_refused_is_lost_once(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
+def test_what_close_gives_up_while_it_is_refused_is_lost_once(db: Any, name: str, queue: Gate) -> None:
     emitter = cq.Emitter(queue, db, every=0.01, timeout=0.05)
     (thread,) = [each for each in threading.enumerate() if each.name == f"cq-emitter-{name}"]
     queue.failure = lambda: cq.InvalidData("it is refused")
@@ -269,10 +261,9 @@ def test_more_at_once_than_fits_is_refused(db: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("code", [UNKNOWN, TIMED_OUT])
-def test_a_lost_answer_counts_once(db: Any, name: str, code: int) -> None:
+def test_a_lost_answer_counts_once(db: Any, name: str, queue: Gate, code: int) -> None:
     """Nor is it an error that the queue is full by the time it is asked again."""
-    cq.configure(db, name)
-    queue, losing = Gate(name), FailedCalls(db, code, is_made=True)
+    losing = FailedCalls(db, code, is_made=True)
 
     with cq.Emitter(queue, losing) as emitter:
         losing.left = 1
@@ -285,12 +276,13 @@ def test_a_lost_answer_counts_once(db: Any, name: str, code: int) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_try_that_commits_while_the_next_does_counts_once(db: Any, name: str, is_first: bool) -> None:
+def test_a_try_that_commits_while_the_next_does_counts_once(
+    db: Any, name: str, queue: Gate, is_first: bool
+) -> None:
     """Whichever of the two is first: the other one fails."""
-    cq.configure(db, name)
     late: Any = LateCommit(db, is_first=is_first)
 
-    with cq.Emitter(cq.CombineQueue(name), late) as emitter:
+    with cq.Emitter(queue, late) as emitter:
         emitter.emit("k")
 
     assert late.code == (0 if is_first else NOT_COMMITTED)
@@ -334,10 +326,9 @@ def test_a_full_queue_does_not_end_the_doubt_about_an_earlier_try(db: Any, name:
     emitter.close()
 
 
-def test_a_refused_commit_leaves_no_doubt(db: Any, name: str) -> None:
+def test_a_refused_commit_leaves_no_doubt(db: Any, name: str, queue: Gate) -> None:
     """A conflict, and a full queue afterwards: none of it counts, and the caller is told so."""
-    cq.configure(db, name)
-    queue, refusing = Gate(name), FailedCalls(db, NOT_COMMITTED)
+    refusing = FailedCalls(db, NOT_COMMITTED)
 
     def fail_from_now_on() -> None:
         queue.failure = full
@@ -355,10 +346,9 @@ def test_a_refused_commit_leaves_no_doubt(db: Any, name: str) -> None:
     assert get(db, name, "k", pending=True) is None
 
 
-def test_flushes_leave_one_key_for_each_emitter(db: Any, name: str) -> None:
-    cq.configure(db, name)
+def test_flushes_leave_one_key_for_each_emitter(db: Any, name: str, queue: Gate) -> None:
     for _ in range(2):
-        with cq.Emitter(cq.CombineQueue(name), db) as emitter:
+        with cq.Emitter(queue, db) as emitter:
             for _ in range(3):
                 emitter.emit("k")
                 emitter.flush()
@@ -392,9 +382,7 @@ def test_a_flush_issues_what_an_add_does_and_two_calls_more(db: Any, name: str) 
     ]
 
 
-def test_it_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
+def test_it_keeps_what_fails_and_tries_it_again(db: Any, name: str, queue: Gate) -> None:
     queue.failure = full
 
     with cq.Emitter(queue, db, every=0.001) as emitter:
@@ -409,9 +397,7 @@ def test_it_keeps_what_fails_and_tries_it_again(db: Any, name: str) -> None:
     assert emitter.statistics().lost == 0
 
 
-def test_callers_wait_for_room_and_are_told_when_there_is_none(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
+def test_callers_wait_for_room_and_are_told_when_there_is_none(db: Any, name: str, queue: Gate) -> None:
     queue.close()
 
     emitter = cq.Emitter(queue, db, at_most=4, timeout=0.05)
@@ -433,9 +419,7 @@ def test_callers_wait_for_room_and_are_told_when_there_is_none(db: Any, name: st
     assert (get(db, name, "k", pending=True), get(db, name, "l", pending=True)) == (4, 1)
 
 
-def test_why_there_is_no_room_is_said(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
+def test_why_there_is_no_room_is_said(db: Any, name: str, queue: Gate) -> None:
     queue.failure = full
 
     emitter = cq.Emitter(queue, db, at_most=1, timeout=0.2)
@@ -452,9 +436,7 @@ def test_why_there_is_no_room_is_said(db: Any, name: str) -> None:
     assert get(db, name, "k", pending=True) is None
 
 
-def test_what_is_under_way_when_it_is_given_up_may_count(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
+def test_what_is_under_way_when_it_is_given_up_may_count(db: Any, queue: Gate) -> None:
     queue.close()
     emitter = cq.Emitter(queue, db, every=0.001, timeout=0.05)
     emitter.emit("k")
@@ -467,9 +449,8 @@ def test_what_is_under_way_when_it_is_given_up_may_count(db: Any, name: str) -> 
     assert told.value.is_unknown
 
 
-def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    emitter = cq.Emitter(cq.CombineQueue(name), db, every=60, timeout=0.1)
+def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name: str, queue: Gate) -> None:
+    emitter = cq.Emitter(queue, db, every=60, timeout=0.1)
     emitter.emit("k")
     admin.delete(db, name)
     cq.configure(db, name, combiner="maximum")
@@ -485,10 +466,8 @@ def test_a_queue_made_anew_gets_nothing_that_was_meant_for_another(db: Any, name
     assert get(db, name, "k", pending=True) is None
 
 
-def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
+def test_it_adds_under_other_buckets_as_soon_as_there_are_some(db: Any, name: str, queue: Gate) -> None:
+    with cq.Emitter(queue, db, every=60) as emitter:
         emitter.emit("k")
         admin.rebucket(db, name, 3)
         emitter.emit("k")
@@ -525,11 +504,9 @@ def test_a_flush_begins_at_a_number_of_different_keys(
     "settings",
     [{"every": 0}, {"at_most": 0}, {"at_most": 1.5}, {"timeout": -1}, {"every": "0s"}, {"flush_keys": 0}],
 )
-def test_settings_are_checked(db: Any, name: str, settings: dict[str, Any]) -> None:
-    cq.configure(db, name)
-
+def test_settings_are_checked(db: Any, queue: Gate, settings: dict[str, Any]) -> None:
     with pytest.raises(cq.errors.InvalidConfiguration, match=r"expected (the )?\w+ to be"):
-        cq.Emitter(cq.CombineQueue(name), db, **settings)
+        cq.Emitter(queue, db, **settings)
 
 
 def test_it_needs_a_queue_and_its_combiner(db: Any, name: str) -> None:
@@ -541,9 +518,8 @@ def test_it_needs_a_queue_and_its_combiner(db: Any, name: str) -> None:
     cq.Emitter(cq.CombineQueue(name, combiner=CONCATENATE), db).close()
 
 
-def test_closed_it_takes_nothing(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    emitter = cq.Emitter(cq.CombineQueue(name), db)
+def test_closed_it_takes_nothing(db: Any, name: str, queue: Gate) -> None:
+    emitter = cq.Emitter(queue, db)
     emitter.emit("k")
     emitter.close()
     emitter.close()
@@ -558,10 +534,8 @@ def test_closed_it_takes_nothing(db: Any, name: str) -> None:
     assert emitter.statistics().emitted == 1
 
 
-def test_its_thread_ends_with_it(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    with cq.Emitter(cq.CombineQueue(name), db):
+def test_its_thread_ends_with_it(db: Any, name: str, queue: Gate) -> None:
+    with cq.Emitter(queue, db):
         threads = [each for each in threading.enumerate() if each.name == f"cq-emitter-{name}"]
     for thread in threads:
         thread.join()
@@ -569,10 +543,8 @@ def test_its_thread_ends_with_it(db: Any, name: str) -> None:
     assert len(threads) == 1
 
 
-def test_flush_waits_for_what_was_emitted(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    with cq.Emitter(cq.CombineQueue(name), db, every=60) as emitter:
+def test_flush_waits_for_what_was_emitted(db: Any, name: str, queue: Gate) -> None:
+    with cq.Emitter(queue, db, every=60) as emitter:
         emitter.flush()
         emitter.emit("k")
         assert get(db, name, "k", pending=True) is None
@@ -667,24 +639,20 @@ def test_a_kill_costs_no_more_than_was_said(tmp_path: Any) -> None:
 # asyncio
 
 
-def test_tasks_emit(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
+def test_tasks_emit(db: Any, name: str, queue: Gate) -> None:
     async def main() -> None:
         await asyncio.gather(*(emitter.emit_async(f"k{number % 3}") for number in range(60)))
         await emitter.emit_many_async({"k0": 100})
 
-    with cq.Emitter(cq.CombineQueue(name), db, at_most=7) as emitter:
+    with cq.Emitter(queue, db, at_most=7) as emitter:
         asyncio.run(main())
 
     drain(db, name)
     assert_values(db, name, {"k0": 120, "k1": 20, "k2": 20})
 
 
-def test_a_loop_goes_on_while_tasks_wait(db: Any, name: str) -> None:
+def test_a_loop_goes_on_while_tasks_wait(db: Any, name: str, queue: Gate) -> None:
     """For room."""
-    cq.configure(db, name)
-    queue = Gate(name)
     queue.close()
 
     async def main() -> None:
@@ -701,9 +669,7 @@ def test_a_loop_goes_on_while_tasks_wait(db: Any, name: str) -> None:
     assert get(db, name, "k", pending=True) == 5
 
 
-def test_a_task_without_room_is_told_after_a_time(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = Gate(name)
+def test_a_task_without_room_is_told_after_a_time(db: Any, name: str, queue: Gate) -> None:
     queue.close()
 
     async def main() -> None:

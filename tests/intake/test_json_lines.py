@@ -24,6 +24,13 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_of_files, "_BATCH_LINES", 3)
 
 
+@pytest.fixture
+def sums(db: Any, name: str) -> str:
+    """The name of a queue of sums."""
+    cq.configure(db, name)
+    return name
+
+
 def line(key: Any, update: Any) -> bytes:
     return json.dumps({"key": key, "update": update}).encode() + b"\n"
 
@@ -42,30 +49,25 @@ def total(db: Any, name: str) -> int:
     return sum(value for _, value in cq.CombineQueue(name).scan(db))
 
 
-def test_all_lines_are_added_once(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    position, added = add(db, name, lines(10))
+def test_all_lines_are_added_once(db: Any, sums: str) -> None:
+    position, added = add(db, sums, lines(10))
 
     assert (position.offset, position.lines, added) == (len(lines(10)), 10, 10)
-    assert add(db, name, lines(10)) == (position, 0)
-    assert total(db, name) == 55
+    assert add(db, sums, lines(10)) == (position, 0)
+    assert total(db, sums) == 55
 
 
-def test_later_lines_are_added_by_a_later_run(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    assert [add(db, name, lines(count))[1] for count in (0, 4, 4, 5, 11)] == [0, 4, 0, 1, 6]
-    assert total(db, name) == 66
+def test_later_lines_are_added_by_a_later_run(db: Any, sums: str) -> None:
+    assert [add(db, sums, lines(count))[1] for count in (0, 4, 4, 5, 11)] == [0, 4, 0, 1, 6]
+    assert total(db, sums) == 66
 
 
-def test_progress_is_told_after_each_batch(db: Any, name: str) -> None:
-    cq.configure(db, name)
+def test_progress_is_told_after_each_batch(db: Any, sums: str) -> None:
     seen: list[int] = []
 
     add_jsonl(
         db,
-        cq.CombineQueue(name),
+        cq.CombineQueue(sums),
         BytesIO(lines(8)),
         progress=lambda position: seen.append(position.lines),
     )
@@ -82,23 +84,20 @@ def test_each_file_and_each_queue_has_its_own_position(db: Any, name: str) -> No
     assert total(db, name) == total(db, f"{name}-2") == 20
 
 
-def test_a_stream_without_a_name_is_not_remembered(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    assert [add(db, name, lines(4), None)[1] for _ in range(2)] == [4, 4]
+def test_a_stream_without_a_name_is_not_remembered(db: Any, sums: str) -> None:
+    assert [add(db, sums, lines(4), None)[1] for _ in range(2)] == [4, 4]
 
 
 @pytest.mark.parametrize(
     "changed", [b"", lines(3), line("other", 1) + lines(10), lines(5).replace(b"2", b"3")]
 )
-def test_a_file_that_has_changed_is_refused(db: Any, name: str, changed: bytes) -> None:
-    cq.configure(db, name)
-    add(db, name, lines(5))
+def test_a_file_that_has_changed_is_refused(db: Any, sums: str, changed: bytes) -> None:
+    add(db, sums, lines(5))
 
     with pytest.raises(InvalidData, match="has changed before byte"):
-        add(db, name, changed)
+        add(db, sums, changed)
 
-    assert total(db, name) == 15
+    assert total(db, sums) == 15
 
 
 @pytest.mark.parametrize(
@@ -119,27 +118,23 @@ def test_a_file_that_has_changed_is_refused(db: Any, name: str, changed: bytes) 
     ids=range(11),
 )
 def test_a_bad_line_is_named_and_what_stands_before_it_is_added(
-    db: Any, name: str, bad: bytes, said: str
+    db: Any, sums: str, bad: bytes, said: str
 ) -> None:
-    cq.configure(db, name)
-
     with pytest.raises(InvalidData, match=r"^line 5: ") as refused:
-        add(db, name, lines(4) + bad + lines(1))
+        add(db, sums, lines(4) + bad + lines(1))
 
     assert said in str(refused.value)
     assert "b'" not in str(refused.value), "text, not bytes"
     assert str(refused.value).endswith("; the 4 lines before it are committed")
     assert len(str(refused.value)) < 400
-    assert add(db, name, lines(5))[1] == 1, "the line mended, all others added"
-    assert total(db, name) == 15
+    assert add(db, sums, lines(5))[1] == 1, "the line mended, all others added"
+    assert total(db, sums) == 15
 
 
-def test_blank_lines_and_a_missing_newline_are_fine(db: Any, name: str) -> None:
-    cq.configure(db, name)
-
-    assert add(db, name, b"\n  \n" + lines(2).rstrip())[1] == 2
-    assert add(db, name, b"\n  \n" + lines(3))[1] == 1, "the rest of a line is a blank one"
-    assert total(db, name) == 6
+def test_blank_lines_and_a_missing_newline_are_fine(db: Any, sums: str) -> None:
+    assert add(db, sums, b"\n  \n" + lines(2).rstrip())[1] == 2
+    assert add(db, sums, b"\n  \n" + lines(3))[1] == 1, "the rest of a line is a blank one"
+    assert total(db, sums) == 6
 
 
 def test_types_are_those_of_the_queue(db: Any, name: str) -> None:
@@ -166,15 +161,14 @@ def test_a_queue_must_be_configured(db: Any, name: str) -> None:
         add(db, name, lines(1))
 
 
-def test_two_at_once_do_not_add_a_line_twice(db: Any, name: str) -> None:
-    cq.configure(db, name)
-    queue = cq.CombineQueue(name)
+def test_two_at_once_do_not_add_a_line_twice(db: Any, sums: str) -> None:
+    queue = cq.CombineQueue(sums)
 
     def meanwhile(position: FilePosition) -> None:
         if position.lines == 3:
-            assert add(db, name, lines(9))[1] == 6
+            assert add(db, sums, lines(9))[1] == 6
 
     with pytest.raises(InvalidData, match="another process is adding this file"):
         add_jsonl(db, queue, BytesIO(lines(9)), name=b"file", progress=meanwhile)
 
-    assert total(db, name) == 45
+    assert total(db, sums) == 45
