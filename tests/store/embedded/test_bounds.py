@@ -14,7 +14,7 @@ import pytest
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
 from cq.store.embedded import Database, FDBError
 from cq.store.embedded.engine import conflict_log, snapshots, wal
-from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
+from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog
 from cq.store.embedded.writes import ReadSet
 from tests.kit.clocks import jumping
 
@@ -189,18 +189,6 @@ def reads(*keys: bytes, ranges: tuple[tuple[bytes, bytes], ...] = ()) -> ReadSet
     for begin, end in ranges:
         made.add_range(begin, end, None)
     return made
-
-
-def decode(row: bytes) -> tuple[set[bytes], list[tuple[bytes, bytes]]]:
-    group = CommittedGroup.from_row(1, row)
-    return group.keys, group.ranges
-
-
-def test_a_row_of_the_log_says_what_was_written() -> None:
-    keys, ranges = {b"", b"a", b"\x00\xff" * 50}, [(b"a", b"b"), (b"", b"\xff")]
-    assert decode(encode(keys, ranges)) == (keys, ranges)
-    assert decode(encode([], [])) == (set(), [])
-    assert decode(b"") == (set(), [])
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,22 @@
-"""Futures behave as the binding's: lazy, comparable, and usable as the bytes they stand for."""
+"""Futures behave as the binding's: lazy, usable as the bytes they stand for, ready at their time or at a deadline."""
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from cq.store.embedded import Database, FDBError
+from cq import runtime
+from cq.store.embedded import Database, FDBError, KeySelector, Transaction
 from cq.store.embedded.binding.future import Future, FutureInt64, FutureVoid, Key, Value, failed, ready
+from cq.store.embedded.engine import snapshots
+from tests.kit.clocks import Stopped
+from tests.store.calls import code_of
 
 
 def test_a_value_is_used_as_its_bytes(db: Database) -> None:
@@ -89,11 +97,314 @@ def test_wait_for_any_gives_the_first() -> None:
         Future.wait_for_any()
 
 
-def test_cancelling_ends_what_is_not_ready() -> None:
-    future = FutureVoid()
-    future.cancel()
-    with pytest.raises(FDBError, match="1101"):
+# Reads show what their snapshot shows, whenever the program waits for them
+
+
+def fill(db: Database, number: int) -> None:
+    for key in (b"%05d" % place for place in range(number)):
+        db[key] = key[::-1]
+
+
+def test_a_read_shows_what_was_there_when_it_was_issued(db: Database) -> None:
+    fill(db, 3)
+    tr = db.create_transaction()
+    before = tr.get(b"00000"), tr.snapshot.get(b"00001"), tr.get(b"absent")
+    tr.clear_range(b"", b"\xff")
+    tr[b"00000"] = b"mine"
+    between = tr.get(b"00001")
+    db[b"00002"] = b"theirs"
+    after = tr.get(b"00000"), tr.snapshot.get(b"00002")
+
+    assert [future.value for future in before] == [b"00000", b"10000", None]
+    assert not between.present()
+    assert [future.value for future in after] == [b"mine", None]
+
+
+@pytest.mark.parametrize("end", ["commit", "close"])
+def test_a_read_outlives_its_transaction(db: Database, end: str) -> None:
+    fill(db, 1)
+    tr: Any = db.create_transaction()
+    future = tr.snapshot.get(b"00000")
+    if end == "close":
+        db.close()
+    else:
+        tr[b"other"] = b""
+        tr.commit().wait()
+        del tr
+
+    assert future.value == b"00000"
+
+
+def test_a_read_in_time_is_answered_when_its_snapshot_is_too_old(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(db, 1)
+    tr = db.create_transaction()
+    future = tr.snapshot.get(b"00000")
+    monkeypatch.setattr(snapshots, "LIFETIME_SECONDS", -1.0)
+
+    with pytest.raises(FDBError, match="1007"):
+        tr.snapshot.get(b"00000").wait()
+    assert future.value == b"00000"
+
+
+def test_whatever_looks_at_a_read_finds_it_answered(db: Database) -> None:
+    fill(db, 1)
+    tr = db.create_transaction()
+    seen: list[bytes | None] = []
+    tr.snapshot.get(b"00000").on_ready(lambda future: seen.append(future.value))
+    cancelled = tr.snapshot.get(b"00000")
+    cancelled.cancel()
+
+    assert seen == [b"00000"]
+    assert tr.snapshot.get(b"00000").is_ready()
+    assert code_of(cancelled.wait) == 1101
+    assert cancelled.wait_for_any(tr.snapshot.get(b"00000")) == 0
+
+
+def test_a_read_that_fails_makes_the_commit_fail_though_nobody_has_waited_for_it(
+    db: Database, path: Path
+) -> None:
+    fill(db, 1)
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE kv SET v = 5")
+    connection.close()
+    tr = db.create_transaction()
+    future = tr.get(b"00000")
+    tr[b"other"] = b""
+
+    with pytest.raises(FDBError, match="not made of bytes"):
+        tr.commit().wait()
+    with pytest.raises(FDBError, match="not made of bytes"):
         future.wait()
-    done = ready(FutureInt64, 1)
-    done.cancel()
-    assert done.wait() == 1
+    assert db[b"other"] is None
+
+
+def test_a_read_is_one_even_if_nobody_waits_for_it(db: Database) -> None:
+    """Whoever has read has chosen to see own writes, or not to."""
+    tr = db.create_transaction()
+    tr.get_read_version().wait()
+    tr.snapshot.get(b"a")
+    tr.options.set_read_your_writes_disable()
+
+    with pytest.raises(FDBError, match="2000"):
+        tr.get(b"a").wait()
+
+
+# A read at a future version fails as late as on a cluster
+
+
+HOUR = 3_600_000_000
+READ_LATER: dict[str, Callable[[Transaction], Any]] = {
+    "get": lambda tr: tr.get(b"a"),
+    "snapshot": lambda tr: tr.snapshot.get(b"a"),
+    "get_key": lambda tr: tr.get_key(KeySelector.first_greater_than(b"a")),
+    "watch": lambda tr: tr.watch(b"a"),
+}
+
+
+@pytest.fixture
+def clock(db: Database) -> Iterator[Stopped]:
+    """The clock of the test, whose store is open."""
+    clock = Stopped()
+    with runtime.using(clock):
+        yield clock
+
+
+def at_future_version(db: Database) -> Transaction:
+    """A transaction whose read version no commit will have within the hour."""
+    version = db.transact(lambda tr: tr.get_read_version().wait())
+    tr = db.create_transaction()
+    tr.set_read_version(version + HOUR)
+    return tr
+
+
+@pytest.mark.parametrize("name", READ_LATER)
+def test_a_read_at_a_future_version_fails_after_a_second(db: Database, clock: Stopped, name: str) -> None:
+    tr = at_future_version(db)
+    future = READ_LATER[name](tr)
+    assert not future.is_ready()
+    db[b"a"] = b"1"  # others go on meanwhile
+    clock.now += 1.0
+
+    assert future.is_ready()
+    assert code_of(future.wait) == 1009
+    assert tr.get_read_version().is_ready()
+
+
+def test_a_range_at_a_future_version_fails_after_a_second(db: Database, clock: Stopped) -> None:
+    begun = clock.now
+    assert code_of(lambda: at_future_version(db).get_range(b"", b"\xff").to_list()) == 1009
+    assert clock.now == begun + 1.0
+
+
+def test_reads_at_a_future_version_wait_side_by_side(db: Database, clock: Stopped) -> None:
+    tr = at_future_version(db)
+    threads = threading.active_count()
+    futures = [tr.get(b"%d" % number) for number in range(1_000)]
+    assert threading.active_count() < threads + 10
+    clock.now += 1.0
+
+    assert all(future.is_ready() for future in futures)
+
+
+def test_a_commit_waits_for_a_read_at_a_future_version(db: Database, clock: Stopped) -> None:
+    tr = at_future_version(db)
+    tr.get(b"a")
+    clock.now += 0.25
+    commit = tr.commit()
+    assert not commit.is_ready()
+    clock.now += 0.75
+
+    assert commit.is_ready()
+    assert code_of(commit.wait) == 1009
+
+
+def test_a_commit_at_a_future_version_ends_at_the_timeout(db: Database, clock: Stopped) -> None:
+    """An error of a commit does not begin the time of the transaction again."""
+    tr = at_future_version(db)
+    tr.options.set_timeout(1500)
+    tr.get(b"a")
+    assert code_of(tr.commit().wait) == 1009
+    tr.on_error(FDBError(1009)).wait()
+    tr.options.set_timeout(1500)
+    tr.set_read_version(2**62)
+    tr.get(b"a")
+
+    assert code_of(tr.commit().wait) == 1031
+
+
+def test_a_callback_of_a_read_at_a_future_version_is_called(db: Database) -> None:
+    tr = at_future_version(db)
+    future, called = tr.get(b"a"), threading.Event()
+    future.on_ready(lambda _: called.set())
+
+    assert called.wait(60)
+    assert code_of(future.wait) == 1009
+
+
+def test_a_commit_after_a_read_at_a_future_version_fails_and_is_retried(db: Database, clock: Stopped) -> None:
+    tr = at_future_version(db)
+    tr.get(b"a")
+    tr[b"b"] = b"1"
+    assert code_of(lambda: tr.commit().wait()) == 1009
+    tr.on_error(FDBError(1009)).wait()
+
+    assert tr.get(b"b").value is None
+
+
+def test_a_read_at_a_future_version_ends_with_its_transaction(db: Database, clock: Stopped) -> None:
+    """With the timeout of the transaction, and when it is reset."""
+    tr = at_future_version(db)
+    future = tr.get(b"a")
+    tr.reset()
+    assert code_of(future.wait) == 1025
+
+    tr = at_future_version(db)
+    tr.options.set_timeout(50)
+    assert code_of(lambda: tr.get(b"a").value) == 1031
+
+
+# Versionstamps and watches obey the deadline of their transaction until its commit begins
+
+
+FUTURES: dict[str, Callable[[Transaction], Any]] = {
+    "stamp": lambda tr: tr.get_versionstamp(),
+    "watch": lambda tr: tr.watch(b"a"),
+}
+
+of_each = pytest.mark.parametrize("name", FUTURES)
+
+
+def end_of(future: Any) -> Callable[[], int | None]:
+    """Wait in a thread, as a failure may be to wait for ever; returns what waits for the code of its error."""
+    codes: SimpleQueue[int | None] = SimpleQueue()
+    threading.Thread(target=lambda: codes.put(code_of(future.wait)), daemon=True).start()
+    return lambda: codes.get(timeout=60)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@of_each
+def test_a_wait_without_a_commit_ends_at_the_deadline(db: Database, name: str, is_first: bool) -> None:
+    tr = db.create_transaction()
+    if is_first:
+        tr.options.set_timeout(50)
+    future = FUTURES[name](tr)
+    tr.options.set_timeout(50)
+    tr.set(b"b", b"1")
+
+    assert end_of(future)() == 1031
+    assert code_of(lambda: tr.commit().wait()) == 1031
+
+
+@of_each
+def test_a_wait_that_has_begun_ends_at_a_later_deadline(db: Database, name: str) -> None:
+    tr = db.create_transaction()
+    future = FUTURES[name](tr)
+    ends = [end_of(future) for _ in range(3)]
+    tr.options.set_timeout(3_600_000)
+    ends += [end_of(future) for _ in range(3)]
+    tr.options.set_timeout(50)
+
+    assert [end() for end in ends] == [1031] * 6
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@of_each
+def test_a_callback_is_called_at_the_deadline(db: Database, name: str, is_first: bool) -> None:
+    tr = db.create_transaction()
+    future, called = FUTURES[name](tr), SimpleQueue[Any]()
+    if is_first:
+        future.on_ready(called.put)
+        future.on_ready(called.put)
+    tr.options.set_timeout(50)
+    if not is_first:
+        future.on_ready(called.put)
+        future.on_ready(called.put)
+
+    for _ in range(2):
+        assert called.get(timeout=60) is future
+    assert code_of(future.wait) == 1031
+
+
+@of_each
+def test_it_is_ready_from_the_deadline_on(db: Database, name: str) -> None:
+    """And the last deadline counts; only a transaction whose deadline has passed stays ended."""
+    clock = Stopped()
+    with runtime.using(clock):
+        tr = db.create_transaction()
+        future = FUTURES[name](tr)
+        tr.options.set_timeout(1_000)
+        tr.options.set_timeout(2_000)
+        clock.now += 1.5
+        assert not future.is_ready()
+        tr.options.set_timeout(0)
+        clock.now += 1.5
+        assert not future.is_ready()
+        tr.options.set_timeout(4_000)
+        clock.now += 1.5
+        assert future.is_ready()
+        tr.options.set_timeout(0)
+        assert code_of(future.wait) == code_of(lambda: tr.get(b"a").wait()) == 1031
+
+
+@of_each
+def test_a_commit_ends_the_deadline(db: Database, name: str) -> None:
+    clock = Stopped()
+    with runtime.using(clock):
+        tr = db.create_transaction()
+        tr.options.set_timeout(1_000)
+        future, called = FUTURES[name](tr), threading.Event()
+        future.on_ready(lambda _: called.set())
+        tr.set(b"b", b"1")
+        tr.commit().wait()
+        clock.now += 1.5
+        assert future.is_ready() is (name == "stamp")
+    db[b"a"] = b"1"
+
+    assert called.wait(60)
+    assert code_of(future.wait) is None
+    for thread in threading.enumerate():
+        if thread.name == "cq-deadline":
+            thread.join(60)
+            assert not thread.is_alive()

@@ -56,41 +56,29 @@ def assert_refused(db: Database, match: str = "1031") -> None:
     assert caught.value.code == 1031
 
 
-def assert_timed_out(caught: pytest.ExceptionInfo[FDBError], pid: int) -> None:
-    assert caught.value.code == 1031
-    holder = f"process {pid} of user {os.geteuid()}" if NAMED else "a process that the system does not name"
-    assert f"store.db-lock is held by {holder}: nothing was committed" in str(caught.value)
-
-
+@pytest.mark.parametrize("limit", ["of the transaction", "of the database", "without a timeout"])
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
-def test_a_commit_waits_for_the_lock_until_its_timeout(db: Database, path: Path, kind: str) -> None:
+def test_a_commit_waits_for_the_lock_for_a_limited_time(
+    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, kind: str
+) -> None:
+    if limit == "without a timeout":
+        monkeypatch.setattr(committer, "WAIT_SECONDS", 0.1)
+    elif limit == "of the database":
+        db.options.set_transaction_timeout(600)
     with held(path, kind) as pid:
-        tr = prepare(db, 600)
+        tr = prepare(db, 600) if limit == "of the transaction" else db.create_transaction()
+        tr[b"a"] = b"1"
         with pytest.raises(FDBError) as caught:
             tr.commit().wait()
         assert db[b"a"] is None  # reading needs no lock
-    assert_timed_out(caught, pid)
+    assert caught.value.code == 1031
+    holder = f"process {pid} of user {os.geteuid()}" if NAMED else "a process that the system does not name"
+    assert f"store.db-lock is held by {holder}: nothing was committed" in str(caught.value)
     with pytest.raises(FDBError, match="1031"):
         tr.on_error(caught.value).wait()
 
     db[b"b"] = b"2"
     assert db.get_range(b"", b"\xff") == [(b"b", b"2")]
-
-
-def test_without_a_timeout_a_commit_waits_for_a_limited_time(
-    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(committer, "WAIT_SECONDS", 0.1)
-    with held(path) as pid, pytest.raises(FDBError) as caught:
-        db[b"a"] = b"1"
-    assert_timed_out(caught, pid)
-
-
-def test_the_options_of_a_database_limit_the_wait(db: Database, path: Path) -> None:
-    db.options.set_transaction_timeout(600)
-    with held(path) as pid, pytest.raises(FDBError) as caught:
-        db[b"a"] = b"1"
-    assert_timed_out(caught, pid)
 
 
 def test_commits_wait_each_for_its_own_time(db: Database, path: Path) -> None:
