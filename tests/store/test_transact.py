@@ -9,65 +9,38 @@ import pytest
 
 import cq
 from cq.store.transact import transact, transactional
+from tests.kit.faults import WrappedDatabase
 
 
-class FDBError(Exception):
-    """Named and shaped as both stores' errors are."""
+class LoggedDatabase(WrappedDatabase):
+    """A database that notes what is done to it; its commits fail with the codes it is given, one each."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-class Done:
-    """A future that is ready."""
-
-    def __init__(self, error: FDBError | None = None) -> None:
-        self.error = error
-
-    def wait(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-
-class Transaction:
-    """Writes down what is done to it; its commits fail with the codes its database was given."""
-
-    def __init__(self, db: Database) -> None:
-        self.db = db
-
-    def get_read_version(self) -> None:
-        raise NotImplementedError
-
-    def commit(self) -> Done:
-        self.db.log.append("commit")
-        return Done(FDBError(self.db.failures.pop(0)) if self.db.failures else None)
-
-    def on_error(self, code: int) -> Done:
-        self.db.log.append(f"on_error {code}")
-        return Done(None if code in (1007, 1020, 1021) else FDBError(code))
-
-
-class Database:
-    """Makes transactions whose commits fail with these codes, one each, before one succeeds."""
-
-    def __init__(self, *failures: int) -> None:
-        self.failures = list(failures)
+    def __init__(self, db: Any) -> None:
+        super().__init__(db)
+        self.failures: list[int] = []
         self.log: list[str] = []
-
-    @property
-    def options(self) -> Any:
-        raise NotImplementedError
 
     def create_transaction(self) -> Any:
         self.log.append("create")
-        return Transaction(self)
+        return super().create_transaction()
+
+    def call(self, tr: Any, what: str, *args: Any, **kwargs: Any) -> Any:
+        if what in ("commit", "on_error"):
+            self.log.append(" ".join([what, *map(str, args)]))
+        if what == "commit" and self.failures:
+            raise self.error(self.failures.pop(0))
+        return super().call(tr, what, *args, **kwargs)
+
+
+@pytest.fixture
+def logged(db: Any) -> LoggedDatabase:
+    return LoggedDatabase(db)
 
 
 @transactional
 def save(tr: Any, text: str, mark: str = "!") -> str:
     """The function's own words."""
-    tr.db.log.append(f"run {text}{mark}")
+    tr.database.log.append(f"run {text}{mark}")
     return text
 
 
@@ -79,83 +52,79 @@ def save(tr: Any, text: str, mark: str = "!") -> str:
         lambda db: save(tr=db, text="a"),
     ],
 )
-def test_a_database_by_position_or_keyword_is_run_and_committed(call: Callable[[Database], str]) -> None:
-    db = Database()
+def test_a_database_by_position_or_keyword_is_run_and_committed(
+    logged: LoggedDatabase, call: Callable[[Any], str]
+) -> None:
+    assert call(logged) == "a"
+    assert logged.log == ["create", "run a!", "commit"]
 
-    assert call(db) == "a"
-    assert db.log == ["create", "run a!", "commit"]
 
+def test_a_retryable_error_of_the_commit_runs_the_function_again_in_the_same_transaction(
+    logged: LoggedDatabase,
+) -> None:
+    logged.failures = [1020, 1021]
 
-def test_a_retryable_error_of_the_commit_runs_the_function_again_in_the_same_transaction() -> None:
-    db = Database(1020, 1021)
-
-    save(db, "a")
+    save(logged, "a")
 
     again = ["run a!", "commit"]
-    assert db.log == ["create", *again, "on_error 1020", *again, "on_error 1021", *again]
+    assert logged.log == ["create", *again, "on_error 1020", *again, "on_error 1021", *again]
 
 
-def test_a_retryable_error_raised_by_the_function_runs_it_again() -> None:
-    db = Database()
-    errors = [FDBError(1007)]
+def test_a_retryable_error_raised_by_the_function_runs_it_again(logged: LoggedDatabase) -> None:
+    errors = [logged.error(1007)]
 
     def fn(tr: cq.Transaction) -> int:
         if errors:
             raise errors.pop()
         return 7
 
-    assert transact(db, fn) == 7
-    assert db.log == ["create", "on_error 1007", "commit"]
+    assert transact(logged, fn) == 7
+    assert logged.log == ["create", "on_error 1007", "commit"]
 
 
-def test_an_error_that_no_retry_mends_reaches_the_caller() -> None:
-    db = Database(2101)
+def test_an_error_that_no_retry_mends_reaches_the_caller(logged: LoggedDatabase) -> None:
+    logged.failures = [2101]
 
-    with pytest.raises(FDBError) as caught:
-        save(db, "a")
+    with pytest.raises(Exception, match="2101"):
+        save(logged, "a")
 
-    assert caught.value.code == 2101
-    assert db.log == ["create", "run a!", "commit", "on_error 2101"]
+    assert logged.log == ["create", "run a!", "commit", "on_error 2101"]
 
 
-def test_any_other_exception_reaches_the_caller_at_once_and_nothing_is_committed() -> None:
-    db = Database()
-
+def test_any_other_exception_reaches_the_caller_at_once_and_nothing_is_committed(
+    logged: LoggedDatabase,
+) -> None:
     @transactional
     def fail(tr: Any) -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        fail(db)
+        fail(logged)
 
-    assert db.log == ["create"]
+    assert logged.log == ["create"]
 
 
-def test_a_transaction_is_passed_on_and_left_uncommitted() -> None:
-    db = Database()
-    tr = Transaction(db)
+def test_a_transaction_is_passed_on_and_left_uncommitted(logged: LoggedDatabase) -> None:
+    tr = logged.create_transaction()
+    logged.log.clear()
 
     assert save(tr, "a") == "a"
     assert save(text="b", tr=tr) == "b"
-    assert db.log == ["run a!", "run b!"]
+    assert logged.log == ["run a!", "run b!"]
 
 
-def test_functions_compose_within_one_transaction() -> None:
-    db = Database()
-
+def test_functions_compose_within_one_transaction(logged: LoggedDatabase) -> None:
     @transactional
     def both(tr: Any) -> None:
         save(tr, "a")
         save(tr, "b")
 
-    both(db)
+    both(logged)
 
-    assert db.log == ["create", "run a!", "run b!", "commit"]
+    assert logged.log == ["create", "run a!", "run b!", "commit"]
 
 
-def test_the_parameter_may_have_another_name_and_any_place() -> None:
-    db = Database()
-
+def test_the_parameter_may_have_another_name_and_any_place(logged: LoggedDatabase) -> None:
     @transactional(parameter="tx")
     def middle(text: str, tx: Any, mark: str) -> str:
         return save(tx, text, mark)
@@ -164,10 +133,10 @@ def test_the_parameter_may_have_another_name_and_any_place() -> None:
     def keyword_only(text: str, *, tr: Any) -> str:
         return save(tr, text)
 
-    assert middle("a", db, "?") == "a"
-    assert middle("b", mark="?", tx=db) == "b"
-    assert keyword_only("c", tr=db) == "c"  # type: ignore[call-arg,misc] # only of a first parameter
-    assert db.log == [
+    assert middle("a", logged, "?") == "a"
+    assert middle("b", mark="?", tx=logged) == "b"
+    assert keyword_only("c", tr=logged) == "c"  # type: ignore[call-arg,misc] # only of a first parameter
+    assert logged.log == [
         "create",
         "run a?",
         "commit",
@@ -180,16 +149,14 @@ def test_the_parameter_may_have_another_name_and_any_place() -> None:
     ]
 
 
-def test_methods_can_be_transactional() -> None:
+def test_methods_can_be_transactional(logged: LoggedDatabase) -> None:
     class Words:
         @transactional
         def save(self, tr: Any, text: str) -> str:
             return save(tr, text)
 
-    db = Database()
-
-    assert Words().save(db, "a") == "a"
-    assert db.log == ["create", "run a!", "commit"]
+    assert Words().save(logged, "a") == "a"
+    assert logged.log == ["create", "run a!", "commit"]
 
 
 def test_the_function_keeps_its_name_and_documentation() -> None:
@@ -207,9 +174,9 @@ def test_generators_and_coroutines_are_refused_when_they_are_decorated() -> None
             transactional(func)
 
 
-def test_a_function_that_returns_a_generator_or_coroutine_is_refused_before_the_commit() -> None:
-    db = Database()
-
+def test_a_function_that_returns_a_generator_or_coroutine_is_refused_before_the_commit(
+    logged: LoggedDatabase,
+) -> None:
     async def later() -> None: ...
 
     def generator(tr: Any) -> Any:
@@ -220,8 +187,8 @@ def test_a_function_that_returns_a_generator_or_coroutine_is_refused_before_the_
 
     for func in (generator, coroutine):
         with pytest.raises(TypeError, match="would run after the commit"):
-            transact(db, func)
-    assert db.log == ["create", "create"]
+            transact(logged, func)
+    assert logged.log == ["create", "create"]
 
 
 def test_a_function_without_the_parameter_is_refused_when_it_is_decorated() -> None:
@@ -234,9 +201,9 @@ def test_a_function_without_the_parameter_is_refused_when_it_is_decorated() -> N
             transactional(func)
 
 
-def test_what_is_neither_database_nor_transaction_is_named() -> None:
+def test_what_is_neither_database_nor_transaction_is_named(logged: LoggedDatabase) -> None:
     with pytest.raises(TypeError, match="save takes a database or a transaction for 'tr', got: str"):
-        save("cq.db", "a")
+        save("cq.logged", "a")
 
 
 def test_a_forgotten_argument_is_the_usual_type_error() -> None:
