@@ -353,9 +353,9 @@ def test_flushes_leave_one_key_for_each_emitter(db: Any, name: str, queue: Gate)
                 emitter.emit("k")
                 emitter.flush()
 
-    queue = QueueKeys(name)
-    assert stored(db, queue.markers()) == []
-    assert [parse_flush(value)[1] for _, value in stored(db, queue.emitters())] == [3, 3]
+    keys = QueueKeys(name)
+    assert stored(db, keys.markers()) == []
+    assert [parse_flush(value)[1] for _, value in stored(db, keys.emitters())] == [3, 3]
     drain(db, name)
     assert_values(db, name, {"k": 6})
 
