@@ -253,22 +253,37 @@ class _PlacedRange:
 
 
 class _Converted:
-    """A future whose result is converted."""
+    """A future whose result is converted. A key can be used like its bytes, as with the futures of both stores."""
 
     def __init__(self, future: Any, convert: Callable[[Any], Any]) -> None:
         self._future, self._convert = future, convert
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._future, name)
+        return getattr(self.wait() if hasattr(bytes, name) else self._future, name)
 
     def wait(self) -> Any:
         """The converted result."""
         return self._convert(self._future.wait())
 
-    @property
-    def value(self) -> Any:
-        """The converted result."""
-        return self.wait()
+    value = property(wait)
+    as_foundationdb_key = as_foundationdb_value = wait
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback(future)` once it is ready."""
+        self._future.on_ready(lambda _: callback(self))
+
+
+def _on_result(name: str) -> Callable[..., Any]:
+    """A method that applies one of bytes to the result, and to those of other futures."""
+    return lambda self, *others: getattr(self.wait(), name)(*map(_result_of, others))
+
+
+def _result_of(other: Any) -> Any:
+    return other.wait() if isinstance(other, _Converted) else other
+
+
+for _name in ("eq", "lt", "le", "gt", "ge", "hash", "bytes", "len", "getitem", "add", "str", "repr"):
+    setattr(_Converted, f"__{_name}__", _on_result(f"__{_name}__"))
 
 
 def _key_of(key: Any) -> Any:

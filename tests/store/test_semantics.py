@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -52,6 +53,19 @@ def test_own_writes_are_read(db: Any, space: bytes) -> None:
     assert rows(tr, space) == [(b"b", b"3"), (b"c", b"3")]
     assert rows(tr, space, reverse=True, limit=1) == [(b"c", b"3")]
     assert rows(tr, space, streaming_mode=WANT_ALL) == rows(tr.snapshot, space)
+
+
+def test_a_found_key_is_used_as_its_bytes(db: Any, space: bytes) -> None:
+    db[space + b"a"] = b"1"
+    tr, found = db.create_transaction(), SimpleQueue[bytes]()
+    key = tr.get_key(KeySelector.first_greater_or_equal(space))
+    key.on_ready(lambda future: found.put(future.value))
+
+    assert found.get(timeout=60) == key.value == bytes(key) == space + b"a"
+    assert key == space + b"a"
+    assert {key: key.startswith(space)}[space + b"a"]
+    assert (len(key), key[:3], key + b"!", tr[key]) == (len(space) + 1, b"cq/", space + b"a!", b"1")
+    assert space < key <= tr.get_key(KeySelector.last_less_than(space + b"b"))
 
 
 def test_a_read_conflicts_with_a_later_write(db: Any, space: bytes) -> None:
