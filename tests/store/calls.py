@@ -19,6 +19,11 @@ def code_of(call: Any) -> int | None:
     return None
 
 
+def commit_code(tr: Any) -> int | None:
+    """The code of the error with which a transaction's commit fails; None if it commits."""
+    return code_of(lambda: tr.commit().wait())
+
+
 def read_version(db: Any) -> int:
     """A read version; its transaction lives until the answer is there."""
     tr = db.create_transaction()

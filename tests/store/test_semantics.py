@@ -15,13 +15,9 @@ from cq.store.api import METADATA_VERSION, WANT_ALL
 from cq.store.embedded import KeySelector
 from cq.store.embedded.binding.future import Future
 from tests.kit.busy import in_threads
-from tests.store.calls import code_of, read_version
+from tests.store.calls import code_of, commit_code, read_version
 
 ONE = (1).to_bytes(8, "little")
-
-
-def commit(tr: Any) -> int | None:
-    return code_of(lambda: tr.commit().wait())
 
 
 def stamped_key(prefix: bytes, tail: bytes = b"") -> bytes:
@@ -38,7 +34,7 @@ def test_a_value_is_there_after_the_commit_and_not_before(db: Any, space: bytes)
     writer, reader = db.create_transaction(), db.create_transaction()
     writer[space] = b"1"
     assert not reader.get(space).present()
-    assert commit(writer) is None
+    assert commit_code(writer) is None
     assert reader.get(space).value is None
     assert db[space] == b"1"
 
@@ -73,7 +69,7 @@ def test_a_read_conflicts_with_a_later_write(db: Any, space: bytes) -> None:
     tr.get(space + b"a").wait()
     db[space + b"a"] = b"1"
     tr[space + b"b"] = b"1"
-    assert commit(tr) == 1020
+    assert commit_code(tr) == 1020
 
 
 def test_a_snapshot_read_does_not(db: Any, space: bytes) -> None:
@@ -82,14 +78,14 @@ def test_a_snapshot_read_does_not(db: Any, space: bytes) -> None:
     assert rows(tr.snapshot, space) == []
     db[space + b"a"] = b"1"
     tr[space + b"b"] = b"1"
-    assert commit(tr) is None
+    assert commit_code(tr) is None
 
 
 def test_a_read_only_transaction_always_commits(db: Any, space: bytes) -> None:
     tr = db.create_transaction()
     tr.get(space).wait()
     db[space] = b"1"
-    assert commit(tr) is None
+    assert commit_code(tr) is None
     assert tr.get_committed_version() == -1
 
 
@@ -99,9 +95,9 @@ def test_an_added_conflict_key_conflicts(db: Any, space: bytes) -> None:
     tr.add_read_conflict_key(space)
     other = db.create_transaction()
     other.add_write_conflict_key(space)
-    assert commit(other) is None
+    assert commit_code(other) is None
     tr[space + b"a"] = b"1"
-    assert commit(tr) == 1020
+    assert commit_code(tr) == 1020
 
 
 def test_a_limited_range_conflicts_up_to_its_last_row(db: Any, space: bytes) -> None:
@@ -111,7 +107,7 @@ def test_a_limited_range_conflicts_up_to_its_last_row(db: Any, space: bytes) -> 
         assert rows(tr, space, limit=1)[0][0] == b"a"
         db[space + changed] = b"1"
         tr[space + b"x"] = b"1"
-        assert commit(tr) == expected
+        assert commit_code(tr) == expected
 
 
 def test_blind_writes_never_conflict(db: Any, space: bytes) -> None:
@@ -120,7 +116,7 @@ def test_blind_writes_never_conflict(db: Any, space: bytes) -> None:
             tr = db.create_transaction()
             tr.add(space + b"n", ONE)
             tr.set_versionstamped_key(stamped_key(space + b"u/", b"x"), b"")
-            assert commit(tr) is None
+            assert commit_code(tr) is None
 
     in_threads(*[work] * 4)
 
@@ -134,9 +130,9 @@ def test_a_range_read_conflicts_with_a_stamped_key_in_it(db: Any, space: bytes) 
         assert rows(tr, space + reader) == []
         adder = db.create_transaction()
         adder.set_versionstamped_key(stamped_key(space + b"u/"), b"")
-        assert commit(adder) is None
+        assert commit_code(adder) is None
         tr[space + b"x"] = b"1"
-        assert commit(tr) == expected
+        assert commit_code(tr) == expected
         db.clear_range_startswith(space)
 
 
@@ -164,13 +160,13 @@ def test_what_may_get_a_stamped_key_is_unreadable(db: Any, space: bytes) -> None
     tr = db.create_transaction()
     tr.set_versionstamped_key(stamped_key(space + b"u/"), b"")
     assert code_of(lambda: rows(tr, space + b"u/")) == 1036
-    assert commit(tr) == 1036
+    assert commit_code(tr) == 1036
 
     tr = db.create_transaction()
     tr.get_read_version().wait()
     tr.set_versionstamped_key(stamped_key(space + b"u/"), b"")
     assert tr.get(space + b"u/\x00").value is None
-    assert commit(tr) is None
+    assert commit_code(tr) is None
 
 
 def test_a_clear_of_what_was_read_takes_no_concurrent_row(db: Any, space: bytes) -> None:
@@ -183,9 +179,9 @@ def test_a_clear_of_what_was_read_takes_no_concurrent_row(db: Any, space: bytes)
     first, *_, last = [row.key for row in worker.snapshot.get_range(space, space + b"\xff")]
     adder = db.create_transaction()
     adder.set_versionstamped_key(stamped_key(space), b"new")
-    assert commit(adder) is None
+    assert commit_code(adder) is None
     worker.clear_range(first, last + b"\x00")
-    assert commit(worker) is None
+    assert commit_code(worker) is None
 
     assert [value for _, value in rows(db, space)] == [b"new"]
 
@@ -204,10 +200,10 @@ def test_the_metadata_version_comes_with_the_read_version(db: Any, space: bytes)
     change = db.create_transaction()
     change.set_versionstamped_value(METADATA_VERSION, bytes(14))
     stamp = change.get_versionstamp()
-    assert commit(change) is None
+    assert commit_code(change) is None
     tr[space] = b"1"
 
-    assert commit(tr) == 1020
+    assert commit_code(tr) == 1020
     after = db[METADATA_VERSION]
     assert after == stamp.value != before
 
@@ -218,16 +214,16 @@ def test_a_snapshot_read_of_the_metadata_version_conflicts_with_nothing(db: Any,
     tr.add_read_conflict_key(space + b"other")
     change = db.create_transaction()
     change.set_versionstamped_value(METADATA_VERSION, bytes(14))
-    assert commit(change) is None
+    assert commit_code(change) is None
     tr[space] = b"1"
 
-    assert commit(tr) is None
+    assert commit_code(tr) is None
 
 
 def test_the_metadata_version_takes_nothing_else(db: Any, space: bytes) -> None:
     tr = db.create_transaction()
     tr[METADATA_VERSION] = b"1"
-    assert commit(tr) == 2000
+    assert commit_code(tr) == 2000
 
 
 def test_a_watch_fires_on_another_value(db: Any, space: bytes) -> None:
@@ -258,7 +254,7 @@ def test_a_retry_after_a_conflict_begins_anew(db: Any, space: bytes) -> None:
     tr.get(space).wait()
     db[space] = b"1"
     tr[space + b"a"] = b"1"
-    assert commit(tr) == 1020
+    assert commit_code(tr) == 1020
     tr.on_error(1020).wait()
 
     assert tr.get(space).value == b"1"
@@ -270,7 +266,7 @@ def test_ten_megabytes_are_too_much(db: Any, space: bytes, size: int, expected: 
     tr = db.create_transaction()
     for number in range(size):
         tr[space + b"%03d" % number] = bytes(100_000)
-    assert commit(tr) == expected
+    assert commit_code(tr) == expected
 
 
 def test_the_approximate_size_grows_with_writes(db: Any, space: bytes) -> None:
@@ -293,7 +289,7 @@ def test_a_cancelled_transaction_says_so(db: Any, space: bytes) -> None:
 def test_a_call_after_the_commit_says_so(db: Any, space: bytes) -> None:
     tr = db.create_transaction()
     tr[space] = b"1"
-    assert commit(tr) is None
+    assert commit_code(tr) is None
     assert code_of(lambda: tr.get(space).value) == 2017
 
 
@@ -498,7 +494,7 @@ def test_a_commit_completes_the_reads_and_keeps_the_watches(db: Any, space: byte
     tr = db.create_transaction()
     value, watch, stamp = tr.get(space), tr.watch(space), tr.get_versionstamp()
     tr[space + b"a"] = b"1"
-    assert commit(tr) is None
+    assert commit_code(tr) is None
     del tr
 
     assert value.value == b"1"

@@ -9,7 +9,7 @@ import pytest
 
 from cq.store.api import METADATA_VERSION
 from cq.store.embedded import Database, FDBError
-from tests.store.calls import code_of, read_version
+from tests.store.calls import code_of, commit_code, read_version
 
 
 def change(db: Database) -> None:
@@ -77,7 +77,7 @@ def test_conflicts_are_looked_for_from_the_version_that_the_other_reads_have_see
     tr.get(b"a").wait()
     db[b"a"] = b"2"
     tr[b"b"] = b"2"
-    assert code_of(tr.commit().wait) == 1020
+    assert commit_code(tr) == 1020
 
 
 def test_it_fixes_the_read_version_as_any_read_does(db: Database) -> None:
@@ -99,7 +99,7 @@ def test_a_transaction_too_old_does_not_commit_by_it(db: Database, monkeypatch: 
     tr.get(METADATA_VERSION).wait()
     monkeypatch.setattr("cq.store.embedded.engine.snapshots.LIFETIME_SECONDS", -1.0)
     tr[b"a"] = b"1"
-    assert code_of(tr.commit().wait) == 1007
+    assert commit_code(tr) == 1007
 
 
 def test_what_is_known_is_overtaken_by_commits_of_others(path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_version_that_was_announced_and_not_committed_is_nobody_elses(path: Pa
         tr.get(METADATA_VERSION).wait()
         change(other)
         tr[b"b"] = b"1"
-        assert code_of(tr.commit().wait) == 1020, "the change is later than what was announced"
+        assert commit_code(tr) == 1020, "the change is later than what was announced"
         assert read_version(one) > version
 
         tr = one.create_transaction()
@@ -217,7 +217,7 @@ def test_what_nobody_can_have_announced_is_passed_over(path: Path) -> None:
         tr.get(METADATA_VERSION).wait()
         change(other)
         tr[b"a"] = b"1"
-        assert code_of(tr.commit().wait) == 1020
+        assert commit_code(tr) == 1020
         assert read_version(one) < 1 << 60
 
 
@@ -242,7 +242,7 @@ def test_conflicts_are_looked_for_from_an_earlier_version_that_was_set(db: Datab
     tr.get(METADATA_VERSION).wait()
     tr.add_read_conflict_key(b"b")
     tr[b"c"] = b"1"
-    assert code_of(tr.commit().wait) == 1020
+    assert commit_code(tr) == 1020
 
 
 def test_it_does_not_know_one_that_has_changed_since(db: Database) -> None:

@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 
 from cq import runtime
-from cq.store.embedded import Database, FDBError, KeySelector, Transaction
+from cq.store.embedded import Database, FDBError, KeySelector
 from cq.store.embedded.binding.error import RETRYABLE
 from cq.store.embedded.engine import snapshots
 from tests.kit.clocks import Jumping, Stopped, jumping
-from tests.store.calls import code_of, read_version
+from tests.store.calls import code_of, commit_code, read_version
 
 ONE = (1).to_bytes(8, "little")
-
-
-def commit_code(tr: Transaction) -> int | None:
-    return code_of(lambda: tr.commit().wait())
 
 
 # Errors
