@@ -17,7 +17,7 @@ from typing import Any
 
 import cq
 from cq.store.embedded import Database, FDBError, KeySelector
-from cq.store.embedded.binding.future import Future
+from cq.store.embedded.future import Future
 
 COPIED = 1000
 """Keys in one transaction of a copy."""

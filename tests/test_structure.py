@@ -31,11 +31,12 @@ cq/sketches
 cq/keys
 cq/outbox.py
 cq/store
-cq/store/embedded/binding
-cq/store/embedded/file
+cq/store/embedded/keys.py cq/store/embedded/atomic.py cq/store/embedded/error.py cq/store/embedded/future.py
+cq/store/embedded/file.py cq/store/embedded/lock_file.py
 cq/store/embedded/writes.py
-cq/store/embedded/engine
-cq/store/embedded/client
+cq/store/embedded/conflict_log.py cq/store/embedded/snapshots.py cq/store/embedded/watches.py
+cq/store/embedded/wal.py cq/store/embedded/committer.py cq/store/embedded/engine.py
+cq/store/embedded/state.py cq/store/embedded/reading.py cq/store/embedded/transaction.py
 cq/store/embedded
 cq/store/__init__.py
 cq/config

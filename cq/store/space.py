@@ -189,7 +189,7 @@ class SpaceDatabase(_PlacedWrites):
 class SpaceReads(_PlacedReads):
     """A view of the reads of a transaction."""
 
-    # With a dictionary, as a transaction: see `cq.store.embedded.client.reading`.
+    # With a dictionary, as a transaction: see `cq.store.embedded.reading`.
     __slots__ = ("__dict__", "__weakref__", "db", "inner", "placement")
 
     def __init__(self, db: SpaceDatabase, inner: Any) -> None:

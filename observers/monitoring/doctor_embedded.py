@@ -16,8 +16,8 @@ from cq.errors import ClientLibraryError, StoreError
 from cq.observers.monitoring.doctor_cluster import binding, client_library
 from cq.store import open as open_store
 from cq.store.api import VERSIONS_PER_SECOND
-from cq.store.embedded.engine.wal import LONG_LOG_BYTES
-from cq.store.embedded.file.file import PAGE_BYTES, check
+from cq.store.embedded.file import PAGE_BYTES, check
+from cq.store.embedded.wal import LONG_LOG_BYTES
 from cq.store.space import Space
 from cq.store.transact import transact
 

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cq
-from cq.store.embedded import Database, FDBError, Transaction
-from cq.store.embedded.engine import wal
+from cq.store.embedded import Database, FDBError, Transaction, wal
 from cq.store.transact import transact
 from tests.crash import load, vfs
 

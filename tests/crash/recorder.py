@@ -14,8 +14,7 @@ from typing import Any
 
 import cbor2
 
-from cq.store.embedded import Database
-from cq.store.embedded.engine import wal
+from cq.store.embedded import Database, wal
 from tests.crash import load, vfs
 
 _WRITERS, _ROUNDS, _COMMITS = 3, 3, 25

@@ -12,8 +12,7 @@ import sys
 import threading
 from typing import Any
 
-from cq.store.embedded import Database
-from cq.store.embedded.engine import wal
+from cq.store.embedded import Database, wal
 from tests.crash import load, vfs
 
 WRITERS, COMMITS = 2, 30

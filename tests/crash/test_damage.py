@@ -18,7 +18,7 @@ import pytest
 import cq
 from cq.errors import NotAStore
 from cq.store.embedded import Database, FDBError
-from cq.store.embedded.file.file import PAGE_BYTES
+from cq.store.embedded.file import PAGE_BYTES
 from tests.cli.conftest import Cli, Here
 from tests.crash.conftest import ROUNDS
 from tests.crash.load import assert_goes_on, assert_whole, write

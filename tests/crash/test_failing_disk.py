@@ -19,7 +19,7 @@ import pytest
 import cq
 from cq.store.api import COMMIT_UNKNOWN_RESULT
 from cq.store.embedded import Database
-from cq.store.embedded.binding.error import IO_ERROR
+from cq.store.embedded.error import IO_ERROR
 from tests.cli.conftest import Cli
 from tests.cli.workers import running, wait_for
 from tests.crash.conftest import Scripts

@@ -17,7 +17,7 @@ import cq
 from cq.errors import InvalidConfiguration, StoreError
 from cq.store import copy_age, make_copy
 from cq.store.api import Transaction
-from cq.store.embedded.file import file
+from cq.store.embedded import file
 from tests.store.calls import code_of
 
 

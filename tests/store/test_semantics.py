@@ -13,7 +13,7 @@ import pytest
 
 from cq.store.api import METADATA_VERSION, WANT_ALL
 from cq.store.embedded import KeySelector
-from cq.store.embedded.binding.future import Future
+from cq.store.embedded.future import Future
 from tests.kit.busy import in_threads
 from tests.store.calls import code_of, commit_code, read_version
 

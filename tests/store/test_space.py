@@ -22,7 +22,7 @@ from cq.observers.top import CloudReader, top
 from cq.observers.worker.worker import Worker
 from cq.store import Space, absolute, open_exactly
 from cq.store.embedded import Database
-from cq.store.embedded.client.transaction import Transaction
+from cq.store.embedded.transaction import Transaction
 from cq.store.space import SpaceDatabase, SpaceTransaction
 from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values, drain

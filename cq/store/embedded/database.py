@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cq.store.api import WANT_ALL
-from cq.store.embedded.binding.future import FutureVoid, Value
-from cq.store.embedded.binding.keys import KeySelector, KeyValue
-from cq.store.embedded.client.state import Settings, in_range
-from cq.store.embedded.client.transaction import Operations, Transaction, ignored
-from cq.store.embedded.engine.engine import Engine, open_file
-from cq.store.embedded.file.file import PRIVATE, made_at
+from cq.store.embedded.engine import Engine, open_file
+from cq.store.embedded.file import PRIVATE, made_at
+from cq.store.embedded.future import FutureVoid, Value
+from cq.store.embedded.keys import KeySelector, KeyValue
+from cq.store.embedded.state import Settings, in_range
+from cq.store.embedded.transaction import Operations, Transaction, ignored
 from cq.store.transact import transact
 
 T = TypeVar("T")

@@ -21,14 +21,14 @@ import apsw
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.api import TRANSACTION_TOO_OLD
-from cq.store.embedded.binding.error import FDBError
-from cq.store.embedded.client.state import Settings
+from cq.store.embedded import file
+from cq.store.embedded.committer import CommitRequest, Committer
 from cq.store.embedded.database import Database
-from cq.store.embedded.engine.committer import CommitRequest, Committer
-from cq.store.embedded.engine.engine import Engine, OpenFile
-from cq.store.embedded.engine.snapshots import Snapshot, SnapshotPool
-from cq.store.embedded.engine.watches import Watches
-from cq.store.embedded.file import file
+from cq.store.embedded.engine import Engine, OpenFile
+from cq.store.embedded.error import FDBError
+from cq.store.embedded.snapshots import Snapshot, SnapshotPool
+from cq.store.embedded.state import Settings
+from cq.store.embedded.watches import Watches
 
 _Mark = tuple[int, ...]
 _SHARED: Final = "mode=ro&readonly_shm=1"

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
-from cq.store.embedded.binding.atomic import (
+from cq.store.embedded.atomic import (
     SET,
     SET_VERSIONSTAMPED_KEY,
     SET_VERSIONSTAMPED_VALUE,
@@ -28,7 +28,7 @@ from cq.store.embedded.binding.atomic import (
     merge,
     stamp_at,
 )
-from cq.store.embedded.binding.keys import STAMP_BYTES, SYSTEM_END, Range, Row, after
+from cq.store.embedded.keys import STAMP_BYTES, SYSTEM_END, Range, Row, after
 
 CLEARED = 1
 UNREADABLE = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.store.embedded.binding import atomic
-from cq.store.embedded.binding.keys import MAX_VALUE_BYTES
+from cq.store.embedded import atomic
+from cq.store.embedded.keys import MAX_VALUE_BYTES
 
 values = st.one_of(st.none(), st.binary(max_size=12))
 operands = st.binary(max_size=12)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cq.store.embedded import Database, FDBError, KeySelector, KeyValue
-from cq.store.embedded.binding.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value, ready
+from cq.store.embedded.future import FutureInt64, FutureKeyArray, FutureVoid, Key, Value, ready
 from tests.kit.processes import run_code
 
 PAGE = Path(__file__).parents[3] / "docs" / "understand" / "embedded.md"

@@ -12,9 +12,8 @@ import apsw
 import pytest
 
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
-from cq.store.embedded import Database
-from cq.store.embedded.engine import conflict_log, snapshots, wal
-from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog
+from cq.store.embedded import Database, conflict_log, snapshots, wal
+from cq.store.embedded.conflict_log import CommittedGroup, ConflictLog
 from cq.store.embedded.writes import ReadSet
 from tests.kit.clocks import jumping
 from tests.store.calls import code_of, commit_code
@@ -144,7 +143,7 @@ def test_the_log_of_commits_is_trimmed_by_age(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conflict_log, "KEPT_VERSIONS", 20_000)
-    monkeypatch.setattr("cq.store.embedded.engine.committer._TRIM_SECONDS", 0)
+    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
     old = db.create_transaction()
     old.get(b"a").wait()
     for _ in range(50):
@@ -160,7 +159,7 @@ def test_the_log_of_commits_is_trimmed_by_age(
 
 def test_an_idle_store_still_knows_its_last_version(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conflict_log, "KEPT_VERSIONS", 1_000)
-    monkeypatch.setattr("cq.store.embedded.engine.committer._TRIM_SECONDS", 0)
+    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
     db[b"a"] = b"1"
     time.sleep(0.01)
     tr = db.create_transaction()
@@ -174,7 +173,7 @@ def test_the_log_of_commits_is_trimmed_by_size(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conflict_log, "KEPT_KEYS", 100)
-    monkeypatch.setattr("cq.store.embedded.engine.committer._TRIM_SECONDS", 0)
+    monkeypatch.setattr("cq.store.embedded.committer._TRIM_SECONDS", 0)
     for number in range(500):
         db[b"%d" % number] = b"1"
     assert stored_rows(path) <= 102

@@ -17,13 +17,12 @@ import apsw
 import pytest
 
 from cq.errors import StoreError
-from cq.store.embedded import Database, FDBError, Transaction
-from cq.store.embedded.binding.error import storage_error
-from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.engine import committer
-from cq.store.embedded.engine.committer import CommitRequest
-from cq.store.embedded.engine.conflict_log import ConflictLog
-from cq.store.embedded.file.lock_file import LockFile
+from cq.store.embedded import Database, FDBError, Transaction, committer
+from cq.store.embedded.committer import CommitRequest
+from cq.store.embedded.conflict_log import ConflictLog
+from cq.store.embedded.error import storage_error
+from cq.store.embedded.future import FutureVoid
+from cq.store.embedded.lock_file import LockFile
 from tests.kit.busy import in_threads
 from tests.kit.processes import StartedProcesses, ended, run_code
 from tests.store.calls import code_of, commit_code
@@ -318,7 +317,7 @@ def test_a_failing_disk_fails_the_commit_and_nothing_else(
     def fail(_: object) -> None:
         raise apsw.FullError("database or disk is full")
 
-    monkeypatch.setattr("cq.store.embedded.engine.committer.Applier.flush", fail)
+    monkeypatch.setattr("cq.store.embedded.committer.Applier.flush", fail)
     tr = db.create_transaction()
     tr[b"a"] = b"1"
     stamp = tr.get_versionstamp()

@@ -14,8 +14,7 @@ import pytest
 
 from cq.errors import NotAStore, StoreError
 from cq.store import api
-from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction
-from cq.store.embedded.file import file
+from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction, file
 from tests.kit.busy import in_threads
 from tests.kit.processes import StartedProcesses, another_process, ended, run_code
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from cq import runtime
-from cq.store.embedded import Database, FDBError, KeySelector, Transaction
-from cq.store.embedded.binding.future import Future, FutureInt64, FutureVoid, Key, Value, failed, ready
-from cq.store.embedded.engine import snapshots
+from cq.store.embedded import Database, FDBError, KeySelector, Transaction, snapshots
+from cq.store.embedded.future import Future, FutureInt64, FutureVoid, Key, Value, failed, ready
 from tests.kit.clocks import Stopped
 from tests.store.calls import code_of, commit_code
 

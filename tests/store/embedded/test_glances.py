@@ -97,7 +97,7 @@ def test_one_that_the_transaction_changes_itself_is_unreadable(db: Database) -> 
 def test_a_transaction_too_old_does_not_commit_by_it(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     tr = db.create_transaction()
     tr.get(METADATA_VERSION).wait()
-    monkeypatch.setattr("cq.store.embedded.engine.snapshots.LIFETIME_SECONDS", -1.0)
+    monkeypatch.setattr("cq.store.embedded.snapshots.LIFETIME_SECONDS", -1.0)
     tr[b"a"] = b"1"
     assert commit_code(tr) == 1007
 

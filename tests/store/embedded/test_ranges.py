@@ -8,7 +8,7 @@ import pytest
 
 from cq.store.api import METADATA_VERSION, WANT_ALL
 from cq.store.embedded import Database, FDBError, KeySelector, Transaction
-from cq.store.embedded.client.reading import EXACT, ITERATOR, LARGE, MEDIUM, SERIAL, SMALL
+from cq.store.embedded.reading import EXACT, ITERATOR, LARGE, MEDIUM, SERIAL, SMALL
 from tests.store.calls import commit_code
 
 MODES = [WANT_ALL, ITERATOR, SMALL, MEDIUM, LARGE, SERIAL]

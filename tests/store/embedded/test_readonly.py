@@ -89,7 +89,7 @@ def test_a_reader_waits_for_a_process_that_opens_the_store(
 def test_a_reader_goes_on_after_a_time_in_which_it_could_not_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cq.store.embedded.engine.snapshots._OPEN_SNAPSHOTS", 2)
+    monkeypatch.setattr("cq.store.embedded.snapshots._OPEN_SNAPSHOTS", 2)
     log, content = path.with_name("store.db-wal"), log_of(path)
     reader = ReadOnlyDatabase(path)
     watch = reader.transact(lambda tr: tr.watch(b"key"))

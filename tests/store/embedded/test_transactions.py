@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from cq import runtime
-from cq.store.embedded import Database, FDBError, KeySelector
-from cq.store.embedded.binding.error import RETRYABLE
-from cq.store.embedded.engine import snapshots
+from cq.store.embedded import Database, FDBError, KeySelector, snapshots
+from cq.store.embedded.error import RETRYABLE
 from tests.kit.clocks import Jumping, Stopped, jumping
 from tests.store.calls import code_of, commit_code, read_version
 
@@ -213,7 +212,7 @@ def test_the_retry_limit_counts_over_tries(db: Database) -> None:
 
 
 def test_back_off_grows_up_to_the_longest_delay(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.store.embedded.client.state.random.random", lambda: 1.0)
+    monkeypatch.setattr("cq.store.embedded.state.random.random", lambda: 1.0)
     delays = []
     with runtime.using(machine := Stopped()):
         tr = db.create_transaction()
@@ -241,8 +240,8 @@ def test_a_timeout_counts_from_the_beginning(db: Database) -> None:
 
 
 def test_a_timeout_ends_a_back_off(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.store.embedded.client.state.random.random", lambda: 1.0)
-    monkeypatch.setattr("cq.store.embedded.client.state.FIRST_DELAY", 5.0)
+    monkeypatch.setattr("cq.store.embedded.state.random.random", lambda: 1.0)
+    monkeypatch.setattr("cq.store.embedded.state.FIRST_DELAY", 5.0)
     tr = db.create_transaction()
     tr.options.set_max_retry_delay(5000)
     tr.options.set_timeout(30)
@@ -424,7 +423,7 @@ def test_a_transaction_whose_creation_is_interrupted_is_dropped_in_silence(
 
     printed: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", printed.append)
-    monkeypatch.setattr("cq.store.embedded.client.state.Writes", interrupt)
+    monkeypatch.setattr("cq.store.embedded.state.Writes", interrupt)
 
     with pytest.raises(KeyboardInterrupt):
         db.create_transaction()

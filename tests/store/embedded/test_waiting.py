@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from cq.errors import StoreError
-from cq.store.embedded import Database, FDBError, Transaction
-from cq.store.embedded.engine import committer, engine
-from cq.store.embedded.file import lock_file
-from cq.store.embedded.file.file import PRIVATE, new_access
-from cq.store.embedded.file.lock_file import LockFile
+from cq.store.embedded import Database, FDBError, Transaction, committer, engine, lock_file
+from cq.store.embedded.file import PRIVATE, new_access
+from cq.store.embedded.lock_file import LockFile
 from tests.kit.processes import another_process
 from tests.store.calls import code_of
 
@@ -137,8 +135,8 @@ def test_a_checkpoint_does_not_wait_for_ever(
     db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit that it follows is made; one of the next commits makes the checkpoint."""
-    monkeypatch.setattr("cq.store.embedded.engine.wal._LOCK_SECONDS", 0.05)
-    monkeypatch.setattr("cq.store.embedded.engine.wal.CHECKPOINT_PAGES", 1)
+    monkeypatch.setattr("cq.store.embedded.wal._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("cq.store.embedded.wal.CHECKPOINT_PAGES", 1)
     keeper = db._engine.committer._checkpointer
     keeper.record_commit(5, 5)
     with held(path):

@@ -9,9 +9,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from cq.store.embedded import Database, FDBError
-from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.file import lock_file
+from cq.store.embedded import Database, FDBError, lock_file
+from cq.store.embedded.future import FutureVoid
 from tests.kit.processes import run_code
 from tests.store.calls import code_of, commit_code
 
@@ -90,7 +89,7 @@ def test_a_watch_fires_for_another_handle_without_inotify(
 
 def test_a_commit_wakes_watches_at_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only the next regular check, which is an hour away here."""
-    monkeypatch.setattr("cq.store.embedded.engine.watches._CHECK_SECONDS", 3600.0)
+    monkeypatch.setattr("cq.store.embedded.watches._CHECK_SECONDS", 3600.0)
     delays = []
     for number in range(20):
         _, watch = db.get_and_watch(b"a")
@@ -145,7 +144,7 @@ def test_dropped_watches_are_forgotten(db: Database) -> None:
 
 
 def test_the_thread_exists_only_with_watches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cq.store.embedded.engine.watches._CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("cq.store.embedded.watches._CHECK_SECONDS", 0.01)
     db[b"a"] = b"0"
     assert db._engine.watches._thread is None
     settled(db)

@@ -17,7 +17,9 @@ from typing import Any
 
 from cq import runtime
 from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_OLD
-from cq.store.embedded.binding.error import (
+from cq.store.embedded.committer import CommitRequest
+from cq.store.embedded.engine import Engine
+from cq.store.embedded.error import (
     CLIENT_INVALID_OPERATION,
     FUTURE_VERSION,
     INVALID_OPTION_VALUE,
@@ -30,12 +32,10 @@ from cq.store.embedded.binding.error import (
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import Cancellation, F, FutureVoid, Key, delayed, failed
-from cq.store.embedded.binding.keys import MAX_TRANSACTION_BYTES, SYSTEM_END, USER_END
-from cq.store.embedded.engine.committer import CommitRequest
-from cq.store.embedded.engine.engine import Engine
-from cq.store.embedded.engine.snapshots import Snapshot, VersionGlance
-from cq.store.embedded.engine.watches import Watch
+from cq.store.embedded.future import Cancellation, F, FutureVoid, Key, delayed, failed
+from cq.store.embedded.keys import MAX_TRANSACTION_BYTES, SYSTEM_END, USER_END
+from cq.store.embedded.snapshots import Snapshot, VersionGlance
+from cq.store.embedded.watches import Watch
 from cq.store.embedded.writes import ReadSet, Writes
 
 _MAX_INT = 2**31 - 1

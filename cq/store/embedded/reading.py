@@ -12,14 +12,14 @@ from typing import Any, NamedTuple, cast
 
 from cq.store import api
 from cq.store.api import ACCESSED_UNREADABLE, METADATA_VERSION, WANT_ALL
-from cq.store.embedded.binding.error import (
+from cq.store.embedded.error import (
     EXACT_MODE_WITHOUT_LIMITS,
     INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
     RANGE_LIMITS_INVALID,
     FDBError,
 )
-from cq.store.embedded.binding.future import (
+from cq.store.embedded.future import (
     Cancellation,
     F,
     Future,
@@ -30,7 +30,7 @@ from cq.store.embedded.binding.future import (
     failed,
     ready,
 )
-from cq.store.embedded.binding.keys import (
+from cq.store.embedded.keys import (
     MAX_KEY_BYTES,
     USER_END,
     KeySelector,
@@ -42,8 +42,8 @@ from cq.store.embedded.binding.keys import (
     max_key_bytes,
     strinc,
 )
-from cq.store.embedded.client.state import TransactionState
-from cq.store.embedded.engine.snapshots import Snapshot
+from cq.store.embedded.snapshots import Snapshot
+from cq.store.embedded.state import TransactionState
 from cq.store.embedded.writes import SeenRow, Writes
 
 _PIECE_BYTES = 120_000

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import apsw
 
-from cq.store.embedded.engine.snapshots import LIFETIME_SECONDS
-from cq.store.embedded.file.file import BUSY_SECONDS, PAGE_BYTES, log_of
-from cq.store.embedded.file.lock_file import LockFile
+from cq.store.embedded.file import BUSY_SECONDS, PAGE_BYTES, log_of
+from cq.store.embedded.lock_file import LockFile
+from cq.store.embedded.snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000
 FEWEST_PAGES = 200

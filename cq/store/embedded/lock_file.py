@@ -36,8 +36,8 @@ import apsw
 
 from cq import runtime
 from cq.errors import NotAStore, StoreError
-from cq.store.embedded.binding.error import shortage
-from cq.store.embedded.file.file import Access
+from cq.store.embedded.error import shortage
+from cq.store.embedded.file import Access
 
 _LOCKS = Path("/proc/locks")
 _LINGER_SECONDS = 10.0

@@ -33,7 +33,7 @@ import apsw
 
 from cq import runtime
 from cq.errors import NotAStore, StoreError
-from cq.store.embedded.binding.error import explain, is_damaged, shortage
+from cq.store.embedded.error import explain, is_damaged, shortage
 
 PRIVATE = 0o600
 """The permissions of a new store, unless the caller shares it."""

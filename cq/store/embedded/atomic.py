@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 
-from cq.store.embedded.binding.keys import MAX_VALUE_BYTES, STAMP_BYTES
+from cq.store.embedded.keys import MAX_VALUE_BYTES, STAMP_BYTES
 
 SET = 0
 ADD = 2

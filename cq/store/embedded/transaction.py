@@ -9,8 +9,10 @@ from typing import Any
 
 from cq.store import api
 from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD
-from cq.store.embedded.binding import atomic
-from cq.store.embedded.binding.error import (
+from cq.store.embedded import atomic
+from cq.store.embedded.committer import CommitRequest
+from cq.store.embedded.engine import Engine
+from cq.store.embedded.error import (
     CLIENT_INVALID_OPERATION,
     INVERTED_RANGE,
     KEY_OUTSIDE_LEGAL_RANGE,
@@ -23,16 +25,8 @@ from cq.store.embedded.binding.error import (
     WATCHES_DISABLED,
     FDBError,
 )
-from cq.store.embedded.binding.future import (
-    Cancellation,
-    FutureInt64,
-    FutureVoid,
-    Key,
-    delayed,
-    failed,
-    ready,
-)
-from cq.store.embedded.binding.keys import (
+from cq.store.embedded.future import Cancellation, FutureInt64, FutureVoid, Key, delayed, failed, ready
+from cq.store.embedded.keys import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     STAMP_BYTES,
@@ -45,11 +39,9 @@ from cq.store.embedded.binding.keys import (
     strinc,
     value_bytes,
 )
-from cq.store.embedded.client.reading import ReadOperations, TransactionRead
-from cq.store.embedded.client.state import Settings, TransactionState
-from cq.store.embedded.engine.committer import CommitRequest
-from cq.store.embedded.engine.engine import Engine
-from cq.store.embedded.engine.watches import Watch
+from cq.store.embedded.reading import ReadOperations, TransactionRead
+from cq.store.embedded.state import Settings, TransactionState
+from cq.store.embedded.watches import Watch
 from cq.store.embedded.writes import RANGE_BYTES, StampedKey, StampedValue
 
 MUTATION_BYTES = 44
@@ -121,7 +113,7 @@ def _operation(code: int, text: str) -> Callable[[Any, Any, Any], None]:
 class Operations(ReadOperations):
     """The atomic operations, and writes by a prefix and by `[]`.
 
-    `key` and `param` are bytes; `binding.atomic` defines absent keys and other lengths. As in the binding, every atomic
+    `key` and `param` are bytes; `atomic` defines absent keys and other lengths. As in the binding, every atomic
     operation has a second name, with or without the prefix `bit_`.
     """
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cq.errors import StoreError
-from cq.store.embedded.engine.committer import WAIT_SECONDS, Committer
-from cq.store.embedded.engine.snapshots import Snapshot, SnapshotPool, VersionGlance
-from cq.store.embedded.engine.wal import is_log_long
-from cq.store.embedded.engine.watches import Watches
-from cq.store.embedded.file import file
-from cq.store.embedded.file.file import Access
-from cq.store.embedded.file.lock_file import LatestVersion, LockFile
+from cq.store.embedded import file
+from cq.store.embedded.committer import WAIT_SECONDS, Committer
+from cq.store.embedded.file import Access
+from cq.store.embedded.lock_file import LatestVersion, LockFile
+from cq.store.embedded.snapshots import Snapshot, SnapshotPool, VersionGlance
+from cq.store.embedded.wal import is_log_long
+from cq.store.embedded.watches import Watches
 
 
 class OpenFile(NamedTuple):

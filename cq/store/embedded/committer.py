@@ -28,7 +28,7 @@ import apsw
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.api import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED
-from cq.store.embedded.binding.atomic import (
+from cq.store.embedded.atomic import (
     SET,
     SET_VERSIONSTAMPED_KEY,
     SET_VERSIONSTAMPED_VALUE,
@@ -36,7 +36,8 @@ from cq.store.embedded.binding.atomic import (
     stamp,
     stamp_at,
 )
-from cq.store.embedded.binding.error import (
+from cq.store.embedded.conflict_log import CommittedGroup, ConflictLog, encode
+from cq.store.embedded.error import (
     IO_ERROR,
     STORAGE_ERRORS,
     TRANSACTION_TIMED_OUT,
@@ -45,12 +46,11 @@ from cq.store.embedded.binding.error import (
     not_bytes,
     storage_error,
 )
-from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.engine.conflict_log import CommittedGroup, ConflictLog, encode
-from cq.store.embedded.engine.snapshots import leak
-from cq.store.embedded.engine.wal import Checkpointer
-from cq.store.embedded.file.file import log_identity, log_of
-from cq.store.embedded.file.lock_file import LatestVersion, LockFile
+from cq.store.embedded.file import log_identity, log_of
+from cq.store.embedded.future import FutureVoid
+from cq.store.embedded.lock_file import LatestVersion, LockFile
+from cq.store.embedded.snapshots import leak
+from cq.store.embedded.wal import Checkpointer
 from cq.store.embedded.writes import CLEAR_RANGE, Mutation, ReadSet, StampedKey, Writes
 
 _FEW = 64

@@ -19,16 +19,10 @@ from weakref import WeakSet
 import apsw
 
 from cq.errors import StoreError
-from cq.store.embedded.binding.error import (
-    IO_ERROR,
-    OPERATION_CANCELLED,
-    PLATFORM_ERROR,
-    STORAGE_ERRORS,
-    FDBError,
-)
-from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.engine.conflict_log import CommittedGroup
-from cq.store.embedded.file.lock_file import Listener
+from cq.store.embedded.conflict_log import CommittedGroup
+from cq.store.embedded.error import IO_ERROR, OPERATION_CANCELLED, PLATFORM_ERROR, STORAGE_ERRORS, FDBError
+from cq.store.embedded.future import FutureVoid
+from cq.store.embedded.lock_file import Listener
 
 MAX_WATCHES = 10_000
 _CHECK_SECONDS = 1.0

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from cq import runtime
-from cq.store.embedded.binding.error import OPERATION_CANCELLED, TRANSACTION_TIMED_OUT, FDBError
+from cq.store.embedded.error import OPERATION_CANCELLED, TRANSACTION_TIMED_OUT, FDBError
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from typing import Any
 import apsw
 
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
-from cq.store.embedded.binding.keys import Range
+from cq.store.embedded.keys import Range
 from cq.store.embedded.writes import ReadSet
 
 KEPT_VERSIONS = 5_500_000

@@ -24,10 +24,10 @@ import apsw
 from cq import runtime
 from cq.errors import StoreError
 from cq.store.api import METADATA_VERSION, TRANSACTION_TOO_OLD
-from cq.store.embedded.binding.error import STORAGE_ERRORS, FDBError, not_bytes, storage_error
-from cq.store.embedded.binding.future import FutureVoid
-from cq.store.embedded.binding.keys import Row, after
-from cq.store.embedded.file.lock_file import LatestVersion
+from cq.store.embedded.error import STORAGE_ERRORS, FDBError, not_bytes, storage_error
+from cq.store.embedded.future import FutureVoid
+from cq.store.embedded.keys import Row, after
+from cq.store.embedded.lock_file import LatestVersion
 
 LIFETIME_SECONDS = 5.0
 _LIFETIME_WITH_LONG_LOG = 1.0
