@@ -159,7 +159,7 @@ class LoopMachine(runtime.Machine):
             return False
         if not future.is_ready():
             waiter = _waiter()
-            future.on_ready(lambda _: resolve(*waiter))
+            future.on_ready(lambda _: _wake(waiter))
             # No variable for the greenlet: the frame of a dropped one would keep it, and Python could not collect it.
             getcurrent().future = future
             try:
@@ -202,7 +202,7 @@ class TaskEvent:
         event: Any = super()
         event.set()
         for waiter in list(self._tasks):
-            resolve(*waiter)
+            _wake(waiter)
 
     def wait(self, timeout: float | None = None) -> bool:
         event: Any = super()
@@ -239,7 +239,7 @@ class OwnLatch(runtime.Latch):
         self.future = asyncio.get_running_loop().create_future()
 
     def set(self) -> None:
-        _resolve(self.future, None)
+        _resolve(self.future)
 
     def wait(self, timeout: float | None = None) -> bool:
         result_of(self.future if timeout is None else asyncio.wait([self.future], timeout=timeout))
@@ -257,15 +257,20 @@ def _waiter() -> _Waiter:
     return loop, loop.create_future()
 
 
-def resolve(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any], result: Any = None) -> None:
-    """Set the result of a future of a loop, from any thread, which wakes the tasks that await it."""
+def call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: Any) -> None:
+    """Make a call in the thread of a loop, from any thread."""
     with suppress(RuntimeError):  # the loop is closed, so no task awaits any more
-        loop.call_soon_threadsafe(_resolve, waiter, result)
+        loop.call_soon_threadsafe(call, *args)
 
 
-def _resolve(waiter: asyncio.Future[Any], result: Any) -> None:
-    if not waiter.done():  # it is done if its task was cancelled
-        waiter.set_result(result)
+def _wake(waiter: _Waiter) -> None:
+    """Resolve a future of a loop, from any thread, which wakes the tasks that await it."""
+    call_in(waiter[0], _resolve, waiter[1])
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():  # it is done if its task was cancelled
+        future.set_result(None)
 
 
 def _in_call() -> bool:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from cq import runtime
-from cq.aio.calls import resolve
+from cq.aio.calls import call_in
 from cq.aio.database import AsyncDatabase
 from cq.app import App
 from cq.observers.worker.worker import Worker
@@ -36,21 +36,20 @@ class AsyncWorker:
         self._worker = Worker(db.sync, app, queues, **settings)
         self._block: asyncio.Task[Any] | None = None
         self._cancelled_block = False
+        self._running, self._ended = asyncio.Event(), asyncio.Event()
+        self._error: BaseException | None = None
 
     async def __aenter__(self) -> AsyncWorker:
-        self._loop = asyncio.get_running_loop()
-        self._running: asyncio.Future[None] = self._loop.create_future()
-        self._ended: asyncio.Future[BaseException | None] = self._loop.create_future()
-        runtime.start_thread(self._run, "cq-worker")
+        loop = asyncio.get_running_loop()
+        runtime.start_thread(lambda: self._run(loop), "cq-worker")
         try:
-            await asyncio.wait((self._running, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            await self._running.wait()
         except BaseException:
             await self._stop()
             raise
-        if self._ended.done():
-            self._raise_error()
+        if self._error is not None:
+            raise self._error
         self._block = asyncio.current_task()
-        self._ended.add_done_callback(self._cancel_block)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -62,36 +61,35 @@ class AsyncWorker:
                     await asyncio.sleep(0)
             if block.uncancel() > 0 and kind is asyncio.CancelledError:
                 return  # others cancelled the task, too
-        if kind is None or self._cancelled_block:
-            self._raise_error()
+        if self._error is not None and (kind is None or self._cancelled_block):
+            raise self._error
 
     async def _stop(self) -> None:
         """Stop the worker and await its end; if the task is cancelled meanwhile, raise `CancelledError` after it."""
         self._worker.stop()
         cancelled: asyncio.CancelledError | None = None
-        while not self._ended.done():
+        while not self._ended.is_set():
             try:
-                await asyncio.wait((self._ended,))
+                await self._ended.wait()
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
             raise cancelled
 
-    def _raise_error(self) -> None:
-        if (error := self._ended.result()) is not None:
-            raise error
-
-    def _cancel_block(self, ended: asyncio.Future[BaseException | None]) -> None:
-        if self._block is not None and ended.result() is not None:
+    def _end(self, error: BaseException | None) -> None:
+        """Note the end of the worker; called in the thread of the event loop."""
+        self._error = error
+        self._running.set()
+        self._ended.set()
+        if self._block is not None and error is not None:
             self._cancelled_block = True
             self._block.cancel()
 
-    # The worker's thread
-
-    def _run(self) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the worker, in its thread."""
         error: BaseException | None = None
         try:
-            self._worker.run(lambda: resolve(self._loop, self._running))
+            self._worker.run(lambda: call_in(loop, self._running.set))
         except BaseException as raised:  # noqa: BLE001 - the block raises it
             error = raised
-        resolve(self._loop, self._ended, error)
+        call_in(loop, self._end, error)

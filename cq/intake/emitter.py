@@ -155,7 +155,7 @@ class Emitter(Generic[K, V]):
                 flush.grow(size)
             flush.count += 1
             if flush.count >= flush.most:
-                buffer.mark_due()
+                buffer.seal_open()
         return True
 
     def emit_many(self, updates: Mapping[K, V] | Collection[tuple[K, V]]) -> None:

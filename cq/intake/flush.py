@@ -302,18 +302,18 @@ class EmitterBuffer:
             for each in increments:
                 flush.add(each)
             if flush.count >= flush.most:
-                self.mark_due()
+                self.seal_open()
             return None
 
     def flush_for(self, count: int, size: int) -> Flush | None:
         """The open flush if `count` increments of `size` bytes fit, else a new one; None if full. Needs the lock."""
         held = sum(flush.count for flush in self._flushes)
         if self.refusal or (self._flushes and held + count > self._at_most):
-            self._seal()
+            self.seal_open()
             return None
         if self.open is not None and self.open.has_room(size):
             return self.open
-        self._seal()
+        self.seal_open()
         if len(self._flushes) >= MAX_FLUSHES:
             return None
         most = min(max(1, self._at_most // 2), self._at_most - held)
@@ -322,21 +322,17 @@ class EmitterBuffer:
         self._wake()
         return self.open
 
-    def mark_due(self) -> None:
-        """Close the open flush, which is full. Needs the lock."""
-        self.open = None
-        self._wake()
+    def seal_open(self) -> None:
+        """Close the open flush, so that it is due. Needs the lock."""
+        if self.open is not None:
+            self.open = None
+            self._wake()
 
     def seal(self) -> Flush | None:
         """Make all flushes due; returns the last one, None if the buffer is empty."""
         with self.lock:
-            self._seal()
+            self.seal_open()
             return self._flushes[-1] if self._flushes else None
-
-    def _seal(self) -> None:
-        if self.open is not None:
-            self.open = None
-            self._wake()
 
     def _wake(self) -> None:
         # Callers must hold the lock: `next_flush` replaces the latch under it, so no wake-up is lost.
@@ -348,7 +344,7 @@ class EmitterBuffer:
         with self.lock:
             was_taking = not self.refusal
             self.refusal = self.refusal or reason
-            self._seal()
+            self.seal_open()
             self._wake()
         return was_taking
 
