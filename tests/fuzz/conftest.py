@@ -10,7 +10,7 @@ import pytest
 
 from cq.store.embedded import Database
 from tests.cli.conftest import VARIABLES
-from tests.fuzz import inputs
+from tests.fuzz import inputs, stores
 
 
 @pytest.fixture
@@ -29,6 +29,13 @@ def place(db: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("CQ_STORE", f"embedded:{db.path}")
     monkeypatch.chdir(db.path.parent)
     return db
+
+
+@pytest.fixture
+def full(place: Any) -> Any:
+    """The same, with something of everything in it."""
+    stores.make(place)
+    return place
 
 
 @pytest.hookimpl(wrapper=True)

@@ -37,13 +37,12 @@ def looks(name: str) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def test_commands_cope_with_whatever_is_stored(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    stores.make(place)
+def test_commands_cope_with_whatever_is_stored(full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:///reporting.db")
-    rows = stores.contents(place)
+    rows = stores.contents(full)
     for rng in searched(25):
         key, changed = stores.break_one(rows, rng)
-        stores.put(place, changed)
+        stores.put(full, changed)
         for command in rng.sample(looks(stores.queue_of(key, rng)), SHORT):
             note = f"cq {' '.join(command)}, with {key!r} broken: {changed[key][:60]!r}"
             with stores.clear_errors(note, is_sure=True):
@@ -53,9 +52,8 @@ def test_commands_cope_with_whatever_is_stored(place: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("bomb", ["the largest int", "a decimal of 10**9 digits", "deep, but not too deep"])
-def test_values_of_any_size_are_shown(place: Any, bomb: str) -> None:
-    stores.make(place)
-    transact(place, lambda tr: tr.set(QueueKeys("pairs").value(codec.encode(["p", 1])), BOMBS[bomb]))
+def test_values_of_any_size_are_shown(full: Any, bomb: str) -> None:
+    transact(full, lambda tr: tr.set(QueueKeys("pairs").value(codec.encode(["p", 1])), BOMBS[bomb]))
 
     for command in (
         ["get", "pairs", KEYS["pairs"]],
@@ -66,9 +64,8 @@ def test_values_of_any_size_are_shown(place: Any, bomb: str) -> None:
 
 
 @pytest.mark.parametrize("bomb", ["a large int", "a large fraction", "a large decimal"])
-def test_a_value_beyond_the_bounds_is_one_line(place: Any, bomb: str) -> None:
-    stores.make(place)
-    transact(place, lambda tr: tr.set(QueueKeys("pairs").value(codec.encode(["p", 1])), BOMBS[bomb]))
+def test_a_value_beyond_the_bounds_is_one_line(full: Any, bomb: str) -> None:
+    transact(full, lambda tr: tr.set(QueueKeys("pairs").value(codec.encode(["p", 1])), BOMBS[bomb]))
 
     for command in (["get", "pairs", KEYS["pairs"]], ["items", "pairs", "--json"]):
         status, said = run(*command)
@@ -77,10 +74,9 @@ def test_a_value_beyond_the_bounds_is_one_line(place: Any, bomb: str) -> None:
         assert "Traceback" not in said
 
 
-def test_a_queue_that_cannot_be_read_is_a_line_among_others(place: Any) -> None:
-    stores.make(place)
-    transact(place, lambda tr: tr.set(QueueKeys("tags").flags, b"\xff"))
-    transact(place, lambda tr: tr.set(worker(bytes(8)), bytes(10) + b"\xff"))
+def test_a_queue_that_cannot_be_read_is_a_line_among_others(full: Any) -> None:
+    transact(full, lambda tr: tr.set(QueueKeys("tags").flags, b"\xff"))
+    transact(full, lambda tr: tr.set(worker(bytes(8)), bytes(10) + b"\xff"))
 
     status, said = run("status")
 
@@ -112,8 +108,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize("name", sorted(KEYS))
-def test_words_of_any_kind_are_added_or_refused(place: Any, name: str) -> None:
-    stores.make(place)
+def test_words_of_any_kind_are_added_or_refused(full: Any, name: str) -> None:
     for word in WORDS:
         for command in (
             ["add", name, "--", word],
@@ -135,9 +130,8 @@ URLS = [
 
 @pytest.mark.parametrize("url", URLS, ids=range(len(URLS)))
 def test_the_url_of_a_reporting_database_is_never_shown(
-    place: Any, monkeypatch: pytest.MonkeyPatch, url: str
+    full: Any, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    stores.make(place)
     monkeypatch.setenv("CQ_REPORTING_URL", url)
     for command in (
         ["link", "init", "words"],
@@ -185,14 +179,13 @@ def test_settings_of_any_kind_are_taken_or_refused(place: Any) -> None:
         assert len(said) < 10_000
 
 
-def test_a_process_stays_small_and_ends_whatever_is_stored(place: Any) -> None:
+def test_a_process_stays_small_and_ends_whatever_is_stored(full: Any) -> None:
     """The real command, with its memory and its time limited by the system."""
-    stores.make(place)
-    rows = stores.contents(place)
+    rows = stores.contents(full)
     for rng in searched(2):
         broken = {key: rng.choice(list(BOMBS.values()))[:99_000] for key in rng.sample(sorted(rows), 10)}
         stores.put(
-            place, {**rows, **{key: value for key, value in broken.items() if not key.endswith(b"/config")}}
+            full, {**rows, **{key: value for key, value in broken.items() if not key.endswith(b"/config")}}
         )
         for command in (["status"], ["worker", "other", "--drain"]):
             environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
@@ -203,6 +196,5 @@ def test_a_process_stays_small_and_ends_whatever_is_stored(place: Any) -> None:
             assert ended.status in (0, 1), ended
 
 
-def test_a_reason_that_cannot_be_stored_is_refused(place: Any) -> None:
-    stores.make(place)
+def test_a_reason_that_cannot_be_stored_is_refused(full: Any) -> None:
     assert run("pause", "words", "--reason", "\ud800")[0] == 2

@@ -81,19 +81,18 @@ def hostile(value: bytes, rng: random.Random) -> bytes | None:
     return None
 
 
-def test_text_in_any_field_is_printed_safely(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    stores.make(place)
+def test_text_in_any_field_is_printed_safely(full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:///reporting.db")
     # Most drains find an export that fails. What they print does not depend on how long they try.
     monkeypatch.setattr("cq.observers.worker.drain.PATIENCE_SECONDS", 0.1)
-    rows = stores.contents(place)
+    rows = stores.contents(full)
     with_text = sorted(key for key, value in rows.items() if hostile(value, random.Random(0)))
     assert len(with_text) > 10
     for rng in searched(25):
         key = rng.choice(with_text)
         changed = hostile(rows[key], rng)
         assert changed is not None
-        stores.put(place, {**rows, key: changed})
+        stores.put(full, {**rows, key: changed})
         for command in rng.sample(looks(stores.queue_of(key, rng)), SHORT):
             status, said = run(*command)
             # 2: what the row says does not fit the command's options; the command itself is right.
@@ -131,17 +130,16 @@ class TestFields:
             assert json.loads(said)["key"] == HOSTILE
             assert_printable(said, *command)
 
-    def test_what_could_not_be_exported(self, place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        stores.make(place)
+    def test_what_could_not_be_exported(self, full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CQ_REPORTING_URL", "sqlite:///reporting.db")
-        rows = stores.contents(place)
+        rows = stores.contents(full)
         changed = {
             key: codec.encode(_made_hostile(codec.decode(value)))
             for key, value in rows.items()
             if b"an error" in value or b"gstopped" in value
         }
         assert len(changed) == 4
-        stores.put(place, {**rows, **changed})
+        stores.put(full, {**rows, **changed})
 
         for command in (
             ["link", "aside", "words"],
@@ -154,14 +152,13 @@ class TestFields:
             assert_printable(said, *command)
             assert "x1b]0;owned" in said, command
 
-    def test_a_worker(self, place: Any) -> None:
-        stores.make(place)
-        (member,) = transact(place, read_members)
+    def test_a_worker(self, full: Any) -> None:
+        (member,) = transact(full, read_members)
         facts = {"error": HOSTILE, "version": HOSTILE}
         named = replace(member, host=HOSTILE, queues=frozenset({HOSTILE}))
         named = replace(named, report=replace(named.report, facts=facts, stuck=frozenset({HOSTILE})))
-        key = next(key for key, value in stores.contents(place).items() if member.stamp == value[:10])
-        transact(place, lambda tr: tr.set(key, member.stamp + named.to_bytes()))
+        key = next(key for key, value in stores.contents(full).items() if member.stamp == value[:10])
+        transact(full, lambda tr: tr.set(key, member.stamp + named.to_bytes()))
 
         status, said = run("status")
         assert status == 0

@@ -17,45 +17,19 @@ from cq.store.embedded import Database, FDBError
 from cq.store.transact import transact, transact_chained
 from cq.store.version_chain import CHAIN_SECONDS, VersionChain
 from tests.kit.clocks import Stopped
+from tests.kit.faults import Passing, WrappedDatabase
 
 
-class Remote:
-    """A database that is no local file, so that its transactions are chained."""
-
-    def __init__(self, inner: Database) -> None:
-        self.inner = inner
-
-    @property
-    def options(self) -> Any:
-        return self.inner.options
-
-    def create_transaction(self) -> Any:
-        return self.inner.create_transaction()
-
-
-class CountedReads:
-    """A transaction that notes the keys that it reads by snapshot reads."""
+class CountedReads(Passing):
+    """A transaction, or its snapshot reads, that notes the keys that it reads."""
 
     def __init__(self, inner: Any, read: list[bytes]) -> None:
-        self.inner, self.read = inner, read
-        self.db = inner.db
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        super().__init__(inner)
+        self.read = read
 
     @property
-    def snapshot(self) -> CountedSnapshot:
-        return CountedSnapshot(self.inner.snapshot, self.read)
-
-
-class CountedSnapshot:
-    """The snapshot reads of such a transaction."""
-
-    def __init__(self, inner: Any, read: list[bytes]) -> None:
-        self.inner, self.read = inner, read
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+    def snapshot(self) -> CountedReads:
+        return CountedReads(self.inner.snapshot, self.read)
 
     def get(self, key: bytes) -> Any:
         self.read.append(key)
@@ -63,8 +37,14 @@ class CountedSnapshot:
 
 
 @pytest.fixture
-def remote(db: Database) -> Remote:
-    return Remote(db)
+def remote(db: Database) -> WrappedDatabase:
+    """A database that is no local file, so that its transactions are chained."""
+    return WrappedDatabase(db)
+
+
+@pytest.fixture
+def words(db: Database) -> cq.CombineQueue[str, int]:
+    return cq.configure(db, "words", key=str, value=int)
 
 
 @pytest.fixture
@@ -92,7 +72,9 @@ def committed(db: Any) -> int:
     return int(tr.get_committed_version())
 
 
-def test_chained_transactions_begin_at_one_commit_of_their_process(db: Database, remote: Remote) -> None:
+def test_chained_transactions_begin_at_one_commit_of_their_process(
+    db: Database, remote: WrappedDatabase
+) -> None:
     first = begun(remote)
     second = begun(remote)
     other = committed(db)
@@ -103,7 +85,9 @@ def test_chained_transactions_begin_at_one_commit_of_their_process(db: Database,
     assert transact(remote, lambda tr: tr.get_read_version().wait()) > other, "others are not chained"
 
 
-def test_a_transaction_that_follows_another_one_begins_at_its_commit(db: Database, remote: Remote) -> None:
+def test_a_transaction_that_follows_another_one_begins_at_its_commit(
+    db: Database, remote: WrappedDatabase
+) -> None:
     tries: list[int] = []
 
     def count(tr: Any) -> None:
@@ -116,12 +100,12 @@ def test_a_transaction_that_follows_another_one_begins_at_its_commit(db: Databas
     assert tries == [0, 1, 2], "no try fails"
 
 
-def test_the_transactions_of_a_chain_read_the_metadata_version_once(db: Database, remote: Remote) -> None:
-    cq.configure(db, "words")
-    words = cq.CombineQueue[str, int]("words")
+def test_the_transactions_of_a_chain_read_the_metadata_version_once(
+    db: Database, words: cq.CombineQueue[str, int]
+) -> None:
     read: list[bytes] = []
 
-    class Counted(Remote):
+    class Counted(WrappedDatabase):
         def create_transaction(self) -> Any:
             return CountedReads(self.inner.create_transaction(), read)
 
@@ -132,9 +116,9 @@ def test_the_transactions_of_a_chain_read_the_metadata_version_once(db: Database
     assert read.count(METADATA_VERSION) == 2, "once at the requested version, and once at that of its commit"
 
 
-def test_a_chain_ends_if_its_process_knows_a_later_metadata_version(db: Database, remote: Remote) -> None:
-    cq.configure(db, "words")
-    words = cq.CombineQueue[str, int]("words")
+def test_a_chain_ends_if_its_process_knows_a_later_metadata_version(
+    db: Database, remote: WrappedDatabase, words: cq.CombineQueue[str, int]
+) -> None:
     add: Callable[[Any], None] = lambda tr: words.add(tr, {"a": 1})  # noqa: E731
     transact(remote, add, write_only=True)
     transact(remote, add, write_only=True)
@@ -147,7 +131,7 @@ def test_a_chain_ends_if_its_process_knows_a_later_metadata_version(db: Database
 
 
 def test_a_chain_ends_a_second_after_its_requested_version(
-    db: Database, remote: Remote, clock: Stopped
+    db: Database, remote: WrappedDatabase, clock: Stopped
 ) -> None:
     begun(remote)
     for _ in range(4):
@@ -160,7 +144,7 @@ def test_a_chain_ends_a_second_after_its_requested_version(
     assert begun(remote) < committed(db), "and the next one begins"
 
 
-def test_an_error_ends_a_chain(db: Database, remote: Remote) -> None:
+def test_an_error_ends_a_chain(db: Database, remote: WrappedDatabase) -> None:
     begun(remote)
     other = committed(db)
     versions: list[int] = []
@@ -177,7 +161,9 @@ def test_an_error_ends_a_chain(db: Database, remote: Remote) -> None:
     assert begun(remote) > versions[1]
 
 
-def test_a_chained_transaction_fails_if_what_it_has_read_has_changed(db: Database, remote: Remote) -> None:
+def test_a_chained_transaction_fails_if_what_it_has_read_has_changed(
+    db: Database, remote: WrappedDatabase
+) -> None:
     begun(remote)
     db[b"read"] = b"1"
     tries: list[int] = []
@@ -208,7 +194,7 @@ def test_the_versions_of_a_chain_do_not_go_back() -> None:
     assert versions == [7]
 
 
-def test_a_refusal_at_an_old_version_is_not_final(db: Database, remote: Remote) -> None:
+def test_a_refusal_at_an_old_version_is_not_final(db: Database, remote: WrappedDatabase) -> None:
     words = cq.CombineQueue[str, int]("words")
     begun(remote)
     cq.configure(db, "words")
@@ -229,7 +215,7 @@ def test_a_refusal_at_an_old_version_is_not_final(db: Database, remote: Remote) 
     assert len(tries) == 2
 
 
-def test_adds_go_to_the_shape_that_is_configured_meanwhile(db: Database, remote: Remote) -> None:
+def test_adds_go_to_the_shape_that_is_configured_meanwhile(db: Database, remote: WrappedDatabase) -> None:
     words = cq.CombineQueue[str, int]("words")
     cq.configure(db, "words", buckets=2)
     transact(remote, lambda tr: words.add(tr, {"a": 1}), write_only=True)
@@ -241,21 +227,17 @@ def test_adds_go_to_the_shape_that_is_configured_meanwhile(db: Database, remote:
     assert transact(db, lambda tr: words.get(tr.snapshot, "b", pending=True)) == 1
 
 
-def test_a_call_refused_at_an_old_version_is_checked_again(db: Database, remote: Remote) -> None:
+def test_a_call_refused_at_an_old_version_is_checked_again(db: Database, remote: WrappedDatabase) -> None:
     """Its queue takes texts now, and did not take them at the version of the chain."""
 
-    class AtOld(Remote):
+    class AtOld(WrappedDatabase):
         """A database whose chained transactions read the configuration of before."""
 
         def create_transaction(self) -> Any:
             return Old(self.inner.create_transaction())
 
-    class Old:
-        def __init__(self, inner: Any) -> None:
-            self.inner, self.is_old = inner, False
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
+    class Old(Passing):
+        is_old = False
 
         def set_read_version(self, version: int) -> None:
             self.is_old = True
