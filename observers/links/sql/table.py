@@ -173,14 +173,15 @@ class TableDefinition:
         keys = self.layout.key_columns(dialect, [entry.key for entry in entries])
         last = dict(zip(zip(*keys.values(), strict=True), entries, strict=True))
         deletes = [key for key, entry in last.items() if entry.value is None]
-        upserts = {key: entry for key, entry in last.items() if entry.value is not None}
-        columns = _transposed(keys, upserts)
-        if upserts:
-            given = upserts.values()
+        columns = dict(keys)
+        if deletes or len(last) < len(entries):  # else the columns of the keys are those of the rows
+            upserts = {key: entry for key, entry in last.items() if entry.value is not None}
+            columns, entries = _transposed(keys, upserts), list(upserts.values())
+        if entries:
             columns |= self.layout.value_columns(
-                dialect, [entry.key for entry in given], [entry.value for entry in given]
+                dialect, [entry.key for entry in entries], [entry.value for entry in entries]
             )
-            columns[SEQUENCE] = [entry.sequence for entry in given]
+            columns[SEQUENCE] = [entry.sequence for entry in entries]
         return columns, _transposed(keys, deletes)
 
 
