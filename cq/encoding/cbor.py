@@ -45,28 +45,21 @@ dumps: Final = partial(cbor2.dumps, default=_encode_other)
 
 def encode_sketch(sketch: Sketch) -> bytes:
     """A sketch in CBOR: the same bytes as those of `dumps`, which takes ten times as long."""
-    size = len(sketch.data)
-    head = (
-        _BYTES_HEADS[size]
-        if size <= _MAX_STRING_BYTES
-        else _pack_2(0x59, size)
-        if size < 1 << 16
-        else _pack_4(0x5A, size)
-    )
-    return _SKETCH_HEAD + head + sketch.data
+    return _SKETCH_HEAD + _head(0x40, len(sketch.data)) + sketch.data
 
 
 def array_head(length: int) -> bytes:
     """The head of an array of `length` items; the items follow it."""
+    return _head(0x80, length)
+
+
+def _head(major: int, length: int) -> bytes:
+    """The head of an item of this major type, with its length."""
     if length < 24:
-        return bytes((0x80 | length,))
-    return (
-        _pack_1(0x98, length)
-        if length < 1 << 8
-        else _pack_2(0x99, length)
-        if length < 1 << 16
-        else _pack_4(0x9A, length)
-    )
+        return bytes((major | length,))
+    if length < 1 << 8:
+        return _pack_1(major | 0x18, length)
+    return _pack_2(major | 0x19, length) if length < 1 << 16 else _pack_4(major | 0x1A, length)
 
 
 def are_short(encoded: Sequence[bytes]) -> bool:

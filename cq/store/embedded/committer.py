@@ -255,7 +255,7 @@ class CommitRequest(FutureVoid):
             self.settle(error=error)
         self.is_finished = True
         # A caller that keeps the future must not keep the transaction and its writes in memory.
-        self.writes, self.reads, self.on_done = _NO_WRITES, _NO_READS, _nothing
+        self.writes, self.reads, self.on_done = _NO_WRITES, _NO_READS, lambda request, error: None
 
 
 class Committer:
@@ -289,18 +289,14 @@ class Committer:
         if self._is_closed:
             raise StoreError("the store is closed: open it again")
         self._queue.append(request)
-        if runtime.is_task():
-            self._lead_in_thread()
+        if runtime.is_task():  # the caller's thread runs an event loop
+            if self._helper is None:
+                self._helper = ThreadPoolExecutor(1, "cq-commit")
+            self._helper.submit(self.lead, None)
             return
         # A woken successor leads soon, with larger groups than this thread now; unless ^C has interrupted it.
         if self._successor is None or not self._successor.is_awaited:
             self.lead(request)
-
-    def _lead_in_thread(self) -> None:
-        """Commit the queued requests in a thread of the committer: the caller's thread runs an event loop."""
-        if self._helper is None:
-            self._helper = ThreadPoolExecutor(1, "cq-commit")
-        self._helper.submit(self.lead, None)
 
     def lead(self, own: CommitRequest | None) -> None:
         """Commit groups until the queue is empty, or until `own` is ready and another thread takes over.
@@ -471,7 +467,3 @@ class Committer:
     def _roll_back(self) -> None:
         with contextlib.suppress(apsw.Error):
             self._connection.execute("ROLLBACK")
-
-
-def _nothing(_: CommitRequest, __: FDBError | None) -> None:
-    """The `on_done` of a request with a result."""

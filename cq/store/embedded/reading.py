@@ -248,9 +248,6 @@ class FDBRange:
             rows, more = self._read(RangeRequest(begin, end, limit, reverse, mode, iteration)).get()
 
 
-_UNLIMITED_ROWS = 1 << 40
-
-
 class ReadOperations:
     """Reads by a prefix and by `[]`."""
 
@@ -384,7 +381,7 @@ class TransactionRead(ReadOperations):
         try:
             view = self._view()
             bounds = _bound(view, begin), _bound(view, end)
-            found = view.rows(*bounds, limit or _UNLIMITED_ROWS, piece_bytes(mode, iteration), reverse)
+            found = view.rows(*bounds, limit or _UNLIMITED, piece_bytes(mode, iteration), reverse)
         except FDBError as error:
             return state.failed_read(Future, error)
         if not self._is_snapshot:

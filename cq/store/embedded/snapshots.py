@@ -214,7 +214,7 @@ class SnapshotPool:
         known = self._latest.known() if self._latest else None
         if known is not None:
             return VersionGlance(*known, started)
-        version, metadata = self.run(_glance)
+        version, metadata = self.run(lambda connection: connection.execute(_GLANCE, (METADATA_VERSION,)).get)
         if metadata is not None and not isinstance(metadata, bytes):
             raise damaged_row(self.path)
         if self._latest:
@@ -370,11 +370,6 @@ def _begin(connection: apsw.Connection) -> int:
     connection.execute("BEGIN")
     version: int = connection.execute("SELECT max(version) FROM commits").get
     return version
-
-
-def _glance(connection: apsw.Connection) -> tuple[int, Any]:
-    found: tuple[int, Any] = connection.execute(_GLANCE, (METADATA_VERSION,)).get
-    return found
 
 
 def damaged_row(path: Path) -> FDBError:
