@@ -35,9 +35,7 @@ _OF_ONE_KEY: Final = _ATOMIC | {
     *("get", "set", "clear", "watch", "get_and_watch", "set_and_watch", "clear_and_watch"),
     *("add_read_conflict_key", "add_write_conflict_key"),
 }
-_OF_A_RANGE: Final = frozenset(
-    ("clear_range", "add_read_conflict_range", "add_write_conflict_range", "get_estimated_range_size_bytes")
-)
+_OF_A_RANGE: Final = frozenset(("clear_range", "add_read_conflict_range", "add_write_conflict_range"))
 
 
 class PlacedRow(NamedTuple):
@@ -104,14 +102,14 @@ class _PlacedReads:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.inner, name)
         if name in _OF_ONE_KEY:
-            return lambda key, *args: found(self.placement.placed(key), *args)
+            return lambda key, *args, **named: found(self.placement.placed(key), *args, **named)
         if name in _OF_A_RANGE:
             return lambda begin, end: found(*self.placement.placed_range(begin, end)[:2])
         return found
 
-    def get_key(self, selector: Any) -> Any:
+    def get_key(self, key_selector: Any) -> Any:
         """The key that a selector resolves to."""
-        key = self.inner.get_key(self.placement.placed(selector))
+        key = self.inner.get_key(self.placement.placed(key_selector))
         return self.placement.found(key) if type(key) is bytes else _Converted(key, self.placement.found)
 
     def get_range(self, begin: Any, end: Any, *args: Any, **kwargs: Any) -> Any:
@@ -128,14 +126,18 @@ class _PlacedReads:
         first = _key_of(prefix)
         return self.get_range(first, prefix_end(first), *args, **kwargs)
 
-    def get_range_split_points(self, begin: Any, end: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> Any:
+        """The bytes of a range."""
+        return self.inner.get_estimated_range_size_bytes(*self.placement.placed_range(begin_key, end_key)[:2])
+
+    def get_range_split_points(self, begin_key: Any, end_key: Any, *args: Any, **kwargs: Any) -> Any:
         """Keys that cut a range into parts of about equal size."""
-        first, last, is_placed = self.placement.placed_range(begin, end)
+        first, last, is_placed = self.placement.placed_range(begin_key, end_key)
         points = self.inner.get_range_split_points(first, last, *args, **kwargs)
         if not is_placed:
             return points
         # Not `self`: a future holds no transaction.
-        ends, found = {first: begin, last: end}, self.placement.found
+        ends, found = {first: begin_key, last: end_key}, self.placement.found
         return _Converted(points, lambda keys: [ends.get(key) or found(key) for key in keys])
 
     def __getitem__(self, key: Any) -> Any:

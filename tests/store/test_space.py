@@ -21,7 +21,7 @@ from cq.observers.monitoring.diagnosis import doctor
 from cq.observers.top import CloudReader, top
 from cq.observers.worker.worker import Worker
 from cq.store import Space, absolute, open_exactly
-from cq.store.embedded import Database
+from cq.store.embedded import Database, KeySelector
 from cq.store.embedded.transaction import Transaction
 from cq.store.space import SpaceDatabase, SpaceTransaction
 from cq.store.transact import transact
@@ -188,6 +188,23 @@ def test_a_view_places_the_keys_of_every_method_that_takes_keys(
             getattr(viewed, method)(*ARGUMENTS.get(method, (b"cq/k", b"cq/l")))
             assert seen.keys, method
             assert all(key.startswith(b"P/") for key in seen.keys), method
+
+
+def test_a_view_takes_arguments_by_the_names_of_the_binding(tmp_path: Path) -> None:
+    with Database(tmp_path / "one.db", power_safe=False) as whole:
+        tr = Space("staging").database(whole).create_transaction()
+        tr.add(key=b"cq/k", param=b"\x01")
+        tr.set_versionstamped_value(key=b"cq/l", param=bytes(14))
+        tr.clear_range(begin=b"cq/m", end=b"cq/n")
+        tr.add_read_conflict_range(begin=b"cq/m", end=b"cq/n")
+        tr.add_read_conflict_key(key=b"cq/k")
+        assert tr.get_key(key_selector=KeySelector.first_greater_or_equal(b"cq/")).value == b"cq/k"
+        assert [row.key for row in tr.get_range(begin=b"cq/", end=b"cq/l", limit=1)] == [b"cq/k"]
+        assert tr.get_estimated_range_size_bytes(begin_key=b"cq/", end_key=b"cq0").wait() == 0
+        points = tr.get_range_split_points(begin_key=b"cq/", end_key=b"cq/z", chunk_size=100).wait()
+        assert points == [b"cq/", b"cq/z"]
+        tr.commit().wait()
+        assert whole[b"staging/k"] == b"\x01"
 
 
 class Spy:
