@@ -18,6 +18,8 @@ from cq.store.embedded import Database, FDBError, ReadOnlyDatabase, Transaction,
 from tests.kit.busy import in_threads
 from tests.kit.processes import StartedProcesses, another_process, ended, run_code
 
+OPEN = "import sys; from cq.store.embedded import Database\nwith Database(sys.argv[1]) as db: {}"
+
 
 def assert_refused(path: Path, words: str) -> None:
     """Opening fails with one line that has these words, and the file stays as it is, alone in its directory."""
@@ -55,6 +57,12 @@ def patch(path: Path, offset: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
+def change(path: Path, statement: str, *parameters: Any) -> None:
+    """Change a file as another program does."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement, parameters)
+
+
 def test_a_new_store_is_made_and_found_again(path: Path) -> None:
     with Database(path) as db:
         db[b"a"] = b"1"
@@ -83,18 +91,12 @@ def test_a_relative_path_stays_what_it_was(path: Path, monkeypatch: pytest.Monke
         assert db[b"a"] == b"1"
 
 
-def make_other(path: Path) -> None:
-    """The database of another program."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE t (x)")
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda path: path.write_text("hello, this is not a database at all\n" * 10), "not a cq store"),
         (lambda path: path.write_bytes(b"SQLite format 3\x00"), "not a cq store"),
-        (make_other, "another program"),
+        (lambda path: change(path, "CREATE TABLE t (x)"), "another program"),
         (lambda path: path.mkdir(), "is a directory"),
     ],
     ids=["text", "short", "other", "directory"],
@@ -149,7 +151,7 @@ HUGE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT g
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("script", "words"),
     [
         (
             f"DROP TABLE kv; CREATE VIEW kv AS {ENDLESS} CAST(i AS BLOB) AS k, x'' AS v FROM n WHERE i < 0",
@@ -172,12 +174,12 @@ HUGE = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT g
     ],
 )
 def test_a_schema_that_cq_has_not_made_is_refused_before_it_is_used(
-    path: Path, change: str, words: str
+    path: Path, script: str, words: str
 ) -> None:
     """Reading from such a view does not end; writing with such a trigger fills the memory."""
     make_store(path)
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(change)
+        connection.executescript(script)
 
     assert_refused(path, words)
     with pytest.raises(NotAStore, match=words):
@@ -186,11 +188,9 @@ def test_a_schema_that_cq_has_not_made_is_refused_before_it_is_used(
 
 def test_statistics_of_sqlite_are_no_foreign_tables(path: Path) -> None:
     make_store(path)
-    connection = sqlite3.connect(path)
-    connection.execute("ANALYZE")
-    connection.commit()
-    assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone() == (2,)
-    connection.close()
+    change(path, "ANALYZE")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone() == (2,)
 
     with Database(path) as db:
         assert db[b"key00000"] == bytes(100)
@@ -215,10 +215,7 @@ def test_the_schema_of_a_store_is_not_trusted(db: Database) -> None:
 )
 def test_rows_of_a_wrong_type_are_damage(path: Path, statement: str) -> None:
     make_store(path)
-    connection = sqlite3.connect(path)
-    connection.execute(statement, (b"key00007",))
-    connection.commit()
-    connection.close()
+    change(path, statement, b"key00007")
     words = r"damaged \(a row of it is not made of bytes\): restore"
     with Database(path) as db:
         assert db[b"key00006"] == bytes(100)
@@ -245,10 +242,7 @@ def test_a_log_of_commits_that_is_damaged_fails_commits_clearly(
     path: Path, statement: str, words: str
 ) -> None:
     make_store(path)
-    connection = sqlite3.connect(path)
-    connection.execute(statement)
-    connection.commit()
-    connection.close()
+    change(path, statement)
     with Database(path) as db:
         assert db[b"key00006"] == bytes(100)
         with pytest.raises(FDBError, match=rf"damaged \({words}\): restore"):
@@ -322,9 +316,7 @@ def test_no_store_is_made_beside_the_log_of_one_that_is_gone(path: Path, left: b
 def test_a_copy_that_has_lost_its_mode_is_a_store(path: Path) -> None:
     make_store(path)
     vacuumed = path.with_name("copy.db")
-    connection = sqlite3.connect(path)
-    connection.execute("VACUUM INTO ?", (str(vacuumed),))
-    connection.close()
+    change(path, "VACUUM INTO ?", str(vacuumed))
 
     with Database(vacuumed) as db:
         reader = db.create_transaction()
@@ -382,10 +374,7 @@ def test_many_threads_may_create_one_store(path: Path) -> None:
 
 
 def test_many_processes_may_create_one_store(path: Path, processes: StartedProcesses) -> None:
-    code = (
-        "import sys; from cq.store.embedded import Database\n"
-        "with Database(sys.argv[1]) as db: db.add(b'n', (1).to_bytes(8, 'little'))"
-    )
+    code = OPEN.format("db.add(b'n', (1).to_bytes(8, 'little'))")
     creating = [processes.python("-c", code, path) for _ in range(4)]
     assert [ended(process).status for process in creating] == [0] * 4
     with Database(path) as db:
@@ -398,12 +387,8 @@ def test_opening_a_store_twice_keeps_the_locks_of_the_first(path: Path) -> None:
         db[b"a"] = b"1"
         with Database(path) as other:
             assert other[b"a"] == b"1"
-        code = (
-            "import sys; from cq.store.embedded import Database\n"
-            "with Database(sys.argv[1]) as db: db[b'b'] = b'2'"
-        )
         # The process is the last to leave only if it cannot see this one's locks; then it would remove the log.
-        assert run_code(code, path).status == 0
+        assert run_code(OPEN.format("db[b'b'] = b'2'"), path).status == 0
         assert path.with_name("store.db-wal").exists()
         assert db[b"b"] == b"2"
 
