@@ -4,31 +4,13 @@
 cells of their users. The room may import keys, configuration, encoding and the store; it does not import queues.
 """
 
-from cq.cells.ask_all import (
-    gather,
-    gather_users,
-)
-from cq.cells.cells import (
-    Cells,
-)
-from cq.cells.names import (
-    Names,
-)
-from cq.cells.old_ids import (
-    find_old_id,
-    map_old_ids,
-)
-from cq.cells.router import (
-    Router,
-    Rule,
-)
-from cq.cells.searching import (
-    entries,
-    search,
-)
-from cq.cells.user_data import (
-    UserData,
-)
+from cq.cells.ask_all import gather, gather_users
+from cq.cells.cells import Cells
+from cq.cells.names import Names
+from cq.cells.old_ids import find_old_id, map_old_ids
+from cq.cells.router import Router, Rule
+from cq.cells.searching import entries, search
+from cq.cells.user_data import UserData
 
 __all__ = [
     "Cells",

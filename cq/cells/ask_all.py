@@ -27,25 +27,12 @@ L = TypeVar("L")
 
 
 @dataclass(frozen=True)
-class CellAnswers(Generic[T]):
-    """The result of `gather`.
+class GatheredAnswers(Generic[T]):
+    """The result of `gather`, by cells, and of `gather_users`, by users.
 
     Attributes:
-        answers: {cell: answer}, of the cells that answered in time.
-        missing: {cell: error}, of all others.
-    """
-
-    answers: dict[str, T]
-    missing: dict[str, str]
-
-
-@dataclass(frozen=True)
-class UserAnswers(Generic[T]):
-    """The result of `gather_users`.
-
-    Attributes:
-        answers: {user: answer}, of the users who were found in time.
-        missing: {user: error}, of all others.
+        answers: {cell or user: answer}, of those that were found, and answered in time.
+        missing: {cell or user: error}, of all others.
     """
 
     answers: dict[Any, T]
@@ -59,7 +46,7 @@ def gather(
     names: Sequence[str] | None = None,
     timeout: Span = 5.0,
     max_age: Span | None = None,
-) -> CellAnswers[T]:
+) -> GatheredAnswers[T]:
     """Run `ask(tr)` in all cells at once, and return the answers within `timeout`; a cell's error is not raised.
 
     Args:
@@ -84,7 +71,7 @@ def gather_users(
     *,
     timeout: Span = 5.0,
     max_age: Span | None = None,
-) -> UserAnswers[T]:
+) -> GatheredAnswers[T]:
     """Run `ask(data)`, which only reads, for many users: all their cells at once, in one transaction of each cell.
 
     Users who have moved meanwhile are asked for again in their new cells.
@@ -102,7 +89,7 @@ def gather_users(
     """
     seconds = span_of(timeout)
     until = runtime.monotonic() + seconds
-    found = UserAnswers[T]({}, {})
+    found = GatheredAnswers[T]({}, {})
     left: Iterable[Any] = dict.fromkeys(users)  # the directory is read once for all of them
     for tries in count(1):
         elsewhere = _ask_cells(
@@ -121,7 +108,7 @@ def gather_users(
     return found
 
 
-def _answered(results: Mapping[Any, L | CellError], found: UserAnswers[Any]) -> dict[Any, L]:
+def _answered(results: Mapping[Any, L | CellError], found: GatheredAnswers[Any]) -> dict[Any, L]:
     """Return the results that are no errors; adds the errors to the missing answers."""
     answered = {}
     for user, result in results.items():
@@ -136,7 +123,7 @@ def _ask_cells(
     cells: Cells,
     locations: Mapping[Any, Location],
     ask: Callable[[UserData], T],
-    found: UserAnswers[T],
+    found: GatheredAnswers[T],
     limits: tuple[float, float],
 ) -> dict[Any, Location]:
     """Ask the cells of users once, and add what they answer; returns the locations at which users were not."""
@@ -181,11 +168,11 @@ def _ask_users(
 
 def _gather(
     cells: Cells, asks: Mapping[str, Callable[[Transaction], T]], seconds: float, max_age: float | None
-) -> CellAnswers[T]:
+) -> GatheredAnswers[T]:
     """As `gather`, with what to ask each cell; a `max_age` makes it refuse writes."""
     until = runtime.monotonic() + seconds
     changed = runtime.condition()
-    found = CellAnswers[T]({}, {})
+    found = GatheredAnswers[T]({}, {})
 
     def in_time(tr: Transaction, name: str) -> T:
         # Each try gets the rest of the time, or a cell that never answers would keep its thread for ever.
@@ -210,4 +197,4 @@ def _gather(
     with changed:
         changed.wait_for(lambda: len(found.answers) + len(found.missing) == len(asks), max(0.0, seconds))
         late = {name: f"no answer within {seconds:g} s" for name in asks if name not in found.answers}
-        return CellAnswers(dict(found.answers), late | found.missing)  # copies: late threads still write
+        return GatheredAnswers(dict(found.answers), late | found.missing)  # copies: late threads still write

@@ -1,7 +1,12 @@
 """The directory: the cells, the cell of each user, and the moves under way.
 
-Changes of one user conflict on the user's record. Different users are placed and moved at the same time, see
-`cq.cells.seats`.
+Changes of one user conflict on the user's record. Different users are placed and moved at the same time.
+
+The number of users of a cell is the sum of `keys.COUNTS` parts, each with an equal share of the limit. A placement
+counts its user in one part, usually that of the user's id, and conflicts only with others in the same part. As no part
+exceeds its share, the sum does not exceed the limit. A user who leaves is subtracted without any conflict, so a part
+can become negative. A lower limit and adoptions can leave parts above their shares. Until enough users have left, each
+placement conflicts with all others of the cell.
 """
 
 from __future__ import annotations
@@ -12,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, TypeVar
 
 from cq.cells.records import DRAINING, OPEN, Cell, Record
-from cq.cells.seats import add_seat, counts_in, leave_seat, spread_counts, take_seat
 from cq.encoding import codec
 from cq.encoding.hashing import bucket_of
 from cq.errors import (
@@ -27,13 +31,12 @@ from cq.errors import (
 from cq.keys import INCOMPLETE_VERSIONSTAMP, below, check_name
 from cq.keys import cell as keys
 from cq.store import absolute
-from cq.store.api import Database, Range, Transaction, TransactionRead, Value
+from cq.store.api import Database, KeyValue, Range, Transaction, TransactionRead, Value
 from cq.store.row_pages import scan_rows
 from cq.store.transact import transact
 
 T = TypeVar("T")
 _StatusReads: TypeAlias = tuple[Value, Range]
-
 MAX_WEIGHT: Final = 1_000_000
 MAX_LOAD: Final = 1e18
 EMPTIEST: Final = "emptiest"
@@ -41,6 +44,62 @@ NEWEST: Final = "newest"
 _PAGE: Final = 500
 # Without a user or a query, and so without passwords.
 _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+(/[A-Za-z0-9._~/-]*)?")
+
+
+def read_counts(tr: TransactionRead, name: str) -> list[int]:
+    """Return the parts of the number of users in a cell, and on their way to it."""
+    return counts_in(tr.get_range(*keys.counts(name)), name)
+
+
+def counts_in(rows: Iterable[KeyValue], name: str) -> list[int]:
+    """Return the parts of the number of users in a cell, of the rows of `keys.counts`."""
+    found = {row.key: keys.count_of(row.value) for row in rows}
+    return [found.get(keys.count(name, part), 0) for part in range(keys.COUNTS)]
+
+
+def take_seat(tr: Transaction, user: bytes, name: str, max_users: int | None) -> None:
+    """Count one more user in a cell; raises `NoRoom` if it is full.
+
+    The transaction must have read the cell's entry with a conflict: the limit may change.
+    """
+    chosen = keys.part_of(user)
+    if max_users is not None:
+        room = [share(max_users, part) - count for part, count in enumerate(read_counts(tr.snapshot, name))]
+        if sum(room) <= 0:
+            raise NoRoom(f"cell {name!r} has {max_users:,} users, its limit: choose another one")
+        if min(room) < 0:
+            tr.add_read_conflict_range(*keys.counts(name))
+        if room[chosen] <= 0:
+            chosen = room.index(max(room))
+        tr.add_read_conflict_key(keys.count(name, chosen))
+    tr.add(keys.count(name, chosen), keys.packed_count(1))
+
+
+def add_seat(tr: Transaction, user: bytes, name: str) -> None:
+    """Count one more user in a cell whatever its limit is: a user who is adopted is there already.
+
+    Placements of that moment begin again: they may have taken the last seat.
+    """
+    for part in range(keys.COUNTS):
+        tr.add_write_conflict_key(keys.count(name, part))
+    tr.add(keys.count(name, keys.part_of(user)), keys.packed_count(1))
+
+
+def leave_seat(tr: Transaction, user: bytes, name: str) -> None:
+    """Count one user less in a cell."""
+    tr.add(keys.count(name, keys.part_of(user)), keys.packed_count(-1))
+
+
+def spread_counts(tr: Transaction, name: str) -> None:
+    """Make the parts equal, for a new limit."""
+    total = sum(read_counts(tr, name))
+    for part in range(keys.COUNTS):
+        tr.set(keys.count(name, part), keys.packed_count(share(total, part)))
+
+
+def share(number: int, part: int) -> int:
+    """Return an equal share of a number; the first parts have the remainder."""
+    return (number + keys.COUNTS - 1 - part) // keys.COUNTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,6 +505,6 @@ def emptiest(cells: Iterable[CellStatus]) -> CellStatus | None:
 
 
 def note_change(tr: Transaction, bucket: int) -> None:
-    """Note that a cell, or the cell of a user of the bucket, changes: see `cq.cells.directory_cache`."""
+    """Note that a cell, or the cell of a user of the bucket, changes: see `cq.cells.router`."""
     for each in (bucket, keys.OF_ANY):
         tr.set_versionstamped_value(keys.changed(each), INCOMPLETE_VERSIONSTAMP)

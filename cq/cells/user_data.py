@@ -3,7 +3,7 @@
 All these keys are below one prefix and move with the user. So they must not depend on the cluster: a versionstamp of
 one cell has no meaning in another, and keys ordered by versionstamps would not stay in order. Updates that a user's
 transactions add to queues of the cell stay there when the user moves: they belong to the cell's own statistics, which
-`cq.observers.links.targets.queueobserver` adds up in one place.
+links to another queue, see `cq.links.queue`, add up in one place.
 """
 
 from __future__ import annotations

@@ -4,15 +4,9 @@ Workers deliver, number and trim messages by the tasks of `cq.observers.feeds`. 
 configuration, encoding and the store; it does not import queues.
 """
 
-from cq.feeds.feed import (
-    Feed,
-)
-from cq.feeds.messages import (
-    Message,
-)
-from cq.feeds.verify import (
-    verify_feed,
-)
+from cq.feeds.feed import Feed
+from cq.feeds.messages import Message
+from cq.feeds.verify import verify_feed
 
 __all__ = [
     "Feed",

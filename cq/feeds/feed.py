@@ -17,13 +17,6 @@ from cq.arguments import repeatable
 from cq.durations import Span, positive_seconds, span_of
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
-from cq.feeds.changes import (
-    change_group_message,
-    change_message,
-    put_group_message,
-    put_text_once,
-    put_with_copy,
-)
 from cq.feeds.config import FeedConfig, clear_feed, read_feed_config, write_feed_config
 from cq.feeds.groups import by_user, events_in, is_member, put_event
 from cq.feeds.messages import (
@@ -31,11 +24,16 @@ from cq.feeds.messages import (
     MAX_MESSAGE_BYTES,
     FeedPage,
     Message,
+    change_group_message,
+    change_message,
     encode_body,
     encode_message,
     is_quiet,
     now,
+    put_group_message,
     put_messages,
+    put_text_once,
+    put_with_copy,
     read_messages,
     take,
 )

@@ -61,7 +61,7 @@ _ENTRIES: Final = CELLS + b"e"
 MAX_ENTRY_BYTES: Final = 1_000
 """Limit of the text of an entry."""
 COUNTS: Final = 8
-"""Into how many parts the number of users of a cell is divided: see `cq.cells.seats`."""
+"""Into how many parts the number of users of a cell is divided: see `cq.cells.directory`."""
 _COUNT: Final = Struct("<q")  # little-endian, because atomic additions are
 OF_CELLS: Final = 256
 """The bucket of changes of cells, after those of users."""

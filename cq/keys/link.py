@@ -1,4 +1,7 @@
-"""The keys of links, below `P "e" link "/"`; `P` is the prefix of the combine queue of the same name, if it exists."""
+"""The keys of links, below `P "e" link "/"`, and of outboxes, below `P "g"`; `P` is the prefix of the queue.
+
+An export queue of an application has keys of links only.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,13 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from cq.errors import CorruptData, InvalidConfiguration
-from cq.keys.notes import NoteKeys
 from cq.keys.queue import ROOT, VERSIONSTAMP_BYTES, QueueKeys, below, check_name, prefix_end, stamped
 
 _NUMBER: Final = Struct(">I")
 _PAIR: Final = Struct(">II")
 _COUNTER: Final = Struct(">Q")
-
 SEQUENCE_BYTES: Final = 4 + VERSIONSTAMP_BYTES + _COUNTER.size
 """Length of the sequence of an entry: generation, versionstamp and counter. Entries are exported in this order."""
-
-
 APP: Final = "app"
 """The name of the link of an export queue, which an application fills and exports by itself."""
 OBSERVER: Final = "link:"
@@ -25,6 +24,40 @@ OBSERVER: Final = "link:"
 OUTBOX: Final = "outbox"
 """The name of the outbox of a queue among its links."""
 _LINK_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_POSITION: Final = re.compile(rf"(\d{{1,15}})-((?:[0-9a-f]{{{2 * SEQUENCE_BYTES}}})?)")
+
+
+class NoteKeys:
+    """The keys of notes below a prefix; the base of the keys of links and of outboxes.
+
+    Attributes:
+        queue, link: the names of the queue and of the link; `outbox` for an outbox.
+        prefix: of all keys.
+        control: the key of the epoch, which counts rebases.
+        stopped: the key of the reason of a stop.
+        keeper: the key of the notification of the task for all buckets.
+    """
+
+    def __init__(self, queue: str, link: str, prefix: bytes) -> None:
+        self.queue, self.link = queue, link
+        self.prefix = prefix
+        self.control = prefix + b"c"
+        self.stopped = prefix + b"s"
+        self.keeper = prefix + b"k"
+        self._notifications = prefix + b"n"
+        self._failures = prefix + b"f"
+
+    def notification(self, bucket: int) -> bytes:
+        """The key of the notification of a bucket, which exists while the bucket has work."""
+        return self._notifications + _NUMBER.pack(bucket)
+
+    def failure(self, bucket: int | None) -> bytes:
+        """The key of the note of the failure of a bucket's task, or of the task for all buckets (None)."""
+        return self._failures + (b"" if bucket is None else _NUMBER.pack(bucket))
+
+    def failures(self) -> tuple[bytes, bytes]:
+        """The range of all notes of failures."""
+        return below(self._failures)
 
 
 def check_link_name(name: object) -> str:
@@ -152,9 +185,6 @@ def generation_of(sequence: bytes) -> int:
     return int.from_bytes(sequence[: _NUMBER.size].ljust(_NUMBER.size, b"\x00"), "big")
 
 
-_POSITION: Final = re.compile(rf"(\d{{1,15}})-((?:[0-9a-f]{{{2 * SEQUENCE_BYTES}}})?)")
-
-
 class Position(NamedTuple):
     """The position of a bucket of a link: the link's epoch, and the sequence of the last entry applied.
 
@@ -215,3 +245,23 @@ def name_of(key: bytes) -> str:
 def queue_end(key: bytes) -> bytes:
     """The end of the keys of the queue of a key in this range, whether its name is valid or not."""
     return prefix_end(ROOT + b"q/" + key[len(ROOT) + 2 :].split(b"/", 1)[0] + b"/")
+
+
+class OutboxKeys(NoteKeys):
+    r"""The keys of the outbox of one queue, below `P "g"`.
+
+        "o"   name of the URL's variable, schema                         cq outbox init
+        "b"   the latest batch, the one before, ids not known as deleted the worker that moves rows (the lock)
+        "k"   notification: the table may have rows                      workers, cq outbox init
+        "f"   failure: reason, start                                     workers
+        "s"   reason of a stop                                           workers
+        "c"   whether it is paused                                       cq link pause, cq link resume
+
+    >>> OutboxKeys("words").state
+    b'cq/q/words/gb'
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, OUTBOX, QueueKeys(name).prefix + b"g")
+        self.settings = self.prefix + b"o"
+        self.state = self.prefix + b"b"

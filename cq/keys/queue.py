@@ -28,7 +28,7 @@ Numbers are big-endian, so that keys sort in the order of the numbers.
     P "y" observer                            generation that readers use      configure, workers
     P "z" observer 0 ...                      published data of an observer    workers
     P "e" ...                                 links, and their queued entries  see cq.keys.link
-    P "g" ...                                 state of the outbox              see cq.keys.outbox
+    P "g" ...                                 state of the outbox              see cq.keys.link
     P "j" ...                                 sums of the audit                see cq.keys.audit
     P "h" ...                                 work of each minute of a day     see cq.keys.history
     P "vl"                                    number of updates that were late add (blind)

@@ -4,9 +4,7 @@ The checks of what observers keep are in `cq.observers.verify.queue`. The room m
 except feeds and cells.
 """
 
-from cq.verify.queue import (
-    verify,
-)
+from cq.verify.queue import verify
 
 __all__ = [
     "verify",

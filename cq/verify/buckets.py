@@ -20,8 +20,7 @@ from cq.errors import CorruptData
 from cq.keys.missed import MissedKeys
 from cq.queue.bucket_state import BucketState, fresh_token, needs_purge
 from cq.verify import layout
-from cq.verify.piece import Difference, Found, Piece, stored_config
-from cq.verify.repairs import notify
+from cq.verify.piece import Difference, Found, Piece, notify, stored_config
 from cq.verify.verification import Verification
 
 _BUCKETS: Final = 64

@@ -12,9 +12,8 @@ from cq.config.flags import Flags
 from cq.keys.audit import AuditKeys
 from cq.queue.limits import Full
 from cq.store.api import Database
-from cq.verify import buckets, expiry, layout, missed, queued, rows, store, values
-from cq.verify.piece import Difference, RowCheck, readable
-from cq.verify.repairs import set_row_aside
+from cq.verify import buckets, layout, queued, rows, store, values
+from cq.verify.piece import Difference, RowCheck, readable, set_row_aside
 from cq.verify.verification import Check, Verification, every_row
 
 PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
@@ -29,10 +28,10 @@ PARTS: Final[Mapping[str, Sequence[RowCheck]]] = {
     "j": [],
     "k": [RowCheck("document", readable(layout.parse_document, rows.parse_parts), None)],
     "l": [RowCheck("load", rows.check_load, None)],
-    "m": [RowCheck("missed-key", missed.check_missed)],
+    "m": [RowCheck("missed-key", rows.check_missed)],
     "n": [RowCheck("notification", queued.check_notification)],
     "o": [RowCheck("marker", queued.check_marker)],
-    "q": [RowCheck("expiry-key", expiry.check_expiry)],
+    "q": [RowCheck("expiry-key", values.check_expiry)],
     "r": [RowCheck("received", readable(layout.check_received_key, rows.parse_received), None)],
     "s": [RowCheck("staged-key", values.check_staged, values.set_key_aside)],
     "t": [RowCheck("observer-data", rows.check_observer_data)],

@@ -16,8 +16,15 @@ from cq.queue.requests import is_request
 from cq.queue.rows import Row, decode_row, encode_row
 from cq.verify import layout
 from cq.verify.layout import RowPlace, parse_bucket, parse_marker, parse_row
-from cq.verify.piece import FROM_THE_FUTURE, Found, Piece
-from cq.verify.repairs import notify, rewrite_state, set_bytes_aside, set_updates_aside
+from cq.verify.piece import (
+    FROM_THE_FUTURE,
+    Found,
+    Piece,
+    notify,
+    rewrite_state,
+    set_bytes_aside,
+    set_updates_aside,
+)
 
 
 def key_of(config: QueueConfig, encoded: bytes) -> Any:

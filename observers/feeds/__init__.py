@@ -3,9 +3,7 @@
 The room may import `cq.feeds`, scheduling and telemetry.
 """
 
-from cq.observers.feeds.observer import (
-    feed_spec,
-)
+from cq.observers.feeds.observer import feed_spec
 
 __all__ = [
     "feed_spec",

@@ -10,7 +10,7 @@ from typing import Final
 from cq import runtime
 from cq.backoff import delay_after
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.keys.notes import NoteKeys
+from cq.keys.link import NoteKeys
 from cq.observers.links.state import LinkFailure, LinkStop, is_outdated, stop
 from cq.observers.links.target import LinkFailed, LinkStopped, OutdatedBatch
 from cq.observers.scheduling.task import Task

@@ -45,6 +45,11 @@ _PLAIN_KEYS: Final = frozenset((str, int, bytes))
 _WHOLE: Final = b"\x00"
 _PIECE: Final = b"\x01"
 _LAST_PIECE: Final = b"\x02"
+BUCKETS: Final = 8
+"""Number of buckets of every link, which never changes; each of them can be sent in parallel.
+
+It is part of the layout. If it changed, new entries of a key could overtake older ones in the key's former bucket.
+"""
 
 
 class LinkEntry(NamedTuple):
@@ -284,13 +289,6 @@ def holds(snapshot: TransactionRead, keys: LinkKeys, bucket: int, sequence: byte
     found = QueuedEntries()
     unpack(found, [(first, value)])
     return any(entry.sequence == sequence for entry in found.entries)
-
-
-BUCKETS: Final = 8
-"""Number of buckets of every link, which never changes; each of them can be sent in parallel.
-
-It is part of the layout. If it changed, new entries of a key could overtake older ones in the key's former bucket.
-"""
 
 
 def oldest_versions(tr: TransactionRead, keys: LinkKeys) -> list[int]:

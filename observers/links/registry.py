@@ -7,16 +7,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cq.app import App
 from cq.config.queue import ObserverConfig, QueueConfig, read_config
 from cq.config.store_id import ensure_store_id
 from cq.distribution import install_command
 from cq.errors import CqError, NotInStore
-from cq.keys.link import OUTBOX, LinkKeys
-from cq.keys.notes import NoteKeys
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import OUTBOX, LinkKeys, NoteKeys, OutboxKeys
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.outbox.state import existing_settings
 from cq.observers.links.sender import Sender
@@ -55,7 +53,7 @@ def sender_of(db: Database, config: QueueConfig, observer: ObserverConfig, app: 
     kind = kind_of_link(config.name, observer.name, observer.settings)
     settings = {what: setting for what, setting in observer.settings.items() if what != TO}
     try:
-        module = import_module(f"cq.observers.links.{_MODULES[kind]}")
+        module = _imported(_MODULES[kind])
     except ImportError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -117,9 +115,8 @@ def table_check(link: OpenLink, wait_seconds: float) -> TableCheck:
             f"link {link.keys.link!r} of queue {link.queue!r} has no table: cq cannot read what its target keeps, "
             "compare it there"
         )
-    from cq.observers.links.sql.verify import TableCheck  # late, as for outboxes
-
-    return TableCheck(link, wait_seconds)
+    check: TableCheck = _imported("sql.verify").TableCheck(link, wait_seconds)
+    return check
 
 
 def pause_link(db: Database, queue: str, link: str | None = None, *, paused: bool) -> str:
@@ -150,10 +147,7 @@ def opened_outbox(db: Database, queue: str, *, url_env: str | None = None) -> It
 
     Raises `InvalidConfiguration` if the queue has no outbox.
     """
-    # Late: it imports SQLAlchemy, and other processes start without that delay.
-    from cq.observers.links.outbox import operate
-
-    opened = operate.opened(db, queue, url_env)
+    opened: OpenOutbox = _imported("outbox.operate").opened(db, queue, url_env)
     try:
         yield opened
     finally:
@@ -162,10 +156,9 @@ def opened_outbox(db: Database, queue: str, *, url_env: str | None = None) -> It
 
 def outbox_tasks(db: Database, queue: str) -> list[Task]:
     """The task of a worker for a queue's outbox, see `noted_tasks`."""
+    return noted_tasks(db, OutboxKeys(queue), lambda: _imported("outbox.task").make_tasks(db, queue))
 
-    def make_tasks() -> list[Task]:
-        from cq.observers.links.outbox import task  # late, as for `opened_outbox`
 
-        return task.make_tasks(db, queue)
-
-    return noted_tasks(db, OutboxKeys(queue), make_tasks)
+def _imported(module: str) -> Any:
+    """A module of this room, imported when it is used: most processes start without SQLAlchemy and clients."""
+    return import_module(f"cq.observers.links.{module}")

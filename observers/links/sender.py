@@ -31,6 +31,7 @@ from cq.store.transact import transact
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
 _WINDOW: Final = 10_000  # sent entries
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -147,9 +148,6 @@ class PoisonEntryIsolator:
             raise LinkFailed(f"{failed} of {seen} entries cannot be sent, the latest with: {latest}")
         self._set_aside(batch, named)
         self.aside.update(named)
-
-
-R = TypeVar("R")
 
 
 class Sender:

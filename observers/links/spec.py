@@ -37,6 +37,10 @@ KAFKA_ENV: Final = "CQ_KAFKA"
 QUEUE_ENV: Final = "CQ_FORWARD_URL"
 """The default environment variable of the URL of the receiving queue's store."""
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+PREFIX: Final = "CQ_"
+LISTED_ENV: Final = "CQ_ENV_NAMES"
+"""The environment variable with other names that settings in the store may use, separated by commas."""
+RULE: Final = f"begin its name with {PREFIX}, or list it in ${LISTED_ENV}"
 
 
 def table(
@@ -297,12 +301,6 @@ def checked_env(name: str, example: str) -> str:
         # The message must not show the argument: it may be the URL itself, with a password.
         raise InvalidConfiguration(f"expected the name of an environment variable, such as {example}")
     return name
-
-
-PREFIX: Final = "CQ_"
-LISTED_ENV: Final = "CQ_ENV_NAMES"
-"""The environment variable with other names that settings in the store may use, separated by commas."""
-RULE: Final = f"begin its name with {PREFIX}, or list it in ${LISTED_ENV}"
 
 
 def is_for_cq(name: object) -> bool:

@@ -21,6 +21,8 @@ from cq.errors import CorruptData, InvalidConfiguration, QueueNotConfigured
 from cq.keys.link import (
     APP,
     LinkKeys,
+    NoteKeys,
+    OutboxKeys,
     Position,
     generation_of,
     links_of,
@@ -29,8 +31,6 @@ from cq.keys.link import (
     queue_names_below,
     split_link,
 )
-from cq.keys.notes import NoteKeys
-from cq.keys.outbox import OutboxKeys
 from cq.observers.links.log import holds
 from cq.observers.links.spec import links_in
 from cq.plain_text import printable

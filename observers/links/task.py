@@ -31,8 +31,7 @@ from cq.admin.backfill import current_generation
 from cq.config.queue import ObserverConfig, QueueConfig
 from cq.encoding import codec
 from cq.keys import after
-from cq.keys.link import LinkKeys, first_sequence, generation_of
-from cq.keys.notes import NoteKeys
+from cq.keys.link import LinkKeys, NoteKeys, first_sequence, generation_of
 from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask, store_failure
 from cq.observers.links.lease import HELD_SECONDS, Lease
 from cq.observers.links.log import BUCKETS, QueuedEntries, ReadLimits, oldest_versions, read_entries
@@ -68,6 +67,10 @@ AGAIN_SECONDS: Final = 0.2
 """How soon to check again after a concurrent rebuild or rebase."""
 SWEEP_SECONDS: Final = 0.5
 """How often to check whether a generation is completely sent."""
+_ERROR_BYTES: Final = 1_500
+"""Maximum bytes of an entry set aside, in addition to its key and value; most of them are the error."""
+AHEAD_SECONDS: Final = 1.0
+"""How often to check for entries of a later generation, which only workers with its configuration may send."""
 
 
 class Keeper(NotedTask):
@@ -199,12 +202,6 @@ def empty_batches(found: LinkView) -> list[LinkBatch]:
     epoch = found.control.epoch
     cleared = {bucket: found.cleared(bucket) for bucket in found.states}
     return [LinkBatch(bucket, (), at, at, epoch, at, ()) for bucket, at in cleared.items()]
-
-
-_ERROR_BYTES: Final = 1_500
-"""Maximum bytes of an entry set aside, in addition to its key and value; most of them are the error."""
-AHEAD_SECONDS: Final = 1.0
-"""How often to check for entries of a later generation, which only workers with its configuration may send."""
 
 
 @dataclass(slots=True)

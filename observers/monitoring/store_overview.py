@@ -17,8 +17,7 @@ from cq import runtime
 from cq.admin.queue_status import QueueStatus, current_version, status
 from cq.config.queue import queue_names, read_config
 from cq.errors import CorruptData, CqError
-from cq.keys.link import OUTBOX
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import OUTBOX, OutboxKeys
 from cq.observers.links.outbox.state import read_problem, read_settings
 from cq.observers.links.spec import links_in
 from cq.observers.links.state import read_control

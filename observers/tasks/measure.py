@@ -16,8 +16,7 @@ from typing import Final, NamedTuple
 from cq.config.queue import read_config
 from cq.errors import CqError
 from cq.keys import QueueKeys, after
-from cq.keys.link import APP, LinkKeys
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import APP, LinkKeys, OutboxKeys
 from cq.observers.links.log import oldest_versions
 from cq.observers.links.spec import links_in
 from cq.observers.links.state import LinkStop, read_view

@@ -3,9 +3,7 @@
 The room may import every observer, and `cq.verify`, whose checks it extends.
 """
 
-from cq.observers.verify.queue import (
-    verification,
-)
+from cq.observers.verify.queue import verification
 
 __all__ = [
     "verification",

@@ -26,8 +26,8 @@ from cq.observers.top.scores import descending
 from cq.observers.top.sort_keys import from_sort_key, to_sort_key
 from cq.store.api import WANT_ALL
 from cq.verify.layout import parse_value
-from cq.verify.missed import has_missed
 from cq.verify.piece import Difference, Found, Piece, RowCheck
+from cq.verify.rows import has_missed
 from cq.verify.verification import Verification
 
 _COUNTED: Final = 5_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cq.cells import seats
+from cq.cells import directory
 from cq.errors import CellError, CellNotKnown, NameTaken, UserDeleted, UserNotPlaced
 from cq.keys import ROOT, below
 from cq.keys import cell as cellkeys
@@ -134,8 +134,8 @@ def test_a_placement_notices_an_adoption_that_fills_the_cell(old: Site) -> None:
     tries: list[int] = []
 
     def place(tr: Any) -> None:
-        tries.append(sum(seats.read_counts(tr.snapshot, "cell0")))
-        seats.take_seat(tr, cellkeys.encoded_user("new"), "cell0", 10)
+        tries.append(sum(directory.read_counts(tr.snapshot, "cell0")))
+        directory.take_seat(tr, cellkeys.encoded_user("new"), "cell0", 10)
         if len(tries) == 1:
             old.own.adopt(USER, "cell0", convert)
 

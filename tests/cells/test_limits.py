@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cq.cells import Cells, seats
+from cq.cells import Cells, directory
 from cq.cells.directory import CellStatus
 from cq.cells.records import LEAVING, Cell
 from cq.errors import CellNotKnown, InvalidConfiguration, NoRoom
@@ -79,9 +79,9 @@ def test_placements_conflict_in_the_same_part_only(site: Site) -> None:
 
         def take(tr: Any) -> None:
             tries.append(user)
-            seats.take_seat(tr, user, "cell0", 80)
+            directory.take_seat(tr, user, "cell0", 80)
             if len(tries) == 1:
-                transact(site.directory, lambda tr: seats.take_seat(tr, by, "cell0", 80))
+                transact(site.directory, lambda tr: directory.take_seat(tr, by, "cell0", 80))
 
         transact(site.directory, take)
         return len(tries) > 1

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import cq
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import OutboxKeys
 from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership

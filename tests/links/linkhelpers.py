@@ -30,6 +30,7 @@ from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
+from tests.kit import queues
 from tests.kit.processes import StartedProcesses, ended
 from tests.kit.queues import combine_all, config_of, stored
 
@@ -122,6 +123,18 @@ def combine(db: Any, name: str) -> None:
     """Run passes until nothing is queued, without sending anything."""
     combine_all(db, name)
     publish_generations(db, name)
+
+
+def change(db: Any, name: str, updates: Any) -> None:
+    """Change values, without sending the changes."""
+    queues.add(db, name, updates)
+    combine(db, name)
+
+
+def send(db: Any, name: str, updates: Any, app: cq.App | None = None) -> None:
+    """Change values, and send the changes."""
+    change(db, name, updates)
+    work(db, name, app=app)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from cq.observers.links.spec import KAFKA_ENV
 from cq.observers.links.targets import brokers
 from cq.observers.links.targets.brokers import FIXED, KafkaTopic, TopicMessage, read_settings
 from cq.testing import drain
-from tests.cli.conftest import Cli, Here, cli, here
+from tests.cli.conftest import Cli, cli, here
 from tests.kit.queues import add
 from tests.links.kafkahelpers import Broker, history, once, stopped
 from tests.links.linkhelpers import combine, link_tasks, status, step
@@ -235,13 +235,3 @@ class TestSettings:
     def test_other_names_of_topics_are_refused(self, name: Any) -> None:
         with pytest.raises(cq.errors.InvalidConfiguration, match="expected the name of a topic"):
             links.kafka(name)
-
-
-class TestCommands:
-    """What operators see."""
-
-    def test_addresses_in_place_of_a_variable_are_refused_and_not_shown(self, db: Any, here: Here) -> None:
-        refused = here("configure", QUEUE, "--kafka", "words", "--kafka-env", "me:hunter2@host:9092")
-        assert refused.status != 0
-        assert "expected the name of an environment variable" in refused.err
-        assert "hunter2" not in refused.err

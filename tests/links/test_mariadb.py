@@ -17,9 +17,8 @@ from cq.observers.links.sql import target as sqltarget
 from cq.observers.links.sql.engine import ReportingDatabase
 from cq.observers.scheduling.runner import DONE
 from tests.kit.mariadb import MariadbServer
-from tests.kit.queues import add
 from tests.kit.stores import db as db
-from tests.links.linkhelpers import bucket_task, combine, entries_aside, waits, work
+from tests.links.linkhelpers import bucket_task, change, send, waits
 from tests.links.sqlhelpers import Compared, configure, reporting_of, sql, table_of
 from tests.links.test_sql import copied_rows as copied_rows
 from tests.links.test_sql import test_sketches_have_columns_of_numbers
@@ -61,39 +60,13 @@ def test_rows_are_written_read_and_deleted(
     keys = [(b"", "a", 0), (b"\x00", "A", -(2**63)), (b"\x00", "a ", 2**63 - 1)]
     given = dict(zip(keys, values, strict=False))
     export = configure(db, name, key=(bytes, str, int), value=kind, combiner="last")
-    add(db, name, given)
-    combine(db, name)
-    work(db, name)
+    send(db, name, given)
     assert len(table_of(export)) == len(values)
     assert Compared(export).differences == []
 
-    add(db, name, {keys[0]: cq.DELETE})
-    combine(db, name)
-    work(db, name)
+    send(db, name, {keys[0]: cq.DELETE})
     assert len(table_of(export)) == len(values) - 1
     assert Compared(export).differences == []
-
-
-@pytest.mark.usefixtures("reporting_url")
-def test_rebuild_and_rebase(db: Any, name: str) -> None:
-    export = configure(db, name)
-    add(db, name, {"a": 1, "A": 2, "gone": 1, "too large": 2**63})
-    combine(db, name)
-    work(db, name)
-    add(db, name, {"gone": -1})
-    combine(db, name)
-    work(db, name)
-    assert table_of(export) == [("A", 2), ("a", 1)]
-    aside = [each.error for each in entries_aside(db, name, "export")]
-    export.rebase()
-    # A row of a key without a value.
-    sql(export, "INSERT INTO report SELECT 'surplus', value, sequence, updated_at FROM report LIMIT 1")
-    export.rebuild()
-    combine(db, name)
-    work(db, name)
-
-    assert [error for error in aside if "BIGINT" in error] == aside != []
-    assert table_of(export) == [("A", 2), ("a", 1)]
 
 
 @pytest.mark.usefixtures("reporting_url")
@@ -133,8 +106,7 @@ def test_a_link_whose_server_is_killed_loses_nothing(
     db: Any, name: str, mariadb: MariadbServer, point: str
 ) -> None:
     export = configure(db, name)
-    add(db, name, {"a": 1})
-    combine(db, name)
+    change(db, name, {"a": 1})
     task = bucket_task(db, name, "a", killing_at(mariadb, point))
     pauses = [task.run()]
     while pauses[-1] != DONE and len(pauses) < 5:

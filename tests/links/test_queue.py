@@ -24,7 +24,7 @@ from cq.verify.queue import verify
 from tests.kit.faults import ChainedDatabase, Died, FaultyDatabase
 from tests.kit.queues import add, configured, put_built_in
 from tests.kit.sized import MOST, Sized
-from tests.links.linkhelpers import combine, link_tasks, run_to_end, status, waits
+from tests.links.linkhelpers import change, combine, link_tasks, run_to_end, status, waits
 
 QUEUE, LINK = "visits", "forward"
 
@@ -131,8 +131,7 @@ def test_what_can_be_forwarded(stores: Stores) -> None:
         for db, updates in zip(cells, given, strict=False):
             cq.configure(db, name, links=[links.queue()], **settings)
             for update in updates:
-                add(db, name, {"key": update})
-                combine(db, name)
+                change(db, name, {"key": update})
     for db in cells:
         drain(db)
 
@@ -190,8 +189,7 @@ def test_items_of_many_stores_count_once(stores: Stores, combiner: str, seed: in
         key = draw.choice(list(seen))
         items = {str(draw.randrange(3_000)) for _ in range(draw.choice([1, 20, 400]))}
         seen[key] |= items
-        add(db, QUEUE, {key: items})
-        combine(db, QUEUE)
+        change(db, QUEUE, {key: items})
         match draw.randrange(4):
             case 0:
                 with link_tasks(db, QUEUE) as tasks:
@@ -252,11 +250,6 @@ def test_a_receiving_store_is_not_made_where_there_is_none(stores: Stores) -> No
     assert not (stores.folder / "elsewhere.db").exists()
 
 
-def test_a_variable_is_named_and_no_url(stores: Stores) -> None:
-    with pytest.raises(cq.errors.InvalidConfiguration, match="such as CQ_FORWARD_URL"):
-        links.queue(url_env="embedded:central.db")
-
-
 def test_the_receiving_queue_must_be_there_and_of_the_same_kind(stores: Stores) -> None:
     db = stores.cell("cell")
     add(db, QUEUE, {"home": 1})
@@ -302,8 +295,7 @@ def test_commits_that_are_unknown_count_once(stores: Stores) -> None:
     db = stores.cell("cell")
     faulty = FaultyDatabase(stores.central, 5, unknown=0.4)
     for _ in range(3):
-        add(db, QUEUE, {f"key-{number}": 1 for number in range(20)})
-        combine(db, QUEUE)
+        change(db, QUEUE, {f"key-{number}": 1 for number in range(20)})
         for task in tasks_into(db, faulty):
             run_to_end(task)
 

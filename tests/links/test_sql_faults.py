@@ -24,13 +24,12 @@ from cq.observers.links.state import read_failures
 from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
 from tests.kit.postgres import PostgresServer
-from tests.kit.queues import add
 from tests.kit.stores import db as db
 from tests.links.linkhelpers import (
     Workers,
     bucket,
     bucket_task,
-    combine,
+    change,
     entries_aside,
     notified,
     waits,
@@ -98,8 +97,7 @@ def test_nothing_is_lost_repeated_or_back_whatever_is_killed(
             updates = {f"k{draw.randrange(12)}": draw.choice([1, -1, 2]) for _ in range(4)}
             for key, update in updates.items():
                 expected[key] = expected.get(key, 0) + update
-            add(db, name, updates)
-            combine(db, name)
+            change(db, name, updates)
             workers.replace_dead(0.01)
             if draw.random() < 0.7:
                 wait_until_some_are_sent(db, name)
@@ -166,8 +164,7 @@ def test_a_connection_that_is_cut_in_the_transaction_loses_nothing(
     db: Any, name: str, postgres_url: str, point: str
 ) -> None:
     export = configure(db, name)
-    add(db, name, {"a": 1})
-    combine(db, name)
+    change(db, name, {"a": 1})
     cut: list[str] = []
 
     def cut_once(reached: str) -> None:
@@ -189,8 +186,7 @@ def test_a_server_that_is_restarted_in_the_transaction_loses_nothing(
     db: Any, name: str, postgres: PostgresServer, postgres_url: str, point: str
 ) -> None:
     export = configure(db, name)
-    add(db, name, {"a": 1})
-    combine(db, name)
+    change(db, name, {"a": 1})
     restarted: list[str] = []
 
     def restart_once(reached: str) -> None:
@@ -214,8 +210,7 @@ def test_a_worker_that_stands_still_in_its_transaction_holds_its_bucket_only(
     """The others wait for it for as long as the database lets them, and then go on with other buckets."""
     export = configure(db, name)
     first, second = keys_of_two_buckets()
-    add(db, name, {first: 1, second: 2})
-    combine(db, name)
+    change(db, name, {first: 1, second: 2})
 
     def others(reached: str) -> None:
         if reached == "applied":

@@ -11,7 +11,7 @@ import pytest
 
 import cq
 from cq import admin, links
-from cq.keys.link import LinkKeys, generation_of
+from cq.keys.link import LinkKeys
 from cq.links import CannotSend, Changes, LinkStopped
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.sql.progress import ProgressTables
@@ -194,21 +194,6 @@ class TestSetBack:
         work(restored, name)
 
         assert any("that this store does not have" in problem for problem in problems(db, name))
-        assert table_of(export) == [(KEY, 1)]
-
-    def test_a_rebuild_in_a_restored_store_has_a_generation_that_the_table_has_not(
-        self, db: Any, name: str, export: OpenLink, restored: Any
-    ) -> None:
-        for _ in range(3):
-            link_of(db, name).rebuild()
-        combine(db, name)
-        work(db, name)
-        highest = max(generation_of(bytes(row[0])) for row in table_of(export, "sequence"))
-
-        generation = link_of(restored, name).rebuild()
-        combine(restored, name)
-        work(restored, name)
-        assert generation > highest
         assert table_of(export) == [(KEY, 1)]
 
     def test_a_store_that_was_made_anew_does_not_mix_its_values(

@@ -11,10 +11,10 @@ from unittest.mock import patch
 from cq import runtime
 from cq.cells.cells import Location
 from cq.cells.deleting import UserDeletion
-from cq.cells.directory_cache import DirectoryCache
+from cq.cells.directory import leave_seat, take_seat
 from cq.cells.move import UserMove
 from cq.cells.records import Record
-from cq.cells.seats import leave_seat, take_seat
+from cq.cells.router import DirectoryCache
 from cq.cells.user_data import UserData
 from cq.errors import UserDeleted
 from cq.keys import cell as cellkeys
@@ -96,7 +96,7 @@ def moves_without_telling_routers(note: Any, tr: Any, bucket: int) -> None:
     """A router goes on to lead requests to the former cell of a user."""
 
 
-@cells.replaces("cq.cells.directory_cache.DirectoryCache._keep", seed=7, only={"move"})
+@cells.replaces("cq.cells.router.DirectoryCache._keep", seed=7, only={"move"})
 def keeps_what_was_read_before_a_change(
     keep: Any, self: DirectoryCache, bucket: int, name: Any, found: object, changes: int
 ) -> None:

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import cq
 import cq.links
 from cq.cells import Cells, UserData, gather_users, move
-from cq.cells.directory_cache import DirectoryCache
 from cq.cells.records import HERE, Cell, Fence, Record
+from cq.cells.router import DirectoryCache
 from cq.encoding import codec
 from cq.keys import ROOT, QueueKeys, below
 from cq.keys import cell as cellkeys
@@ -97,7 +97,7 @@ class CellsWorld(Scenario):
         """Pieces of few rows, and a receiving store as each process sees it."""
         with (
             patch.object(move, "PIECE_ROWS", self.rng.choice((1, 2, 100))),
-            patch("cq.cells.directory_cache.CACHED_USERS", self.rng.choice((1, 100))),
+            patch("cq.cells.router.CACHED_USERS", self.rng.choice((1, 100))),
             patch("cq.store.open_exactly", self._open_here),
         ):
             yield

@@ -60,12 +60,12 @@ def delivers_without_counting(put: Any, tr: Any, config: Any, *args: Any) -> Any
     return put(tr, replace(config, unread=False), *args)
 
 
-@feeds.replaces("cq.feeds.changes.put_messages")
+@feeds.replaces("cq.feeds.messages.put_messages")
 def edits_without_an_event(*_: Any) -> None:
     """A message is changed, and those who have read it are not told."""
 
 
-@feeds.replaces("cq.feeds.changes.StoredMessage.to_bytes", seed=4)
+@feeds.replaces("cq.feeds.messages.StoredMessage.to_bytes", seed=4)
 def keeps_recalled_texts(write: Any, stored: Any, body: bytes | None = None) -> Any:
     """A message that is recalled keeps its text."""
     return write(stored, codec.encode(stored.body) if body is None else body)
@@ -83,7 +83,7 @@ def counts_events_as_unread(*_: Any) -> bool:
     return False
 
 
-@feeds.replaces("cq.feeds.changes.quiet", "cq.observers.feeds.deliver.quiet", also={"changes"})
+@feeds.replaces("cq.feeds.messages.quiet", "cq.observers.feeds.deliver.quiet", also={"changes"})
 def counts_own_messages_as_unread(_: Any, stored: bytes) -> bytes:
     """The sender's copy of a message is unread."""
     return stored
@@ -92,7 +92,7 @@ def counts_own_messages_as_unread(_: Any, stored: bytes) -> bytes:
 @feeds.replaces("cq.feeds.feed.change_message", also={"changes"})
 def changes_no_copies(change: Any, tr: Any, config: Any, receiver: Any, *args: Any) -> bool:
     """An edit leaves the copy of the sender as it is."""
-    with patch("cq.feeds.changes.encode_name", lambda what, name: encode_name(what, receiver)):
+    with patch("cq.feeds.messages.encode_name", lambda what, name: encode_name(what, receiver)):
         return bool(change(tr, config, receiver, *args))
 
 

@@ -134,7 +134,8 @@ class Hooks:
 
     def make_target(self, name: str, source: Source) -> WebhookTarget:
         """The target of a link to this receiver, in the process that has its turn."""
-        return WebhookTarget(source, SimReceiver(self.world, self.by_name[name]))
+        receiver: Any = SimReceiver(self.world, self.by_name[name])
+        return WebhookTarget(source, receiver)
 
     def report(self, key: str, value: int | None) -> None:
         """A pass has reported a value."""

@@ -25,7 +25,7 @@ import sqlalchemy as sa
 
 import cq
 from cq.errors import InvalidData
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import OutboxKeys
 from cq.observers.links.outbox import operate
 from cq.observers.links.outbox.operate import OpenOutbox
 from cq.observers.links.outbox.state import OutboxSettings, number_of, parse_state, read_settings

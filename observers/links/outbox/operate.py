@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from cq import keys
 from cq.config.queue import queue_names, read_config
 from cq.errors import ConfigurationConflict, CorruptData, InvalidConfiguration
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import OutboxKeys
 from cq.observers.links.outbox.state import (
     OutboxSettings,
     OutboxState,
@@ -41,6 +41,10 @@ from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
 
 _PAGE = 1_000
+_SHOWN: Final = 10
+_ADVICE: Final = (
+    "run `cq outbox init QUEUE` if the queue should have an outbox, else correct or delete the rows with SQL"
+)
 
 
 def init(db: Database, queue: str, settings: OutboxSettings, *, trigger: bool | None = None) -> list[str]:
@@ -266,12 +270,6 @@ def outbox_status(db: Database, queue: str) -> OutboxStatus:
     if found is None:
         return OutboxStatus(queue, state, None, None, None, error)
     return OutboxStatus(queue, state, found.rows, found.oldest_seconds, found.aside, error)
-
-
-_SHOWN: Final = 10
-_ADVICE: Final = (
-    "run `cq outbox init QUEUE` if the queue should have an outbox, else correct or delete the rows with SQL"
-)
 
 
 @dataclass(frozen=True, slots=True)

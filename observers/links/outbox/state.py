@@ -12,7 +12,7 @@ from cq.encoding import codec
 from cq.encoding.stored import StoredRecord
 from cq.errors import CorruptData, NotInStore
 from cq.keys import INCOMPLETE_VERSIONSTAMP
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import OutboxKeys
 from cq.observers.links.state import read_failures, read_stopped
 from cq.store.api import Transaction, TransactionRead
 

@@ -29,7 +29,7 @@ from cq.config.store_id import ensure_store_id
 from cq.encoding.codec import encode_operation
 from cq.encoding.json_values import key_from_json, value_from_json
 from cq.errors import InvalidData, QueueFull
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import OutboxKeys
 from cq.observers.links.failure_note import STOPPED_SECONDS, NotedTask
 from cq.observers.links.outbox.state import (
     OutboxSettings,
@@ -57,6 +57,8 @@ from cq.store.sizes import PREDICTED_BYTES
 from cq.store.transact import transact
 
 _ROW_BYTES: Final = 20  # of a row's id in the state
+FULL_SECONDS: Final = 1.0
+"""How soon to try again to add to a full queue."""
 
 
 @dataclass(slots=True)
@@ -131,10 +133,6 @@ def _operation(given: str, encoded_key: bytes) -> bytes:
     """
     digest = blake2b(encode_operation(given), digest_size=16, key=blake2b(encoded_key).digest())
     return b"outbox " + digest.digest()
-
-
-FULL_SECONDS: Final = 1.0
-"""How soon to try again to add to a full queue."""
 
 
 @dataclass(frozen=True, slots=True)

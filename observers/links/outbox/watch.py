@@ -82,6 +82,8 @@ JOIN pg_catalog.pg_roles o ON o.oid = CASE WHEN r.rolname = 'pg_database_owner' 
 WHERE NOT o.rolsuper AND o.rolname <> :owner
 ORDER BY o.rolname
 """)
+log = logging.getLogger("cq.worker")
+POLL_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +172,6 @@ class OutboxTrigger:
         given = ", ".join(f"CAST(:{name} AS text)" for name in values)
         query = sa.text(f"SELECT pg_catalog.format(CAST(:template AS text), {given})")
         return str(conn.execute(query, {"template": template, **values}).scalar_one())
-
-
-log = logging.getLogger("cq.worker")
-
-POLL_SECONDS: Final = 1.0
 
 
 class RowWatch:

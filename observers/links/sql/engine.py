@@ -27,6 +27,21 @@ _SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
 _NO_SECRET: Final = frozenset({"passfile"})  # libpq's path to a password file
 _LONG: Final = 8
 """A secret of this length is replaced within words, too. A shorter one may be part of an ordinary word."""
+BUSY_SECONDS: Final = 30
+_READ_ONLY: Final = "cq_read_only"
+_DRIVERS: Final = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+}
+_PACKAGES: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
+# The SQLSTATE classes of errors about data: invalid data, violated constraints, exceeded limits.
+_DATA_STATES: Final = ("22", "23", "54")
+_VALUE_ERRORS: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+_PARAMETER_ERRORS: Final = (TypeError, ValueError, LookupError, OSError)  # OSError: for a certificate file
+# The messages of the drivers of SQLite and PostgreSQL for a value of an unknown type.
+_REFUSALS: Final = ("error binding parameter", "cannot adapt")
 
 
 class Secrets:
@@ -60,23 +75,6 @@ def _secrets_of(url: sa.URL) -> Iterator[str]:
 def _pattern(secret: str) -> str:
     exact = re.escape(secret)
     return exact if len(secret) >= _LONG else rf"(?<!\w){exact}(?!\w)"
-
-
-BUSY_SECONDS: Final = 30
-_READ_ONLY: Final = "cq_read_only"
-_DRIVERS: Final = {
-    "postgres": "postgresql+psycopg",
-    "postgresql": "postgresql+psycopg",
-    "mysql": "mysql+pymysql",
-    "mariadb": "mariadb+pymysql",
-}
-_PACKAGES: Final = {"psycopg": "postgresql", "pymysql": "mysql"}
-# The SQLSTATE classes of errors about data: invalid data, violated constraints, exceeded limits.
-_DATA_STATES: Final = ("22", "23", "54")
-_VALUE_ERRORS: Final = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-_PARAMETER_ERRORS: Final = (TypeError, ValueError, LookupError, OSError)  # OSError: for a certificate file
-# The messages of the drivers of SQLite and PostgreSQL for a value of an unknown type.
-_REFUSALS: Final = ("error binding parameter", "cannot adapt")
 
 
 class ReportingDatabase:

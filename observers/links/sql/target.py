@@ -38,6 +38,10 @@ from cq.observers.links.target import (
     refuse_late_sweep,
 )
 
+PAGE: Final = 1_000
+"""Rows that a scan of a table reads at once."""
+Hold = Callable[[sa.Connection, Dialect], object]
+
 
 def make_target(source: Source, config: QueueConfig, settings: Mapping[str, Any], app: App) -> Target:
     """The table in the settings; raises `LinkFailed` if this process lacks the table's columns."""
@@ -237,12 +241,6 @@ class SqlTarget(Target):
             except CannotConvert as error:
                 errors[entry.sequence] = str(error)
         return errors
-
-
-PAGE: Final = 1_000
-"""Rows that a scan of a table reads at once."""
-
-Hold = Callable[[sa.Connection, Dialect], object]
 
 
 def pages(reporting: ReportingDatabase, definition: TableDefinition) -> Iterator[list[dict[str, Any]]]:

@@ -39,6 +39,37 @@ FIXED: Final[Mapping[str, Any]] = {
 MESSAGE_BYTES: Final = "message.max.bytes"
 _DEFAULT_MESSAGE_BYTES: Final = 1_000_000
 _ADDRESS: Final = re.compile(r"[A-Za-z0-9._-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
+log = logging.getLogger("cq.kafka")
+CONNECT_SECONDS: Final = 10.0
+"""Maximum time until the brokers have described the topic."""
+STORE_SECONDS: Final = 30.0
+"""Maximum time until the brokers have stored a batch."""
+_ASK_SECONDS: Final = 2.0
+"""How often to ask for the topic again: between two tries, errors of the login are noticed."""
+_POLL_SECONDS: Final = 0.1
+_ANY_PARTITION: Final = -1
+_REFUSALS: Final = frozenset(
+    (
+        "INVALID_RECORD",
+        "MSG_SIZE_TOO_LARGE",
+        "POLICY_VIOLATION",
+        "RECORD_LIST_TOO_LARGE",
+        "SASL_AUTHENTICATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "TOPIC_EXCEPTION",
+        "UNKNOWN_TOPIC_OR_PART",
+        "UNSUPPORTED_SASL_MECHANISM",
+        "_AUTHENTICATION",
+        "_UNKNOWN_PARTITION",
+        "_UNKNOWN_TOPIC",
+    )
+)
+"""Names of errors that a later try repeats, until an operator has repaired their cause."""
+_CONSEQUENCES: Final = frozenset(
+    ("_ALL_BROKERS_DOWN", "_GAPLESS_GUARANTEE", "_FATAL", "_TRANSPORT", "_TIMED_OUT")
+)
+"""Names of errors that follow from others: an error before them is the cause."""
 
 
 def read_addresses(env: str) -> str:
@@ -87,40 +118,6 @@ def _read_file(path: str, variable: str) -> dict[str, str]:
             raise LinkFailed(f"line {number} of the file that {variable} names is not NAME=VALUE")
         found[name.strip()] = value.strip()
     return found
-
-
-log = logging.getLogger("cq.kafka")
-
-CONNECT_SECONDS: Final = 10.0
-"""Maximum time until the brokers have described the topic."""
-STORE_SECONDS: Final = 30.0
-"""Maximum time until the brokers have stored a batch."""
-_ASK_SECONDS: Final = 2.0
-"""How often to ask for the topic again: between two tries, errors of the login are noticed."""
-_POLL_SECONDS: Final = 0.1
-_ANY_PARTITION: Final = -1
-_REFUSALS: Final = frozenset(
-    (
-        "INVALID_RECORD",
-        "MSG_SIZE_TOO_LARGE",
-        "POLICY_VIOLATION",
-        "RECORD_LIST_TOO_LARGE",
-        "SASL_AUTHENTICATION_FAILED",
-        "CLUSTER_AUTHORIZATION_FAILED",
-        "TOPIC_AUTHORIZATION_FAILED",
-        "TOPIC_EXCEPTION",
-        "UNKNOWN_TOPIC_OR_PART",
-        "UNSUPPORTED_SASL_MECHANISM",
-        "_AUTHENTICATION",
-        "_UNKNOWN_PARTITION",
-        "_UNKNOWN_TOPIC",
-    )
-)
-"""Names of errors that a later try repeats, until an operator has repaired their cause."""
-_CONSEQUENCES: Final = frozenset(
-    ("_ALL_BROKERS_DOWN", "_GAPLESS_GUARANTEE", "_FATAL", "_TRANSPORT", "_TIMED_OUT")
-)
-"""Names of errors that follow from others: an error before them is the cause."""
 
 
 class TopicMessage(NamedTuple):

@@ -25,7 +25,7 @@ from http.client import HTTPException
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import SplitResult, urlsplit
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
@@ -39,6 +39,16 @@ from cq.observers.links.target import LinkFailed
 
 PREFIX: Final = "whsec_"
 _SECRET_BYTES: Final = range(24, 65)
+log = logging.getLogger("cq.worker")
+CONNECT_SECONDS: Final = 10.0
+"""Maximum time to connect to one address of the receiver."""
+REQUEST_SECONDS: Final = 30.0
+"""Maximum time of a request as a whole, from the connection to the end of the answer, however the receiver sends it."""
+ANSWER_BYTES: Final = 4_096
+"""The part of an answer that cq reads: it has a position, or the reason of a refusal."""
+_ERRORS: Final = (HTTPError, HTTPException, OSError)
+"""The errors of a request whose receiver does not answer."""
+_MAX_IDLE: Final = 8  # open connections that no thread uses
 
 
 def read_secrets(env: str) -> list[bytes]:
@@ -89,19 +99,6 @@ def signed_headers(secrets: Sequence[bytes], message: str, seconds: int, body: b
     }
 
 
-log = logging.getLogger("cq.worker")
-
-CONNECT_SECONDS: Final = 10.0
-"""Maximum time to connect to one address of the receiver."""
-REQUEST_SECONDS: Final = 30.0
-"""Maximum time of a request as a whole, from the connection to the end of the answer, however the receiver sends it."""
-ANSWER_BYTES: Final = 4_096
-"""The part of an answer that cq reads: it has a position, or the reason of a refusal."""
-_ERRORS: Final = (HTTPError, HTTPException, OSError)
-"""The errors of a request whose receiver does not answer."""
-_MAX_IDLE: Final = 8  # open connections that no thread uses
-
-
 class Answer(NamedTuple):
     """The receiver's answer.
 
@@ -114,22 +111,6 @@ class Answer(NamedTuple):
     status: int
     text: str
     retry_seconds: float = 0.0
-
-
-class Receiver(Protocol):
-    """The receiver of a webhook."""
-
-    def check(self) -> str:
-        """Return the receiver's host, with a warning if requests to it are not encrypted.
-
-        Raises `LinkFailed` if the URL or the secret is missing or malformed.
-        """
-
-    def post(self, message: str, body: bytes) -> Answer:
-        """Send a signed request with this id; raises `LinkFailed` if there is no answer."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class _Deadline:
@@ -199,6 +180,10 @@ class HttpReceiver:
         weakref.finalize(self, _close_all, self._idle)
 
     def check(self) -> str:
+        """Return the receiver's host, with a warning if requests to it are not encrypted.
+
+        Raises `LinkFailed` if the URL or the secret is missing or malformed.
+        """
         _, parts = self._located()
         read_secrets(self._secret_env)
         if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
@@ -208,6 +193,7 @@ class HttpReceiver:
         return parts.netloc
 
     def post(self, message: str, body: bytes) -> Answer:
+        """Send a signed request with this id; raises `LinkFailed` if there is no answer."""
         url, parts = self._located()
         headers = signed_headers(read_secrets(self._secret_env), message, int(runtime.time()), body)
         headers |= {"content-type": "application/json", "user-agent": f"cq/{version()}"}
@@ -225,6 +211,7 @@ class HttpReceiver:
         return answer
 
     def close(self) -> None:
+        """Close the connections."""
         with self._taking:
             _close_all(self._idle)
 

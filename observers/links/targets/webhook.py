@@ -24,7 +24,7 @@ from cq.observers.links.target import (
     in_json,
     refuse_late_sweep,
 )
-from cq.observers.links.targets.receiver import Answer, HttpReceiver, Receiver
+from cq.observers.links.targets.receiver import Answer, HttpReceiver
 from cq.plain_text import printable
 
 CHANGES: Final = "cq.changes"
@@ -55,7 +55,7 @@ class WebhookTarget(Target):
     batch_bytes = 100_000
     batch_entries = 1_000
 
-    def __init__(self, source: Source, receiver: Receiver) -> None:
+    def __init__(self, source: Source, receiver: HttpReceiver) -> None:
         self._source = {"store": source.store.hex(), "queue": source.queue, "link": source.link}
         self._receiver = receiver
 

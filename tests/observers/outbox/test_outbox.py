@@ -10,8 +10,7 @@ import sqlalchemy as sa
 
 import cq
 from cq import admin
-from cq.keys.link import OUTBOX
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import OUTBOX, OutboxKeys
 from cq.observers.links.outbox import watch
 from cq.observers.links.outbox.operate import (
     init,

@@ -18,8 +18,7 @@ from prometheus_client import CollectorRegistry
 import cq
 import cq.observers.telemetry.metrics
 from cq.config.queue import read_config
-from cq.keys.link import LinkKeys
-from cq.keys.outbox import OutboxKeys
+from cq.keys.link import LinkKeys, OutboxKeys
 from cq.observers.links.log import ExportQueue
 from cq.observers.links.spec import table
 from cq.observers.links.state import Control, LinkStop, stop
