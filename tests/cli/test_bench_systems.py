@@ -24,13 +24,12 @@ from cq.cli.bench.measures.measured_system import (
     AdderRole,
     BenchCrew,
     MeasuredSystem,
-    harmonic,
     medians,
     quantile,
 )
 from cq.cli.bench.report import Report, chart, compare, tables
 from cq.cli.bench.systems import postgres
-from cq.cli.bench.systems.backends import Backends, own_redis
+from cq.cli.bench.systems.backends import own_redis
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.redis import RedisHash
 from cq.cli.bench.systems.stock import postgres_stock
@@ -146,14 +145,6 @@ def test_a_quantile_is_one_of_the_values_with_that_share_at_or_below_it(
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values)
     assert sum(value < found for value in values) <= share * len(values)
-
-
-@given(rates, rates)
-def test_adding_and_draining_in_turn_takes_the_time_of_both(add: float, drain: float) -> None:
-    both = harmonic(add, drain)
-
-    assert 1 / both == pytest.approx(1 / add + 1 / drain)
-    assert both <= min(add, drain)
 
 
 def test_sizes_grow_tenfold_up_to_the_most() -> None:
@@ -333,11 +324,6 @@ def test_a_process_that_has_died_is_named(url: str) -> None:
             crew.run(0.1)
 
 
-def test_temporary_stores_are_each_a_file_of_their_own(tmp_path: Path) -> None:
-    with Backends(tmp_path) as found:
-        assert found.store() != found.store()
-
-
 # Reports
 
 
@@ -392,25 +378,6 @@ def test_figures_are_compared_with_those_of_the_same_size() -> None:
     assert [each["to_threads"] for each in found["tasks"]] == [1.0, 1.5]
     assert found["live"][0]["p99_ms"] == 2_000
     assert found["live"][0]["p99_ms_repetitions"] == [2_000, 1_000, 3_000]
-
-
-def test_the_same_results_are_compared_with_each_other() -> None:
-    both = {
-        "cq": 90.0,
-        "cq+rollup": 60.0,
-        "cq+distinct": 40.0,
-        "postgres-periods": 30.0,
-        "postgres-distinct": 80.0,
-    }
-    found = report(rows=[row(name, 5, figure, figure) for name, figure in both.items()])
-
-    assert {each["system"]: each["cq_to_it"] for each in found["rows"]} == {
-        "cq": 1.0,
-        "cq+rollup": 1.5,
-        "cq+distinct": 2.25,
-        "postgres-periods": 2.0,
-        "postgres-distinct": 0.5,
-    }
 
 
 def test_growth_names_its_systems_if_there_are_several_of_them() -> None:

@@ -176,34 +176,11 @@ LEAVES = {words: command for words, command in leaves(CQ) if words[0] not in ("b
 
 @pytest.mark.parametrize("words", LEAVES, ids=" ".join)
 def test_the_store_and_the_app_of_each_command_are_settings(words: tuple[str, ...]) -> None:
-    """So that all commands of a group find them as the one of this group does that the next test runs."""
+    """So that all commands find them as those do that other tests run."""
     variables = {flag: option.envvar for option in LEAVES[words].params for flag in option.opts}
 
     assert variables["--store"] == "CQ_STORE"
     assert variables.get("--app", "CQ_APP") == "CQ_APP"
-
-
-@pytest.mark.parametrize("is_file", [False, True])
-@pytest.mark.parametrize(
-    "command",
-    ["add words a=1", "aside show words", "cells list", "configure words", "doctor", "feed list", "get words a",
-     "health", "items words", "limit words", "link list", "outbox list", "pause words", "resume words",
-     "status words", "verify words", "worker --drain"],
-)  # fmt: skip
-def test_one_command_of_each_group_finds_the_store(
-    bare: Here, monkeypatch: pytest.MonkeyPatch, command: str, is_file: bool
-) -> None:
-    monkeypatch.setenv("CQ_STORE", "embedded:own.db")
-    assert bare("configure", "words", "--combiner", "sum").status == 0
-    if is_file:
-        monkeypatch.delenv("CQ_STORE")
-        Path("cq.toml").write_text('store = "embedded:own.db"')
-
-    ended = bare(*command.split())
-
-    assert ended.status in (0, 1, 3), ended  # 1: no worker runs; 3: no value
-    assert [str(path) for path in Path().glob("*.db")] == ["own.db"]
-    assert "does not exist" not in ended.err
 
 
 @pytest.mark.parametrize("is_file", [False, True])

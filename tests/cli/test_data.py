@@ -319,20 +319,6 @@ def test_a_bad_line_is_named_and_all_before_it_are_added(here: Here, cli: Cli) -
     assert items(here) == {**sums(2500), "word 1": sums(2500)["word 1"] + 1}
 
 
-def test_a_file_that_has_changed_is_refused(here: Here, cli: Cli) -> None:
-    here("configure", "words", "--combiner", "sum")
-    file = cli.folder / "updates.jsonl"
-    file.write_bytes(b"".join(lines(10)))
-    here("add", "words", "--jsonl", "updates.jsonl")
-    file.write_bytes(b"".join(reversed(lines(20))))
-
-    ended = here("add", "words", "--jsonl", "updates.jsonl")
-
-    assert ended.status == 2
-    assert "the file has changed before byte" in ended.err
-    assert items(here) == sums(10)
-
-
 DIE_AT_BATCH = """
 import os, signal
 from cq.intake import json_lines

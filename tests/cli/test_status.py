@@ -1,10 +1,11 @@
-"""`cq status` with workers, `cq status --watch` and `cq health`, as operators run them."""
+"""`cq status`, `cq health`, `cq doctor` and `cq copy`, as operators run them."""
 
 from __future__ import annotations
 
 import json
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import cq
@@ -133,3 +134,78 @@ def test_the_rows_that_the_worker_of_an_outbox_has_read_are_shown(here: Here, db
     assert "outbox rows" in shown
     assert "outbox lag" in shown
     assert "2,000+" in shown
+
+
+def test_what_is_in_order_is_ok_and_ends_with_0(here: Here) -> None:
+    here("configure", "words", "--combiner", "sum")
+
+    ended = here("doctor")
+
+    assert (ended.status, ended.err) == (0, "")
+    assert {line[:7] for line in ended.out.splitlines()} == {"OK     "}
+    assert "OK     queue words: active, buckets: 1\n" in ended.out
+
+
+def test_what_is_to_be_done_is_said_and_ends_with_1(here: Here) -> None:
+    here("configure", "words", "--export", "counts")
+    here("pause", "words")
+
+    ended = here("doctor")
+
+    assert (ended.status, ended.err) == (1, "")
+    assert "TO DO  queue words: paused until `cq resume`: by hand. Its updates stay queued." in ended.out
+    assert "TO DO  link words export: $CQ_REPORTING_URL is not set" in ended.out
+    here("resume", "words")
+    here("configure", "words", "--no-export")
+    assert "TO DO  workers: no worker is alive. Start a worker" in here("doctor").out
+    assert here("worker", "--drain").status == 0
+    assert here("doctor").status == 0
+
+
+def test_with_json_each_check_is_a_line(here: Here) -> None:
+    ended = here("doctor", "--store", "fdb:nothing.cluster", "--json")
+
+    checks = {row["name"]: row for row in ended.rows()}
+    assert ended.status == 1
+    assert list(checks["cluster file"]) == ["name", "ok", "message"]
+    assert checks["python"]["ok"]
+    assert not checks["cluster file"]["ok"]
+
+
+def test_the_store_of_the_settings_is_looked_at(cli: Cli) -> None:
+    """The command as it is run; a store that is not there is not made."""
+    cli.environment["CQ_STORE"] = ""
+    (cli.folder / "cq.toml").write_text('store = "embedded:counts.db"')
+
+    ended = cli.run("doctor")
+
+    assert (ended.status, ended.err) == (0, "")
+    assert f"{Path(cli.folder) / 'counts.db'} does not exist yet" in ended.out
+    assert [path.name for path in cli.folder.iterdir()] == ["cq.toml"]
+
+
+def test_columns_of_a_table_come_from_the_app(here: Here) -> None:
+    assert "--app 'nothing:app' cannot be imported" in here("doctor", "--app", "nothing:app").err
+
+
+def test_commands_read_a_copy_and_say_how_old_it_is(here: Here) -> None:
+    here("configure", "words", "--combiner", "sum")
+    here("add", "words", "a=1")
+    here("worker", "--drain")
+    (copied,) = here("copy", "copy.db", "--json").rows()
+    assert copied == {"path": "copy.db", "bytes": Path("copy.db").stat().st_size}
+    here("add", "words", "a=1")
+    here("worker", "--drain")
+
+    found = here("get", "words", "a", "--store", "embedded:copy.db")
+
+    assert (found.status, found.out.split()) == (0, ["a", "1"])
+    assert found.err.startswith("reading a copy of the store, ")
+    assert here("copy", "copy.db").out == f"copy.db: {Path('copy.db').stat().st_size:,} bytes\n"
+    assert here("get", "words", "a", "--store", "embedded:copy.db").out.split() == ["a", "2"]
+
+
+def test_a_copy_replaces_no_store(here: Here) -> None:
+    here("configure", "words", "--combiner", "sum")
+    found = here("copy", "cq.db", "--store", "embedded:cq.db")
+    assert (found.status, found.out, found.err.count("\n")) == (1, "", 1)

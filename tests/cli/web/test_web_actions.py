@@ -8,9 +8,7 @@ from typing import Any
 import cq
 from cq.config.flags import read_flags
 from cq.config.queue import read_config
-from cq.testing import drain
 from tests.cli.web.dashboards import Serving, serving
-from tests.kit.queues import aside
 from tests.observers.telemetry.eventlog import Events
 from tests.observers.telemetry.eventlog import events as events
 
@@ -63,28 +61,6 @@ def test_each_action_on_a_queue_is_confirmed_and_changes_the_store(db: Any, even
     failed = [event["result"] for event in events.of("operator_failed")]
     assert len(failed) == 3
     assert failed[0].startswith("expected a whole number")
-
-
-def test_updates_set_aside_are_retried_and_dropped(db: Any) -> None:
-    refused = {"bad", "worse"}
-
-    def check(tr: Any, changes: Any) -> None:
-        for change in changes:
-            if change.key in refused:
-                raise ValueError("refused")
-
-    app, queue = cq.App(), cq.CombineQueue[str, int]("stock")
-    app.queue("stock", observers=[check])
-    app.configure(db, "stock", key=str, value=int)
-    cq.transact(db, lambda tr: queue.add(tr, {"bad": 1, "worse": 2, "good": 3, "better": 4, "best": 5}))
-    drain(db, app=app)
-    assert len(aside(db, "stock")) == 2
-    with serving(db, operates=True) as found:
-        assert "/actions/drop?queue=stock" in found.page("/aside/stock")
-        assert "retried 1 " in confirmed(found, "/actions/retry?queue=stock", key="bad")
-        assert len(aside(db, "stock")) == 1
-        assert "dropped 1 " in confirmed(found, "/actions/drop?queue=stock")
-        assert aside(db, "stock") == []
 
 
 def test_a_form_without_its_token_or_of_another_site_changes_nothing(db: Any) -> None:

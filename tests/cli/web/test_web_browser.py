@@ -1,13 +1,14 @@
-"""The dashboard in a real browser: each page is drawn, silent on the console, accessible and current.
+"""The dashboard in a real browser: each page is drawn, silent, accessible and current; each button does what it says.
 
 With $CQ_TEST_SCREENSHOTS, a folder, the pages' pictures are kept there: those of docs/screenshots are made this way.
+A test posts a form with whatever headers it likes; only a browser shows which ones it really sends.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -15,12 +16,24 @@ from typing import Any, Final, Literal
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import Browser, Page, ViewportSize, expect
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 import cq
-from tests.cli.web.browsers import NEEDS_CHROMIUM, WIDE, opened, visited
-from tests.cli.web.dashboards import Serving, serving
+from cq.cli.web.actions import OPERATIONS
+from cq.cli.web.command import WebOptions
+from cq.config.flags import Flags, read_flags
+from cq.config.queue import read_config
+from cq.failure import KeyFailure
+from cq.keys import QueueKeys
+from cq.keys.link import LinkKeys
+from cq.observers.links.spec import links_in
+from cq.observers.links.state import Control, read_control
+from cq.queue.set_aside import set_aside
+from tests.cli.web.browsers import NEEDS_CHROMIUM, WIDE, new_page, opened, visited
+from tests.cli.web.dashboards import TOKEN, Serving, serving, serving_with
 from tests.cli.web.shop import shop
+from tests.cli.web.tls import https
+from tests.kit.queues import aside, get
 
 PHONE: Final[ViewportSize] = {"width": 390, "height": 844}
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
@@ -117,3 +130,222 @@ def test_the_keyboard_reaches_the_content_and_each_section(browser: Browser, ser
             page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_have_text("Workers")
+
+
+SIGN_IN: Final = "post /login"
+
+
+@pytest.fixture
+def without_worker(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """The dashboard of a shop whose worker has ended: only the buttons change the store."""
+    with shop(db, tmp_path, monkeypatch):
+        pass
+    with serving(db, operates=True) as found:
+        yield found
+
+
+def forms_of(page: Page) -> Iterator[str]:
+    """The method and the address of each form of the open page, with `{queue}` for a queue's name."""
+    outside = page.locator("button, input, select, textarea").evaluate_all(
+        "all => all.filter(each => !each.form).length"
+    )
+    assert outside == 0, "a control without a form would be in no test"
+    for method, url in page.locator("form").evaluate_all(
+        "all => all.map(each => [each.method, new URL(each.action).pathname])"
+    ):
+        yield f"{method} {re.sub('^/queues/.*', '/queues/{queue}', url)}"
+
+
+def button(page: Page, form: str = "main form") -> Locator:
+    """The only button of a form."""
+    found = page.locator(f"{form} button")
+    expect(found).to_have_count(1)
+    return found
+
+
+def flags(db: Any, queue: str) -> Flags:
+    return cq.transact(db, lambda tr: read_flags(tr.snapshot, queue))
+
+
+def done(page: Page) -> None:
+    """Press the button of an action's form, and wait for the page of its queue with the result."""
+    button(page).click()
+    expect(page.locator("p.notice[role=status]")).to_be_visible()
+    assert "?done=" in page.url
+
+
+def pauses(page: Page, db: Any) -> None:
+    page.goto("/actions/pause?queue=words")
+    page.get_by_label("Reason").fill("the cellar is <b>wet</b>")
+    page.get_by_label("Duration").fill("2h")
+    done(page)
+    found = flags(db, "words")
+    assert (found.paused, found.reason) == (True, "the cellar is <b>wet</b>")
+
+
+def resumes(page: Page, db: Any) -> None:
+    assert flags(db, "visits").paused
+    page.goto("/actions/resume?queue=visits")
+    done(page)
+    assert not flags(db, "visits").paused
+
+
+def rebuckets(page: Page, db: Any) -> None:
+    page.goto("/actions/rebucket?queue=words")
+    page.get_by_label("Buckets").fill("7")
+    done(page)
+    assert cq.transact(db, lambda tr: read_config(tr.snapshot, "words")).buckets == 7
+
+
+def limits(page: Page, db: Any) -> None:
+    page.goto("/actions/limit?queue=revenue")
+    page.get_by_label("Maximum age").fill("10m")
+    page.get_by_label("Maximum size").fill("123456")
+    page.get_by_label("Adds to a full queue").select_option("admit")
+    done(page)
+    found = flags(db, "revenue")
+    assert (found.max_seconds, found.max_bytes, found.when_full) == (600.0, 123_456, "admit")
+
+
+def control(db: Any, link: str) -> Control:
+    return cq.transact(db, lambda tr: read_control(tr.snapshot, LinkKeys("revenue", link)))
+
+
+def pauses_link(page: Page, db: Any) -> None:
+    page.goto("/links")
+    page.get_by_label("Actions for revenue export").get_by_role("link", name="Pause").click()
+    done(page)
+    assert control(db, "export").paused
+
+
+def resumes_link(page: Page, db: Any) -> None:
+    page.goto("/links")
+    page.get_by_label("Actions for revenue hook").get_by_role("link", name="Resume").click()
+    done(page)
+    assert not control(db, "hook").paused
+
+
+def rebuilds_link(page: Page, db: Any) -> None:
+    before = links_in(cq.transact(db, lambda tr: read_config(tr.snapshot, "revenue")))["export"]
+    page.goto("/actions/rebuild-link?queue=revenue&link=export")
+    done(page)
+    after = links_in(cq.transact(db, lambda tr: read_config(tr.snapshot, "revenue")))["export"]
+    assert after.generation > before.generation
+
+
+def rebases_link(page: Page, db: Any) -> None:
+    before = control(db, "export").epoch
+    page.goto("/actions/rebase-link?queue=revenue&link=export")
+    done(page)
+    assert control(db, "export").epoch == before + 1
+
+
+def retries(page: Page, db: Any) -> None:
+    assert [each.encoded_key for each in aside(db, "orders")] != []
+    page.goto("/actions/retry?queue=orders")
+    done(page)
+    assert aside(db, "orders") == []
+    assert get(db, "orders", "", pending=True) == 1
+
+
+def drops(page: Page, db: Any) -> None:
+    config = cq.transact(db, lambda tr: read_config(tr.snapshot, "orders"))
+    cq.transact(
+        db,
+        lambda tr: set_aside(
+            tr, QueueKeys("orders"), config.key.encoder()("late"), KeyFailure("an error"), [5, 6]
+        ),
+    )
+    page.goto("/actions/drop?queue=orders")
+    page.get_by_label("Key").fill("late")
+    done(page)
+    assert aside(db, "orders") == []
+    assert get(db, "orders", "late", pending=True) is None
+
+
+def looks_up(page: Page, db: Any) -> None:
+    page.goto("/queues/words")
+    page.get_by_label("Key").fill("river")
+    button(page).click()
+    expect(page.locator(".answer strong")).to_have_text(str(get(db, "words", "river")))
+
+
+def signs_out(page: Page, db: Any) -> None:
+    page.goto("/workers")
+    cookies = page.context.cookies()
+    assert len(cookies) == 1
+    button(page, "header form").click()
+    expect(page.locator("h1")).to_have_text("Token needed")
+    assert page.context.cookies() == []
+    page.context.add_cookies(cookies)  # type: ignore[arg-type]  # a copy that somebody kept
+    page.goto("/workers")
+    expect(page.locator("h1")).to_have_text("Token needed")
+
+
+PRESSED: Final[Mapping[str, Callable[[Page, Any], None]]] = {
+    "get /queues/{queue}": looks_up,
+    "post /actions/pause": pauses,
+    "post /actions/resume": resumes,
+    "post /actions/pause-link": pauses_link,
+    "post /actions/resume-link": resumes_link,
+    "post /actions/rebuild-link": rebuilds_link,
+    "post /actions/rebase-link": rebases_link,
+    "post /actions/rebucket": rebuckets,
+    "post /actions/limit": limits,
+    "post /actions/retry": retries,
+    "post /actions/drop": drops,
+    "post /logout": signs_out,
+}
+"""{form: presses its button, and checks the result}, in this order; without the form that signs in."""
+
+
+def sign_in(page: Page, token: str) -> None:
+    page.goto("/")
+    assert list(forms_of(page)) == [SIGN_IN]
+    page.locator("input[name=token]").fill(token)
+    button(page).click()
+
+
+def test_the_form_signs_in_with_the_right_token_only(browser: Browser, without_worker: Serving) -> None:
+    with new_page(browser, without_worker, silent=False) as page:  # the browser itself logs the status 401
+        sign_in(page, TOKEN[:-1])
+        expect(page.get_by_role("alert")).to_contain_text("not the one of this server")
+        assert page.context.cookies() == []
+
+        sign_in(page, TOKEN)
+
+        expect(page.locator("h1")).to_have_text("Queues")
+        assert page.url == f"{without_worker.server.url}/"
+
+
+def test_each_button_of_each_page_does_what_it_says(
+    browser: Browser, without_worker: Serving, db: Any
+) -> None:
+    with opened(
+        browser, without_worker, silent=False
+    ) as page:  # the browser logs the status 401 after signing out
+        forms = {form for _ in visited(page) for form in forms_of(page)}
+
+        assert forms == set(PRESSED)
+        assert {form.removeprefix("post /actions/") for form in forms if "/actions/" in form} == set(
+            OPERATIONS
+        )
+        for press in PRESSED.values():
+            press(page, db)
+
+
+def test_a_secure_cookie_signs_in_and_acts_behind_a_proxy_with_tls(
+    browser: Browser, db: Any, tmp_path: Path
+) -> None:
+    cq.configure(db, "words", key=str, value=int)
+    options = WebOptions(operate=True, secure_cookie=True)
+    with serving_with(db, options) as found, https(found.server.url, tmp_path) as url:
+        context = browser.new_context(base_url=url, ignore_https_errors=True)
+        page = context.new_page()
+        sign_in(page, TOKEN)
+        expect(page.locator("h1")).to_have_text("Queues")
+        (cookie,) = context.cookies()
+        assert cookie["name"].startswith("__Host-cq-web-")
+        assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Strict")
+        pauses(page, db)
+        context.close()
