@@ -5,11 +5,13 @@ Each command imports its demo when it runs: every other command would wait for t
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 from cq.cli.demos.options import (
     CellOptions,
     ChatOptions,
+    DemoOptions,
     LiveOptions,
     StockOptions,
     TagOptions,
@@ -20,6 +22,11 @@ from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import argument
 
 commands = CommandSet("demo", "Run a demonstration on real data.")
+
+
+def _run(name: str, options: DemoOptions) -> None:
+    demo = import_module(f"cq.cli.demos.{name}")
+    import_module("cq.cli.demos.harness").run_demo(options, demo.run, demo.show)
 
 
 @commands.command("words", examples=["cq demo words docs --top 10"])
@@ -55,10 +62,7 @@ def live(options: LiveOptions) -> None:
     so use --no-browser where they must not see the store. ^C ends the demo with a last comparison. The
     queues `demo_live` and `demo_live_compared` are deleted first.
     """
-    from cq.cli.demos.harness import run_demo
-    from cq.cli.demos.live import run, show
-
-    run_demo(options, run, show)
+    _run("live", options)
 
 
 @commands.command("cells", examples=["cq demo cells --seed 7"])
@@ -72,10 +76,7 @@ def cells(options: CellOptions) -> None:
     cell, with all written data, under ids without gaps, deleted users in none, and the totals must be the sum over all
     users; otherwise the exit status is 4.
     """
-    from cq.cli.demos.cells import run, show
-    from cq.cli.demos.harness import run_demo
-
-    run_demo(options, run, show)
+    _run("cells", options)
 
 
 @commands.command("chat", examples=["cq demo chat --seed 7"])
@@ -89,10 +90,7 @@ def chat(options: ChatOptions) -> None:
     reach an online terminal. The feed `demo_chat` is deleted first. Afterwards `cq feed read demo_chat 'user 1' --store
     embedded:cq-demo.db` shows messages.
     """
-    from cq.cli.demos.chat import run, show
-    from cq.cli.demos.harness import run_demo
-
-    run_demo(options, run, show)
+    _run("chat", options)
 
 
 @commands.command("stock", examples=["cq demo stock", "cq demo stock --processes 50 --for 10m"])
@@ -107,10 +105,7 @@ def stock(options: StockOptions) -> None:
     usable three seconds after the last purchase; otherwise the exit status is 4. The queues `demo_stock` and
     `demo_stock_budget` are deleted first.
     """
-    from cq.cli.demos.harness import run_demo
-    from cq.cli.demos.stock import run, show
-
-    run_demo(options, run, show)
+    _run("stock", options)
 
 
 @commands.command("tags", examples=["cq demo tags --seed 7"])
@@ -128,10 +123,7 @@ def tags(options: TagOptions) -> None:
     A line of FILE says that an entity gets a tag or, with -1, loses it:
     {"entity": "article 17", "tag": "python", "by": 1}
     """
-    from cq.cli.demos.harness import run_demo
-    from cq.cli.demos.tags import run, show
-
-    run_demo(options, run, show)
+    _run("tags", options)
 
 
 @commands.command(
@@ -160,7 +152,4 @@ def visits(options: VisitOptions) -> None:
     end of their window they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s. ^C
     ends the replay early: the visits counted until then are recounted, and the chart is written.
     """
-    from cq.cli.demos.harness import run_demo
-    from cq.cli.demos.visits.demo import run, show
-
-    run_demo(options, run, show)
+    _run("visits.demo", options)

@@ -25,7 +25,7 @@ import cq
 from cq import admin, runtime
 from cq.cli.demos.options import DemoOptions
 from cq.cli.shared.exit_status import FoundDifference
-from cq.cli.shared.output import note, print_json, progress
+from cq.cli.shared.output import note, print_json, progress, quantity
 from cq.cli.shared.processes import Crew, wait_for
 from cq.errors import CqError, NotReady
 from cq.keys import prefix_end
@@ -227,8 +227,7 @@ def _kind(name: str) -> str:
 
 def killed(figures: Mapping[str, Any]) -> str:
     """The number of kills in words."""
-    kills = figures["kills"]
-    return f"{kills:,} process{'' if kills == 1 else 'es'} killed"
+    return f"{quantity(figures['kills'], 'process', 'processes')} killed"
 
 
 def numbered(what: str, roles: Iterable[DemoRole]) -> dict[str, DemoRole]:

@@ -84,7 +84,6 @@ def _print_result(
     cloud = published(db, QUEUE)
     weights = {entry.key: entry.weight for entry in cloud.entries} if cloud else {}
     others = f" ({quantity(loaded['skipped'], 'other')} not UTF-8)" if loaded["skipped"] else ""
-    passes = f"{loaded['passes']:,} pass{'' if loaded['passes'] == 1 else 'es'}"
     say(
         f"{quantity(distinct, 'different word')} in {quantity(loaded['documents'], 'file')}{others}, by their counts:"
     )
@@ -95,7 +94,7 @@ def _print_result(
     )
     say(
         f"ran: a transaction for each new or changed file, with {quantity(loaded['updates'], 'update')} in all; "
-        f"{quantity(options.workers, 'worker')}, which combined them in {passes}"
+        f"{quantity(options.workers, 'worker')}, which combined them in {quantity(loaded['passes'], 'pass', 'passes')}"
     )
     say(f"the counts stay in the store: cq top {QUEUE} --store {options.store}")
 

@@ -125,9 +125,9 @@ def make_console() -> Console:
     return Console(highlight=False, force_terminal=None if sys.stdout.isatty() else False)
 
 
-def quantity(number: int, noun: str) -> str:
-    """A number with its noun: "1 update", "2,000 updates"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def quantity(number: int, noun: str, several: str = "") -> str:
+    """A number with its noun, or with that of several: "1 update", "2,000 updates", "2 passes"."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def rough(number: int | None, is_exact: bool) -> str:

@@ -124,10 +124,6 @@ class Dashboard:
         is_wrong = request.method == "POST" or "token" in request.query_params
         return HTMLResponse(self.renderer.render("sign_in.html", is_wrong=is_wrong), 401)
 
-    async def sign_out(self, request: Request) -> Response:
-        """End the session."""
-        return await signed_out(request, self._access)
-
     async def ask_to_sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `sign_in`, as an application."""
         answer = await self.sign_in(Request(scope, receive))
@@ -203,7 +199,7 @@ def make_app(db: OpenDatabase, access: WebAccess, options: WebOptions) -> tuple[
         Route("/events", dashboard.events),
         Route(CHANGELOG + "{queue}", dashboard.changelogs.answer, methods=["GET"]),
         Route("/login", dashboard.sign_in, methods=["GET", "POST"]),
-        Route("/logout", dashboard.sign_out, methods=["POST"]),
+        Route("/logout", partial(signed_out, access=access), methods=["POST"]),
         Route("/static/cloud.css", _cloud_style),
         Mount("/static", StaticFiles(directory=STATIC)),
         *(

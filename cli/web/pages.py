@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from cq.admin.queue_status import QueueStatus
+from cq.cli.shared.output import quantity
 from cq.cli.web.reads import AsideOfQueue, CellsReading
 from cq.cli.web.sampler import OVERVIEW, StoreSnapshot, Topic
-from cq.cli.web.text import age, first_of, plural
+from cq.cli.web.text import age, first_of
 from cq.observers.feeds.tasks import FeedStatus
 from cq.observers.monitoring.diagnosis import Check
 from cq.observers.monitoring.findings import (
@@ -72,10 +73,10 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
         return Verdict(Level.NOTE, "This store has no queue yet.", _first_steps(seen))
     facts = _facts(seen, queues)
     number = sum(each.level_of is None for each in queues)
-    facts = f"{plural(number, 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
+    facts = f"{quantity(number, 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]
     if not urgent:
         return Verdict(Level.GOOD, f"All is well. {facts}", *first_of(found, _MAX_ADVICE))
-    things = plural(len(urgent), "thing needs", "things need")
+    things = quantity(len(urgent), "thing needs", "things need")
     return Verdict(urgent[0].level, f"{things} your attention. {facts}", *first_of(found, _MAX_ADVICE))
 
 
@@ -104,11 +105,11 @@ def _facts(seen: Overview, queues: Sequence[QueueStatus]) -> str:
     oldest = max((queue.oldest_seconds or 0.0 for queue in queues), default=0.0)
     rows = sum(queue.rows for queue in queues)
     waiting = (
-        f"{plural(rows, 'row is', 'rows are')} queued, the oldest for {age(oldest)}"
+        f"{quantity(rows, 'row is', 'rows are')} queued, the oldest for {age(oldest)}"
         if rows
         else "nothing is queued"
     )
-    running = f"{plural(alive, 'worker runs', 'workers run')}" if alive else "no worker runs"
+    running = f"{quantity(alive, 'worker runs', 'workers run')}" if alive else "no worker runs"
     return f"{waiting}; {running}."
 
 

@@ -9,11 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from cq.admin.queue_status import QueueStatus
 from cq.cli.operate.status_view import shown_queues
+from cq.cli.shared.output import quantity
 from cq.cli.web.charts import Line
 from cq.cli.web.pages import LOOKUP, WebPage
 from cq.cli.web.reads import QueueDetail
 from cq.cli.web.sampler import HISTORY, OVERVIEW, Sample, StoreSnapshot, Topic
-from cq.cli.web.text import age, count, plural
+from cq.cli.web.text import age, count
 from cq.observers.feeds.changelog import change_of
 from cq.observers.monitoring.findings import Level
 from cq.observers.monitoring.link_status import LinkStatus
@@ -277,7 +278,7 @@ def bucket_map(buckets: int, ages: Mapping[int, float]) -> BucketMap:
     number = -(-buckets // each)
     columns = min(number, _COLUMNS)
     has = "has" if len(ages) == 1 else "have"
-    text = f"{len(ages):,} of {plural(buckets, 'bucket')} {has} queued updates"
+    text = f"{len(ages):,} of {quantity(buckets, 'bucket')} {has} queued updates"
     return BucketMap(
         text if each == 1 else f"{text}; each square stands for {each} buckets",
         columns * _CELL,

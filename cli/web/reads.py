@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import cq
 from cq import runtime
@@ -155,8 +155,7 @@ class QueueDetail:
     changes: Sequence[Message[Any]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AsideKey:
+class AsideKey(NamedTuple):
     """A key with updates or reports that were set aside.
 
     Attributes:
@@ -170,20 +169,18 @@ class AsideKey:
     updates: int
 
 
-@dataclass(frozen=True, slots=True)
-class AsideOfQueue:
+class AsideOfQueue(NamedTuple):
     """Keys of a queue with updates or reports that were set aside; `is_cut` if there may be more than these."""
 
-    keys: Sequence[AsideKey] = ()
-    is_cut: bool = False
+    keys: Sequence[AsideKey]
+    is_cut: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CellsReading:
+class CellsReading(NamedTuple):
     """The cells of a directory, and the unfinished moves."""
 
-    cells: Sequence[CellStatus] = field(default_factory=list)
-    moves: Sequence[Move] = field(default_factory=list)
+    cells: Sequence[CellStatus]
+    moves: Sequence[Move]
 
 
 def read_queue(db: OpenDatabase, name: str) -> QueueDetail:

@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
+from cq.cli.shared.output import quantity
 from cq.durations import rough
 from cq.encoding.json_values import to_json
 from cq.errors import CqError
@@ -92,15 +93,6 @@ def _is_usual(number: float) -> bool:
     return -_MOST < number < _MOST  # False for NaN, which is in no order
 
 
-def plural(number: int, noun: str, several: str = "") -> str:
-    """A number with its noun.
-
-    >>> plural(1, "queue"), plural(2_000, "queue"), plural(2, "key is", "keys are")
-    ('1 queue', '2,000 queues', '2 keys are')
-    """
-    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
-
-
 def shown(value: Any) -> str:
     r"""A key or a value as the command line shows it, in printable characters: at most 2,000.
 
@@ -146,7 +138,7 @@ FILTERS: Final = {
     "age": age,
     "count": count,
     "size": size,
-    "plural": plural,
+    "plural": quantity,
     "shown": shown,
     "clock": clock,
     "names": names,

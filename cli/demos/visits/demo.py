@@ -36,7 +36,6 @@ from cq.cli.demos.visits.replay import (
     START,
     LogWriter,
     ReplayClock,
-    ServerLog,
     is_bot,
     read_late,
     read_log,
@@ -121,7 +120,7 @@ def _made_queues(db: Database, pace: ReplayClock) -> VisitQueues:
 
 
 def _roles(
-    options: VisitOptions, servers: Sequence[ServerLog], pace: ReplayClock, queues: VisitQueues
+    options: VisitOptions, servers: Sequence[Steps], pace: ReplayClock, queues: VisitQueues
 ) -> tuple[Roles, Roles]:
     follow = partial(run_follower, url=options.store, pace=pace)
     work = partial(run_worker, url=options.store, queues=queues.names)
@@ -141,9 +140,9 @@ def _checked_window(options: VisitOptions) -> WindowSpec:
     return window
 
 
-def _server_logs(demo: DemoRun, parts: Sequence[Sequence[Visit]]) -> list[ServerLog]:
+def _server_logs(demo: DemoRun, parts: Sequence[Sequence[Visit]]) -> list[Steps]:
     return [
-        ServerLog(demo.folder / f"access-{number}.log", len(part), KEYS + b"position/%d" % number)
+        Steps(demo.folder / f"access-{number}.log", len(part), KEYS + b"position/%d" % number)
         for number, part in enumerate(parts)
     ]
 

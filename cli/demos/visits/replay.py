@@ -193,26 +193,16 @@ class ReplayClock:
         return f"{line}; --speed {faster:.0f} takes about {rough(span / faster)}"
 
 
-@dataclass(frozen=True)
-class ServerLog(Steps):
-    """The access log of a web server, `path`, and the number of its visits that are counted, in the store."""
-
-    @property
-    def name(self) -> str:
-        """The name of the position in the log."""
-        return self.path.name
-
-
 class LogWriter:
     """A web server that writes its log as time passes, and rotates it.
 
     Args:
-        log: the log.
+        log: the log, its number of visits, and the number of those that are counted, in the store.
         lines: each visit with its line, in order.
         rng: decides between the ways to rotate.
     """
 
-    def __init__(self, log: ServerLog, lines: Sequence[tuple[Visit, bytes]], rng: Random) -> None:
+    def __init__(self, log: Steps, lines: Sequence[tuple[Visit, bytes]], rng: Random) -> None:
         self._log, self._lines, self._rng = log, lines, rng
         self._written, self._rotations = 0, 0
         log.path.touch()
@@ -242,13 +232,13 @@ class LogWriter:
             path.touch()
 
 
-def run_follower(stop: Event, *, url: str, log: ServerLog, pace: ReplayClock) -> None:
+def run_follower(stop: Event, *, url: str, log: Steps, pace: ReplayClock) -> None:
     """Count the visits in a web server's log; `pace` is the clock without its start.
 
     The transaction that counts also stores the position: so a restarted follower continues there.
     """
     db, queues = cq.open(url), VisitQueues()
-    with closing(VisitLog(queues.visits).follow(db, log.path, name=log.name)) as follower:
+    with closing(VisitLog(queues.visits).follow(db, log.path, name=log.path.name)) as follower:
         # The existence of the number says that this follower is ready: it knows the log before the first rotation.
         transact(db, lambda tr: log.advance(tr, log.done(tr)))
         while (start := transact(db, lambda tr: tr.get(START).value)) is None:
@@ -283,7 +273,7 @@ class _LogCount:
     """
 
     queues: VisitQueues
-    log: ServerLog
+    log: Steps
     pace: ReplayClock
     ids: VisitorIds
     visit_log: VisitLog
