@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +16,7 @@ from cq.observers.visits import Visits
 from cq.store.transact import transact
 from cq.testing import drain
 from tests.cli.conftest import Cli, Here
-from tests.kit.processes import SECONDS
+from tests.kit.processes import SECONDS, wait_until
 
 COMMAND = ("add", "visits", "--access-log", "access.log")
 
@@ -119,11 +118,7 @@ def test_a_follower_that_is_killed_and_a_log_that_is_rotated(here: Here, cli: Cl
     for kill in range(4):
         before = position(db)
         follower = cli.start(*COMMAND, "--follow")
-        deadline = time.monotonic() + SECONDS
-        while position(db) == before:
-            assert time.monotonic() < deadline, "no line is added"
-            assert follower.poll() is None
-            time.sleep(0.01)
+        wait_until(lambda: position(db) != before, follower)  # noqa: B023 - runs at once
         if kill % 2:
             follower.send_signal(signal.SIGKILL)
             follower.communicate(timeout=SECONDS)
@@ -135,11 +130,7 @@ def test_a_follower_that_is_killed_and_a_log_that_is_rotated(here: Here, cli: Cl
             follower.communicate(timeout=SECONDS)
 
     follower = cli.start(*COMMAND, "--follow")
-    deadline = time.monotonic() + SECONDS
-    while written.total() != sum(lifetime(db).values()):
-        assert time.monotonic() < deadline, "lines are missing"
-        assert follower.poll() is None
-        time.sleep(0.1)
+    wait_until(lambda: written.total() == sum(lifetime(db).values()), follower)
     follower.send_signal(signal.SIGTERM)
     out, _ = follower.communicate(timeout=SECONDS)
 

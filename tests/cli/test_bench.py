@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
-import time
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -17,7 +15,7 @@ from cq.config.queue import queue_names
 from cq.store.transact import transact
 from tests.cli.commands import LITTLE
 from tests.cli.conftest import Cli, Here
-from tests.kit.processes import SECONDS
+from tests.kit.processes import SECONDS, wait_until
 
 
 def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: Any, conninfo: str) -> None:
@@ -208,7 +206,7 @@ def test_an_interrupt_ends_it_and_removes_what_it_has_made(cli: Cli) -> None:
     process = cli.start(
         "bench", "--against", "none", "--seconds", "1000", "--dir", "own", start_new_session=True
     )
-    wait_for_processes(process)
+    wait_until(psutil.Process(process.pid).children, process)
 
     process.send_signal(signal.SIGINT)
 
@@ -216,15 +214,6 @@ def test_an_interrupt_ends_it_and_removes_what_it_has_made(cli: Cli) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == b""
     assert list(own.iterdir()) == []
-
-
-def wait_for_processes(bench: subprocess.Popen[bytes]) -> None:
-    """Until it has begun to start its own."""
-    deadline = time.monotonic() + SECONDS
-    while not psutil.Process(bench.pid).children():
-        assert time.monotonic() < deadline, "it starts no processes"
-        assert bench.poll() is None, "it has ended"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import gzip
 import io
 import itertools
 import signal
-import time
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -42,7 +41,7 @@ from cq.observers.sessions import SessionCounts
 from cq.observers.visits import Visits
 from cq.observers.worker.worker import Worker
 from tests.cli.conftest import Cli, Here
-from tests.kit.processes import SECONDS
+from tests.kit.processes import SECONDS, wait_until
 
 COMMON = b'192.0.2.7 - frank [10/Oct/2000:13:55:36 -0700] "GET /apache.gif?a=1 HTTP/1.0" 200 2326\n'
 VISIT = Visit(971_211_336.0, "/apache.gif", "192.0.2.7", "", 2_326)
@@ -158,11 +157,7 @@ def test_an_interrupt_leaves_the_recounted_visits_and_the_chart(cli: Cli, demo_d
     assert demo.stderr.readline().startswith(
         b"the replay takes about 7 min 56 s at 200 times the log's speed; "
     )
-    deadline = time.monotonic() + SECONDS
-    while not read_places(demo_db)[0]:
-        assert time.monotonic() < deadline, "no visit is counted"
-        assert demo.poll() is None, "it has ended"
-        time.sleep(0.01)
+    wait_until(lambda: read_places(demo_db)[0], demo)
 
     demo.send_signal(signal.SIGINT)
 

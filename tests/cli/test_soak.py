@@ -24,7 +24,7 @@ from cq.store.transact import transact
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import Cli
 from tests.cli.workers import running
-from tests.kit.processes import SECONDS
+from tests.kit.processes import SECONDS, wait_until
 
 TIME: Final = float(os.environ.get("CQ_TEST_SOAK_SECONDS", "10"))
 OLDEST: Final = 25.0
@@ -117,9 +117,7 @@ def test_failures_and_operators_leave_exact_values(cli: Cli, db: Any) -> None:
     minute = Minute(cli, db)
     minute.run()
 
-    deadline = time.monotonic() + longest
-    while not (is_drained(db, "words", 0.5) and config(db).former is None):
-        assert time.monotonic() < deadline, "it is not drained by itself"
+    wait_until(lambda: is_drained(db, "words", 0.5) and config(db).former is None, seconds=longest)
     for parent in parents:
         parent.send_signal(signal.SIGTERM)
     for parent in parents:

@@ -15,7 +15,7 @@ from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from tests.cli.conftest import Cli, Here
 from tests.cli.workers import running, wait_for, wait_for_workers
-from tests.kit.processes import SECONDS
+from tests.kit.processes import SECONDS, wait_until
 from tests.kit.queues import add
 
 
@@ -28,9 +28,7 @@ def test_workers_and_what_they_do_are_shown(here: Here, cli: Cli, db: Any) -> No
     wait_for(db, "words", "a", 1)
 
     # Its first beat comes before it has taken up its tasks, the next one within seconds.
-    deadline = time.monotonic() + SECONDS
-    while not (last := here("status", "--json").rows()[-1])["workers"][0]["buckets"]:
-        assert time.monotonic() < deadline
+    wait_until(lambda: here("status", "--json").rows()[-1]["workers"][0]["buckets"], worker)
     *queues, last = here("status", "--json").rows()
     shown = here("status").out
 

@@ -8,6 +8,7 @@ from typing import Any
 import cq
 from cq.config.queue import QueueConfig, read_config
 from tests.cli.conftest import Cli, Here
+from tests.kit.processes import wait_until
 
 SHOP = """
 import cq
@@ -115,8 +116,7 @@ def test_a_combiner_is_changed_to_a_later_version_in_one_command(cli: Cli, here:
 
     refused = here("configure", "readings", "--app", "readings2:app")
     with cli.start("configure", "readings", "--app", "readings2:app", "--yes") as configuring:
-        while read(db).conversion is None:
-            assert configuring.poll() is None
+        wait_until(lambda: read(db).conversion is not None, configuring)
         here("add", "readings", "attic=[1, 400]")
         former = here("worker", "--drain", "--app", "readings1:app")
         status = configuring.wait(30)
@@ -136,8 +136,7 @@ def test_other_settings_are_shown_and_changed_while_the_combiner_changes(
 ) -> None:
     make_readings(here)
     with cli.start("configure", "readings", "--app", "readings2:app", "--yes") as configuring:
-        while read(db).conversion is None:
-            assert configuring.poll() is None
+        wait_until(lambda: read(db).conversion is not None, configuring)
         configuring.kill()
 
     shown = here("configure", "readings")

@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -35,6 +36,17 @@ def ended(process: subprocess.Popen[bytes], stdin: bytes = b"") -> Outcome:
     """Wait for the end of a process, and return all that it printed to pipes."""
     out, err = process.communicate(stdin, timeout=SECONDS)
     return Outcome(process.returncode, (out or b"").decode(), (err or b"").decode())
+
+
+def wait_until(
+    holds: Callable[[], object], *running: subprocess.Popen[bytes], seconds: float = SECONDS
+) -> None:
+    """Wait until this holds, while these processes run; fails after some seconds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"it does not hold after {seconds:,.0f} s"
+        assert [process for process in running if process.poll() is not None] == []
+        time.sleep(0.01)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

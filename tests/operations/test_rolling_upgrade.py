@@ -11,7 +11,6 @@ import io
 import json
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,7 +25,7 @@ from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
 from tests.config.versions import needs_another
-from tests.kit.processes import ROOT, SECONDS, StartedProcesses, ended, kill, wait_for_line
+from tests.kit.processes import ROOT, StartedProcesses, ended, kill, wait_for_line, wait_until
 from tests.kit.queues import add, configured, get
 
 OLD: Final = "8102b8b3468a268ebbab728328c14b803ce0820d"
@@ -162,7 +161,7 @@ def test_both_add_and_combine_at_once_while_they_are_killed(versions: Versions, 
         for _ in range(20):
             assert killed.stdout is not None
             assert killed.stdout.readline()
-        await_more(db, begin)
+        wait_until(lambda: (get(db, "words", "all") or 0) > begin)  # noqa: B023 - runs at once
         kill(killed)
         kill(workers[number])
         workers[number] = dying.worker(f"worker {number}")
@@ -174,14 +173,6 @@ def test_both_add_and_combine_at_once_while_they_are_killed(versions: Versions, 
     assert here("worker", "--drain").status == 0
 
     check(old, db, here, 400)
-
-
-def await_more(db: Any, operations: int) -> None:
-    """Wait until workers have combined more than this number of operations."""
-    until = time.monotonic() + SECONDS
-    while (get(db, "words", "all") or 0) <= operations:
-        assert time.monotonic() < until, "the workers combine nothing"
-        time.sleep(0.05)
 
 
 def test_the_old_version_leaves_a_queue_alone_that_needs_what_it_lacks(versions: Versions, db: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from html.parser import HTMLParser
@@ -26,11 +27,16 @@ class Serving(NamedTuple):
     server: Server
     client: httpx.Client
 
-    def page(self, path: str, status: int = 200) -> str:
-        """The HTML of a page."""
-        answer = self.client.get(path)
-        assert answer.status_code == status, answer.text
-        return answer.text
+    def page(self, path: str, status: int = 200, until: str = "") -> str:
+        """The HTML of a page, once it has this text: a page waits at most 10 seconds for the store or for checks."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            answer = self.client.get(path)
+            assert answer.status_code == status, answer.text
+            if until in answer.text:
+                return answer.text
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.1)
 
     @property
     def cookie(self) -> str:

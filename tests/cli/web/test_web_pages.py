@@ -29,7 +29,7 @@ from cq.observers.top import top
 from cq.observers.top.index import LAST_PART
 from cq.testing import drain
 from cq.windows import Window
-from tests.cli.web.dashboards import SECONDS, Outline, serving
+from tests.cli.web.dashboards import Outline, serving
 from tests.kit.clocks import set_clock
 
 LONG = "long-" * 20
@@ -193,10 +193,7 @@ def test_a_lookup_shows_a_chart_of_the_levels_of_a_roll_up(db: Any) -> None:
         assert "at most 4,321" in pages["1m"]
         assert "<bdi>4321</bdi>" in pages["1m"]
         assert "<bdi>0</bdi>" in pages["1m"]
-        # A page waits at most 10 seconds for the store: on a slow machine it may have no configuration yet.
-        settings, until = pages[""], time.monotonic() + SECONDS
-        while ">Configuration</h2>" not in settings and time.monotonic() < until:
-            settings = found.page("/queues/hits")
+        settings = found.page("/queues/hits", until=">Configuration</h2>")
         for level in ("1m", "1h", "1d"):
             assert f'<a href="/queues/hits.{level}">hits.{level}</a>' in settings
             found.page(f"/queues/hits.{level}")
@@ -211,9 +208,7 @@ def test_levels_are_below_their_queue(db: Any) -> None:
     admin.pause(db, "hits.1h")
     admin.pause(db, "likes.1h", "another reason")
     with serving(db) as found:
-        html, until = found.page("/"), time.monotonic() + SECONDS
-        while ">hits.1h</a>" not in html and time.monotonic() < until:
-            html = found.page("/")
+        html = found.page("/", until=">hits.1h</a>")
         table = html[html.index("<tbody>") :]
         links = [
             each["href"] for each in Outline(table).all("a") if (each["href"] or "").startswith("/queues/")
@@ -332,13 +327,7 @@ def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
         cq.configure(db, "words")
         admin.pause(db, "words", "for <b>this</b> test")
         with serving(db, store=url) as found:
-            html = found.page("/checks")
-            until = time.monotonic() + SECONDS
-            while "The checks run now" in html and time.monotonic() < until:
-                html = found.page("/checks")
-                time.sleep(0.2)
-
-            assert "<span>in order</span>" in html
+            html = found.page("/checks", until="<span>in order</span>")
             assert "<span>failed</span>" in html
             assert "for &lt;b&gt;this&lt;/b&gt; test. Its updates stay queued." in html
             assert "Resume it when the reason is gone: <code>cq resume words</code>" in html
