@@ -76,7 +76,6 @@ cq/links.py
 cq/aio
 cq/draining.py cq/linktesting.py cq/testing.py
 cli/shared
-cli/formats
 cli/bench/systems
 cli/bench/measures
 cli/bench

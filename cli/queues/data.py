@@ -16,8 +16,6 @@ from typing import Annotated, Any, Final
 import typer
 
 import cq
-from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combiner
-from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import (
     WORDS,
@@ -32,6 +30,7 @@ from cq.cli.shared.options import (
 )
 from cq.cli.shared.output import as_word, note, progress, quantity
 from cq.cli.shared.processes import stop_on_signals
+from cq.cli.shared.rows import AppRowsOptions, DamagedSketches, print_rows, print_values, reading_combiner
 from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import LevelPart
 from cq.deciders.built_in import with_time

@@ -12,12 +12,11 @@ import typer
 
 import cq
 from cq.app import App
-from cq.cli.formats.damaged import DamagedSketches, print_values, reading_combiner
-from cq.cli.formats.rows import AppRowsOptions, print_rows
 from cq.cli.shared.chart import MAX_LINES, drawable, line_chart, sparkline, to_svg
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import WORDS, Queue, argument, flag, option, option_set
 from cq.cli.shared.output import as_word, make_console, note, print_table, say
+from cq.cli.shared.rows import AppRowsOptions, DamagedSketches, print_rows, print_values, reading_combiner
 from cq.config.queue import QueueConfig, read_config
 from cq.durations import duration
 from cq.encoding.codec import ValueType

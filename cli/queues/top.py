@@ -9,10 +9,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from cq import runtime
-from cq.cli.formats.rows import RowsOptions, print_rows, whole_file
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, flag, option
 from cq.cli.shared.output import is_read, note, print_document, print_json, print_words, quantity, say
+from cq.cli.shared.rows import RowsOptions, print_rows, whole_file
 from cq.durations import seconds_in
 from cq.encoding.json_values import to_json
 from cq.errors import NotInStore

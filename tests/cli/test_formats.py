@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 import cq
-from cq.cli.formats.rows import whole_file
+from cq.cli.shared.rows import whole_file
 from cq.observers.top.index import top
 from cq.tables import rows as tables
 from cq.testing import drain
