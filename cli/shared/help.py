@@ -67,12 +67,8 @@ def _expanded(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-class HelpCommand(TyperCommand):
-    """A command with the help of this module."""
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words after the command in its usage line."""
-        return ["[OPTIONS]", *map(placed, parameters(self, "argument"))]
+class HelpPage:
+    """The help of commands and groups."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help."""
@@ -80,10 +76,18 @@ class HelpCommand(TyperCommand):
 
     def get_help(self, ctx: Any) -> str:
         """The help, coloured on a terminal."""
-        return _coloured(super().get_help(ctx))
+        return _coloured(super().get_help(ctx))  # type: ignore[misc]  # of a command
 
 
-class HelpGroup(TyperGroup):
+class HelpCommand(HelpPage, TyperCommand):
+    """A command with the help of this module."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words after the command in its usage line."""
+        return ["[OPTIONS]", *map(placed, parameters(self, "argument"))]
+
+
+class HelpGroup(HelpPage, TyperGroup):
     """A group of commands with the help of this module."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -97,14 +101,6 @@ class HelpGroup(TyperGroup):
         """The sections of the help with commands: their titles, and each command with its summary."""
         shown = [(name, each) for name, each in self.commands.items() if not each.hidden]
         return [("Commands", [(name, paragraphs(each.help or "")[0]) for name, each in shown])]
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help."""
-        _write_page(self, ctx, formatter)
-
-    def get_help(self, ctx: Any) -> str:
-        """The help, coloured on a terminal."""
-        return _coloured(super().get_help(ctx))
 
 
 def _write_page(command: Any, ctx: Any, formatter: Any) -> None:

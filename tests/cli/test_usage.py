@@ -6,21 +6,24 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import sys
 import termios
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cq
+from cq import admin
 from cq.cli.shared.help import examples, paragraphs, parameters
 from cq.cli.shared.late_commands import PANELS
 from cq.cli.shared.options import seconds_of
 from cq.testing import drain
 from tests.cli.commands import COMMANDS, CQ, parse
 from tests.cli.conftest import Cli, Here
-from tests.kit.processes import SECONDS, Outcome, ended, run_code
+from tests.kit.processes import SECONDS, ended, run_code
 from tests.kit.queues import add
 
 FILES = {
@@ -228,120 +231,116 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
     assert ended.err.splitlines()[-1].startswith("Error: ")
 
 
-def ended_with(here: Here, cli: Cli, args: list[str]) -> Outcome:
-    """How a command ends with bad input, which is one line of its own."""
+VALUES = [
+    (["configure", "no/name"], "expected a queue name"),
+    (["configure", ""], "expected a queue name"),
+    (["configure", "q", "--key", "float"], "expected a key type"),
+    (["configure", "q", "--key", "(str,"], "expected a key type"),
+    (["configure", "q", "--value", "complex"], "expected a value type"),
+    (["configure", "q", "--combiner", "nothing"], "expected a combiner"),
+    (["configure", "q", "--value", "str"], "expected a value type"),
+    (["configure", "q", "--buckets", "0"], "expected buckets"),
+    (["configure", "words", "--priority", "0"], "expected a priority of 1 to 100"),
+    (["limit", "words", "--max-bytes", "0"], "expected a positive number of bytes"),
+    (
+        ["limit", "words", "--max-age", "1m", "--when-full", "x"],
+        "raise or admit for a full queue, got: 'x'",
+    ),
+    (["rebucket", "words", "--buckets", "0"], "expected buckets to be 1 to 4,096"),
+    (["configure", "q", "--app", "nothing_of_this_name:app"], "cannot be imported"),
+    (["add", "words", "a"], "expected KEY=UPDATE"),
+    (["add", "words", "a=b"], "expected a value of type int"),
+    (["add", "words", "a=1.5"], "expected a value of type int"),
+    (["add", "words", "a=" + "[" * 100_000], "expected a value of type int"),
+    (["add", "words", "a" * 9000 + "=1"], "exceeds the limit"),
+    (["add", "words", "a\udcff=1"], "expected a value that CBOR can carry"),
+    (["add", "words", "a=1", "--once", "x" * 1001], "expected an operation id"),
+    (["add", "tags", f'a=["{"x" * 90_000}"]'], "exceeds the limit"),
+    (["get", "pages", "a"], "expected a key of type (str, int)"),
+    (["get", "pages", '["a"]'], "expected a key of type (str, int)"),
+    (["get", "pages", '["a", 1, 2]'], "expected a key of type (str, int)"),
+    (["items", "\udcff"], "expected a queue name"),
+    (["verify", "words", "--app", "nothing_of_this_name:app"], "cannot be imported"),
+    (["worker", "--app", "fine"], "expected --app to be MODULE:APP"),
+    (["worker", "--app", "fine:nothing"], "cannot be imported"),
+    (["worker", "--app", "fine:function"], "to be a cq.App"),
+    (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
+    (["worker", "--metrics", "here"], "expected an address such as 127.0.0.1:9100"),
+    (["bench", "--store", "embedded:cli.db"], "has queues, such as"),
+    (["demo", "visits", "--window", "600/7"], "such as 10m/10s"),
+    (["status", "--store", "nothing"], "; `cq settings` shows its source"),
+    (["status", "--store", "embedded:"], "names no file"),
+]
+"""Values that cq does not accept, and what it says about them."""
+MISSING = [
+    (["configure", "words", "--buckets", "2"], "buckets 1 -> 2"),
+    (["link", "aside", "nothing"], "'nothing' is not configured"),
+    (["limit", "nothing", "--none"], "'nothing' is not configured"),
+    (["limit", "nothing"], "'nothing' is not configured"),
+    (["rebucket", "nothing", "--buckets", "2"], "'nothing' is not configured"),
+    (["purge", "nothing", "--yes"], "'nothing' is not configured"),
+    (["delete", "nothing", "--yes"], "'nothing' is not configured"),
+    (["drain", "nothing"], "'nothing' is not configured"),
+    (["pause", "nothing", "--for", "1m"], "'nothing' is not configured"),
+    (["add", "nothing", "a=1"], "'nothing' is not configured"),
+    (["add", "words", "--jsonl", "nothing.jsonl"], "No such file"),
+    (["add", "words", "--jsonl", "."], "Is a directory"),
+    (["get", "nothing", "a"], "'nothing' is not configured"),
+    (["items", "nothing"], "'nothing' is not configured"),
+    (["status", "nothing"], "'nothing' is not configured"),
+    (["status", "nothing", "--watch"], "'nothing' is not configured"),
+    (["health", "--store", "embedded:."], "is a directory"),
+    (["pause", "nothing"], "'nothing' is not configured"),
+    (["resume", "nothing"], "'nothing' is not configured"),
+    (["verify", "nothing"], "'nothing' is not configured"),
+    (["worker", "nothing"], "'nothing' is not configured"),
+    (["worker", "nothing", "--drain"], "'nothing' is not configured"),
+    (["worker", "--drain", "paused"], "is paused (for this test)"),
+    (["bench", "--against", "postgres-upsert", "--postgres-url-env", "NOTHING"], "$NOTHING is not set"),
+    (["bench", "--against", "atomic-add", "--value", "decimal"], "atomic-add supports integers only"),
+    (["demo", "tags", "--events", "nothing"], "No such file"),
+    (["demo", "visits", "nothing"], "No such file"),
+    (["demo", "words", "nothing"], "No such file"),
+    (["status", "--store", "embedded:."], "is a directory"),
+    (["status", "--store", "embedded:nothing/at.all"], "does not exist"),
+    (["status", "--store", "embedded:fine.py"], "is not a cq store"),
+    (["status", "--store", "fdb:nothing"], "cannot read the cluster file"),
+    (["status", "--store", "fdb:fine.py"], "is not a cluster file"),
+]
+"""Objects that are missing or in use, and what cq says about them."""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store and modules that the words of bad input are about."""
+    folder = tmp_path_factory.mktemp("prepared")
     for file, content in FILES.items():
-        (cli.folder / file).write_text(content)
-    here("configure", "words", "--combiner", "sum")
-    here("configure", "tags", "--value", "set", "--combiner", "union")
-    here("configure", "pages", "--key", "(str, int)")
-    here("configure", "paused", "--combiner", "sum")
-    here("add", "paused", "a=1")
-    here("pause", "paused", "--reason", "for this test")
+        (folder / file).write_text(content)
+    db: Any = cq.open(f"embedded:{folder / 'cli.db'}")
+    cq.configure(db, "words")
+    cq.configure(db, "tags", value=set, combiner="union")
+    cq.configure(db, "pages", key=(str, int))
+    cq.configure(db, "paused").add_now(db, {"a": 1})
+    admin.pause(db, "paused", "for this test")
+    db.close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("status", "args", "said"), [*((2, *each) for each in VALUES), *((1, *each) for each in MISSING)]
+)
+def test_bad_input_ends_with_one_line(
+    here: Here, cli: Cli, prepared: Path, status: int, args: list[str], said: str
+) -> None:
+    shutil.copytree(prepared, cli.folder, dirs_exist_ok=True)
 
     ended = here(*args)
 
+    assert (ended.status, ended.out) == (status, "")
     assert ended.err.startswith("cq: ")
+    assert said in ended.err
     assert ended.err.count("\n") == 1
     assert len(ended.err) < 500
-    return ended
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["configure", "no/name"], "expected a queue name"),
-        (["configure", ""], "expected a queue name"),
-        (["configure", "q", "--key", "float"], "expected a key type"),
-        (["configure", "q", "--key", "(str,"], "expected a key type"),
-        (["configure", "q", "--value", "complex"], "expected a value type"),
-        (["configure", "q", "--combiner", "nothing"], "expected a combiner"),
-        (["configure", "q", "--value", "str"], "expected a value type"),
-        (["configure", "q", "--buckets", "0"], "expected buckets"),
-        (["configure", "words", "--priority", "0"], "expected a priority of 1 to 100"),
-        (["limit", "words", "--max-bytes", "0"], "expected a positive number of bytes"),
-        (
-            ["limit", "words", "--max-age", "1m", "--when-full", "x"],
-            "raise or admit for a full queue, got: 'x'",
-        ),
-        (["rebucket", "words", "--buckets", "0"], "expected buckets to be 1 to 4,096"),
-        (["configure", "q", "--app", "nothing_of_this_name:app"], "cannot be imported"),
-        (["add", "words", "a"], "expected KEY=UPDATE"),
-        (["add", "words", "a=b"], "expected a value of type int"),
-        (["add", "words", "a=1.5"], "expected a value of type int"),
-        (["add", "words", "a=" + "[" * 100_000], "expected a value of type int"),
-        (["add", "words", "a" * 9000 + "=1"], "exceeds the limit"),
-        (["add", "words", "a\udcff=1"], "expected a value that CBOR can carry"),
-        (["add", "words", "a=1", "--once", "x" * 1001], "expected an operation id"),
-        (["add", "tags", f'a=["{"x" * 90_000}"]'], "exceeds the limit"),
-        (["get", "pages", "a"], "expected a key of type (str, int)"),
-        (["get", "pages", '["a"]'], "expected a key of type (str, int)"),
-        (["get", "pages", '["a", 1, 2]'], "expected a key of type (str, int)"),
-        (["items", "\udcff"], "expected a queue name"),
-        (["verify", "words", "--app", "nothing_of_this_name:app"], "cannot be imported"),
-        (["worker", "--app", "fine"], "expected --app to be MODULE:APP"),
-        (["worker", "--app", "fine:nothing"], "cannot be imported"),
-        (["worker", "--app", "fine:function"], "to be a cq.App"),
-        (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
-        (["worker", "--metrics", "here"], "expected an address such as 127.0.0.1:9100"),
-        (["bench", "--store", "embedded:cli.db"], "has queues, such as"),
-        (["demo", "visits", "--window", "600/7"], "such as 10m/10s"),
-        (["status", "--store", "nothing"], "; `cq settings` shows its source"),
-        (["status", "--store", "embedded:"], "names no file"),
-    ],
-)
-def test_a_wrong_value_ends_with_2_and_one_line(here: Here, cli: Cli, args: list[str], said: str) -> None:
-    ended = ended_with(here, cli, args)
-
-    assert (ended.status, ended.out) == (2, "")
-    assert said in ended.err
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["configure", "words", "--buckets", "2"], "buckets 1 -> 2"),
-        (["link", "aside", "nothing"], "'nothing' is not configured"),
-        (["limit", "nothing", "--none"], "'nothing' is not configured"),
-        (["limit", "nothing"], "'nothing' is not configured"),
-        (["rebucket", "nothing", "--buckets", "2"], "'nothing' is not configured"),
-        (["purge", "nothing", "--yes"], "'nothing' is not configured"),
-        (["delete", "nothing", "--yes"], "'nothing' is not configured"),
-        (["drain", "nothing"], "'nothing' is not configured"),
-        (["pause", "nothing", "--for", "1m"], "'nothing' is not configured"),
-        (["add", "nothing", "a=1"], "'nothing' is not configured"),
-        (["add", "words", "--jsonl", "nothing.jsonl"], "No such file"),
-        (["add", "words", "--jsonl", "."], "Is a directory"),
-        (["get", "nothing", "a"], "'nothing' is not configured"),
-        (["items", "nothing"], "'nothing' is not configured"),
-        (["status", "nothing"], "'nothing' is not configured"),
-        (["status", "nothing", "--watch"], "'nothing' is not configured"),
-        (["health", "--store", "embedded:."], "is a directory"),
-        (["pause", "nothing"], "'nothing' is not configured"),
-        (["resume", "nothing"], "'nothing' is not configured"),
-        (["verify", "nothing"], "'nothing' is not configured"),
-        (["worker", "nothing"], "'nothing' is not configured"),
-        (["worker", "nothing", "--drain"], "'nothing' is not configured"),
-        (["worker", "--drain", "paused"], "is paused (for this test)"),
-        (["bench", "--against", "postgres-upsert", "--postgres-url-env", "NOTHING"], "$NOTHING is not set"),
-        (["bench", "--against", "atomic-add", "--value", "decimal"], "atomic-add supports integers only"),
-        (["demo", "tags", "--events", "nothing"], "No such file"),
-        (["demo", "visits", "nothing"], "No such file"),
-        (["demo", "words", "nothing"], "No such file"),
-        (["status", "--store", "embedded:."], "is a directory"),
-        (["status", "--store", "embedded:nothing/at.all"], "does not exist"),
-        (["status", "--store", "embedded:fine.py"], "is not a cq store"),
-        (["status", "--store", "fdb:nothing"], "cannot read the cluster file"),
-        (["status", "--store", "fdb:fine.py"], "is not a cluster file"),
-    ],
-)
-def test_an_object_that_is_missing_or_in_use_ends_with_1_and_one_line(
-    here: Here, cli: Cli, args: list[str], said: str
-) -> None:
-    ended = ended_with(here, cli, args)
-
-    assert (ended.status, ended.out) == (1, "")
-    assert said in ended.err
 
 
 WRONG = [
