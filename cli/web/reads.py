@@ -350,10 +350,11 @@ class Checks:
                 timeout=EVERY_SECONDS,
                 stdin=subprocess.DEVNULL,
             )
-            self._found = [Check(**json.loads(line)) for line in ended.stdout.splitlines()]
-            self._problem = (
-                "" if self._found else f"the checks failed: {ended.stderr.decode(errors='replace')[-500:]}"
-            )
+            # A process that was killed may have printed a part of a line.
+            lines = ended.stdout.splitlines() if ended.returncode in (0, 1) else []
+            self._found = [Check(**json.loads(line)) for line in lines]
+            why = ended.stderr.decode(errors="replace")[-500:] or f"status {ended.returncode}"
+            self._problem = "" if self._found else f"the checks failed: {why}"
         except subprocess.TimeoutExpired:
             self._problem = f"the checks have not ended after {EVERY_SECONDS:g} s: run `cq doctor`"
         finally:

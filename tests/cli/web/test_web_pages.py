@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import time
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,11 +17,12 @@ import cq
 from cq import admin
 from cq.cli.web.charts import Line, series_line
 from cq.cli.web.queue_pages import added_minutes
-from cq.cli.web.reads import KeySeries
+from cq.cli.web.reads import Checks, KeySeries
 from cq.cli.web.sampler import Sample
 from cq.cli.web.text import NOTHING
 from cq.encoding.codec import ValueType
 from cq.encoding.sketches import Frequent
+from cq.errors import StoreError
 from cq.feeds.feed import Feed
 from cq.observers.feeds.observer import feed_spec
 from cq.observers.scheduling.members import MemberReport
@@ -31,6 +34,7 @@ from cq.testing import drain
 from cq.windows import Window
 from tests.cli.web.dashboards import Outline, serving
 from tests.kit.clocks import set_clock
+from tests.kit.processes import wait_until
 
 LONG = "long-" * 20
 AWKWARD = {"<script>alert(1)</script>": 9, "hail \N{SNOWFLAKE}": 8, "w" * 200: 7, "red \x1b[31m\u202e": 6}
@@ -331,6 +335,15 @@ def test_the_findings_of_doctor_are_shown(tmp_path: Path) -> None:
             assert "<span>failed</span>" in html
             assert "for &lt;b&gt;this&lt;/b&gt; test. Its updates stay queued." in html
             assert "Resume it when the reason is gone: <code>cq resume words</code>" in html
+
+
+def test_checks_that_were_killed_are_a_problem(db: Any) -> None:
+    checks = Checks(None)
+    killed = "import os, signal; os.write(1, b'{\"name'); os.kill(os.getpid(), signal.SIGKILL)"
+    checks._command = [sys.executable, "-c", killed]
+    read = partial(checks.reader().read, db, "")
+    with pytest.raises(StoreError, match="the checks failed: status -9"):
+        wait_until(read)
 
 
 def test_added_rows_are_estimated_for_minutes_with_samples_only() -> None:
