@@ -23,15 +23,7 @@ from typing import Any, Final
 import cq
 from cq import runtime
 from cq.admin.queue_status import is_drained
-from cq.cli.demos.harness import (
-    DemoRun,
-    Figures,
-    compare,
-    delete_earlier,
-    killed,
-    numbered,
-    run_worker,
-)
+from cq.cli.demos.harness import DemoRun, Figures, compare, delete_earlier, killed, numbered, run_worker
 from cq.cli.demos.options import LiveOptions
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_table, progress, quantity

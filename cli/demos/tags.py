@@ -195,12 +195,7 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
     return figures | {"versions": cloud.version if cloud else 0} | recount(db, steps, entries, options.top)
 
 
-def recount(
-    db: Database,
-    steps: Sequence[Steps],
-    entries: Sequence[CloudEntry],
-    shown: int,
-) -> Figures:
+def recount(db: Database, steps: Sequence[Steps], entries: Sequence[CloudEntry], shown: int) -> Figures:
     """Compare the store and the cloud with the events; returns the figures. Raises `DemoDiffers`."""
     parts = [[TagEvent(*event) for event in part] for part in steps]
     events = list(chain(*parts))

@@ -11,13 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from cq.cli.operate.status_view import (
-    NO_QUEUE,
-    WORKER_COLUMNS,
-    hidden_levels,
-    queue_columns,
-    shown_queues,
-)
+from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, hidden_levels, queue_columns, shown_queues
 from cq.cli.operate.watch import watch
 from cq.cli.shared.chart import sparkline
 from cq.cli.shared.help import CommandSet

@@ -114,9 +114,7 @@ WORKER_COLUMNS: Final[Sequence[ShownColumn]] = (
     ShownColumn("last beat", lambda worker: age(worker.beat_seconds), is_essential=True),
     ShownColumn("buckets", lambda worker: f"{worker.buckets:,}"),
     ShownColumn(
-        "queues",
-        lambda worker: "all" if worker.queues is None else ", ".join(worker.queues),
-        is_number=False,
+        "queues", lambda worker: "all" if worker.queues is None else ", ".join(worker.queues), is_number=False
     ),
     ShownColumn("does", lambda worker: ", ".join(worker.roles), is_number=False),
 )

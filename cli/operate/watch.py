@@ -14,13 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cq.admin.queue_status import QueueStatus
-from cq.cli.operate.status_view import (
-    NO_QUEUE,
-    WORKER_COLUMNS,
-    by_urgency,
-    queue_columns,
-    shown_queues,
-)
+from cq.cli.operate.status_view import NO_QUEUE, WORKER_COLUMNS, by_urgency, queue_columns, shown_queues
 from cq.cli.shared.chart import sparkline
 from cq.cli.shared.output import quantity
 from cq.cli.shared.table import Lines, ShownColumn, folded, table_of

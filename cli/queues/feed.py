@@ -85,8 +85,7 @@ def list_(options: Options) -> None:
 
 
 @commands.command(
-    "append",
-    examples=["cq feed append chat ann 'hello'", "cq feed append chat crew 'hello, all' --group"],
+    "append", examples=["cq feed append chat ann 'hello'", "cq feed append chat crew 'hello, all' --group"]
 )
 def append(
     options: Options,

@@ -94,11 +94,7 @@ def delete(options: Options, queue: Queue, yes: Yes = False) -> None:
 
 @commands.command(
     "limit",
-    examples=[
-        "cq limit words",
-        "cq limit words --max-age 10m --max-bytes 1GB",
-        "cq limit words --none",
-    ],
+    examples=["cq limit words", "cq limit words --max-age 10m --max-bytes 1GB", "cq limit words --none"],
 )
 def limit(
     options: Options,

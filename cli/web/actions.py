@@ -287,12 +287,7 @@ class Actions:
         return self._results.get(request.query_params.get("done", ""))
 
     def _form(
-        self,
-        request: Request,
-        operation: Operation,
-        queue: str,
-        fields: dict[str, str],
-        problem: str = "",
+        self, request: Request, operation: Operation, queue: str, fields: dict[str, str], problem: str = ""
     ) -> Response:
         text = self._renderer.render(
             "action.html",

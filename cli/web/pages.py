@@ -13,14 +13,7 @@ from cq.cli.web.sampler import OVERVIEW, StoreSnapshot, Topic
 from cq.cli.web.text import age, first_of
 from cq.observers.feeds.tasks import FeedStatus
 from cq.observers.monitoring.diagnosis import Check
-from cq.observers.monitoring.findings import (
-    OF_SYSTEMS,
-    OF_WORKERS,
-    Finding,
-    Level,
-    Remark,
-    find_remarks,
-)
+from cq.observers.monitoring.findings import OF_SYSTEMS, OF_WORKERS, Finding, Level, Remark, find_remarks
 from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 

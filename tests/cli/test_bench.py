@@ -36,11 +36,7 @@ def test_a_run_gives_all_its_figures_and_removes_what_it_has_made(cli: Cli, db: 
     found = json.loads(ended.out)
     assert found["machine"]["cores"] >= 1
     assert {"cq", "python", "sqlite", "postgresql"} <= found["machine"]["versions"].keys()
-    assert [row["system"] for row in found["rows"]] == [
-        "cq",
-        "cq+cloud+export",
-        "postgres-upsert",
-    ]
+    assert [row["system"] for row in found["rows"]] == ["cq", "cq+cloud+export", "postgres-upsert"]
     assert [row["store"] for row in found["rows"]] == ["embedded", "embedded", "postgresql"]
     for row in found["rows"]:
         assert_adds_up(row)
@@ -86,7 +82,7 @@ def test_decisions_and_the_time_to_answer_are_measured(cli: Cli) -> None:
     calls = "one key, one by one, "
     speeds = [f"{calls}{each}" for each in ("full speed", "half speed", "idle")]
     assert [row["what"] for row in rows] == [
-        *("one key", *speeds, "keys with a skew of 0", "keys with a skew of 1.5"),
+        *("one key", *speeds, "keys with a skew of 0", "keys with a skew of 1.5")
     ]
     assert all(0 < row["p50_ms"] <= row["p99_ms"] for row in rows if row["what"] in speeds)
     assert all(row["system"] == "cq" and row["cq_to_it"] == 1 for row in rows)

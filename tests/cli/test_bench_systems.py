@@ -20,13 +20,7 @@ from hypothesis import strategies as st
 
 from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.growth import sizes
-from cq.cli.bench.measures.measured_system import (
-    AdderRole,
-    BenchCrew,
-    MeasuredSystem,
-    medians,
-    quantile,
-)
+from cq.cli.bench.measures.measured_system import AdderRole, BenchCrew, MeasuredSystem, medians, quantile
 from cq.cli.bench.report import Report, chart, compare, tables
 from cq.cli.bench.systems import postgres
 from cq.cli.bench.systems.backends import own_redis

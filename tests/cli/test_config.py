@@ -268,10 +268,7 @@ def test_of_the_reporting_database_only_the_variable_is_shown(
         ("store", "cq.toml is not valid TOML: Expected '='"),
         (b'store = "\xff"', "cq.toml is not valid TOML: 'utf-8' codec can't decode"),
         ("a = " + "[" * 60_000, "cq.toml is not valid TOML: maximum recursion depth"),
-        (
-            'stor = "embedded:x.db"',
-            "unknown key 'stor': expected one of store, ",
-        ),
+        ('stor = "embedded:x.db"', "unknown key 'stor': expected one of store, "),
         ("[worker]\nspeed = 1", "unknown key 'worker.speed'"),
         ("worker = 5", "unknown key 'worker'"),
         ("[a]\nb = 1", "unknown key 'a'"),

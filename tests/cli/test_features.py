@@ -80,10 +80,7 @@ def test_a_page_that_an_error_or_a_finding_names_exists(page: str) -> None:
 
 
 def test_an_error_names_its_page_beside_its_message() -> None:
-    for error in (
-        cq.errors.NotAStore("no store"),
-        copy(cq.errors.NotAStore("no store")),
-    ):
+    for error in (cq.errors.NotAStore("no store"), copy(cq.errors.NotAStore("no store"))):
         assert str(error) == "no store"
         shown = traceback.format_exception_only(error)
         assert shown == ["cq.errors.NotAStore: no store\n", f"see {page_address(PROBLEMS)}\n"]

@@ -78,11 +78,7 @@ def test_lines_of_json_have_items_lists_and_sketches(here: Here, db: Any, tmp_pa
         "minimum": 0.5,
         "maximum": 3.0,
     }
-    assert here("add", "times", "home=nan") == (
-        2,
-        "",
-        "cq: expected a value of type quantiles, got: 'nan'\n",
-    )
+    assert here("add", "times", "home=nan") == (2, "", "cq: expected a value of type quantiles, got: 'nan'\n")
 
 
 @pytest.mark.usefixtures("visitors")

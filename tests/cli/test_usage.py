@@ -26,10 +26,7 @@ from tests.cli.conftest import Cli, Here
 from tests.kit.processes import SECONDS, ended, run_code
 from tests.kit.queues import add
 
-FILES = {
-    "broken.py": "import nothing_of_this_name",
-    "fine.py": "import cq\napp = cq.App()\nfunction = print",
-}
+FILES = {"broken.py": "import nothing_of_this_name", "fine.py": "import cq\napp = cq.App()\nfunction = print"}
 
 
 def test_the_help_has_the_summaries_of_the_commands() -> None:
@@ -242,10 +239,7 @@ VALUES = [
     (["configure", "q", "--buckets", "0"], "expected buckets"),
     (["configure", "words", "--priority", "0"], "expected a priority of 1 to 100"),
     (["limit", "words", "--max-bytes", "0"], "expected a positive number of bytes"),
-    (
-        ["limit", "words", "--max-age", "1m", "--when-full", "x"],
-        "raise or admit for a full queue, got: 'x'",
-    ),
+    (["limit", "words", "--max-age", "1m", "--when-full", "x"], "raise or admit for a full queue, got: 'x'"),
     (["rebucket", "words", "--buckets", "0"], "expected buckets to be 1 to 4,096"),
     (["configure", "q", "--app", "nothing_of_this_name:app"], "cannot be imported"),
     (["add", "words", "a"], "expected KEY=UPDATE"),

@@ -47,9 +47,7 @@ def made(here: Here, *, clears: bool) -> None:
     write_app(2, clears=clears)
 
 
-def test_a_new_version_of_an_observer_is_confirmed_and_clears_what_the_former_one_wrote(
-    here: Here,
-) -> None:
+def test_a_new_version_of_an_observer_is_confirmed_and_clears_what_the_former_one_wrote(here: Here) -> None:
     made(here, clears=True)
 
     refused = here("configure", "orders", "--key", "str", "--app", "shop:app")

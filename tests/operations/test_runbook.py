@@ -22,10 +22,7 @@ PAGE = (FILES / "problems.md").read_text()
 PARTS = {part.split("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 WRAPPERS = {"queue ...: ...", "worker ... ...", " on ...", "buckets"}
 """Texts in the code that are no message by themselves: they stand around messages, or are names."""
-SOURCES = {
-    "Warnings of cq status": (findings, "remarks"),
-    "Problems of cq health": (health_check, "health"),
-}
+SOURCES = {"Warnings of cq status": (findings, "remarks"), "Problems of cq health": (health_check, "health")}
 """{part of the page: the module and the function that makes the messages, by itself and by others of the module}."""
 
 

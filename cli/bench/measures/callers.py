@@ -46,11 +46,7 @@ class Callers(NamedTuple):
 
 
 def measure_callers(
-    make: Callable[[], QueueSystem],
-    workload: BenchWorkload,
-    plan: Plan,
-    notify: Notify,
-    kinds: list[Callers],
+    make: Callable[[], QueueSystem], workload: BenchWorkload, plan: Plan, notify: Notify, kinds: list[Callers]
 ) -> list[Result]:
     """Measure single updates by callers of each kind in one process: the rate of updates that it committed.
 

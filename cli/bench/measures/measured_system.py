@@ -288,11 +288,7 @@ def measuring(system: S, plan: Plan, notify: Notify, drainers: int) -> Iterator[
 
 
 def measure(
-    system: System,
-    workload: BenchWorkload,
-    plan: Plan,
-    notify: Notify,
-    make: MakeAdder = Adder,
+    system: System, workload: BenchWorkload, plan: Plan, notify: Notify, make: MakeAdder = Adder
 ) -> Result:
     """Measure adding and draining in turn: the updates per second of each phase, and of both in turn.
 

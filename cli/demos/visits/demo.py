@@ -223,10 +223,7 @@ class Replay:
         self._oldest = 0.0  # the greatest age of what a look compared
 
     def look(
-        self,
-        page: ReadFollower[_LookData | None],
-        options: VisitOptions,
-        show_look: Callable[[Look], object],
+        self, page: ReadFollower[_LookData | None], options: VisitOptions, show_look: Callable[[Look], object]
     ) -> None:
         """Start the replay when all followers are ready; then compare all numbers, each time that they were read."""
         found = page.latest
