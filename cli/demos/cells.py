@@ -82,6 +82,133 @@ OldIds = dict[int, tuple[str, str]]
 """{id of a row before the store became a cell: (user, text)}."""
 
 
+_URL_ENV: Final = "CQ_DEMO_CELLS_URL"
+"""The environment variable with the URL of the store that receives the counts of the cells."""
+_PAGE: Final = 100  # entries of a page
+_AGE: Final = 1.0  # seconds that the page of friends may be old
+_RULES: Final = (
+    Rule("/u/{user}"),
+    Rule("/search", query="user"),
+    Rule("/save", form="user"),
+    Rule("/note/{old}", to="/u/{user}/note/{number}", type=int),
+)
+_NOBODY: Final = WebAnswer(404, "There is no such user.")
+
+
+def run(options: CellOptions, demo: DemoRun) -> Figures:
+    """Run the demo; returns its figures."""
+    folder = (options.folder or demo.folder).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    url = options.store or f"embedded:{folder / 'directory.db'}"
+    os.environ[_URL_ENV] = url  # inherited by the workers, which forward to it
+    db = cq.open(url)
+    users = [f"user {number}" if number % 3 else f"old user {number}" for number in range(options.users)]
+    with Cells(db) as cells:
+        # Enough without the first cell for all users, and for those on their way, who have seats in two cells.
+        limit = -(-options.users // (options.stores - 1)) + options.movers + 1
+        urls = make_cells(cells, db, folder, options.stores, limit)
+        old_ids = make_old_rows(cells, [user for user in users if is_old(user)])
+        parts = (texts(writer, options.number, users, demo.rng) for writer in range(options.writers))
+        steps = Steps.of_parts(demo.folder, b"demo_cells/", parts)
+        with (
+            Router(cells, [*urls][-1], _RULES) as router,
+            shown_steps(db, "writes done", steps) as show_steps,
+        ):
+
+            def look() -> None:
+                show_steps()
+                for user in users:  # so that it knows the cells before the last moves
+                    router.route(_pages(user)[0][0])
+
+            figures = demo.complete(
+                {
+                    **numbered("writer", (partial(write, url=url, steps=each) for each in steps)),
+                    "mover out of the first cell": partial(move_out, url=url),
+                },
+                _services(options, url, urls, users),
+                look,
+                is_settled=lambda: _is_settled(cells, db, list(urls)),
+            )
+            figures |= recount(cells, db, steps, old_ids)
+            return figures | {"routed": check_router(cells, router, old_ids)}
+
+
+def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int) -> dict[str, str]:
+    """Create the cells, with a limit of users, and their queues; returns {cell: URL of its store}."""
+    if cells.cells():
+        raise InvalidConfiguration("the store has cells, which the demo must not use: name another store")
+    cells.fill("newest")
+    cq.configure(db, QUEUE)
+    for name in (f"cell-{place + 1}" for place in range(number)):
+        cells.add_cell(name, f"embedded:{folder / name}.db", web=f"https://{name}.example.com")
+        cells.limit_cell(name, limit)
+        cells.report_load(name, 1.0 if name == OLD_CELL else 0.0)  # it takes nobody: its disk is full
+        to_directory = [links.queue(url_env=_URL_ENV)]
+        cq.configure(cells.store(name), QUEUE, links=to_directory)
+        cq.configure(cells.store(name), USAGE, combiner="maximum", links=to_directory)
+        cq.configure(cells.store(name), EVERYWHERE, combiner="maximum")
+        cq.configure(cells.store(name), TABLE, combiner="last")
+    urls = {each.name: each.url for each in cells.cells()}
+    os.environ.update({_env_of(name): each for name, each in urls.items()})
+    for queue, combiner, to in ((USAGE, "maximum", EVERYWHERE), (TABLE, "last", TABLE)):
+        to_cells = [links.queue(to, name=name, url_env=_env_of(name)) for name in urls]
+        cq.configure(db, queue, combiner=combiner, links=to_cells)
+    return urls
+
+
+def _env_of(cell: str) -> str:
+    """The environment variable with the URL of a cell's store."""
+    return f"CQ_DEMO_{cell.upper().replace('-', '_')}_URL"
+
+
+def _services(options: CellOptions, url: str, urls: Mapping[str, str], users: list[str]) -> Roles:
+    """The processes that run until the work is done and settled."""
+    # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
+    worker = partial(run_worker, identity="demo")
+    in_cell = partial(worker, queues=[QUEUE, USAGE, EVERYWHERE, TABLE])
+    mover = partial(move_users, url=url, users=users)
+    return {
+        **{f"worker of {name}": partial(in_cell, url=each) for name, each in urls.items()},
+        "worker of the directory": partial(worker, queues=[QUEUE, USAGE, TABLE], url=url),
+        "deleter": partial(delete_users, url=url, users=users[: options.deletions]),
+        **numbered("mover", [mover] * options.movers),
+    }
+
+
+def _is_settled(cells: Cells, db: Database, names: list[str]) -> bool:
+    """Whether all updates are combined, and forwarded by the links."""
+    stores = [cells.store(name) for name in names]
+    # In the direction of the links: a count that leaves a store after the check of its receiver would be missed.
+    return (
+        all(_is_idle(store, {QUEUE: ["forward"], USAGE: ["forward"]}) for store in stores)
+        and _is_idle(db, {QUEUE: [], USAGE: names, TABLE: names})
+        and all(_is_idle(store, {EVERYWHERE: [], TABLE: []}) for store in stores)
+    )
+
+
+def _is_idle(db: Database, queues: Mapping[str, Sequence[str]]) -> bool:
+    """Whether all updates of some queues of a store are combined, and forwarded by their links."""
+    logs = [LinkKeys(queue, link).all_rows() for queue, names in queues.items() for link in names]
+    return all(is_drained(db, queue) for queue in queues) and not transact(
+        db, lambda tr: [row for log in logs for row in tr.snapshot.get_range(*log, limit=1)]
+    )
+
+
+def show(figures: Mapping[str, Any]) -> None:
+    """Print the figures for people."""
+    print_table(["cell", "users"], figures["cells"].items(), right=["users"])
+    note(
+        f"{quantity(figures['writes'], 'write')} of {quantity(figures['users'], 'user')}, "
+        f"who moved {quantity(figures['moves'], 'time')}, without those of "
+        f"{quantity(figures['deleted'], 'deleted user')}, and with old data of {figures['adopted']:,}, "
+        f"in {figures['seconds']:.1f} s, "
+        f"with {killed(figures)}: all as recounted"
+    )
+
+
+# The processes
+
+
 def is_old(user: str) -> bool:
     """Whether a user has rows in the store of the first cell from before it was one."""
     return user.startswith("old")
@@ -225,130 +352,6 @@ def take_away(data: UserData) -> None:
     """Take the writes of a user from the totals."""
     if number := data.last_id():
         cq.CombineQueue(QUEUE).add(data.tr, {ALL: -number, data.user: -number})
-
-
-_URL_ENV: Final = "CQ_DEMO_CELLS_URL"
-"""The environment variable with the URL of the store that receives the counts of the cells."""
-_PAGE: Final = 100  # entries of a page
-_AGE: Final = 1.0  # seconds that the page of friends may be old
-_RULES: Final = (
-    Rule("/u/{user}"),
-    Rule("/search", query="user"),
-    Rule("/save", form="user"),
-    Rule("/note/{old}", to="/u/{user}/note/{number}", type=int),
-)
-_NOBODY: Final = WebAnswer(404, "There is no such user.")
-
-
-def run(options: CellOptions, demo: DemoRun) -> Figures:
-    """Run the demo; returns its figures."""
-    folder = (options.folder or demo.folder).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    url = options.store or f"embedded:{folder / 'directory.db'}"
-    os.environ[_URL_ENV] = url  # inherited by the workers, which forward to it
-    db = cq.open(url)
-    users = [f"user {number}" if number % 3 else f"old user {number}" for number in range(options.users)]
-    with Cells(db) as cells:
-        # Enough without the first cell for all users, and for those on their way, who have seats in two cells.
-        limit = -(-options.users // (options.stores - 1)) + options.movers + 1
-        urls = make_cells(cells, db, folder, options.stores, limit)
-        old_ids = make_old_rows(cells, [user for user in users if is_old(user)])
-        parts = (texts(writer, options.number, users, demo.rng) for writer in range(options.writers))
-        steps = Steps.of_parts(demo.folder, b"demo_cells/", parts)
-        with (
-            Router(cells, [*urls][-1], _RULES) as router,
-            shown_steps(db, "writes done", steps) as show_steps,
-        ):
-
-            def look() -> None:
-                show_steps()
-                for user in users:  # so that it knows the cells before the last moves
-                    router.route(_pages(user)[0][0])
-
-            figures = demo.complete(
-                {
-                    **numbered("writer", (partial(write, url=url, steps=each) for each in steps)),
-                    "mover out of the first cell": partial(move_out, url=url),
-                },
-                _services(options, url, urls, users),
-                look,
-                is_settled=lambda: _is_settled(cells, db, list(urls)),
-            )
-            figures |= recount(cells, db, steps, old_ids)
-            return figures | {"routed": check_router(cells, router, old_ids)}
-
-
-def make_cells(cells: Cells, db: Database, folder: Path, number: int, limit: int) -> dict[str, str]:
-    """Create the cells, with a limit of users, and their queues; returns {cell: URL of its store}."""
-    if cells.cells():
-        raise InvalidConfiguration("the store has cells, which the demo must not use: name another store")
-    cells.fill("newest")
-    cq.configure(db, QUEUE)
-    for name in (f"cell-{place + 1}" for place in range(number)):
-        cells.add_cell(name, f"embedded:{folder / name}.db", web=f"https://{name}.example.com")
-        cells.limit_cell(name, limit)
-        cells.report_load(name, 1.0 if name == OLD_CELL else 0.0)  # it takes nobody: its disk is full
-        to_directory = [links.queue(url_env=_URL_ENV)]
-        cq.configure(cells.store(name), QUEUE, links=to_directory)
-        cq.configure(cells.store(name), USAGE, combiner="maximum", links=to_directory)
-        cq.configure(cells.store(name), EVERYWHERE, combiner="maximum")
-        cq.configure(cells.store(name), TABLE, combiner="last")
-    urls = {each.name: each.url for each in cells.cells()}
-    os.environ.update({_env_of(name): each for name, each in urls.items()})
-    for queue, combiner, to in ((USAGE, "maximum", EVERYWHERE), (TABLE, "last", TABLE)):
-        to_cells = [links.queue(to, name=name, url_env=_env_of(name)) for name in urls]
-        cq.configure(db, queue, combiner=combiner, links=to_cells)
-    return urls
-
-
-def _env_of(cell: str) -> str:
-    """The environment variable with the URL of a cell's store."""
-    return f"CQ_DEMO_{cell.upper().replace('-', '_')}_URL"
-
-
-def _services(options: CellOptions, url: str, urls: Mapping[str, str], users: list[str]) -> Roles:
-    """The processes that run until the work is done and settled."""
-    # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
-    worker = partial(run_worker, identity="demo")
-    in_cell = partial(worker, queues=[QUEUE, USAGE, EVERYWHERE, TABLE])
-    mover = partial(move_users, url=url, users=users)
-    return {
-        **{f"worker of {name}": partial(in_cell, url=each) for name, each in urls.items()},
-        "worker of the directory": partial(worker, queues=[QUEUE, USAGE, TABLE], url=url),
-        "deleter": partial(delete_users, url=url, users=users[: options.deletions]),
-        **numbered("mover", [mover] * options.movers),
-    }
-
-
-def _is_settled(cells: Cells, db: Database, names: list[str]) -> bool:
-    """Whether all updates are combined, and forwarded by the links."""
-    stores = [cells.store(name) for name in names]
-    # In the direction of the links: a count that leaves a store after the check of its receiver would be missed.
-    return (
-        all(_is_idle(store, {QUEUE: ["forward"], USAGE: ["forward"]}) for store in stores)
-        and _is_idle(db, {QUEUE: [], USAGE: names, TABLE: names})
-        and all(_is_idle(store, {EVERYWHERE: [], TABLE: []}) for store in stores)
-    )
-
-
-def _is_idle(db: Database, queues: Mapping[str, Sequence[str]]) -> bool:
-    """Whether all updates of some queues of a store are combined, and forwarded by their links."""
-    logs = [LinkKeys(queue, link).all_rows() for queue, names in queues.items() for link in names]
-    return all(is_drained(db, queue) for queue in queues) and not transact(
-        db, lambda tr: [row for log in logs for row in tr.snapshot.get_range(*log, limit=1)]
-    )
-
-
-def show(figures: Mapping[str, Any]) -> None:
-    """Print the figures for people."""
-    print_table(["cell", "users"], figures["cells"].items(), right=["users"])
-    note(
-        f"{quantity(figures['writes'], 'write')} of {quantity(figures['users'], 'user')}, "
-        f"who moved {quantity(figures['moves'], 'time')}, without those of "
-        f"{quantity(figures['deleted'], 'deleted user')}, and with old data of {figures['adopted']:,}, "
-        f"in {figures['seconds']:.1f} s, "
-        f"with {killed(figures)}: all as recounted"
-    )
 
 
 # The recount

@@ -42,205 +42,6 @@ from cq.errors import InvalidData
 from cq.tables.arrow import batches, require_pyarrow, schema
 from cq.tables.rows import TableRows
 
-_SHOWN: Final = 10
-
-
-class DamagedSketches:
-    """The keys of the damaged sketches that a command has found."""
-
-    def __init__(self) -> None:
-        self._keys: dict[Any, None] = {}
-
-    def sound(self, key: Any, value: Any) -> Any:
-        """The value; None instead of a damaged sketch, whose key is kept for `refuse`."""
-        if not _is_damaged(value):
-            return value
-        self._keys[key] = None
-        return None
-
-    def refuse(self, queue: str) -> None:
-        """Raise `Refused` if any sketch was damaged; `queue` is the name of the queue or level with the sketches."""
-        keys = list(self._keys)
-        if keys:
-            more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
-            raise Refused(
-                f"queue {queue!r} has damaged sketches, whose rows are printed without a value, of the keys "
-                f"{', '.join(map(brief, keys[:_SHOWN]))}{more}: see `cq verify {queue}`"
-            )
-
-
-def print_values(pairs: Iterable[tuple[Any, Any]], queue: str, *, json: bool) -> None:
-    """Print a line for each key with its value, and then raise an error for damaged sketches and for missing values.
-
-    Raises `Refused` as `DamagedSketches.refuse`, and `typer.Exit` if a key has no value.
-    """
-    damaged = DamagedSketches()
-    values = [(key, damaged.sound(key, value)) for key, value in pairs]
-    for key, value in values:
-        print_line(json, key=key, value=value)
-    damaged.refuse(queue)
-    if any(value is None for _, value in values):
-        raise typer.Exit(NO_VALUE)
-
-
-def reading_combiner(app: App | None, config: QueueConfig) -> Combiner | None:
-    """The queue's combiner for reads of a command: with a damaged sketch among the values, it returns this sketch.
-
-    The queue's own combiner raises an error for a damaged sketch, which would hide all sound values of the read.
-    Returns None for a combiner of the application without `app`. Raises the errors of `App.code`.
-    """
-    combiner = app.code(config).combiner if app else built_in_combiner(config.combiner.name)
-    return combiner if combiner is None or config.value.sketch is None else _keeping_damage(combiner)
-
-
-def _keeping_damage(combiner: Combiner) -> Combiner:
-    def combine(key: Any, values: Sequence[Any]) -> Any:
-        damaged = [value for value in values if _is_damaged(value)]
-        return damaged[0] if damaged else combiner.combine(key, values)
-
-    def is_empty(value: Any) -> bool:
-        return not _is_damaged(value) and combiner.is_empty(value)
-
-    return replace(combiner, combine=combine, is_empty=is_empty)
-
-
-def _is_damaged(value: Any) -> bool:
-    try:
-        if isinstance(value, Sketch):
-            value.check()
-    except InvalidData:
-        return True
-    return False
-
-
-# `json.dumps` makes an encoder for each call with other settings than its own.
-_json: Final = json.JSONEncoder(ensure_ascii=False).encode
-# The module `csv` of Python 3.11 and 3.12 does not quote a carriage return, which readers take as the end of a line.
-_QUOTED: Final = re.compile(r'[",\r\n]|^\s|\s$')
-_TEXT: Final = frozenset(("str", "bytes", "datetime"))
-_FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take the wide forms, too
-
-
-def csv_parts(rows: TableRows) -> Iterator[bytes]:
-    """The line of names, then the lines of each page.
-
-    Lists, dicts, sets and values of the type any are JSON. Other cells are as on the command line; None is an empty
-    cell, an empty text is `""`.
-    """
-    return _parts(rows, _exact)
-
-
-def spreadsheet_parts(rows: TableRows) -> Iterator[bytes]:
-    """The same for spreadsheets: an apostrophe is before each text that they would run as a formula.
-
-    All text is in quotes, because some spreadsheets separate cells at semicolons, too. Numbers stay as they are.
-    """
-    return _parts(rows, _safe)
-
-
-def _parts(rows: TableRows, written: Callable[[str, str], str]) -> Iterator[bytes]:
-    made = columns(rows.fields)
-    head = _line([each.name for each in made])
-    for page in rows.pages:
-        # With the first page, so that an error of its read leaves the output empty.
-        yield head + b"".join(
-            _line(["" if (cell := _cell(each, row)) is None else written(each.type, cell) for each in made])
-            for row in page
-        )
-        head = b""
-    if head:
-        yield head
-
-
-def _line(cells: Iterable[str]) -> bytes:
-    return (",".join(cells) + "\n").encode()
-
-
-def _exact(type_: str, text: str) -> str:
-    return text if text and not _QUOTED.search(text) else _in_quotes(text)
-
-
-def _safe(type_: str, text: str) -> str:
-    if type_ not in _TEXT:  # JSON has its texts in quotes
-        return _exact(type_, text)
-    return _in_quotes(f"'{text}" if text.startswith(_FORMULA) else text)
-
-
-def _in_quotes(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'
-
-
-def _cell(column: Column, row: Row) -> str | None:
-    value = column.cell(row)
-    if value is None:
-        return None
-    plain = to_json(value)
-    return plain if isinstance(plain, str) and column.type != "any" else _json(plain)
-
-
-def parquet_parts(rows: TableRows) -> Iterator[bytes]:
-    """The bytes of a Parquet file, a part for each page; raises `MissingPackage` and `NotInColumn`."""
-    parquet = require_pyarrow("pyarrow.parquet")
-    written = _Written()
-    with parquet.ParquetWriter(written, schema(rows.fields)) as writer:
-        for batch in batches(rows.fields, rows.pages):
-            writer.write_batch(batch)
-            yield written.take()
-    yield written.take()
-
-
-class _Written(BytesIO):
-    """A file in memory that holds one page at most: `take` removes the bytes written."""
-
-    def take(self) -> bytes:
-        """Return and forget the bytes written since the last call."""
-        data = self.getvalue()
-        self.seek(0)
-        self.truncate()
-        return data
-
-    def close(self) -> None:
-        """Do nothing: pyarrow closes the file before its end is taken."""
-
-
-@contextmanager
-def whole_file(path: str, mode: int | None = None) -> Iterator[Callable[[bytes], object]]:
-    """A function that writes bytes into a file, which gets its name at the end of the block, if this has no error.
-
-    Until then, a file that has this name stays as it is. A pipe or a device is written directly. Without `mode`, the
-    file has the permissions of the former file, or the usual ones. Raises `OSError`.
-    """
-    former = _mode(path)
-    if former is not None and not stat.S_ISREG(former):
-        with open(path, "wb") as stream:
-            yield stream.write
-        return
-    target = os.path.realpath(path)
-    folder, name = os.path.split(target)
-    unfinished = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with open(descriptor, "wb") as stream:
-            if mode is not None or former is not None:
-                os.fchmod(descriptor, mode if mode is not None else stat.S_IMODE(former or 0))
-            yield stream.write
-            stream.flush()
-            os.fsync(descriptor)
-        os.replace(unfinished, target)
-    except BaseException as error:
-        with suppress(OSError):
-            os.unlink(unfinished)
-        if isinstance(error, OSError) and error.filename == unfinished:
-            error.filename = path
-        raise
-
-
-def _mode(path: str) -> int | None:
-    try:
-        return os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
-
 
 class Format(StrEnum):
     """A format of rows other than text."""
@@ -345,9 +146,217 @@ def _named(rows: TableRows, row: Any) -> dict[str, Any]:
     return {field.name: element for field, element in zip(rows.fields, row, strict=True)}
 
 
+# CSV and Parquet
+
+
+# `json.dumps` makes an encoder for each call with other settings than its own.
+_json: Final = json.JSONEncoder(ensure_ascii=False).encode
+# The module `csv` of Python 3.11 and 3.12 does not quote a carriage return, which readers take as the end of a line.
+_QUOTED: Final = re.compile(r'[",\r\n]|^\s|\s$')
+_TEXT: Final = frozenset(("str", "bytes", "datetime"))
+_FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")  # noqa: RUF001 - spreadsheets take the wide forms, too
+
+
+def csv_parts(rows: TableRows) -> Iterator[bytes]:
+    """The line of names, then the lines of each page.
+
+    Lists, dicts, sets and values of the type any are JSON. Other cells are as on the command line; None is an empty
+    cell, an empty text is `""`.
+    """
+    return _parts(rows, _exact)
+
+
+def spreadsheet_parts(rows: TableRows) -> Iterator[bytes]:
+    """The same for spreadsheets: an apostrophe is before each text that they would run as a formula.
+
+    All text is in quotes, because some spreadsheets separate cells at semicolons, too. Numbers stay as they are.
+    """
+    return _parts(rows, _safe)
+
+
+def _parts(rows: TableRows, written: Callable[[str, str], str]) -> Iterator[bytes]:
+    made = columns(rows.fields)
+    head = _line([each.name for each in made])
+    for page in rows.pages:
+        # With the first page, so that an error of its read leaves the output empty.
+        yield head + b"".join(
+            _line(["" if (cell := _cell(each, row)) is None else written(each.type, cell) for each in made])
+            for row in page
+        )
+        head = b""
+    if head:
+        yield head
+
+
+def _line(cells: Iterable[str]) -> bytes:
+    return (",".join(cells) + "\n").encode()
+
+
+def _exact(type_: str, text: str) -> str:
+    return text if text and not _QUOTED.search(text) else _in_quotes(text)
+
+
+def _safe(type_: str, text: str) -> str:
+    if type_ not in _TEXT:  # JSON has its texts in quotes
+        return _exact(type_, text)
+    return _in_quotes(f"'{text}" if text.startswith(_FORMULA) else text)
+
+
+def _in_quotes(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _cell(column: Column, row: Row) -> str | None:
+    value = column.cell(row)
+    if value is None:
+        return None
+    plain = to_json(value)
+    return plain if isinstance(plain, str) and column.type != "any" else _json(plain)
+
+
+def parquet_parts(rows: TableRows) -> Iterator[bytes]:
+    """The bytes of a Parquet file, a part for each page; raises `MissingPackage` and `NotInColumn`."""
+    parquet = require_pyarrow("pyarrow.parquet")
+    written = _Written()
+    with parquet.ParquetWriter(written, schema(rows.fields)) as writer:
+        for batch in batches(rows.fields, rows.pages):
+            writer.write_batch(batch)
+            yield written.take()
+    yield written.take()
+
+
+class _Written(BytesIO):
+    """A file in memory that holds one page at most: `take` removes the bytes written."""
+
+    def take(self) -> bytes:
+        """Return and forget the bytes written since the last call."""
+        data = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return data
+
+    def close(self) -> None:
+        """Do nothing: pyarrow closes the file before its end is taken."""
+
+
 _PARTS: Final[dict[Format, Callable[[TableRows], Iterable[bytes]]]] = {
     Format.CSV: csv_parts,
     Format.JSONL: _jsonl_parts,
     Format.PARQUET: parquet_parts,
     Format.SPREADSHEET: spreadsheet_parts,
 }
+
+
+# Files
+
+
+@contextmanager
+def whole_file(path: str, mode: int | None = None) -> Iterator[Callable[[bytes], object]]:
+    """A function that writes bytes into a file, which gets its name at the end of the block, if this has no error.
+
+    Until then, a file that has this name stays as it is. A pipe or a device is written directly. Without `mode`, the
+    file has the permissions of the former file, or the usual ones. Raises `OSError`.
+    """
+    former = _mode(path)
+    if former is not None and not stat.S_ISREG(former):
+        with open(path, "wb") as stream:
+            yield stream.write
+        return
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    unfinished = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with open(descriptor, "wb") as stream:
+            if mode is not None or former is not None:
+                os.fchmod(descriptor, mode if mode is not None else stat.S_IMODE(former or 0))
+            yield stream.write
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(unfinished, target)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        if isinstance(error, OSError) and error.filename == unfinished:
+            error.filename = path
+        raise
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+# Values, and damaged sketches among them
+
+_SHOWN: Final = 10
+
+
+class DamagedSketches:
+    """The keys of the damaged sketches that a command has found."""
+
+    def __init__(self) -> None:
+        self._keys: dict[Any, None] = {}
+
+    def sound(self, key: Any, value: Any) -> Any:
+        """The value; None instead of a damaged sketch, whose key is kept for `refuse`."""
+        if not _is_damaged(value):
+            return value
+        self._keys[key] = None
+        return None
+
+    def refuse(self, queue: str) -> None:
+        """Raise `Refused` if any sketch was damaged; `queue` is the name of the queue or level with the sketches."""
+        keys = list(self._keys)
+        if keys:
+            more = f" and {len(keys) - _SHOWN:,} more" if len(keys) > _SHOWN else ""
+            raise Refused(
+                f"queue {queue!r} has damaged sketches, whose rows are printed without a value, of the keys "
+                f"{', '.join(map(brief, keys[:_SHOWN]))}{more}: see `cq verify {queue}`"
+            )
+
+
+def print_values(pairs: Iterable[tuple[Any, Any]], queue: str, *, json: bool) -> None:
+    """Print a line for each key with its value, and then raise an error for damaged sketches and for missing values.
+
+    Raises `Refused` as `DamagedSketches.refuse`, and `typer.Exit` if a key has no value.
+    """
+    damaged = DamagedSketches()
+    values = [(key, damaged.sound(key, value)) for key, value in pairs]
+    for key, value in values:
+        print_line(json, key=key, value=value)
+    damaged.refuse(queue)
+    if any(value is None for _, value in values):
+        raise typer.Exit(NO_VALUE)
+
+
+def reading_combiner(app: App | None, config: QueueConfig) -> Combiner | None:
+    """The queue's combiner for reads of a command: with a damaged sketch among the values, it returns this sketch.
+
+    The queue's own combiner raises an error for a damaged sketch, which would hide all sound values of the read.
+    Returns None for a combiner of the application without `app`. Raises the errors of `App.code`.
+    """
+    combiner = app.code(config).combiner if app else built_in_combiner(config.combiner.name)
+    return combiner if combiner is None or config.value.sketch is None else _keeping_damage(combiner)
+
+
+def _keeping_damage(combiner: Combiner) -> Combiner:
+    def combine(key: Any, values: Sequence[Any]) -> Any:
+        damaged = [value for value in values if _is_damaged(value)]
+        return damaged[0] if damaged else combiner.combine(key, values)
+
+    def is_empty(value: Any) -> bool:
+        return not _is_damaged(value) and combiner.is_empty(value)
+
+    return replace(combiner, combine=combine, is_empty=is_empty)
+
+
+def _is_damaged(value: Any) -> bool:
+    try:
+        if isinstance(value, Sketch):
+            value.check()
+    except InvalidData:
+        return True
+    return False

@@ -118,6 +118,9 @@ class WebAccess:
         return self._forms.verify_signature(session.id, given.encode(errors="replace"))
 
 
+# Requests
+
+
 MAX_BODY_BYTES: Final = 64_000
 _MAX_FIELDS: Final = 100
 CHANGELOG: Final = "/changelog/"

@@ -203,6 +203,9 @@ class Followed:
         woken.set()
 
 
+# Streams
+
+
 MAX_STREAMS: Final = 500
 """Streams of changelogs that a server has open at once."""
 MAX_QUEUES: Final = 16

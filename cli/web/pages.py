@@ -131,6 +131,9 @@ def _of_remark(remark: Remark) -> Advice:
     )
 
 
+# The pages
+
+
 LOOKUP: Final = "lookup"
 """The part that does not change while the page is open."""
 NAVIGATION: Final = (
