@@ -52,12 +52,6 @@ def test_a_line_is_a_visit_or_a_request_that_does_not_count(
         assert combined._replace(agent="") == visit
 
 
-def test_bytes_that_are_not_utf_8_do_not_exceed_the_limit_of_a_text() -> None:
-    visit = AccessLogFormat().parse(COMBINED.replace(b"/apache.gif", b"/" + b"\xff" * 3_000))
-    assert visit is not None
-    assert 1_990 < len(visit.page.encode()) <= 2_000
-
-
 def test_the_browser_is_a_part_of_the_visitor() -> None:
     parse = AccessLogFormat().parse
     visits = parse(COMBINED), parse(COMBINED.replace(b"4.08", b"4.09"))
@@ -141,8 +135,6 @@ def test_a_pattern_must_say_who_saw_what_and_when(lacking: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "line", "said"),
     [
-        (None, b'::1 - - [01/Mat/2025:20:00:00 +0000] "GET / HTTP/1.1" 200 5', "not a time"),
-        (None, b'::1 - - [01/Mar/2025:20:00:00 +0000] "\\x16\\x03" 200 5', "not a request"),
         ("%h %t %r %>s", b"::1", "not in the given log format"),
         (
             "$remote_addr $time_iso8601 $uri $status",
@@ -150,9 +142,9 @@ def test_a_pattern_must_say_who_saw_what_and_when(lacking: str) -> None:
             "not a time with a zone",
         ),
     ],
-    ids=range(4),
+    ids=range(2),
 )
-def test_another_line_is_refused_with_the_reason(pattern: str | None, line: bytes, said: str) -> None:
+def test_another_line_is_refused_with_the_reason(pattern: str, line: bytes, said: str) -> None:
     with pytest.raises(InvalidData, match=said):
         AccessLogFormat(pattern).parse(line)
 
@@ -175,9 +167,12 @@ def test_a_time_without_a_day_in_utc_is_refused(pattern: str | None, time: bytes
         AccessLogFormat(pattern).parse(line)
 
 
-def test_texts_are_limited() -> None:
+@pytest.mark.parametrize("letter", [b"a", b"\xff"])
+def test_texts_are_limited(letter: bytes) -> None:
+    """Also if bytes are not UTF-8: each becomes three."""
     found: Any = AccessLogFormat().parse(
-        b'::1 - - %s "GET /%s HTTP/1.1" 200 5 "-" "%s"' % (TIME, b"a" * 9_000, b"b" * 9_000)
+        b'::1 - - %s "GET /%s HTTP/1.1" 200 5 "-" "%s"' % (TIME, letter * 9_000, letter * 9_000)
     )
 
-    assert (len(found.page), len(found.agent)) == (2_000, 2_000)
+    size = len(letter.decode(errors="replace").encode())
+    assert all(2_000 - size < len(text.encode()) <= 2_000 for text in (found.page, found.agent))

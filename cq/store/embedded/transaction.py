@@ -52,7 +52,7 @@ _CLEAR_BYTES = _SET_BYTES + 1
 _STAMPED_BYTES = STAMP_BYTES + 4
 _METADATA_PARAM = bytes(14)
 
-
+# Options of FoundationDB without a meaning for one file (priorities, tags, tracing ...), which are ignored.
 _NAMES = (
     "causal_write_risky causal_read_risky causal_read_disable include_port_in_address read_ahead_disable "
     "read_server_side_cache_enable read_server_side_cache_disable read_priority_normal read_priority_low "
