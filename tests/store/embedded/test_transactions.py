@@ -268,16 +268,9 @@ def test_options_without_meaning_are_accepted_and_unknown_ones_are_not(db: Datab
         db.options.set_priority_batch()
 
 
-def test_read_your_writes_can_only_be_disabled_first(db: Database) -> None:
-    tr = db.create_transaction()
-    tr.get(b"a").wait()
-    tr.options.set_read_your_writes_disable()
-    assert commit_code(tr) == 2000
-
+def test_a_watch_needs_read_your_writes(db: Database) -> None:
     tr = db.create_transaction()
     tr.options.set_read_your_writes_disable()
-    tr[b"a"] = b"1"
-    assert tr.get(b"a").value is None
     assert code_of(lambda: tr.watch(b"a").wait()) == 1034
 
 
