@@ -47,7 +47,7 @@ from cq.keys.link import LinkKeys
 from cq.observers.links import spec as links
 from cq.store import read_earlier
 from cq.store.api import Database, Transaction
-from cq.store.row_pages import scan_rows
+from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 
 QUEUE: Final = "demo_writes"

@@ -41,7 +41,7 @@ from cq.feeds.verify import verify_feed
 from cq.keys import VERSIONSTAMP_BYTES, prefix_end
 from cq.observers.feeds.tasks import read_status
 from cq.store.api import Database, Transaction
-from cq.store.row_pages import scan_rows
+from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 
 FEED: Final = "demo_chat"

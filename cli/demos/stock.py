@@ -34,7 +34,7 @@ from cq.cli.shared.output import note, print_table, progress, quantity
 from cq.encoding import codec
 from cq.keys import below
 from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.row_pages import scan_rows
+from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 
 STOCK: Final = "demo_stock"

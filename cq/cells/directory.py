@@ -32,7 +32,7 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, below, check_name
 from cq.keys import cell as keys
 from cq.store import absolute
 from cq.store.api import Database, KeyValue, Range, Transaction, TransactionRead, Value
-from cq.store.row_pages import scan_rows
+from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 
 T = TypeVar("T")

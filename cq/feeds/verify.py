@@ -27,7 +27,7 @@ from cq.keys.feed import (
     versionstamp_of_id,
 )
 from cq.store.api import Database, KeyValue, Transaction, TransactionRead
-from cq.store.row_pages import scan_rows
+from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 
 _PAGE: Final = 500

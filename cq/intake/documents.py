@@ -22,8 +22,8 @@ from cq.keys import QueueKeys
 from cq.queue.checks import AddCheck, check_add
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
+from cq.store.bounded_reads import scan_rows
 from cq.store.own_writes import hides_writes, note_writes
-from cq.store.row_pages import scan_rows
 from cq.store.sizes import PREDICTED_BYTES
 from cq.store.transact import transact
 

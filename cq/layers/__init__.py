@@ -18,10 +18,10 @@ from cq.keys import INCOMPLETE_VERSIONSTAMP, after, below, check_name, prefix_en
 from cq.plain_text import describe
 from cq.queue.byte_sizes import bytes_of
 from cq.store.api import ACCESSED_UNREADABLE, KeyValue, Range, Value, Void, error_code
+from cq.store.bounded_reads import scan_rows
 from cq.store.follower import StoreFollower
 from cq.store.own_writes import hides_writes, makes_unreadable, note_writes, recorded
 from cq.store.reads import snapshot_of
-from cq.store.row_pages import scan_rows
 from cq.store.watch import wait_until
 
 __all__ = [

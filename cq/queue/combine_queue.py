@@ -23,8 +23,8 @@ from cq.queue.shared_adds import AddCall, add_now
 from cq.queue.shared_asks import AskCall, answer_to
 from cq.queue.slots import combined, plan_slots, read_slots
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Value
+from cq.store.bounded_reads import pages
 from cq.store.reads import snapshot_of
-from cq.store.row_pages import pages
 from cq.type_variables import K, V
 
 PAGE_BYTES: Final = 1_000_000

@@ -1,14 +1,17 @@
-"""Reads of many values, bounded in number and bytes, as range reads where these are cheaper."""
+"""Reads of many values, bounded in number and bytes, as range reads where these are cheaper; and of rows in pages."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
-from cq.keys import after, places
-from cq.store.api import WANT_ALL, TransactionRead, Value
+from cq.keys import after as after_key
+from cq.keys import places
+from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead, Value
+from cq.store.transact import transact
 
 _FIRST_WINDOW: Final = 128
 _LAST_WINDOW: Final = 1024
@@ -16,6 +19,9 @@ _MANY: Final = 256  # minimum number of keys for a range read
 _KEY_SHARE: Final = 8  # maximum bytes of keys in a range read, for each byte of values allowed
 # Maximum rows read for each wanted key; with more, single reads are cheaper than a range read.
 _DENSE: Final = 5
+PAGE: Final = 1_000
+
+T = TypeVar("T")
 
 
 def read_at_hashes(
@@ -67,7 +73,7 @@ def _read_by_ranges(
     found: dict[bytes, bytes | None] = {}
     begin = size = keys_size = 0
     rows = _MANY
-    last = after(order[-1])
+    last = after_key(order[-1])
     while begin < len(order):
         left = iter(snapshot.get_range(order[begin], last, limit=rows, streaming_mode=WANT_ALL))
         stored: dict[bytes, bytes] = {}
@@ -110,3 +116,29 @@ def read_bounded(
         start += window
         window = min(2 * window, _LAST_WINDOW)
     return found
+
+
+def pages(db: Database, read: Callable[..., tuple[list[T], bytes | None]]) -> Iterator[list[T]]:
+    """The items of page after page, each read in its own transaction: a single one could exceed the store's time limit.
+
+    `read(tr, after=...)` returns the items of a page and its continuation, which is `after` of the next page; None: no
+    page follows.
+    """
+    after: bytes | None = None
+    while True:
+        items, after = transact(db, partial(read, after=after))
+        yield items
+        if after is None:
+            return
+
+
+def scan_rows(db: Database, begin: bytes, end: bytes, limit: int = PAGE) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of a range, `limit` in each transaction."""
+
+    def read(tr: Transaction, after: bytes | None) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        rows = tr.snapshot.get_range(after or begin, end, limit=limit, streaming_mode=WANT_ALL)
+        found = [(row.key, row.value) for row in rows]
+        return found, after_key(found[-1][0]) if len(found) == limit else None
+
+    for page in pages(db, read):
+        yield from page

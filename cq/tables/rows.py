@@ -13,7 +13,7 @@ from cq.observers.top.ranking import Ranking, current_settings
 from cq.observers.top.trending import trending
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database, TransactionRead
-from cq.store.row_pages import pages
+from cq.store.bounded_reads import pages
 from cq.store.transact import transact
 from cq.windows.window import reader_of
 

@@ -19,8 +19,8 @@ from cq.observers.top.index import COUNT_BYTES, NAME, GroupFunction, ScoreFuncti
 from cq.observers.top.scores import Score, descending
 from cq.observers.top.sort_keys import from_sort_key
 from cq.store.api import WANT_ALL, Database, Range, TransactionRead, Value
+from cq.store.bounded_reads import pages
 from cq.store.reads import snapshot_of
-from cq.store.row_pages import pages
 from cq.type_variables import K, V
 
 _SCAN: Final = 1000

@@ -13,7 +13,7 @@ from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
 from cq.keys.feed import bucket_of, encode_name, mark
 from cq.observers.worker.worker import Worker
-from cq.store.row_pages import scan_rows
+from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 from tests.kit.workers import running
 

@@ -16,7 +16,7 @@ from cq.errors import InvalidData, TooLarge
 from cq.intake import documents as module
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
-from cq.store.row_pages import scan_rows
+from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 from tests.kit.queues import combine_all, commits, stored
 from tests.kit.sized import MOST, Sized

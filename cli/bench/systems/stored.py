@@ -13,7 +13,7 @@ from cq import keys
 from cq.cli.bench.systems.system import Add, System
 from cq.store import close
 from cq.store.api import Transaction
-from cq.store.row_pages import scan_rows
+from cq.store.bounded_reads import scan_rows
 from cq.store.transact import transact
 
 _PREFIX: Final = b"cq bench/"  # outside of the keys of queues
