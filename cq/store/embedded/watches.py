@@ -147,16 +147,17 @@ class Watches:
             listener.wait(_CHECK_SECONDS)
             if self._closed:
                 return False
-            self._check(connection)
-            if self._by_key:
+            # A commit that is only announced yet notifies again: a pause now would delay what it fires.
+            if self._check(connection) and self._by_key:
                 return True
         with self._lock:
-            if self._new:
+            if self._new or self._by_key:
                 return True
             self._listener = None
             return False
 
-    def _check(self, connection: apsw.Connection) -> None:
+    def _check(self, connection: apsw.Connection) -> bool:
+        """Check the watches; return whether there was a new commit or a new watch."""
         with self._lock:
             new, self._new = self._new, []
             self._number += len(new)
@@ -167,15 +168,18 @@ class Watches:
         connection.execute("BEGIN")
         try:
             oldest, last = connection.execute("SELECT min(version), max(version) FROM commits").get
+            is_new = bool(keys) or last != self._seen_version
             if last != self._seen_version:
                 keys |= self._written(connection) if oldest <= self._seen_version else self._by_key.keys()
             for key in keys:
                 self._compare(connection, key)
-            self._pause = _PAUSE_SECONDS if keys else min(2 * self._pause, _MAX_PAUSE_SECONDS)
+            if is_new:
+                self._pause = _PAUSE_SECONDS if keys else min(2 * self._pause, _MAX_PAUSE_SECONDS)
             self._seen_version = last
         finally:
             connection.execute("COMMIT")
         self._sweep()
+        return is_new
 
     def _written(self, connection: apsw.Connection) -> set[bytes]:
         """The watched keys written since the last round."""

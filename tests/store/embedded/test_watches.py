@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 from queue import SimpleQueue
 
+import apsw
 import pytest
 
-from cq.store.embedded import Database, FDBError, lock_file
+from cq.store.embedded import Database, FDBError, lock_file, watches
 from cq.store.embedded.future import FutureVoid
+from cq.store.embedded.watches import Watches
 from tests.kit.processes import run_code
 from tests.store.calls import code_of, commit_code
 
@@ -101,6 +103,34 @@ def test_a_commit_wakes_watches_at_once(db: Database, monkeypatch: pytest.Monkey
         delays.append(fired.get(timeout=60) - committed)
 
     assert min(delays) < 0.02  # the others may have waited for a core
+
+
+def test_a_commit_that_is_only_announced_delays_no_watch(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes the thread before it can be read: its end must find the thread awake."""
+    rounds: SimpleQueue[bool] = SimpleQueue()
+    check = Watches._check
+
+    def noted(self: Watches, connection: apsw.Connection) -> bool:
+        rounds.put(found := check(self, connection))
+        return found
+
+    monkeypatch.setattr(Watches, "_check", noted)
+    _, watch = db.get_and_watch(b"a")
+    settled(db)
+    monkeypatch.setattr(watches, "_PAUSE_SECONDS", 10.0)
+    monkeypatch.setattr(watches, "_MAX_PAUSE_SECONDS", 10.0)
+    db._engine.watches._pause = 10.0
+    while not rounds.empty():
+        rounds.get()
+    lock = db._engine.committer._lock
+    lock.announce(lock.announced() + 1, changes_metadata=False)
+    while rounds.get(timeout=60):
+        pass
+    db[b"a"] = b"1"
+
+    assert fires(watch, 5.0)
 
 
 def test_closing_ends_watches(path: Path) -> None:
