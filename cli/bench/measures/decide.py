@@ -28,10 +28,8 @@ from cq.cli.bench.measures.measured_system import (
 from cq.cli.bench.systems.stock import DecidingQueue
 from cq.cli.bench.systems.system import BenchWorkload, Plan, System
 
-ONE_KEY: Final = 1_000
-"""Requests of one key in a transaction."""
-MANY_KEYS: Final = 100
-"""Requests of all keys in a transaction."""
+BULK: Final = 1_000
+"""Requests in a transaction that asks many."""
 SKEWS: Final = (0.0, 1.5)
 _CALLERS: Final = 128
 """Threads of each process that call `ask_now`: they share transactions."""
@@ -58,7 +56,7 @@ def measure_decisions(
 
     Raises the errors of `measure`.
     """
-    one = replace(workload, keys=1, per_transaction=ONE_KEY, repeats=True)
+    one = replace(workload, keys=1, per_transaction=BULK, repeats=True)
     for make in (queue, *postgres):
         yield _row("one key", measure(make(), one, plan, notify))
     single = replace(one, per_transaction=1)
@@ -66,7 +64,7 @@ def measure_decisions(
     for make in (*postgres, *others):
         yield from measure_calls(make(), single, plan, notify)
     for skew in SKEWS:
-        drawn = replace(workload, skew=skew, per_transaction=MANY_KEYS, repeats=True)
+        drawn = replace(workload, skew=skew, per_transaction=BULK, repeats=True)
         for make in (queue, *postgres, *others):
             yield _row(f"keys with a skew of {skew:g}", measure(make(), drawn, plan, notify))
 
