@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cq import runtime
 from cq.combiners import Combiner
@@ -204,8 +204,7 @@ def _budget(settings: Mapping[str, Any]) -> Decide:
 
 
 def _free(book: Mapping[str, Any]) -> int:
-    free: int = book["cap"] - book["spent"] - sum(amount for amount, _ in book["holds"].values())
-    return free
+    return int(book["cap"] - book["spent"] - sum(amount for amount, _ in book["holds"].values()))
 
 
 def _book(book: dict[str, Any], request: dict[str, Any], now: float) -> dict[str, Any]:
@@ -237,53 +236,44 @@ def _book(book: dict[str, Any], request: dict[str, Any], now: float) -> dict[str
     raise _unknown(request)
 
 
-_DECIDERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Decide]]] = {
-    "bounded": _bounded,
-    "unique": _unique,
-    "bucket": _bucket,
-    "budget": _budget,
-}
+class _DeciderKind(NamedTuple):
+    """A kind of decider.
+
+    Attributes:
+        make: makes the decider from its arguments.
+        decide: makes the function that decides, from the settings.
+        refused: as for `Decider`.
+        states: value types of queues that can have it, the one of a new queue first.
+    """
+
+    make: Callable[..., Decider]
+    decide: Callable[[Mapping[str, Any]], Decide]
+    refused: Callable[[Any, Any], bool]
+    states: Sequence[str]
 
 
-_REFUSED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "bounded": lambda request, amount: amount == 0 != request,
-    "unique": lambda request, has: not has,
-    "bucket": lambda request, seconds: seconds > 0,
-    "budget": lambda request, answer: not answer["ok"],
+_KINDS: Final[Mapping[str, _DeciderKind]] = {
+    "bounded": _DeciderKind(
+        bounded, _bounded, lambda request, amount: amount == 0 != request, ("int", "any")
+    ),
+    "unique": _DeciderKind(unique, _unique, lambda request, has: not has, ("any", "str", "int")),
+    "bucket": _DeciderKind(bucket, _bucket, lambda request, seconds: seconds > 0, ("list", "any")),
+    "budget": _DeciderKind(budget, _budget, lambda request, answer: not answer["ok"], ("dict", "any")),
 }
+STATES: Final[Mapping[str, Sequence[str]]] = {name: kind.states for name, kind in _KINDS.items()}
+"""{kind of a built-in decider: value types of queues that can have it, the one of a new queue first}."""
 
 
 def _made(kind: str, keep: Span, **settings: Any) -> Decider:
-    stored = {KIND: kind, **settings}
-    return _decider(stored, keep)
+    made, stored = _KINDS[kind], {KIND: kind, **settings}
+    return Decider(kind, _VERSION, made.decide(stored), keep=keep, refused=made.refused, settings=stored)
 
 
 def built_in_decider(settings: Mapping[str, Any], version: int, keep: int) -> Decider | None:
     """The built-in decider of stored settings; None if this version of cq has none of this kind and version."""
-    if settings.get(KIND, "") not in _DECIDERS or version != _VERSION:
-        return None
-    return _decider(dict(settings), keep)
-
-
-def _decider(settings: Mapping[str, Any], keep: Span) -> Decider:
-    kind = settings[KIND]
-    decide, refused = _DECIDERS[kind](settings), _REFUSED[kind]
-    return Decider(kind, _VERSION, decide, keep=keep, refused=refused, settings=settings)
-
-
-_MAKERS: Final[Mapping[str, Callable[..., Decider]]] = {
-    "bounded": bounded,
-    "unique": unique,
-    "bucket": bucket,
-    "budget": budget,
-}
-STATES: Final[Mapping[str, Sequence[str]]] = {
-    "bounded": ("int", "any"),
-    "unique": ("any", "str", "int"),
-    "bucket": ("list", "any"),
-    "budget": ("dict", "any"),
-}
-"""{kind of a built-in decider: value types of queues that can have it, the one of a new queue first}."""
+    given = dict(settings)
+    kind = given.pop(KIND, "")
+    return _made(kind, keep, **given) if kind in _KINDS and version == _VERSION else None
 
 
 def resolve_decider(given: object) -> Decider:
@@ -300,7 +290,7 @@ def resolve_decider(given: object) -> Decider:
             name: json.loads(value)
             for name, _, value in (each.partition("=") for each in words if "=" in each)
         }
-        return check_decider(_MAKERS[kind](*positional, **named))
+        return check_decider(_KINDS[kind].make(*positional, **named))
     except InvalidConfiguration:
         raise
     except (KeyError, TypeError, ValueError):
@@ -327,10 +317,9 @@ def _int(number: Any) -> int:
 
 
 def _number(number: Any) -> float:
-    if type(number) not in (int, float) or not abs(number) < 1e15:
-        raise InvalidData(f"expected a number, got: {brief(number)}")
-    found: float = number
-    return found
+    if type(number) in (int, float) and abs(number) < 1e15:
+        return number  # type: ignore[no-any-return]
+    raise InvalidData(f"expected a number, got: {brief(number)}")
 
 
 def _unknown(request: object) -> InvalidData:
