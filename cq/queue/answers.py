@@ -178,7 +178,10 @@ def _why_none(tr: Transaction, name: str, ticket: str) -> str:
     elif not is_any_alive:
         why = "no worker is alive: run `cq worker`"
     else:
-        why = f"it is not decided yet, or its answer was kept for {keep:,} s and is removed; see `cq status`"
+        why = (
+            f"it is not decided yet, or a purge has dropped it, or its answer was kept for {keep:,} s and is removed; "
+            "see `cq status`"
+        )
     return f"request {ticket} of queue {name!r} has no answer: {why}"
 
 

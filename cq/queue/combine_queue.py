@@ -267,7 +267,7 @@ class CombineQueue(Generic[K, V]):
 
         Returns:
             Whether it is withdrawn: it was not decided, and never will be. False: it has an answer, which `answer`
-            returns.
+            returns. True says nothing about a request whose answer is no longer kept.
 
         Raises:
             InvalidData: this is no ticket.

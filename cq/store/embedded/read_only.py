@@ -177,9 +177,9 @@ def _check_mark(connection: apsw.Connection | None, path: Path) -> None:
 class ReadOnlyWatches(Watches):
     """Watches that open a new connection for each check."""
 
-    def _check(self, connection: apsw.Connection) -> None:
+    def _check(self, connection: apsw.Connection) -> bool:
         with contextlib.closing(self._connect()) as current:
-            super()._check(current)
+            return super()._check(current)
 
 
 class ReadOnlyCommitter(Committer):
