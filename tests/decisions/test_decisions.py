@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 import cq
-from cq.admin import rebucket
+from cq.admin import purge, rebucket
 from cq.app import App
 from cq.bucket.pass_runner import PassRunner
 from cq.deciders.decider import Decided
@@ -256,6 +256,21 @@ def test_without_a_worker_the_error_says_so_and_the_request_stays(db: Any, name:
         stock.ask_now(db, "a", 1, timeout=0.01)
     drain(db, name, app=app)
     assert stock.answer(db, failed.value.ticket, 0) == "sold"
+
+
+def test_a_purged_request_and_one_of_another_queue_have_no_answer(db: Any, name: str) -> None:
+    app, stock = shop(db, name)
+    ticket = ask(db, stock, "a", 1)
+    purge(db, name)
+    _, other = shop(db, f"{name}2")
+
+    with running(Worker(db, app=app, queues=[name])):
+        assert stock.ask_now(db, "a", 1, timeout=60) == "sold"
+        for queue in (stock, other):
+            with pytest.raises(NoAnswer, match="a purge has dropped it"):
+                queue.answer(db, ticket, timeout=0)
+    with pytest.raises(TypeError, match="expected a database"):
+        cq.transact(db, lambda tr: stock.ask_now(tr, "a", 1))
 
 
 def test_a_withdrawn_request_is_never_decided(db: Any, name: str) -> None:
