@@ -11,8 +11,8 @@ import typer
 
 from cq.cells.ask_all import gather
 from cq.cells.cells import Cells, Move
-from cq.cells.deleting import users_being_deleted
 from cq.cells.directory import checked_settings
+from cq.cells.move import users_being_deleted
 from cq.cli.queues.manage import Yes, confirm
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag, option, option_set

@@ -68,7 +68,8 @@ def show_list(
     `cq link pause`. `unreadable`: its stored data were not written by cq. With --json one line per link.
     """
     statuses = link_overview(options.read_store(), queue)
-    empty = "no queue has a link: begin with `cq configure QUEUE --link NAME=KIND:TARGET`"
+    which = "no queue has a link" if queue is None else f"queue {queue!r} has no link"
+    empty = f"{which}: begin with `cq configure {queue or 'QUEUE'} --link NAME=KIND:TARGET`"
     options.print_list(statuses, _COLUMNS, empty)
     options.note_errors((each.name, _error(each)) for each in statuses)
 

@@ -19,9 +19,8 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from cq import runtime, store
 from cq.backoff import delay_after
 from cq.cells.adopting import UserAdoption
-from cq.cells.deleting import UserDeletion, users_being_deleted
 from cq.cells.directory import CellStatus, Directory, checked_settings, deleted_error, emptiest
-from cq.cells.move import UserMove
+from cq.cells.move import UserDeletion, UserMove, users_being_deleted
 from cq.cells.names import Names, take_names
 from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
 from cq.cells.stores import CellStores, Opener

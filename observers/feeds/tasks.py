@@ -10,7 +10,7 @@ from cq.errors import CorruptData, FeedNotConfigured
 from cq.feeds.config import FeedConfig, feed_names, read_feed_config
 from cq.keys.feed import BUCKETS, FeedKeys
 from cq.observers.feeds.deliver import DeliveryTask
-from cq.observers.feeds.number import NumberingTask
+from cq.observers.feeds.round_robin import NumberingTask
 from cq.observers.feeds.trim import FeedTrimTask
 from cq.observers.scheduling.members import DELIVER, TaskId
 from cq.observers.scheduling.task import Task, WorkPart

@@ -13,10 +13,9 @@ from cq.durations import Span, span_of
 from cq.errors import CodeMismatch, CorruptData
 from cq.observers.builtin import FACTORIES
 from cq.observers.telemetry.history import check_row
-from cq.observers.verify.cloud import check_cloud
 from cq.observers.verify.levels import check_levels
 from cq.observers.verify.link import check_link, check_outbox, check_tables
-from cq.observers.verify.top import TopChecks
+from cq.observers.verify.top import TopChecks, check_cloud
 from cq.store.api import Database
 from cq.store.transact import transact
 from cq.verify.piece import RowCheck

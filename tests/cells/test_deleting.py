@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cq.cells import move
-from cq.cells.deleting import users_being_deleted
+from cq.cells.move import users_being_deleted
 from cq.cells.records import DELETED, LEAVING
 from cq.errors import CellMismatch, UserDeleted, UserNotPlaced
 from cq.keys import ROOT, below

@@ -9,7 +9,7 @@ import pytest
 
 import cq
 from cq.cells.cells import Cells
-from cq.cells.deleting import UserDeletion
+from cq.cells.move import UserDeletion
 from tests.cli.conftest import Here
 
 

@@ -144,6 +144,9 @@ def test_what_is_missing_is_said_in_one_line(
     assert here("link", "list").out.startswith("no queue has a link: begin with `cq configure")
     assert "is not configured" in here("link", "init", "words").err
     here("configure", "words", "--combiner", "sum")
+    assert here("link", "list", "words").out.startswith(
+        "queue 'words' has no link: begin with `cq configure words --link"
+    )
     assert "run `cq configure words --link NAME=KIND:TARGET` first" in here("link", "verify", "words").err
     here("configure", "words", "--export", "word_counts")
     assert "run `cq link init words export`" in here("link", "verify", "words").err

@@ -10,9 +10,8 @@ from unittest.mock import patch
 
 from cq import runtime
 from cq.cells.cells import Location
-from cq.cells.deleting import UserDeletion
 from cq.cells.directory import leave_seat, take_seat
-from cq.cells.move import UserMove
+from cq.cells.move import UserDeletion, UserMove
 from cq.cells.records import Record
 from cq.cells.router import DirectoryCache
 from cq.cells.user_data import UserData
@@ -126,7 +125,7 @@ def leaves_entries_behind(clear: Any, self: Any, tr: Any, epoch: int) -> bool:
 
 
 @cells.replaces(
-    "cq.cells.deleting.UserDeletion._close", seed=2, only={"deletes", "forward", "deaths", "unknown commits"}
+    "cq.cells.move.UserDeletion._close", seed=2, only={"deletes", "forward", "deaths", "unknown commits"}
 )
 def takes_away_before_it_deletes(close: Any, self: Any, record: Record, final: Any) -> Any:
     """What the application does at a deletion is a transaction of its own."""

@@ -16,9 +16,9 @@ from cq.feeds.feed import Feed
 from cq.feeds.verify import verify_feed
 from cq.keys.feed import encode_name, split_removed
 from cq.observers.feeds import deliver
-from cq.observers.feeds import number as numbering
+from cq.observers.feeds import round_robin as numbering
 from cq.observers.feeds.deliver import DeliveryTask
-from cq.observers.feeds.number import NumberingTask
+from cq.observers.feeds.round_robin import NumberingTask
 from cq.observers.feeds.tasks import read_status
 from cq.store.api import error_code
 from cq.store.transact import transact

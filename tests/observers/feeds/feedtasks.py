@@ -7,7 +7,7 @@ from typing import Any
 from cq.feeds.config import FeedConfig
 from cq.keys.feed import BUCKETS
 from cq.observers.feeds.deliver import DeliveryTask
-from cq.observers.feeds.number import NumberingTask
+from cq.observers.feeds.round_robin import NumberingTask
 from cq.observers.feeds.trim import FeedTrimTask
 
 

@@ -15,8 +15,7 @@ from cq.keys import prefix_end
 from cq.keys.feed import BUCKETS, bucket_of, encode_name
 from cq.observers.feeds import deliver, trim
 from cq.observers.feeds.deliver import DeliveryTask
-from cq.observers.feeds.number import NumberingTask
-from cq.observers.feeds.round_robin import TROUBLE_SECONDS, _FeedRound
+from cq.observers.feeds.round_robin import TROUBLE_SECONDS, NumberingTask, _FeedRound
 from cq.observers.feeds.tasks import read_status
 from cq.observers.feeds.trim import FeedTrimTask
 from cq.observers.scheduling.runner import DONE
