@@ -175,7 +175,7 @@ def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: in
 def writes_for_removed_links() -> Iterator[None]:
     """A worker that has not heard of the removal of a link stores its failures, and clears its entries."""
     with ExitStack() as stack:
-        for module in ("state", "failure_note", "keeper", "task"):
+        for module in ("state", "failure_note", "task"):
             stack.enter_context(patch(f"cq.observers.links.{module}.is_outdated", lambda *_: False))
         yield
 

@@ -83,7 +83,7 @@ class Watched:
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     """Workers that release a task after a few failures."""
     monkeypatch.setattr("cq.observers.scheduling.takeover.MANY_FAILURES", 3)
-    for module in ("task", "keeper", "failure_note"):
+    for module in ("task", "failure_note"):
         monkeypatch.setattr(f"cq.observers.links.{module}.STOPPED_SECONDS", 0.01)
     monkeypatch.setattr("cq.observers.links.outbox.task.FULL_SECONDS", 0.01)
     made = Watched(monkeypatch)
