@@ -5,7 +5,7 @@ The version of a combiner changes before all other settings: its former version 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
@@ -34,7 +34,7 @@ from cq.cli.shared.options import (
     option_set,
 )
 from cq.cli.shared.output import note, quantity, say, with_levels
-from cq.config.queue import Named, QueueConfig
+from cq.config.queue import Named, QueueConfig, queue_names
 from cq.keys import QueueKeys
 from cq.keys.link import OBSERVER
 from cq.observer import ObserverSpec
@@ -304,6 +304,7 @@ def _configure(options: ConfigureOptions, app: App, queue: str, yes: bool) -> No
         priority=options.priority,
         creates=creates,
     )
+    unknown = _unknown(db, queue, options.no_link or ())
     combined = combiner_change(db, queue, changes)
     again = repeated_reports(db, queue, changes)
     for question in (combined, again):
@@ -316,7 +317,7 @@ def _configure(options: ConfigureOptions, app: App, queue: str, yes: bool) -> No
     options.answer(f"queue {queue!r}: {_described(settings)}", queue=queue, **settings)
     for line in [] if options.json else _levels_described(config):
         say(line)
-    for warning in unread_variables(changes.put):
+    for warning in [*unknown, *unread_variables(changes.put)]:
         note(f"cq: {warning}")
 
 
@@ -365,6 +366,14 @@ def _rebuilt(db: OpenDatabase, queue: str, name: str | None) -> str | None:
     observers = {each.name for each in config_of(db, queue).observers}
     linked = f"{OBSERVER}{name}"
     return linked if linked in observers and name not in observers else name
+
+
+def _unknown(db: OpenDatabase, queue: str, removed: Sequence[str]) -> list[str]:
+    """A warning for each link to remove that the queue has not: its name may be a mistake."""
+    if not removed or queue not in transact(db, lambda tr: queue_names(tr.snapshot)):
+        return []
+    present = {each.name for each in config_of(db, queue).observers}
+    return [f"queue {queue!r} has no link {name!r}" for name in removed if f"{OBSERVER}{name}" not in present]
 
 
 def _is_given(setting: object) -> bool:

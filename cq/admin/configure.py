@@ -246,7 +246,9 @@ def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
             specs.append(check_spec(spec))
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
-        raise InvalidConfiguration(f"expected observers of different names, got: {', '.join(names)}")
+        raise InvalidConfiguration(
+            f"expected observers and links of different names, got: {', '.join(names)}"
+        )
     return specs
 
 

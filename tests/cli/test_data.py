@@ -379,7 +379,7 @@ def test_json_that_is_printed_can_be_added(here: Here, cli: Cli) -> None:
         ("--priority 101", "expected a priority of 1 to 100"),
         (
             "--link report=sql:a --link report=sql:b",
-            "expected observers of different names, got: link:report, link:report",
+            "expected observers and links of different names, got: link:report, link:report",
         ),
         ("--link report=csv:a", "with a KIND of sql, webhook, kafka, queue, app"),
     ],

@@ -282,5 +282,6 @@ def test_an_option_of_configure_removes_what_another_one_has_added(
 def test_several_links_are_removed_at_once_and_an_unknown_one_changes_nothing(here: Here, db: Any) -> None:
     here("configure", "words", "--link", "a=kafka:a", "--link", "b=kafka:b", "--link", "c=kafka:c")
     assert here("configure", "words", "--no-link", "a", "--no-link", "c").status == 0
-    here("configure", "words", "--no-link", "unknown")
+    mistaken = here("configure", "words", "--no-link", "unknown")
+    assert (mistaken.status, mistaken.err) == (0, "cq: queue 'words' has no link 'unknown'\n")
     assert [each.name for each in config_of(db, "words").observers] == ["link:b"]
