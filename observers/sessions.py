@@ -18,14 +18,16 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from math import floor
 from typing import Any, Final, NamedTuple
 
 import cq
+from cq import runtime
 from cq.admin.configure import change, requested
 from cq.arguments import repeatable
 from cq.config.expiry import KEY, ExpirySpec
 from cq.config.queue import SESSIONS, QueueConfig, read_config
-from cq.config.window import checked_time, milliseconds
+from cq.config.window import checked_time
 from cq.durations import Span, seconds_of
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration, InvalidData
@@ -145,7 +147,7 @@ class Sessions:
             The number of refused visits. They are in no session; the measure `refused` counts them, by their day.
         """
         config = read_config(tr, self.visitors.name)
-        rules, present = SessionRules.of(config), milliseconds(now) // 1000
+        rules, present = SessionRules.of(config), floor(runtime.time() if now is None else now)
         taken, refused = list[tuple[Any, Any]](), Counter[int]()
         for visitor, at in repeatable(visits, "visits"):
             time = present if at is None else checked_time(at) // 1000

@@ -125,8 +125,9 @@ def test_a_visit_counts_once_and_late_ones_until_the_end_of_the_next_day(
 ) -> None:
     for _ in range(2):
         add(db, made, ("ann", NOW), once="op")
+    last_moment = NOW // DAY * DAY + 2 * DAY - 0.0002
+    assert transact(db, lambda tr: made.add(tr, [("ann", NOW + 60)], now=last_moment)) == 0
     clock.now = NOW // DAY * DAY + 2 * DAY - 1
-    assert add(db, made, ("ann", NOW + 60)) == 0
     assert read(db, made, TODAY) == SessionCounts(1, 0, 2, 60)
     clock.now += 1
     add(db, made, ("ann", NOW), once="op")
