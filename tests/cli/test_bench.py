@@ -79,8 +79,11 @@ def test_decisions_and_the_time_to_answer_are_measured(cli: Cli) -> None:
     ended = cli.run("bench", *LITTLE, "--per-transaction", "none", "--decide", "--against", "none", "--json")
     assert (ended.status, ended.err) == (0, "")
     rows = json.loads(ended.out)["decisions"]
-    calls = "one key, one by one, "
-    speeds = [f"{calls}{each}" for each in ("full speed", "half speed", "idle")]
+    speeds = [
+        f"{what}, one by one, {load}"
+        for what in ("one key", "keys with a skew of 1.5")
+        for load in ("full speed", "half speed", "idle")
+    ]
     assert [row["what"] for row in rows] == [
         *("one key", *speeds, "keys with a skew of 0", "keys with a skew of 1.5")
     ]

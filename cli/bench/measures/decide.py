@@ -59,14 +59,20 @@ def measure_decisions(
     one = replace(workload, keys=1, per_transaction=BULK, repeats=True)
     for make in (queue, *postgres):
         yield _row("one key", measure(make(), one, plan, notify))
-    single = replace(one, per_transaction=1)
-    yield from measure_calls(queue(waits=True), single, replace(plan, threads=_CALLERS), notify)
-    for make in (*postgres, *others):
-        yield from measure_calls(make(), single, plan, notify)
+    hottest = SKEWS[-1]
+    for what, drawn in (("one key", one), (_skewed(hottest), replace(workload, skew=hottest, repeats=True))):
+        calls = partial(measure_calls, what, workload=replace(drawn, per_transaction=1), notify=notify)
+        yield from calls(system=queue(waits=True), plan=replace(plan, threads=_CALLERS))
+        for make in (*postgres, *others):
+            yield from calls(system=make(), plan=plan)
     for skew in SKEWS:
         drawn = replace(workload, skew=skew, per_transaction=BULK, repeats=True)
         for make in (queue, *postgres, *others):
-            yield _row(f"keys with a skew of {skew:g}", measure(make(), drawn, plan, notify))
+            yield _row(_skewed(skew), measure(make(), drawn, plan, notify))
+
+
+def _skewed(skew: float) -> str:
+    return f"keys with a skew of {skew:g}"
 
 
 def _row(what: str, found: Result) -> Result:
@@ -80,22 +86,24 @@ def _row(what: str, found: Result) -> Result:
     }
 
 
-def measure_calls(system: System, workload: BenchWorkload, plan: Plan, notify: Notify) -> Iterator[Result]:
+def measure_calls(
+    what: str, system: System, workload: BenchWorkload, plan: Plan, notify: Notify
+) -> Iterator[Result]:
     """Measure calls that wait for their answers: at full speed, and of a queue at half of it and idle."""
     workers = [partial(work, system)] * plan.workers if isinstance(system, DecidingQueue) else []
     with measuring(system, plan, notify, drainers=0) as run, BenchCrew("worker", workers):
-        full = _calls(run, workload, "full speed", None)
+        full = _calls(run, workload, f"{what}, one by one, full speed", None)
         yield full
         if workers:
-            yield _calls(run, workload, "half speed", full["decisions"] / 2)
+            yield _calls(run, workload, f"{what}, one by one, half speed", full["decisions"] / 2)
             run.plan = replace(plan, adders=1, threads=1)
-            yield _calls(run, workload, "idle", _IDLE)
+            yield _calls(run, workload, f"{what}, one by one, idle", _IDLE)
 
 
-def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, load: str, rate: float | None) -> Result:
+def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, what: str, rate: float | None) -> Result:
     rates, p50, p99 = [], [], []
     with run.adders(workload, make=TimedAdder, rate=rate) as adders:
-        for seconds in run.repetitions(f"one key, one by one, {load}"):
+        for seconds in run.repetitions(what):
             begin, found = adders.run(seconds)
             calls, taken = run.added(begin, [each[:2] for each in found])
             times = sorted(second for each in found for second in each[2])
@@ -106,7 +114,7 @@ def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, load: str, rate: f
             run.system.settle()
     del rates[:1], p50[:1], p99[:1]  # of the warm-up
     return {
-        "what": f"one key, one by one, {load}",
+        "what": what,
         "system": run.system.name,
         "store": run.system.store,
         "per_transaction": 1,
