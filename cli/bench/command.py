@@ -139,8 +139,9 @@ def bench(options: BenchOptions) -> None:
 
     Each system counts words drawn by Zipf's law, added by the same number of processes and threads for the same time.
     The figures are updates per second: of adding, of combining the added updates, and of both in turn. After each
-    repetition the benchmark checks the counts of the system. It removes everything that it creates. The page
-    docs/understand/benchmarks.md describes the systems and the limits of the comparison.
+    repetition the benchmark checks the counts of the system. It removes the queues, tables and servers that it creates;
+    a store given by --store keeps its id and the history of its workers. The page docs/understand/benchmarks.md
+    describes the systems and the limits of the comparison.
     """
     # Imported here: every other command would wait for these imports.
     from cq.cli.bench.run import BenchRun
