@@ -13,7 +13,10 @@ import threading
 import time as clocks
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from math import inf
+from typing import Any, Final, Protocol
+
+_LONGEST_BLOCK: Final = 1.0
 
 
 class Latch:
@@ -46,6 +49,22 @@ class Latch:
         return self._is_set
 
 
+class InterruptibleEvent(threading.Event):
+    """An event whose wait ^C always ends, within a second.
+
+    CPython looks for signals before a thread blocks and when a signal interrupts it, but not in between: a signal that
+    comes then would be noticed at the end of the wait only. So a long wait is one of many short ones.
+    """
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, for at most `timeout` seconds; return whether it is set."""
+        end = inf if timeout is None else clocks.monotonic() + timeout
+        while (left := end - clocks.monotonic()) > _LONGEST_BLOCK:
+            if super().wait(_LONGEST_BLOCK):
+                return True
+        return super().wait(left)
+
+
 class Waitable(Protocol):
     """A future of a store, as far as `Machine.suspend` uses it."""
 
@@ -75,7 +94,7 @@ class Machine:
 
     def event(self) -> threading.Event:
         """An event for threads."""
-        return threading.Event()
+        return InterruptibleEvent()
 
     def latch(self) -> Latch:
         """An event for many threads that is set once."""

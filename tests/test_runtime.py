@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 from cq import runtime
@@ -38,3 +40,31 @@ def test_what_is_to_be_called_at_the_end_can_be_taken_back() -> None:
     runtime.at_exit(lambda: called.append("never"))()
 
     assert called == []
+
+
+_INTERRUPTED = """
+import _thread, threading
+from cq import runtime
+threading.Timer(0.1, _thread.interrupt_main).start()
+try:
+    runtime.event().wait(100)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_that_comes_before_the_thread_blocks_ends_a_wait() -> None:
+    """`interrupt_main` notes the signal as one does that comes in between: it does not wake the blocked thread."""
+    printed = subprocess.check_output([sys.executable, "-c", _INTERRUPTED], text=True, timeout=60)
+
+    assert printed == "interrupted\n"
+
+
+def test_a_wait_for_an_event_ends_in_time() -> None:
+    event = runtime.event()
+    begun = runtime.monotonic()
+    assert not event.wait(1.05)
+    assert 1.05 <= runtime.monotonic() - begun < 30
+    assert not event.wait(-1)
+    event.set()
+    assert event.wait()
