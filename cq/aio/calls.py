@@ -218,7 +218,7 @@ class TaskEvent:
         return bool(event.is_set())
 
 
-class LoopEvent(TaskEvent, threading.Event):
+class LoopEvent(TaskEvent, runtime.InterruptibleEvent):
     """An event for threads and tasks."""
 
 

@@ -193,7 +193,7 @@ class Future(Generic[T]):
         if not futures:
             raise ValueError("wait_for_any requires at least one future")
         first: list[int] = []
-        ready = threading.Event()
+        ready = runtime.event()
 
         def note(number: int) -> Callable[[Any], None]:
             def callback(_: Any) -> None:
