@@ -34,7 +34,7 @@ from cq.cli.shared.options import (
     option_set,
 )
 from cq.cli.shared.output import note, quantity, say, with_levels
-from cq.config.queue import Named, QueueConfig, queue_names
+from cq.config.queue import Named, QueueConfig
 from cq.keys import QueueKeys
 from cq.keys.link import OBSERVER
 from cq.observer import ObserverSpec
@@ -369,10 +369,11 @@ def _rebuilt(db: OpenDatabase, queue: str, name: str | None) -> str | None:
 
 
 def _unknown(db: OpenDatabase, queue: str, removed: Sequence[str]) -> list[str]:
-    """A warning for each link to remove that the queue has not: its name may be a mistake."""
-    if not removed or queue not in transact(db, lambda tr: queue_names(tr.snapshot)):
+    """A warning for each link to remove that an existing queue lacks: its name may be a mistake."""
+    config = transact(db, lambda tr: _stored(tr, queue)) if removed else None
+    if config is None:
         return []
-    present = {each.name for each in config_of(db, queue).observers}
+    present = {each.name for each in config.observers}
     return [f"queue {queue!r} has no link {name!r}" for name in removed if f"{OBSERVER}{name}" not in present]
 
 
@@ -439,7 +440,7 @@ class CombinerChange:
 
 
 def combiner_change(db: Any, queue: str, wanted: RequestedSettings) -> CombinerChange | None:
-    """The change of a combiner that is wanted or in progress; None if there is none."""
+    """The change of a combiner, wanted or in progress; None without a change."""
 
     def read(tr: Transaction) -> CombinerChange | None:
         config = _stored(tr, queue)
@@ -472,7 +473,7 @@ def make_change(db: Any, found: CombinerChange, wanted: RequestedSettings) -> No
 
 
 def _left(db: Any, queue: str) -> str:
-    """What the former version of the combiner must still do for a queue and its levels; empty if nothing is left."""
+    """The work left to the former version of the combiner for a queue and its levels, as text; empty without any."""
 
     config = transact(db, lambda tr: _stored(tr, queue))
     for name in config.names if config else []:

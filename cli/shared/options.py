@@ -54,7 +54,7 @@ def argument(metavar: str, text: str, **settings: Any) -> Any:
 
 @dataclass_transform(frozen_default=True)
 def option_set(kind: type[T]) -> type[T]:
-    """Make a class a frozen dataclass, in which each field that is declared as an option has the option's default."""
+    """Make a class a frozen dataclass; a field that is declared by an option has the default of the option."""
     for name, declared in [*vars(kind).items()]:
         if isinstance(declared, OptionInfo):
             if declared.default is ...:

@@ -216,7 +216,7 @@ run_role(int(sys.argv[2]))
 """
 
 Work = Callable[[Any, Event, Connection], object]
-"""What a process does, given its role, an event that is set when it must stop, and a connection to the parent."""
+"""The work of a process: called with its role, an event that is set to stop it, and a connection to the parent."""
 
 
 class ProcessFailed(CqError):

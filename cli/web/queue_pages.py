@@ -1,4 +1,4 @@
-"""The pages of queues: of all, of which the first is the first page of the dashboard, and of one."""
+"""The pages of queues: lists of all, the first of which opens the dashboard, and a page for each queue."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Logs that are written and rotated while their lines are added: each line is added once, whatever is killed when.
+"""Logs that are written and rotated while their lines are added: each line is added once, also if processes are killed.
 
 The position is that of `cq.intake.lines`: a file is recognised by the fingerprint of the bytes before the position,
-whatever its name. So a log that was renamed, or copied and truncated, is found again beside the present one, also
-compressed, and finished before the next file begins.
+whatever its name. So a follower finds a log again that was renamed, or copied and truncated, and perhaps compressed. It
+finishes this file before it begins with the next one.
 
 Servers may write to a renamed file for a while, so two positions are stored: in the file that is read, and in the one
 before it, which can still get lines. The transaction that adds the first lines of a file stores both.
@@ -11,8 +11,8 @@ before it, which can still get lines. The transaction that adds the first lines 
     load(name) 00 "former"    position in the file before it
     load(name) 00 "first"     the first file, by its inode
 
-A process that is killed before it has added a line leaves no bytes by which the next one could recognise the file. The
-next one finds it by its inode, which a renamed file keeps.
+A process that is killed before it has added a line leaves no fingerprint of the file. The next process finds the file
+by its inode, which a renamed file keeps.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class AskCall(AddCall):
 
     Attributes:
         request: the request, as `CombineQueue.ask` takes it.
-        answer: what is stored as its answer, once it was read.
+        answer: the stored answer, once it was read.
         is_late: whether there was no answer in time.
     """
 

@@ -61,7 +61,9 @@ def measure_decisions(
         yield _row("one key", measure(make(), one, plan, notify))
     hottest = SKEWS[-1]
     for what, drawn in (("one key", one), (_skewed(hottest), replace(workload, skew=hottest, repeats=True))):
-        calls = partial(measure_calls, what, workload=replace(drawn, per_transaction=1), notify=notify)
+        calls = partial(
+            measure_calls, f"{what}, one by one", workload=replace(drawn, per_transaction=1), notify=notify
+        )
         yield from calls(system=queue(waits=True), plan=replace(plan, threads=_CALLERS))
         for make in (*postgres, *others):
             yield from calls(system=make(), plan=plan)
@@ -92,12 +94,12 @@ def measure_calls(
     """Measure calls that wait for their answers: at full speed, and of a queue at half of it and idle."""
     workers = [partial(work, system)] * plan.workers if isinstance(system, DecidingQueue) else []
     with measuring(system, plan, notify, drainers=0) as run, BenchCrew("worker", workers):
-        full = _calls(run, workload, f"{what}, one by one, full speed", None)
+        full = _calls(run, workload, f"{what}, full speed", None)
         yield full
         if workers:
-            yield _calls(run, workload, f"{what}, one by one, half speed", full["decisions"] / 2)
+            yield _calls(run, workload, f"{what}, half speed", full["decisions"] / 2)
             run.plan = replace(plan, adders=1, threads=1)
-            yield _calls(run, workload, f"{what}, one by one, idle", _IDLE)
+            yield _calls(run, workload, f"{what}, idle", _IDLE)
 
 
 def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, what: str, rate: float | None) -> Result:

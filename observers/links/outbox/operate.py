@@ -278,14 +278,14 @@ class TableStatus:
 
     Attributes:
         strays: rows of queues that have no outbox in this table, by the name of the queue; of at most 100 queues.
-        problems: what is wrong with the rights of the trigger's function, and what to do about it.
+        problems: wrong rights of the trigger's function, each with its remedy.
     """
 
     strays: Sequence[StrayRows]
     problems: Sequence[str]
 
     def findings(self) -> list[str]:
-        """What an operator should do; empty if there is nothing."""
+        """The problems and the stray rows, as texts for operators."""
         return [*self.problems, *([_stray_text(self.strays)] if self.strays else [])]
 
 

@@ -134,7 +134,7 @@ class OutboxTrigger:
             self._run(conn, _DROP)
 
     def problems(self, conn: sa.Connection) -> list[str]:
-        """What is wrong with the rights of the function, and what to do about it; empty also without a function."""
+        """Wrong rights of the function, each with its remedy; empty without a function."""
         found = self._found(conn)
         return [] if found is None else self._problems(conn, found)
 
