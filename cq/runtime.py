@@ -16,7 +16,12 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any, Final, Protocol
 
-_LONGEST_BLOCK: Final = 1.0
+LONGEST_BLOCK: Final = 1.0
+"""Seconds that a thread which ^C may interrupt blocks at a time.
+
+CPython looks for signals before a thread blocks and when a signal interrupts it, but not in between: a signal that comes
+then would be noticed at the end of the wait only. So a long wait is one of many short ones.
+"""
 
 
 class Latch:
@@ -50,17 +55,13 @@ class Latch:
 
 
 class InterruptibleEvent(threading.Event):
-    """An event whose wait ^C always ends, within a second.
-
-    CPython looks for signals before a thread blocks and when a signal interrupts it, but not in between: a signal that
-    comes then would be noticed at the end of the wait only. So a long wait is one of many short ones.
-    """
+    """An event whose wait ^C always ends, within a second; see `LONGEST_BLOCK`."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, for at most `timeout` seconds; return whether it is set."""
         end = inf if timeout is None else clocks.monotonic() + timeout
-        while (left := end - clocks.monotonic()) > _LONGEST_BLOCK:
-            if super().wait(_LONGEST_BLOCK):
+        while (left := end - clocks.monotonic()) > LONGEST_BLOCK:
+            if super().wait(LONGEST_BLOCK):
                 return True
         return super().wait(left)
 

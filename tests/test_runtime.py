@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from cq import runtime
 
 
@@ -45,17 +47,20 @@ def test_what_is_to_be_called_at_the_end_can_be_taken_back() -> None:
 _INTERRUPTED = """
 import _thread, threading
 from cq import runtime
+from cq.store.embedded.future import FutureVoid
 threading.Timer(0.1, _thread.interrupt_main).start()
 try:
-    runtime.event().wait(100)
+    {}
 except KeyboardInterrupt:
     print("interrupted")
 """
 
 
-def test_an_interrupt_that_comes_before_the_thread_blocks_ends_a_wait() -> None:
+@pytest.mark.parametrize("wait", ["runtime.event().wait(100)", "FutureVoid().wait()"])
+def test_an_interrupt_that_comes_before_the_thread_blocks_ends_a_wait(wait: str) -> None:
     """`interrupt_main` notes the signal as one does that comes in between: it does not wake the blocked thread."""
-    printed = subprocess.check_output([sys.executable, "-c", _INTERRUPTED], text=True, timeout=60)
+    program = [sys.executable, "-c", _INTERRUPTED.format(wait)]
+    printed = subprocess.check_output(program, text=True, timeout=60)
 
     assert printed == "interrupted\n"
 

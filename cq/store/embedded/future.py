@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from cq import runtime
@@ -181,9 +182,10 @@ class Future(Generic[T]):
             self._wait_at_gate()
 
     def _wait_at_gate(self) -> None:
-        """Wait until it is ready, its time has come, or it has another one."""
+        """Wait until it is ready, its time has come, it has another one, or ^C must be looked for."""
         gate, until = self._gate, self._until  # in this order: a former gate is open
-        if gate.acquire(timeout=-1 if until is None else max(until - runtime.monotonic(), 0)):
+        left = inf if until is None else max(until - runtime.monotonic(), 0)
+        if gate.acquire(timeout=min(left, runtime.LONGEST_BLOCK)):
             gate.release()
         self.is_ready()
 
