@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 LONGEST_BLOCK: Final = 1.0
 """Seconds that a thread which ^C may interrupt blocks at a time.
 
-CPython looks for signals before a thread blocks and when a signal interrupts it, but not in between: a signal that comes
-then would be noticed at the end of the wait only. So a long wait is one of many short ones.
+CPython looks for signals before a thread blocks and when a signal interrupts it, but not in between: a signal that
+comes then would be noticed at the end of the wait only. So a long wait is one of many short ones.
 """
 
 

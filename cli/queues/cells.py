@@ -339,7 +339,7 @@ def _user(word: str) -> Any:
 def _word(user: Any) -> str:
     """A user's id for people, and for the command line: `_user` understands it."""
     word = as_word(user)
-    return json_text(user) if type(user) is str and (not user or _user(word) != user) else word
+    return json_text(user) if type(user) is str and _user(word) != user else word
 
 
 def _print_move(options: Options, each: Move, before: str = "") -> None:

@@ -112,7 +112,7 @@ def add(
     date at the end, such as access.log.1 or access.log-20261101.gz. Lines in another format are skipped with a message.
     """
     given = [bool(updates), bool(options.jsonl), options.access_log is not None]
-    if sum(given) != 1 or (options.once and not updates):
+    if sum(given) != 1 or (options.once is not None and not updates):
         raise typer.BadParameter(
             "give either KEY=UPDATE ... (with or without --once), --jsonl FILE or --access-log FILE"
         )
@@ -139,7 +139,7 @@ def add(
         config = db.transact(lambda tr: read_config(tr.snapshot, queue))
         pairs = [_pair(config, word) for word in updates or ()]
         # A retry after a lost commit answer must not add the updates again.
-        operation = options.once or secrets.token_bytes(16)
+        operation = secrets.token_bytes(16) if options.once is None else options.once
         db.transact(lambda tr: handle.add(tr, pairs, once=operation))
         added, refused = len(pairs), 0
     done = f"added {quantity(added, 'update')} to queue {queue!r}"

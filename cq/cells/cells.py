@@ -61,7 +61,7 @@ class _Elsewhere(Exception):
 class Cells:
     """A directory of cells, and the cells' stores; for any thread. Use it as a context manager, or `close` it.
 
-    Users are str, int or bytes, up to 200 bytes in CBOR.
+    Users are str, int or bytes, not empty, up to 200 bytes in CBOR.
 
     Args:
         directory: the database of the directory.

@@ -69,9 +69,9 @@ _MOST_SECONDS: Final = 1e9  # that a terminal is online without another call
 class Feed(Generic[M]):
     """Messages by receiver; a handle without state, for any thread, and databases and transactions of either store.
 
-    Names of receivers, groups and terminals are str, int, bytes, or a tuple of these, of up to 1,000 bytes. There
-    may be any number of them, and they need no creation. Every method except `configure` raises `FeedNotConfigured`.
-    For type checkers, `Feed[str]` has messages of str.
+    Names of receivers, groups and terminals are str, int, bytes, or a tuple of these, not empty, of up to 1,000 bytes.
+    There may be any number of them, and they need no creation. Every method except `configure` raises
+    `FeedNotConfigured`. For type checkers, `Feed[str]` has messages of str.
 
     Args:
         name: 1 to 100 letters, digits, `_`, `.` or `-`; raises `InvalidConfiguration`.

@@ -75,8 +75,10 @@ def encoded_user(user: Any) -> bytes:
     >>> encoded_user("ada")
     b'cada'
     """
-    if type(user) not in (str, int, bytes):
-        raise InvalidData(f"expected a user's id to be str, int or bytes, got: {codec.brief(user)}")
+    if type(user) not in (str, int, bytes) or user in ("", b""):
+        raise InvalidData(
+            f"expected a user's id to be str, int or bytes, not empty, got: {codec.brief(user)}"
+        )
     data = codec.encode(user)
     if len(data) > MAX_USER_BYTES:
         raise TooLarge(f"a user's id of {len(data):,} bytes exceeds the limit of {MAX_USER_BYTES:,}")

@@ -245,11 +245,11 @@ class FeedKeys:
 def encode_name(what: str, name: Any) -> bytes:
     """The name of a receiver, group, user or terminal in CBOR; raises `InvalidData` or `TooLarge`.
 
-    `what` is the noun for it in messages.
+    `what` is the noun for it in messages. An empty name is refused: it is almost surely a variable that was not set.
     """
     if not _is_name(name):
         raise InvalidData(
-            f"expected a {what} to be str, int, bytes or a tuple of them, got: {codec.shown(name)}"
+            f"expected a {what} to be str, int, bytes or a tuple of them, not empty, got: {codec.shown(name)}"
         )
     data = codec.encode(name)
     if len(data) > MAX_NAME_BYTES:
@@ -270,7 +270,9 @@ def as_name(decoded: Any) -> Any:
 def _is_name(name: object) -> bool:
     if isinstance(name, tuple):
         return bool(name) and all(map(_is_name, name))
-    return isinstance(name, str | int | bytes) and not isinstance(name, bool)
+    return (
+        bool(name) if isinstance(name, str | bytes) else isinstance(name, int) and not isinstance(name, bool)
+    )
 
 
 def bucket_of(name: bytes) -> int:

@@ -54,7 +54,7 @@ def test_without_a_cell_that_takes_users_there_is_no_room(tmp_path: Path, site: 
         site.own.transact(USER, read(b"name"))
 
 
-@pytest.mark.parametrize("user", [None, 1.5, True, ("a",), "x" * 300])
+@pytest.mark.parametrize("user", [None, 1.5, True, ("a",), "x" * 300, "", b""])
 def test_what_cannot_be_a_user_is_refused(site: Site, user: Any) -> None:
     site.own.place(1)
     with pytest.raises(cq.InvalidData):

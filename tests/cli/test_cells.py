@@ -75,8 +75,7 @@ def test_printed_ids_can_be_used_in_the_next_command(site: Here) -> None:
     site("cells", "names", '"42"', "login:text")
     found = site("cells", "find", "login:text").out.strip()
     assert found == '"42"'
-    assert site("cells", "place", "").out == '"": cell1\n'
-    assert site("cells", "names", "").err == '"" has no names\n'
+    assert "expected a user's id" in site("cells", "place", "").err
     assert site("cells", "delete", found, "--yes").out == '"42": deleted\n'
     assert site("cells", "delete", "42", "--yes").out == "42: deleted\n"
 

@@ -129,6 +129,7 @@ def test_an_operation_id_counts_once(here: Here) -> None:
         ]
 
     assert here("get", "words", "a", "--pending").out == "a\t1\n"
+    assert "expected an operation id" in here("add", "words", "a=1", "--once", "").err
 
 
 @pytest.mark.parametrize(

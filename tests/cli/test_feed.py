@@ -26,6 +26,7 @@ def test_messages_are_appended_and_read(here: Here) -> None:
     ]
     for text in ("one", "two"):
         assert here("feed", "append", "chat", "ann", text).status == 0
+    assert "expected a receiver" in here("feed", "append", "chat", "", "nobody's").err
 
     lines = here("feed", "read", "chat", "ann").out.splitlines()
     first = lines[0].split("\t")

@@ -105,7 +105,7 @@ def test_an_append_tells_the_id_that_the_message_gets(db: Any, feed: Feed) -> No
 
 
 NAMES = st.recursive(
-    st.one_of(st.text(max_size=4), st.integers(-300, 300), st.binary(max_size=3)),
+    st.one_of(st.text(min_size=1, max_size=4), st.integers(-300, 300), st.binary(min_size=1, max_size=3)),
     lambda inner: st.lists(inner, min_size=1, max_size=2).map(tuple),
     max_leaves=3,
 )
@@ -133,6 +133,9 @@ def test_a_name_comes_back_as_it_was_given(name: Any) -> None:
         (None, "x", cq.InvalidData),
         (True, "x", cq.InvalidData),
         ((), "x", cq.InvalidData),
+        ("", "x", cq.InvalidData),
+        (b"", "x", cq.InvalidData),
+        (("ann", ""), "x", cq.InvalidData),
         (("ann", 1.5), "x", cq.InvalidData),
         (("ann", ["phone"]), "x", cq.InvalidData),
         ("x" * 1_001, "x", cq.errors.TooLarge),
