@@ -79,13 +79,13 @@ cli/shared
 cli/bench/systems
 cli/bench/measures
 cli/bench
-cli/demos/options.py cli/demos/harness.py
+cli/demos/command.py cli/demos/harness.py
 cli/operate
 cli/demos/visits
 cli/demos
 cli/queues
 cli/web
-cli/demos/live.py cli/demos/command.py
+cli/demos/live.py
 cli cq/__main__.py
 """
 """The rooms from the ground up: a module imports its own room and those above its line, and none below it.

@@ -25,19 +25,20 @@ from cq.admin.queue_status import is_drained
 from cq.cells import Cells, Router, Rule, UserData, entries, gather_users, map_old_ids, search
 from cq.cells.records import HERE, Fence
 from cq.cells.router import WebAnswer, WebRequest
+from cq.cli.demos.command import CellOptions
 from cq.cli.demos.harness import (
-    DemoDiffers,
     DemoRun,
     Figures,
     Roles,
     Steps,
+    check,
     compare,
+    compare_queue,
     killed,
     numbered,
-    run_worker,
     shown_steps,
+    workers,
 )
-from cq.cli.demos.options import CellOptions
 from cq.cli.shared.output import note, print_table, quantity
 from cq.encoding import codec
 from cq.errors import InvalidConfiguration
@@ -110,15 +111,12 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
         old_ids = make_old_rows(cells, [user for user in users if is_old(user)])
         parts = (texts(writer, options.number, users, demo.rng) for writer in range(options.writers))
         steps = Steps.of_parts(demo.folder, b"demo_cells/", parts)
-        with (
-            Router(cells, [*urls][-1], _RULES) as router,
-            shown_steps(db, "writes done", steps) as show_steps,
-        ):
+        with Router(cells, [*urls][-1], _RULES) as router:
 
-            def look() -> None:
-                show_steps()
+            def look() -> str:
                 for user in users:  # so that it knows the cells before the last moves
                     router.route(_pages(user)[0][0])
+                return shown_steps(db, steps, "write")
 
             figures = demo.complete(
                 {
@@ -163,16 +161,11 @@ def _env_of(cell: str) -> str:
 
 def _services(options: CellOptions, url: str, urls: Mapping[str, str], users: list[str]) -> Roles:
     """The processes that run until the work is done and settled."""
-    # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
-    worker = partial(run_worker, identity="demo")
-    in_cell = partial(worker, queues=[QUEUE, USAGE, EVERYWHERE, TABLE])
-    mover = partial(move_users, url=url, users=users)
-    return {
-        **{f"worker of {name}": partial(in_cell, url=each) for name, each in urls.items()},
-        "worker of the directory": partial(worker, queues=[QUEUE, USAGE, TABLE], url=url),
-        "deleter": partial(delete_users, url=url, users=users[: options.deletions]),
-        **numbered("mover", [mover] * options.movers),
-    }
+    roles = workers(1, url, [QUEUE, USAGE, TABLE], "worker of the directory")
+    for name, each in urls.items():
+        roles |= workers(1, each, [QUEUE, USAGE, EVERYWHERE, TABLE], f"worker of {name}")
+    roles["deleter"] = partial(delete_users, url=url, users=users[: options.deletions])
+    return roles | numbered("mover", [partial(move_users, url=url, users=users)] * options.movers)
 
 
 def _is_settled(cells: Cells, db: Database, names: list[str]) -> bool:
@@ -367,17 +360,17 @@ def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: OldIds)
         written[user].add(text)
     deleted = {user for user in written if _is_deleted(cells, names, user)}
     wanted = {user: texts for user, texts in written.items() if user not in deleted}
-    _check(_searched(cells) == sorted(chain(*wanted.values())), "a search in all cells finds other writes")
+    check(_searched(cells) == sorted(chain(*wanted.values())), "a search in all cells finds other writes")
     checked = {user: _check_user(cells, names, user, texts) for user, texts in wanted.items()}
     _check_names(cells, wanted, deleted)
     counts = {user: len(texts) for user, texts in wanted.items()}
     writes = sum(counts.values())
-    compare("the totals", dict(cq.CombineQueue(QUEUE).scan(db)), counts | ({ALL: writes} if writes else {}))
+    compare_queue(db, "the totals", QUEUE, counts | ({ALL: writes} if writes else {}))
     times = {user: at for user, (_, at) in checked.items()}
     for name in names:
         _check_usage(cells, name, times, counts)
-        table = dict(cq.CombineQueue(TABLE).scan(cells.store(name)))
-        compare(f"the table in {name}", table, {each.path.name: each.number for each in steps})
+        positions = {each.path.name: each.number for each in steps}
+        compare_queue(cells.store(name), f"the table in {name}", TABLE, positions)
     found = _check_cells(cells, wanted)
     return {
         "writes": writes,
@@ -397,7 +390,7 @@ def _is_deleted(cells: Cells, names: Iterable[str], user: str) -> bool:
         begin, end = cellkeys.all_of(cellkeys.encoded_user(user))
         for name in names:
             rows = list(scan_rows(cells.store(name), begin, end))
-            _check(not rows, f"{name} has data of {user}, who was deleted")
+            check(not rows, f"{name} has data of {user}, who was deleted")
         return True
     return False
 
@@ -408,7 +401,7 @@ def _searched(cells: Cells) -> list[str]:
     token = None
     while True:
         page = search(cells, entries(INDEX), limit=_PAGE, token=token, timeout=60)
-        _check(not page.missing, f"cells do not answer: {page.missing}")
+        check(not page.missing, f"cells do not answer: {page.missing}")
         found += [each.text for each in page.items]
         token = page.token
         if token is None:
@@ -419,28 +412,28 @@ def _check_user(cells: Cells, names: Iterable[str], user: str, wanted: set[str])
     """Check that the writes of a user are in the user's cell only, each once; returns the moves and the latest time."""
     latest = 0
     record = cells.directory.record(user)
-    _check(not record.is_moving, f"the move of {user} is not done")
+    check(not record.is_moving, f"the move of {user} is not done")
     encoded = cellkeys.encoded_user(user)
     prefix = cellkeys.data(encoded)
     for name in names:
         db = cells.store(name)
         fence = transact(db, lambda tr: tr.get(cellkeys.fence(encoded)).value)
         is_here = fence is not None and Fence.from_bytes(fence) == Fence(HERE, record.epoch)
-        _check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
-        _check(fence is None or name != OLD_CELL or is_old(user), f"{user} was in the full {name}")
+        check(is_here == (name == record.cell), f"{user} is in {record.cell}, and {name} says otherwise")
+        check(fence is None or name != OLD_CELL or is_old(user), f"{user} was in the full {name}")
         rows = scan_rows(db, prefix, cellkeys.latest_id(encoded))
         writes = {key.removeprefix(prefix).decode(): codec.decode(value) for key, value in rows}
         found = {text: number for text, (number, _, _) in writes.items()}
         if name == record.cell:
             latest = max(at for _, _, at in writes.values())
-            _check(found.keys() == wanted, f"{len(wanted - found.keys())} writes of {user} are lost")
+            check(found.keys() == wanted, f"{len(wanted - found.keys())} writes of {user} are lost")
             ids = list(range(1, len(wanted) + 1))
-            _check(sorted(found.values()) == ids, f"the ids of {user} have gaps")
+            check(sorted(found.values()) == ids, f"the ids of {user} have gaps")
             old = {text: number for text, number in found.items() if text.startswith("old")}
             new = cells.transact(user, lambda data: {text: data.new_id(text) for text in old})  # noqa: B023
             compare(f"the former ids of {user}", new, old)
         else:
-            _check(not found, f"{name} has {len(found)} writes of {user}, who is in {record.cell}")
+            check(not found, f"{name} has {len(found)} writes of {user}, who is in {record.cell}")
     return record.epoch - 1, latest
 
 
@@ -448,9 +441,9 @@ def _check_names(cells: Cells, users: Iterable[str], deleted: Iterable[str]) -> 
     """Check that each user has one second name, and that those of deleted ones are free."""
     for user in users:
         (name,) = cells.names.of(user)
-        _check(cells.names.find(name) == user, f"{name} is not the name of {user}")
+        check(cells.names.find(name) == user, f"{name} is not the name of {user}")
     for user in deleted:
-        _check(cells.names.find(f"login:{user}") is None, f"{user} was deleted, and has a login")
+        check(cells.names.find(f"login:{user}") is None, f"{user} was deleted, and has a login")
 
 
 def _check_usage(cells: Cells, cell: str, times: Mapping[str, int], counts: Mapping[str, int]) -> None:
@@ -471,20 +464,20 @@ def friends_page(cells: Cells, cell: str, friends: Sequence[str], since: int) ->
     times = read_earlier(cells.store(cell), lambda tr: usage.get_many(tr, friends), max_age=_AGE)
     changed = [user for user, at in times.items() if at is not None and at > since]
     found = gather_users(cells, changed, lambda data: data.last_id(), timeout=60, max_age=_AGE)
-    _check(not found.missing, f"friends are not found: {found.missing}")
+    check(not found.missing, f"friends are not found: {found.missing}")
     return found.answers
 
 
 def _check_cells(cells: Cells, users: Collection[str]) -> dict[str, int]:
     """Check the numbers of users in the cells, their limits, and that the first one is empty; returns the numbers."""
     left = list(scan_rows(cells.store(OLD_CELL), *below(OLD)))
-    _check(not left, f"{len(left)} old rows are not adopted")
+    check(not left, f"{len(left)} old rows are not adopted")
     for each in cells.cells():
         found = set(cells.directory.users_in(each.name))
-        _check(found <= set(users), f"there are users without writes in {each.name}")
-        _check(len(found) == each.users, f"{each.name} has {len(found)} users, and counts {each.users}")
+        check(found <= set(users), f"there are users without writes in {each.name}")
+        check(len(found) == each.users, f"{each.name} has {len(found)} users, and counts {each.users}")
         most = 0 if each.name == OLD_CELL else each.max_users or 0
-        _check(each.users <= most, f"{each.name} has {each.users} users: {each.closed}")
+        check(each.users <= most, f"{each.name} has {each.users} users: {each.closed}")
     return {each.name: each.users for each in cells.cells()}
 
 
@@ -494,21 +487,21 @@ def check_router(cells: Cells, router: Router, old_ids: OldIds) -> int:
     redirected = 0
     webs: dict[str, str] = {}
 
-    def check(request: WebRequest, wanted: WebAnswer | None) -> None:
+    def follow(request: WebRequest, wanted: WebAnswer | None) -> None:
         while (answer := router.route(request)) != wanted:
             # The watch needs a moment after the last move.
-            _check(runtime.monotonic() < end, f"{request} got {answer} instead of {wanted}")
+            check(runtime.monotonic() < end, f"{request} got {answer} instead of {wanted}")
             runtime.sleep(0.01)
 
     for each in cells.cells():
         for user in cells.directory.users_in(each.name):
             webs[user] = each.web
             for request, path in _pages(user):
-                check(request, None if each.name == router.here else WebAnswer(307, each.web + path))
+                follow(request, None if each.name == router.here else WebAnswer(307, each.web + path))
             redirected += each.name != router.here
     for old, (user, text) in old_ids.items():
         page = WebAnswer(307, f"{webs[user]}/u/{quote(user)}/note/{text}") if user in webs else _NOBODY
-        check(WebRequest("", f"/note/{old}", "", b"", ""), page)
+        follow(WebRequest("", f"/note/{old}", "", b"", ""), page)
     return redirected
 
 
@@ -520,8 +513,3 @@ def _pages(user: str) -> list[tuple[WebRequest, str]]:
         (WebRequest("", "/search", field, b"", ""), f"/search?{field}"),
         (WebRequest("", "/save", "", field.encode(), ""), "/save"),
     ]
-
-
-def _check(holds: bool, difference: str) -> None:
-    if not holds:
-        raise DemoDiffers(f"not as recounted: {difference}")

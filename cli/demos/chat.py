@@ -21,18 +21,18 @@ from typing import Any, Final, NamedTuple
 
 import cq
 from cq import runtime
+from cq.cli.demos.command import ChatOptions
 from cq.cli.demos.harness import (
     DemoDiffers,
     DemoRun,
     Figures,
     Steps,
+    check,
     delete_earlier,
     killed,
-    numbered,
-    run_worker,
     shown_steps,
+    workers,
 )
-from cq.cli.demos.options import ChatOptions
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_table, quantity
 from cq.encoding import codec
@@ -139,21 +139,16 @@ def run(options: ChatOptions, demo: DemoRun) -> Figures:
     users += [GUEST, *steps]  # senders have terminals, too, which read their copies
     send = {name: partial(run_sender, url=url, steps=each, pause=_PAUSE) for name, each in steps.items()}
     send[FLOODER] = partial(run_sender, url=url, steps=flooding, after=senders)
-    work = partial(run_worker, url=url, queues=[FEED])
-    # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
-    workers = numbered("worker", (partial(work, identity=f"demo chat {n}") for n in range(options.workers)))
-    terminals = {each: partial(follow, url=url, terminal=each, users=users) for each in _TERMINALS}
     greetings = enumerate(users)
-    with shown_steps(db, "sent", senders) as show_steps:
 
-        def look() -> None:
-            show_steps()
-            for number, user in islice(greetings, 1):
-                greet(db, user, number)
+    def look() -> str:
+        for number, user in islice(greetings, 1):
+            greet(db, user, number)
+        return shown_steps(db, senders, "action")
 
-        figures = demo.complete(
-            send, workers | terminals, look, lambda: transact(db, partial(is_seen, users=users))
-        )
+    services = workers(options.workers, url, [FEED])
+    services |= {each: partial(follow, url=url, terminal=each, users=users) for each in _TERMINALS}
+    figures = demo.complete(send, services, look, lambda: transact(db, partial(is_seen, users=users)))
     wait_until_offline(db, users)
     return figures | recount(db, users)
 
@@ -333,8 +328,8 @@ def _see(tr: Any, *, user: str, terminal: str, since: float) -> None:
     # The position is read with a conflict, the messages without: new ones must not abort this transaction.
     page = feed.read(tr.snapshot, user, feed.position(tr, user, terminal), _PAGE)
     unread, number = feed.unread(tr.snapshot, user, terminal), number_unread(page.messages)
-    if unread != number if not page.more else unread < number:
-        raise DemoDiffers(f"{user}'s {terminal} has {unread:,} unread messages, and reads {number:,}")
+    is_right = unread >= number if page.more else unread == number
+    check(is_right, f"{user}'s {terminal} has {unread:,} unread messages, and reads {number:,}")
     sights = [
         Sight(
             message.id,
@@ -375,10 +370,8 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
         for terminal in _TERMINALS:
             found = [each for each in seen(db, user, terminal) if each.id > expected.forgotten[user]]
             # The same order, too: a terminal that skips a message and reads it later is wrong.
-            if [each.id for each in found] != [message.id for message in inbox]:
-                raise DemoDiffers(
-                    f"{user}'s {terminal} has not seen each message of {user} once and in order"
-                )
+            is_right = [each.id for each in found] == [message.id for message in inbox]
+            check(is_right, f"{user}'s {terminal} has not seen each message of {user} once and in order")
             expected.compare_texts(user, terminal, inbox, found)
             compare_unread(db, user, terminal)
             sights += [(user, message, each.took) for message, each in zip(inbox, found, strict=True)]
@@ -396,8 +389,7 @@ def wait_until_offline(db: Database, users: Sequence[str]) -> None:
     feed, until = Feed(FEED), runtime.monotonic() + 2 * _LEASE_SECONDS
     for user in users:
         while online := transact(db, lambda tr: feed.online(tr.snapshot, user)):  # noqa: B023
-            if runtime.monotonic() > until:
-                raise DemoDiffers(f"{user}'s {online[0]} is online, though it has ended")
+            check(runtime.monotonic() <= until, f"{user}'s {online[0]} is online, though it has ended")
             runtime.event().wait(_LOOK_SECONDS)
 
 
@@ -406,8 +398,7 @@ def compare_unread(db: Database, user: str, terminal: str) -> None:
     feed = Feed(FEED)
     found = transact(db, lambda tr: [feed.unread(tr.snapshot, user, each) for each in (terminal, "new")])
     inbox = number_unread(inbox_of(db, user))
-    if found != [0, inbox]:
-        raise DemoDiffers(f"{user} has {found} unread messages, and in the recount {[0, inbox]}")
+    check(found == [0, inbox], f"{user} has {found} unread messages, and in the recount {[0, inbox]}")
 
 
 def show(figures: Mapping[str, Any]) -> None:
@@ -434,12 +425,8 @@ def seen(db: Database, user: str, terminal: str) -> list[Sight]:
     ]
 
 
-class ExpectedMessage(NamedTuple):
-    """What a user must have: a message by sender and number, or an event of its `change`-th change; 0: the message."""
-
-    sender: str
-    number: int
-    change: int = 0
+_Key = tuple[str, int]
+"""The sender and the number of a message."""
 
 
 class MessageRecount:
@@ -454,12 +441,14 @@ class MessageRecount:
     def __init__(self, db: Database) -> None:
         self.messages = self.changes = 0
         self.forgotten: dict[str, bytes] = defaultdict(bytes)
-        self._bodies: dict[tuple[str, int], list[object] | None] = {}
-        self._sent: dict[tuple[str, int], int] = {}  # places in the ledger
+        self._bodies: dict[_Key, list[object] | None] = {}
+        self._sent: dict[_Key, int] = {}  # places in the ledger
         self._forgotten: dict[str, int] = defaultdict(int)
-        self._number_of_changes: dict[tuple[str, int], int] = defaultdict(int)
-        # By group: messages from different groups have no order in the ledger that receivers must keep.
-        self._expected: dict[str, dict[str | None, list[ExpectedMessage]]] = defaultdict(
+        # The text that a user was told last: who has left the group since learns of others only by another read.
+        self._told: dict[str, dict[_Key, list[object] | None]] = defaultdict(dict)
+        # By group: messages from different groups have no order in the ledger that receivers must keep. With each
+        # message, whether it is an event.
+        self._expected: dict[str, dict[str | None, list[tuple[bool, _Key]]]] = defaultdict(
             lambda: defaultdict(list)
         )
         members: dict[str, dict[str, int]] = defaultdict(dict)  # with the place of the join
@@ -472,6 +461,7 @@ class MessageRecount:
             elif action.kind == "forget":
                 self.forgotten[action.to], self._forgotten[action.to] = key.removeprefix(_LEDGER), place
                 self._expected[action.to].clear()
+                self._told[action.to].clear()
             elif action.kind in ("edit", "recall"):
                 self._change(action, members[action.to])
             else:
@@ -481,9 +471,8 @@ class MessageRecount:
         self.messages += action.messages
         group = action.to if action.kind == "group" else None
         for number, body in enumerate(action.bodies, action.first):
-            self._bodies[action.sender, number], self._sent[action.sender, number] = body, place
-            for user in members if group else action.inboxes:
-                self._expected[user][group].append(ExpectedMessage(action.sender, number))
+            self._sent[action.sender, number] = place
+            self._tell(members if group else action.inboxes, group, (action.sender, number), body)
 
     def _change(self, action: Action, members: Mapping[str, int]) -> None:
         """An event reaches those who have been members since the message."""
@@ -491,13 +480,24 @@ class MessageRecount:
         if self._bodies[key] is None:
             return  # recalled before: nothing is left to change
         self.changes += 1
-        self._bodies[key] = action.text
-        self._number_of_changes[key] += 1
         since = [user for user, joined in members.items() if joined <= self._sent[key]]
         having = [user for user in action.inboxes if self._forgotten[user] <= self._sent[key]]
-        for user in since if action.is_group else having:
-            entries = self._expected[user][action.to if action.is_group else None]
-            entries.append(ExpectedMessage(*key, self._number_of_changes[key]))
+        group = action.to if action.is_group else None
+        self._tell(since if action.is_group else having, group, key, action.text, is_event=True)
+
+    def _tell(
+        self,
+        users: Iterable[str],
+        group: str | None,
+        key: _Key,
+        body: list[object] | None,
+        *,
+        is_event: bool = False,
+    ) -> None:
+        self._bodies[key] = body
+        for user in users:
+            self._told[user][key] = body
+            self._expected[user][group].append((is_event, key))
 
     def compare(self, user: str, inbox: Sequence[Message]) -> None:
         """Raise `DemoDiffers` unless the user has the expected messages, with the numbers 1, 2, 3 ..."""
@@ -505,15 +505,16 @@ class MessageRecount:
         for message in inbox:
             found[message.group].append((message.changes is not None, message.body))
         for group in {*found, *self._expected[user]}:
-            entries = self._expected[user][group]
-            if found[group] != [(each.change > 0, self._bodies[each[:2]]) for each in entries]:
-                of = "" if group is None else f" of {group}"
-                raise DemoDiffers(
-                    f"{user} has {len(found[group]):,} messages{of}, and in the recount {len(entries):,}, "
-                    "or has them in another order, or with other texts"
-                )
-        if [message.number for message in inbox] != list(range(1, len(inbox) + 1)):
-            raise DemoDiffers(f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
+            entries = [(is_event, self._bodies[key]) for is_event, key in self._expected[user][group]]
+            of = "" if group is None else f" of {group}"
+            check(
+                found[group] == entries,
+                f"{user} has {len(found[group]):,} messages{of}, and in the recount {len(entries):,}, or has them "
+                "in another order, or with other texts",
+            )
+        numbers = [message.number for message in inbox]
+        is_right = numbers == list(range(1, len(inbox) + 1))
+        check(is_right, f"the messages of {user} have other numbers than 1 to {len(inbox):,}")
 
     def compare_texts(
         self, user: str, terminal: str, inbox: Sequence[Message], sights: Sequence[Sight]
@@ -524,15 +525,13 @@ class MessageRecount:
         """
         texts = {each.of: each.body for each in sights}  # the last one stays
         entries = {group: iter(each) for group, each in self._expected[user].items()}
-        reached = {next(entries[message.group]): message for message in inbox}
-        for entry, message in reached.items():
-            number = self._number_of_changes[entry[:2]]
-            # Who has left the group before the last change learns of it only by another read.
-            is_told = entry._replace(change=number) in reached
-            if is_told and texts[message.changes or message.origin or message.id] != self._bodies[entry[:2]]:
-                raise DemoDiffers(
-                    f"{user}'s {terminal} has an old text of message {entry.number} of {entry.sender}"
-                )
+        for message in inbox:
+            _, key = next(entries[message.group])
+            is_known = texts[message.changes or message.origin or message.id] == self._bodies[key]
+            check(
+                is_known or self._told[user][key] != self._bodies[key],
+                f"{user}'s {terminal} has an old text of message {key[1]} of {key[0]}",
+            )
 
 
 def delays_by_kind(seen: Sequence[tuple[str, Message, float]]) -> dict[str, dict[str, float]]:

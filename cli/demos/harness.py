@@ -10,9 +10,11 @@ import json
 import math
 import secrets
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,9 +25,9 @@ from typing import Any, Final, Self, TypeVar
 
 import cq
 from cq import admin, runtime
-from cq.cli.demos.options import DemoOptions
+from cq.cli.demos.command import DemoOptions
 from cq.cli.shared.exit_status import FoundDifference
-from cq.cli.shared.output import note, print_json, progress, quantity
+from cq.cli.shared.output import live_display, note, print_json, quantity
 from cq.cli.shared.processes import Crew, wait_for
 from cq.errors import CqError, NotReady
 from cq.keys import prefix_end
@@ -71,18 +73,20 @@ class DemoRun:
         kill_every: average seconds between two kills.
         folder: a folder that is deleted at the end.
         rng: random source of the load and of the kills.
+        kills: number of killed processes by their kinds.
     """
 
     seed: int
     kill_every: float
     folder: Path
     rng: Random
+    kills: Counter[str] = field(default_factory=Counter)
 
     def complete(
         self,
         work: Roles,
         services: Roles,
-        look: Callable[[], object],
+        look: Callable[[], Any],
         is_settled: Callable[[], bool],
         seconds: float = 600.0,
     ) -> Figures:
@@ -91,25 +95,29 @@ class DemoRun:
         Args:
             work: the processes that end when their work is done.
             services: the processes that run until they are stopped.
-            look: called about ten times per second until the work is done: shows progress, or checks what must always
-                hold.
+            look: called about ten times per second until the work is done; it may check what must always hold. A
+                terminal shows what it returns: a line, tables, or None for what was shown before.
             is_settled: whether the services have done all that follows from the work.
             seconds: time limit for the work, and for settling it; infinite: no limit.
         """
         # After the check of the input, and before all that can fail in another way: a failed run can be repeated.
         note(f"seed {self.seed}")
         begun = runtime.monotonic()
-        with DemoCrew({**work, **services}, self.rng, self.kill_every) as crew:
+        with live_display() as show, DemoCrew({**work, **services}, self) as crew:
 
             def is_worked_off() -> bool:
-                look()
+                show(look())
                 return crew.ended >= work.keys()
 
             crew.run(is_worked_off, seconds)
             # Few processes are left now. Frequent kills would never let a worker start on a busy machine.
             crew.spare(after=_SETTLING_SECONDS)
             crew.run(is_settled, seconds)
-        return {"seed": self.seed, "kills": crew.kills, "seconds": round(runtime.monotonic() - begun, 1)}
+        return {
+            "seed": self.seed,
+            "kills": self.kills.total(),
+            "seconds": round(runtime.monotonic() - begun, 1),
+        }
 
 
 def run_demo(
@@ -141,19 +149,16 @@ class DemoCrew(Crew):
 
     Args:
         roles: {name for messages: role}.
-        rng: random source of the kills.
-        kill_every: average seconds between two kills by SIGKILL; infinite: no kills.
+        demo: counts the kills by SIGKILL; an infinite time between them: there are none.
 
     Attributes:
-        kills: number of killed processes.
         ended: names of the roles that have done all their work.
     """
 
-    def __init__(self, roles: Roles, rng: Random, kill_every: float = math.inf) -> None:
+    def __init__(self, roles: Roles, demo: DemoRun) -> None:
         super().__init__(roles, run_role)
-        self.kills = 0
         self.ended: set[str] = set()
-        self._rng, self._kill_every = rng, kill_every
+        self._rng, self._kill_every, self._kills = demo.rng, demo.kill_every, demo.kills
         self._spared = math.inf
         self._starting: set[str] = set()
         self._planned = 0.0
@@ -197,7 +202,7 @@ class DemoCrew(Crew):
             if self._processes[name].connection.poll():
                 self.receive(name)
                 self._starting.remove(name)
-                if not self.kills and self._kill_every < math.inf:
+                if not self._kills and self._kill_every < math.inf:
                     self._next_kill = 0.0  # at once, so that short demos have a kill, too
                 elif not self._starting:
                     self._next_kill = max(self._planned, runtime.monotonic() + self._kill_every / 2)
@@ -215,14 +220,14 @@ class DemoCrew(Crew):
         process = self._processes[name]
         process.kill()
         if process.wait() == -signal.SIGKILL:  # otherwise it ended by itself just before the kill
-            self.kills += 1
+            self._kills[_kind(name)] += 1
             self._planned = runtime.monotonic() + self._kill_every * self._rng.uniform(0.5, 1.5)
             self._start(name)
 
 
 def _kind(name: str) -> str:
     """What a process is called without its number."""
-    return name.rstrip("0123456789")
+    return name.rstrip(" 0123456789")
 
 
 def killed(figures: Mapping[str, Any]) -> str:
@@ -291,25 +296,21 @@ def places(db: Database, steps: Sequence[Steps]) -> list[int]:
     return transact(db, lambda tr: [each.done(tr.snapshot) for each in steps])
 
 
-@contextmanager
-def shown_steps(db: Database, what: str, steps: Sequence[Steps]) -> Iterator[Callable[[], object]]:
-    """A function that shows the number of finished steps on a terminal."""
-    with progress() as display:
-        task = display.add_task(what, total=sum(each.number for each in steps))
-        yield lambda: display.update(task, completed=sum(places(db, steps)))
+def shown_steps(db: Database, steps: Sequence[Steps], what: str) -> str:
+    """The number of finished steps, as a line about progress."""
+    return f"{sum(places(db, steps)):,} of {quantity(sum(each.number for each in steps), what)} done"
+
+
+def workers(number: int, url: str, queues: Sequence[str], kind: str = "worker") -> dict[str, DemoRole]:
+    """Processes with a worker for these queues of a store; without names for all its queues."""
+    # With an identity: a restarted worker gets the tasks of its killed predecessor at once.
+    roles = (partial(run_worker, url=url, queues=queues, identity=f"demo {each}") for each in range(number))
+    return numbered(kind, roles)
 
 
 def run_worker(stop: Event, *, url: str, queues: Sequence[str], identity: str | None = None) -> None:
-    """Run a worker until `stop` is set.
-
-    Args:
-        stop: set when the process must end.
-        url: URL of the store.
-        queues: names of queues; empty: all queues.
-        identity: identity of the worker: a restarted worker with the same identity gets its tasks at once.
-    """
-    db: Any = cq.open(url)
-    worker = Worker(db, queues=queues, identity=identity)
+    """Run a worker until `stop` is set."""
+    worker = Worker(cq.open(url), queues=queues, identity=identity)
 
     def end() -> None:
         stop.wait()
@@ -337,6 +338,17 @@ def delete_earlier(db: Database, prefix: bytes, queues: Iterable[str] = ()) -> N
         with suppress(cq.errors.QueueNotConfigured):
             admin.delete(db, queue)
     transact(db, lambda tr: tr.clear_range(prefix, prefix_end(prefix)))
+
+
+def check(holds: bool, difference: str) -> None:
+    """Raise `DemoDiffers` unless this holds."""
+    if not holds:
+        raise DemoDiffers(difference)
+
+
+def compare_queue(db: Database, what: str, queue: str, recounted: Mapping[Any, Any]) -> None:
+    """Compare all values of a queue with a recount; raises `DemoDiffers`."""
+    compare(what, dict(cq.CombineQueue[Any, Any](queue).scan(db)), recounted)
 
 
 def compare(what: str, found: Mapping[Any, Any], recounted: Mapping[Any, Any]) -> None:

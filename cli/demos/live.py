@@ -23,13 +23,14 @@ from typing import Any, Final
 import cq
 from cq import runtime
 from cq.admin.queue_status import is_drained
-from cq.cli.demos.harness import DemoRun, Figures, compare, delete_earlier, killed, numbered, run_worker
-from cq.cli.demos.options import LiveOptions
+from cq.cli.demos.command import LiveOptions
+from cq.cli.demos.harness import DemoRun, Figures, compare, delete_earlier, killed, numbered, workers
 from cq.cli.shared.options import make_store
-from cq.cli.shared.output import note, print_table, progress, quantity
+from cq.cli.shared.output import note, print_table, quantity
 from cq.cli.shared.processes import stop_on_signals
 from cq.cli.web.command import WebOptions, server_module
-from cq.keys import prefix_end
+from cq.keys import after, prefix_end
+from cq.keys.queue import stamped
 from cq.observers.telemetry.metrics import Address
 from cq.observers.top.index import top
 from cq.store import OpenDatabase
@@ -42,12 +43,12 @@ COMPARED: Final = "demo_live_compared"
 """The queue of the numbers that the demo has compared last."""
 QUEUES: Final = (QUEUE, COMPARED)
 KEYS: Final = b"demo_live/"
-"""The prefix of the demo's own keys: the baskets, the number of starts, and the end."""
+"""The prefix of the demo's own keys: the baskets, and the end."""
+BASKETS: Final = KEYS + b"basket/"
 FRUITS: Final = ("apples", "oranges", "pears")
 _WEIGHTS: Final = (4, 2, 1)
 _BASKET: Final = 20
 _END: Final = KEYS + b"end"
-_STARTS: Final = KEYS + b"starts/"
 _BASKETS_PER_SECOND: Final = 25
 """Of each adder: so few that the processor has time for the browser."""
 _COMPARE_SECONDS: Final = 0.5
@@ -61,26 +62,26 @@ def run(options: LiveOptions, demo: DemoRun) -> Figures:
     delete_earlier(db, KEYS, QUEUES)
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum", observers=[top(len(FRUITS))])
     cq.configure(db, COMPARED, key=str, value=int, combiner="last", buckets=1, observers=[top(_SHOWN)])
-    comparison = Comparison(db, options)
-    with served(db, options) as address, progress(counted=False) as display:
+    comparison = Comparison(db, demo.kills)
+    until = runtime.monotonic() + options.seconds
+    stopped = runtime.event()
+
+    def look() -> str:
+        if stopped.is_set() or runtime.monotonic() >= until:
+            transact(db, lambda tr: tr.set(_END, b""))
+        return comparison.look()
+
+    with served(db, options) as address:
         note(f"open {address}")
         note(
             f"{quantity(options.adders, 'adder')} and {quantity(options.workers, 'worker')} keep counts of fruit, and "
             f"about every {options.kill_every:g} s one of these processes is killed. The page has the counts and a "
             "recount. ^C ends the demo."
         )
-        shown = display.add_task("")
-
-        def look() -> None:
-            comparison.look()
-            display.update(shown, description=comparison.text())
-
-        stop_on_signals(comparison.stop)
+        stop_on_signals(stopped.set)
         figures = demo.complete(
-            numbered("adder", (partial(add_baskets, url=url, number=n) for n in range(options.adders))),
-            numbered(
-                "worker", (partial(run_counted_worker, url=url, number=n) for n in range(options.workers))
-            ),
+            numbered("adder", [partial(add_baskets, url=url)] * options.adders),
+            workers(options.workers, url, QUEUES),
             look,
             lambda: all(is_drained(db, name) for name in QUEUES),
             math.inf,
@@ -135,41 +136,44 @@ class Comparison:
 
     Args:
         db: the store.
-        options: of the demo.
+        kills: of processes, by their kinds.
     """
 
-    def __init__(self, db: Database, options: LiveOptions) -> None:
-        self._db = db
-        self._baskets = Baskets(options.adders)
-        self._processes = {"adders": options.adders, "workers": options.workers}
-        self._until = runtime.monotonic() + options.seconds
+    def __init__(self, db: Database, kills: Mapping[str, int]) -> None:
+        self._db, self._kills = db, kills
+        self._baskets = Baskets()
         self._next = runtime.monotonic()
-        self._stopped = runtime.event()
-        self._is_ended = False
         self._number = 0
 
-    def stop(self) -> None:
-        """Let the adders end; for any thread."""
-        self._stopped.set()
-
-    def look(self) -> None:
-        """Compare, if it is time; end the adders, if it is time. Raises `DemoDiffers`."""
-        now = runtime.monotonic()
-        if now >= self._next:
+    def look(self) -> str:
+        """Compare, if it is time; returns the state in words. Raises `DemoDiffers`."""
+        if runtime.monotonic() >= self._next:
             self.compare()
-            self._next = now + _COMPARE_SECONDS
-        if not self._is_ended and (self._stopped.is_set() or now >= self._until):
-            transact(self._db, lambda tr: tr.set(_END, b""))
-            self._is_ended = True
+            self._next = runtime.monotonic() + _COMPARE_SECONDS
+        baskets = quantity(self._baskets.number, "basket")
+        return f"{baskets}, {quantity(self._number, 'comparison')}: all equal"
 
-    def text(self) -> str:
-        """The state in words."""
-        number = self._baskets.number
-        return f"{quantity(number, 'basket')}, {quantity(self._number, 'comparison')}: all equal"
+    def compare(self) -> None:
+        """Compare once, and report the numbers. Raises `DemoDiffers`."""
+        counts = transact(self._db, self._read)
+        found = {fruit: count or 0 for fruit, count in counts.items()}
+        recount = {fruit: self._baskets.counts[fruit] for fruit in FRUITS}
+        compare("the counts and the queued updates", found, recount)
+        self._number += 1
+        shown = {f"{fruit}, value of cq": found[fruit] for fruit in FRUITS}
+        shown |= {f"{fruit}, recount": recount[fruit] for fruit in FRUITS}
+        shown["comparisons"] = self._number
+        shown |= {f"restarts of killed {kind}s": self._kills[kind] for kind in ("adder", "worker")}
+        transact(self._db, lambda tr: _queue(COMPARED).add(tr, shown))
+
+    def _read(self, tr: Transaction) -> dict[str, int | None]:
+        """The counts with the queued updates; reads the new baskets at the same version."""
+        self._baskets.read(tr)
+        return {fruit: _queue(QUEUE).get(tr.snapshot, fruit, pending=True) for fruit in FRUITS}
 
     def finish(self) -> Figures:
         """The figures, after a last comparison with a recount of all baskets. Raises `DemoDiffers`."""
-        recount = Baskets(self._baskets.adders)
+        recount = Baskets()
         transact(self._db, recount.read)
         values = dict(sorted(_queue(QUEUE).scan(self._db)))
         compare("the counts", values, recount.counts)
@@ -180,109 +184,49 @@ class Comparison:
             "comparisons": self._number + 1,
         }
 
-    def compare(self) -> None:
-        """Compare once, and report the numbers. Raises `DemoDiffers`."""
-        counts, starts = transact(self._db, self._read)
-        found = {fruit: count or 0 for fruit, count in counts.items()}
-        recount = {fruit: self._baskets.counts[fruit] for fruit in FRUITS}
-        compare("the counts and the queued updates", found, recount)
-        self._number += 1
-        shown = {f"{fruit}, value of cq": found[fruit] for fruit in FRUITS}
-        shown |= {f"{fruit}, recount": recount[fruit] for fruit in FRUITS}
-        shown["comparisons"] = self._number
-        for kind, number in self._processes.items():
-            shown[f"restarts of killed {kind}"] = max(0, starts[kind] - number)
-        transact(self._db, lambda tr: _queue(COMPARED).add(tr, shown))
-
-    def _read(self, tr: Transaction) -> tuple[dict[str, int | None], dict[str, int]]:
-        """The counts with the queued updates, and the starts; reads the new baskets at the same version."""
-        self._baskets.read(tr)
-        counts = {fruit: _queue(QUEUE).get(tr.snapshot, fruit, pending=True) for fruit in FRUITS}
-        return counts, {kind: _number(tr.snapshot.get(_starts(kind)).value) for kind in self._processes}
-
 
 class Baskets:
     """The baskets that have been read.
-
-    Args:
-        adders: number of adders.
 
     Attributes:
         counts: {fruit: its number in all of them}.
         number: their number.
     """
 
-    def __init__(self, adders: int) -> None:
-        self.adders = adders
+    def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self.number = 0
-        self._read = [_baskets(number) for number in range(adders)]
+        self._begin = BASKETS
 
     def read(self, tr: Transaction) -> None:
-        """Read the baskets that are new."""
-        found = [
-            list(tr.snapshot.get_range(begin, prefix_end(_baskets(number))))
-            for number, begin in enumerate(self._read)
-        ]
-        for number, rows in enumerate(found):  # after all reads: a retry reads them again
-            for row in rows:
-                self.counts.update(json.loads(row.value))
-                self._read[number] = bytes(row.key) + b"\0"
-            self.number += len(rows)
+        """Read the baskets that are new: rows are in the order of their commits."""
+        rows = tr.snapshot.get_range(self._begin, prefix_end(BASKETS)).to_list()
+        for row in rows:
+            self.counts.update(json.loads(row.value))
+            self._begin = after(row.key)
+        self.number += len(rows)
 
 
-def _baskets(adder: int) -> bytes:
-    return KEYS + b"basket/%d/" % adder
+# The adders
 
 
-def _starts(kind: str) -> bytes:
-    return _STARTS + kind.encode()
-
-
-def _number(stored: Any) -> int:
-    return int.from_bytes(bytes(stored or b""), "little")
-
-
-# The processes
-
-
-def add_baskets(stop: Event, *, url: str, number: int) -> None:
+def add_baskets(stop: Event, *, url: str) -> None:
     """Put baskets into the store, until it says that the demo ends."""
     db = cq.open(url)
     rng = secrets.SystemRandom()
-    place = transact(db, partial(_begun, prefix=_baskets(number)))
     while not stop.wait(1 / _BASKETS_PER_SECOND):
         basket = Counter(rng.choices(FRUITS, _WEIGHTS, k=_BASKET))
-        if not transact(db, partial(put_basket, row=_baskets(number) + b"%012d" % place, basket=basket)):
+        if not transact(db, partial(put_basket, basket=basket)):
             return
-        place += 1
 
 
-def _begun(tr: Transaction, prefix: bytes) -> int:
-    """Count a start; returns the place of the adder's next basket."""
-    _count_start(tr, "adders")
-    last = list(tr.get_range(prefix, prefix_end(prefix), limit=1, reverse=True))
-    return int(bytes(last[0].key).removeprefix(prefix)) + 1 if last else 0
-
-
-def put_basket(tr: Transaction, row: bytes, basket: Mapping[str, int]) -> bool:
+def put_basket(tr: Transaction, basket: Mapping[str, int]) -> bool:
     """Store a basket and count its fruit, unless the demo ends."""
     if tr.snapshot.get(_END).present():
         return False
-    if not tr.get(row).present():  # else an earlier try has committed
-        tr.set(row, json.dumps(basket).encode())
-        _queue(QUEUE).add(tr, basket)
+    tr.set_versionstamped_key(stamped(BASKETS), json.dumps(basket).encode())
+    _queue(QUEUE).add(tr, basket)
     return True
-
-
-def run_counted_worker(stop: Event, *, url: str, number: int) -> None:
-    """Count a start, and run a worker."""
-    transact(cq.open(url), lambda tr: _count_start(tr, "workers"))
-    run_worker(stop, url=url, queues=QUEUES, identity=f"demo-{number + 1}")
-
-
-def _count_start(tr: Transaction, kind: str) -> None:
-    tr.add(_starts(kind), (1).to_bytes(8, "little"))
 
 
 def _queue(name: str) -> cq.CombineQueue[str, int]:

@@ -18,19 +18,21 @@ from typing import Any, Final, NamedTuple
 
 import cq
 from cq import deciders, runtime
+from cq.cli.demos.command import StockOptions
 from cq.cli.demos.harness import (
     DemoDiffers,
     DemoRun,
     Figures,
+    check,
     compare,
+    compare_queue,
     delete_earlier,
     killed,
     numbered,
-    run_worker,
+    workers,
 )
-from cq.cli.demos.options import StockOptions
 from cq.cli.shared.options import make_store
-from cq.cli.shared.output import note, print_table, progress, quantity
+from cq.cli.shared.output import note, print_table, quantity
 from cq.encoding import codec
 from cq.keys import below
 from cq.store.api import Database, Transaction, TransactionRead
@@ -119,30 +121,30 @@ def run(options: StockOptions, demo: DemoRun) -> Figures:
     """Run the demo; returns its figures."""
     db, url, cap = make_store(options.store), options.store, options.cap - options.cap % 4
     make_queues(db, cap)
-    buy = partial(run_buyer, url=url)
-    work = partial(run_worker, url=url, queues=QUEUES)
-    last = Closing(db, cap)
-    with progress(counted=False) as display:
-        task = display.add_task("buyers start")
-        until = math.inf
+    until, free, found = math.inf, math.inf, Figures()
 
-        def look() -> None:
-            nonlocal until
-            purchases = check_bounds(db, cap)
-            if purchases and until == math.inf:
-                until = runtime.monotonic() + options.seconds
-            if runtime.monotonic() >= until:
-                transact(db, lambda tr: tr.set(_CLOSED, b""))
-            display.update(task, description=quantity(sum(each.number for each in purchases), "purchase"))
+    def look() -> str:
+        nonlocal until
+        purchases = check_bounds(db, cap)
+        if purchases and until == math.inf:
+            until = runtime.monotonic() + options.seconds
+        if runtime.monotonic() >= until:
+            transact(db, lambda tr: tr.set(_CLOSED, b""))
+        return quantity(sum(each.number for each in purchases), "purchase")
 
-        figures = demo.complete(
-            numbered("buyer", (partial(buy, buyer=n, seed=demo.seed) for n in range(options.processes))),
-            numbered("worker", (partial(work, identity=f"demo {n}") for n in range(options.workers))),
-            look,
-            last.is_settled,
-            math.inf,
-        )
-    return figures | last.figures
+    def is_recounted() -> bool:
+        """Recount, while there are workers, once all holds must have expired."""
+        nonlocal free
+        free = min(free, runtime.monotonic() + TTL + _LATE)
+        if runtime.monotonic() < free:
+            return False
+        found.update(recount(db, cap))
+        return True
+
+    buy = partial(run_buyer, url=url, seed=demo.seed)
+    buyers = numbered("buyer", (partial(buy, buyer=n) for n in range(options.processes)))
+    work = workers(options.workers, url, QUEUES)
+    return demo.complete(buyers, work, look, is_recounted, math.inf) | found
 
 
 def make_queues(db: Database, cap: int) -> None:
@@ -174,34 +176,12 @@ def check_bounds(db: Database, cap: int) -> list[Purchase]:
 
     purchases, stock, budgets = transact(db, read)
     for (shop, day), pieces in stock.items():
-        if pieces is not None and not 0 <= pieces <= cap // 2:
-            raise DemoDiffers(f"the shop {shop} has {pieces} of {cap // 2} pieces on day {day}")
+        is_possible = pieces is None or 0 <= pieces <= cap // 2
+        check(is_possible, f"the shop {shop} has {pieces} of {cap // 2} pieces on day {day}")
     for day, book in budgets.items():
-        if book is not None and book["spent"] + sum(hold[0] for hold in book["holds"].values()) > cap:
-            raise DemoDiffers(f"more than {cap} are spent and reserved on day {day}: {book}")
+        used = book["spent"] + sum(hold[0] for hold in book["holds"].values()) if book else 0
+        check(used <= cap, f"more than {cap} are spent and reserved on day {day}: {book}")
     return purchases
-
-
-class Closing:
-    """The end of the demo: what is left of the budgets is spent when all holds must have expired, and all is recounted.
-
-    Attributes:
-        figures: of the recount; empty before it.
-    """
-
-    def __init__(self, db: Database, cap: int) -> None:
-        self._db, self._cap = db, cap
-        self._at = math.inf
-        self.figures: Figures = {}
-
-    def is_settled(self) -> bool:
-        """Recount, once all holds must have expired; raises `DemoDiffers`."""
-        if self._at == math.inf:
-            self._at = runtime.monotonic() + TTL + _LATE
-        if runtime.monotonic() < self._at:
-            return False
-        self.figures = recount(self._db, self._cap)
-        return True
 
 
 def recount(db: Database, cap: int) -> Figures:
@@ -212,15 +192,14 @@ def recount(db: Database, cap: int) -> Figures:
     counts = counted(db)
     books = dict(_budget.scan(db))
     answers = {place: cap // 2 + counts[place] for place in counts if place[0] in PRICES}
-    compare("the pieces that are left", dict(_stock.scan(db)), answers)
+    compare_queue(db, "the pieces that are left", STOCK, answers)
     spent = {day: counts["charged", day] for day in books}
     compare("the spent amounts", {day: book["spent"] for day, book in books.items()}, spent)
     paid = {day: sum(-price * counts[shop, day] for shop, price in PRICES.items()) for day in books}
     compare("the prices of what is sold", paid, spent)
     usable = {day: amount + _spend(db, day, cap - amount) for day, amount in spent.items()}
     share = sum(usable.values()) / (cap * len(usable))
-    if share < _USABLE:
-        raise DemoDiffers(f"only {share:.1%} of the budgets were usable: {usable}")
+    check(share >= _USABLE, f"only {share:.1%} of the budgets were usable: {usable}")
     totals: Counter[str] = Counter()
     for (what, _), number in counts.items():
         totals[what] += number

@@ -24,22 +24,24 @@ from zlib import crc32
 
 import cq
 from cq.admin.queue_status import is_drained
+from cq.cli.demos.command import TagOptions
 from cq.cli.demos.harness import (
     DemoDiffers,
     DemoFailed,
     DemoRun,
     Figures,
     Steps,
+    check,
     compare,
+    compare_queue,
     delete_earlier,
     killed,
     numbered,
     places,
     published,
-    run_worker,
     shown_steps,
+    workers,
 )
-from cq.cli.demos.options import TagOptions
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_table, quantity
 from cq.encoding import codec
@@ -167,19 +169,17 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
     # Each server has a share of the partitions, and so its own entities: the order of an entity's events is kept.
     shares = (steps[place :: options.servers] for place in range(options.servers))
     servers = [partial(run_server, url=url, partitions=share) for share in shares]
-    collectors = [partial(run_worker, url=url, queues=QUEUES)] * options.collectors
-    roles = numbered("web server", servers), numbered("collector", collectors)
+    roles = numbered("web server", servers), workers(options.collectors, url, QUEUES, "collector")
     with (
         CloudFollower(db, QUEUE) as follower,
         # A flush for each version, which has so many different keys.
         cq.Emitter(_queue(SHOWN), db, every=_FLUSH_SECONDS, flush_keys=options.top) as emitter,
-        shown_steps(db, "increments committed", steps) as show_steps,
     ):
         versions = Versions(follower, emitter)
 
-        def look() -> None:
-            show_steps()
+        def look() -> str:
             versions.see(follower.latest)
+            return shown_steps(db, steps, "increment")
 
         def is_settled() -> bool:
             versions.see(follower.latest)
@@ -203,7 +203,7 @@ def recount(db: Database, steps: Sequence[Steps], entries: Sequence[CloudEntry],
     compare("the increments", {"committed": sum(places(db, steps))}, {"committed": len(events)})
     check_result(db, counts, entries, shown)
     uses = recounted(((event.tag, event.entity), event.by) for event in events)
-    compare("the entities of tags", dict(_queue(ENTITIES).scan(db)), Counter(tag for tag, _ in uses))
+    compare_queue(db, "the entities of tags", ENTITIES, Counter(tag for tag, _ in uses))
     return {
         "increments": len(events),
         "tags": len(counts),
@@ -222,8 +222,8 @@ def check_hot(db: Database, parts: Iterable[Sequence[TagEvent]]) -> list[str]:
     found = [(entry.key, entry.score) for entry in ranking.scan(db)]
     for tag, score in found:
         # Less than 1,024 half-lives: a float has the sum itself.
-        if tag not in logs or abs(score - log2(fsum(2.0**each for each in logs[tag]))) > _ROUNDING:
-            raise DemoDiffers(f"the decayed score of {tag!r} is not that of the recount")
+        is_right = tag in logs and abs(score - log2(fsum(2.0**each for each in logs[tag]))) <= _ROUNDING
+        check(is_right, f"the decayed score of {tag!r} is not that of the recount")
     compare("the tags with a score", {"number": len(found)}, {"number": len(logs)})
     return [tag for tag, _ in found]
 
@@ -246,10 +246,8 @@ class Versions:
     def see(self, cloud: Cloud | None) -> None:
         """Note the version of the cloud; an earlier one must not have been newer."""
         if cloud is not None and cloud.version != self._last:
-            if cloud.version < self._last:
-                raise DemoDiffers(
-                    f"version {cloud.version:,} of the cloud has come after version {self._last:,}"
-                )
+            is_newer = cloud.version > self._last
+            check(is_newer, f"version {cloud.version:,} of the cloud has come after version {self._last:,}")
             self.seen.append(cloud)
             for entry in cloud.entries:
                 self._emitter.emit(entry.key)
@@ -299,11 +297,11 @@ def recounted(changes: Iterable[tuple[K, int]]) -> dict[K, int]:
 
 def check_result(db: Database, counts: Mapping[str, int], cloud: Sequence[CloudEntry], shown: int) -> None:
     """Raise `DemoDiffers` if the store differs from the recount."""
-    compare("the counts of tags", dict(cq.CombineQueue(QUEUE).scan(db)), counts)
+    compare_queue(db, "the counts of tags", QUEUE, counts)
     # Tags with equal counts are in order.
     highest = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:shown]
-    if [(entry.key, entry.score) for entry in cloud] != highest:
-        raise DemoDiffers("the published cloud is not the top of the recount")
+    found = [(entry.key, entry.score) for entry in cloud]
+    check(found == highest, "the published cloud is not the top of the recount")
 
 
 def check_versions(db: Database, newest: Cloud | None, seen: Sequence[Cloud]) -> None:
@@ -313,8 +311,8 @@ def check_versions(db: Database, newest: Cloud | None, seen: Sequence[Cloud]) ->
     while cloud is not None and cloud.version > 1:
         before = (cloud.created - timedelta(milliseconds=1)).timestamp()
         older = transact(db, lambda tr: reader.read(tr.snapshot, before))  # noqa: B023 - runs at once
-        if older.version != cloud.version - 1 or had.get(older.version, older) != older:
-            raise DemoDiffers(f"version {cloud.version - 1:,} of the cloud is not kept as it was published")
+        is_kept = older.version == cloud.version - 1 and had.get(older.version, older) == older
+        check(is_kept, f"version {cloud.version - 1:,} of the cloud is not kept as it was published")
         check_changes(older, cloud)
         cloud = older
 
@@ -323,10 +321,8 @@ def check_changes(older: Cloud, newer: Cloud) -> None:
     """Raise `DemoDiffers` unless the difference of two versions makes one of the other."""
     scores = {entry.key: entry.score for entry in older.entries}
     for change in newer.changes_since(older):
-        if scores.pop(change.key, None) != change.before:
-            raise DemoDiffers(
-                f"the changes in version {newer.version:,} of the cloud have other scores before"
-            )
+        is_right = scores.pop(change.key, None) == change.before
+        check(is_right, f"the changes in version {newer.version:,} of the cloud have other scores before")
         if change.score is not None:
             scores[change.key] = change.score
     compare("the scores after the changes", scores, {entry.key: entry.score for entry in newer.entries})
@@ -336,7 +332,7 @@ def check_shown(db: Database, seen: Iterable[Cloud]) -> None:
     """Raise `DemoDiffers` unless the emitter has counted the tags of all versions that the follower has had."""
     Worker(db, queues=[SHOWN]).drain()
     tags = Counter(entry.key for cloud in seen for entry in cloud.entries)
-    compare("the versions that tags were seen in", dict(_queue(SHOWN).scan(db)), tags)
+    compare_queue(db, "the versions that tags were seen in", SHOWN, tags)
 
 
 # The web servers

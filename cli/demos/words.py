@@ -22,8 +22,8 @@ from typing import Any, Final, TextIO, TypeVar
 import cq
 from cq.admin.configure import change, requested
 from cq.admin.queue_status import is_drained
+from cq.cli.demos.command import WordOptions
 from cq.cli.demos.harness import numbered, published, run_role, run_worker
-from cq.cli.demos.options import WordOptions
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_json, print_table, progress, quantity, say
 from cq.cli.shared.processes import Crew

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 from weakref import WeakSet
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,6 +23,8 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.spinner import Spinner
+from rich.text import Text
 
 from cq.cli.shared import streams
 from cq.cli.shared.table import NO_VALUE, FittedTable
@@ -156,6 +159,27 @@ def note(message: str) -> None:
     """Print a line on standard error, made printable; without effect if that has no reader or no room."""
     with suppress(OSError):
         typer.echo(printable(message), err=True)
+
+
+@contextmanager
+def live_display() -> Iterator[Callable[[Any], object]]:
+    """A function that shows a line or a table on standard error in place of the last one; None leaves that.
+
+    Without a terminal it does nothing.
+    """
+    if not stderr.is_terminal:
+        yield lambda shown: None
+        return
+    spinner = Spinner("dots")
+    with Live(spinner, console=stderr, transient=True, redirect_stdout=sys.stdout.isatty()) as live:
+
+        def show(shown: Any) -> None:
+            if isinstance(shown, str):
+                spinner.update(text=Text(printable(shown)))
+            elif shown is not None:
+                live.update(shown)
+
+        yield show
 
 
 def progress(*, counted: bool = True) -> Progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import math
 import signal
 import tracemalloc
 from functools import partial
@@ -19,7 +20,7 @@ from rich.console import Console
 
 import cq
 from cq import runtime
-from cq.cli.demos.harness import DemoCrew, DemoDiffers
+from cq.cli.demos.harness import DemoCrew, DemoDiffers, DemoRun
 from cq.cli.demos.visits.queues import TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitorEstimate, VisitRecount
 from cq.cli.demos.visits.replay import ReplayClock, is_bot, read_log, write_log
@@ -195,7 +196,7 @@ def test_a_replay_of_weeks_reaches_no_time_limit(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(runtime, "monotonic", lambda: next(weeks))
     looks = iter([False, False, True])
 
-    DemoCrew({}, Random(1)).run(lambda: next(looks))
+    DemoCrew({}, DemoRun(1, math.inf, Path(), Random(1))).run(lambda: next(looks))
 
     assert next(looks, None) is None
     assert next(weeks) > 2 * 7 * 86_400.0

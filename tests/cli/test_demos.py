@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ import cq
 from cq import deciders, testing
 from cq.cli.demos import stock, tags
 from cq.cli.demos.chat import FEED, Action, MessageRecount, Sight, act, greet, inbox_of
-from cq.cli.demos.harness import DemoCrew, DemoDiffers, DemoFailed, Steps, published, run_worker
+from cq.cli.demos.harness import DemoCrew, DemoDiffers, DemoFailed, DemoRun, Steps, published, workers
 from cq.cli.demos.stock import Purchase, check_bounds, counted, make_queues, recount, run_buyer
 from cq.cli.demos.tags import TagEvent
 from cq.cli.shared.processes import ProcessFailed
@@ -54,14 +55,19 @@ class Appender:
                 stop.wait(0.002)
 
 
+CALM = DemoRun(1, math.inf, Path(), Random(1))
+"""Without kills."""
+
+
 def failing(stop: Event) -> None:
     raise InvalidData("told")
 
 
 def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> None:
     roles = {name: Appender(tmp_path / name, 2_000).run for name in ("one", "two")}
-    with DemoCrew(roles, Random(1), kill_every=0.5) as crew:
-        crew.run(lambda: crew.kills >= 2, seconds=60)
+    demo = DemoRun(1, 0.5, tmp_path, Random(1))
+    with DemoCrew(roles, demo) as crew:
+        crew.run(lambda: demo.kills.total() >= 2, seconds=60)
         crew.spare()
         crew.run(lambda: crew.ended == {"one", "two"}, seconds=60)
     for name in roles:
@@ -71,13 +77,13 @@ def test_processes_that_are_killed_go_on_until_all_is_done(tmp_path: Path) -> No
 def test_a_process_that_fails_ends_the_demo() -> None:
     with (
         pytest.raises(ProcessFailed, match="'bad' has failed: told"),
-        DemoCrew({"bad": failing}, Random(1)) as crew,
+        DemoCrew({"bad": failing}, CALM) as crew,
     ):
         crew.run(lambda: False, seconds=60)
 
 
 def test_what_takes_too_long_fails() -> None:
-    with pytest.raises(DemoFailed, match="not done"), DemoCrew({}, Random(1)) as crew:
+    with pytest.raises(DemoFailed, match="not done"), DemoCrew({}, CALM) as crew:
         crew.run(lambda: False, seconds=0.0)
 
 
@@ -87,7 +93,7 @@ def test_workers_combine_and_stop_in_good_order(tmp_path: Path) -> None:
     cq.configure(db, "words", key=str, value=int, combiner="sum")
     queue = cq.CombineQueue("words")
     cq.transact(db, lambda tr: queue.add(tr, {"a": 2}))
-    with DemoCrew({"worker": partial(run_worker, url=url, queues=[])}, Random(1)) as crew:
+    with DemoCrew(workers(1, url, []), CALM) as crew:
         crew.run(lambda: cq.transact(db, lambda tr: queue.get(tr, "a")) == 2, seconds=60)
     # It has signed off, which one that is killed does not.
     assert not cq.transact(db, lambda tr: tr.get_range(*workerkeys.workers()).to_list())
@@ -97,8 +103,9 @@ HOLDING = """
 import multiprocessing
 from dataclasses import dataclass
 from pathlib import Path
+import math
 from random import Random
-from cq.cli.demos.harness import DemoCrew
+from cq.cli.demos.harness import DemoCrew, DemoRun
 
 @dataclass(frozen=True)
 class Holder:
@@ -112,7 +119,8 @@ class Holder:
             stop.wait()
 
 def main(path):
-    with DemoCrew({"holder": Holder(path).run}, Random(1)) as crew:
+    demo = DemoRun(1, math.inf, path.parent, Random(1))
+    with DemoCrew({"holder": Holder(path).run}, demo) as crew:
         crew.run(path.exists, seconds=60)
         crew._kill("holder")
         crew.run(lambda: "holder" in crew.ended, seconds=60)

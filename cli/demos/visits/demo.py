@@ -8,27 +8,26 @@ exactly these visits at the time of the look.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import cq
 from cq import runtime
+from cq.cli.demos.command import VisitOptions
 from cq.cli.demos.harness import (
-    DemoDiffers,
     DemoRun,
     Figures,
-    Roles,
     Steps,
+    check,
     compare,
     delete_earlier,
     killed,
     numbered,
     places,
-    run_worker,
+    workers,
 )
-from cq.cli.demos.options import VisitOptions
 from cq.cli.demos.visits.queues import LEFT_OUT, SITE, TrendingPage, VisitQueues
 from cq.cli.demos.visits.recount import VisitRecount, period_of
 from cq.cli.demos.visits.replay import (
@@ -45,9 +44,9 @@ from cq.cli.demos.visits.replay import (
 from cq.cli.demos.visits.tables import (
     Look,
     clock,
+    look_tables,
     response_table,
     session_table,
-    shown_looks,
     to_svg,
     trending_table,
     visitor_table,
@@ -90,14 +89,18 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     replay = Replay(db, queues, servers, pace, VisitRecount(people))
     # As for a page that many people load.
     page = ReadFollower(db, partial(replay.read, pages=options.top), every=options.look_every)
-    with page, shown_looks() as show_look:
+    followers = numbered(
+        "follower", (partial(run_follower, url=options.store, pace=pace, log=log) for log in servers)
+    )
+    with page:
 
-        def look() -> None:
-            replay.look(page, options, show_look)
+        def look() -> Any:
+            shown = replay.look(page, options.top)
             replay.write(writers)
+            return shown and look_tables(shown)
 
         try:
-            roles = _roles(options, servers, pace, queues)
+            roles = followers, workers(options.workers, options.store, queues.names)
             # No limit: the log and the speed decide how long a replay takes. Long ones say so at the start.
             figures = demo.complete(*roles, look, replay.is_window_empty, math.inf)
         except KeyboardInterrupt:
@@ -117,15 +120,6 @@ def _made_queues(db: Database, pace: ReplayClock) -> VisitQueues:
     delete_earlier(db, KEYS, queues.possible)
     queues.configure(db, window=pace.spec, buckets=2)
     return queues
-
-
-def _roles(
-    options: VisitOptions, servers: Sequence[Steps], pace: ReplayClock, queues: VisitQueues
-) -> tuple[Roles, Roles]:
-    follow = partial(run_follower, url=options.store, pace=pace)
-    work = partial(run_worker, url=options.store, queues=queues.names)
-    followers = numbered("follower", (partial(follow, log=log) for log in servers))
-    return followers, numbered("worker", [work] * options.workers)
 
 
 def _checked_window(options: VisitOptions) -> WindowSpec:
@@ -222,21 +216,20 @@ class Replay:
         self._version = 0
         self._oldest = 0.0  # the greatest age of what a look compared
 
-    def look(
-        self, page: ReadFollower[_LookData | None], options: VisitOptions, show_look: Callable[[Look], object]
-    ) -> None:
+    def look(self, page: ReadFollower[_LookData | None], pages: int) -> Look | None:
         """Start the replay when all followers are ready; then compare all numbers, each time that they were read."""
         found = page.latest
         if not self._pace.start:
             transact(self._db, self._begin)
         elif found is not None and found.value is not None and found.version != self._version:
-            if found.at > found.value.now / 1000 + _MILLISECOND:
-                raise DemoDiffers(
-                    f"the numbers of {found.value.now / 1000:.3f} state an age since {found.at:.3f}"
-                )
+            read = found.value.now / 1000
+            check(
+                found.at <= read + _MILLISECOND,
+                f"the numbers of {read:.3f} state an age since {found.at:.3f}",
+            )
             self._version, self._oldest = found.version, max(self._oldest, found.age)
-            self._looks.append(self._compare(found.value, options.top))
-            show_look(self._looks[-1])
+            self._looks.append(self._compare(found.value, pages))
+        return self._looks[-1] if self._looks else None
 
     def write(self, writers: Sequence[LogWriter]) -> None:
         """Write what has happened by now into the logs."""

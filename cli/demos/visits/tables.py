@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.console import Group
-from rich.live import Live
 
 from cq.cli.demos.visits.queues import PERIOD, SITE, TOOK, TrendingPage
 from cq.cli.demos.visits.recount import ResponseNumbers, VisitorEstimate
 from cq.cli.shared.chart import MAX_LINES, Chart, line_chart
 from cq.cli.shared.chart import to_svg as image
-from cq.cli.shared.output import as_word, stderr
+from cq.cli.shared.output import as_word
 from cq.cli.shared.table import FittedTable
 from cq.durations import rough
 from cq.observers.sessions import SessionCounts
@@ -105,16 +103,6 @@ def _visitor_chart(looks: Sequence[Look], times: Sequence[float]) -> Chart:
 
 
 # Tables
-
-
-@contextmanager
-def shown_looks() -> Iterator[Callable[[Look], object]]:
-    """A function that shows a look in a live table; without a terminal it does nothing."""
-    if not stderr.is_terminal:
-        yield lambda look: None
-        return
-    with Live(console=stderr, transient=True) as live:
-        yield lambda look: live.update(look_tables(look))
 
 
 def look_tables(look: Look) -> Any:
