@@ -94,6 +94,15 @@ class KeyFailure:
         return cls(error, code, tuple(trace), worker, first, last, tries)
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether an error that code of the application raised is a failure of this code, as `sys.exit()` is.
+
+    In the main thread ^C is none, nor is in a task of `cq.aio` what ends the task. A worker calls the code in other
+    threads, where nothing else can raise these errors.
+    """
+    return isinstance(error, Exception | SystemExit) or not (runtime.is_interruptible() or runtime.is_task())
+
+
 def trace_of(error: BaseException) -> tuple[str, ...]:
     """The frames of the application's code in the traceback of an error and of its causes, as bounded lines."""
     lines: list[str] = []

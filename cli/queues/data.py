@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import stat
@@ -35,7 +34,7 @@ from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import LevelPart
 from cq.deciders.built_in import with_time
 from cq.encoding.columns import Row
-from cq.encoding.json_values import key_from_word, split_word, value_from_word
+from cq.encoding.json_values import key_from_word, parse_word, split_word, value_from_word
 from cq.errors import InvalidData
 from cq.intake.access_log import AccessLogFormat
 from cq.intake.json_lines import LoadedLines, add_jsonl
@@ -175,10 +174,7 @@ def ask(
     or a budget get the present time, unless they have one: {"take": 1}, {"reserve": 5, "hold": "call 1", "ttl": 60},
     {"settle": "call 1", "actual": 3}, {"release": "call 1"}, {"raise_cap": 10}.
     """
-    try:
-        content = json.loads(request)
-    except ValueError as error:
-        raise typer.BadParameter(f"the request is no JSON: {error}") from None
+    content = parse_word(request, "a request in JSON")
     db, handle = options.open_store(), cq.CombineQueue(queue)
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
     decider_of(config)

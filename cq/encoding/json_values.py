@@ -61,18 +61,26 @@ def value_from_json(value_type: ValueType, given: Any) -> Any:
     return DELETE if given is None else _from_json(value_type.name, given)
 
 
+def parse_word(word: str, wanted: str) -> Any:
+    """The value of a word of JSON; raises `InvalidData`, which says that `wanted` was expected."""
+    try:
+        return json.loads(word)
+    except (ValueError, RecursionError):
+        raise InvalidData(f"expected {wanted}, got: {word[:80]!r}") from None
+
+
 def key_from_word(key_type: KeyType, word: str) -> Any:
     """The key that a word on a command line represents; raises `InvalidData`."""
     if key_type.is_tuple:
-        return key_from_json(key_type, _parsed(word, f"a key of type {key_type}"))
+        return key_from_json(key_type, parse_word(word, f"a key of type {key_type}"))
     plain = key_type.parts[0] in _WORDS
-    return key_from_json(key_type, word if plain else _parsed(word, f"a key of type {key_type}"))
+    return key_from_json(key_type, word if plain else parse_word(word, f"a key of type {key_type}"))
 
 
 def value_from_word(value_type: ValueType, word: str) -> Any:
     """The update that a word on a command line represents; raises `InvalidData`."""
     plain = value_type.name in _WORDS
-    return value_from_json(value_type, word if plain else _parsed(word, f"a value of type {value_type}"))
+    return value_from_json(value_type, word if plain else parse_word(word, f"a value of type {value_type}"))
 
 
 def split_word(value_type: ValueType, word: str) -> tuple[str, str]:
@@ -148,10 +156,3 @@ def _from_json(name: str, given: Any) -> Any:
         return convert(given)
     except (TypeError, ValueError, ArithmeticError) as error:
         raise InvalidData(f"expected JSON of a {name}, got: {shown(given)} ({str(error)[:80]})") from None
-
-
-def _parsed(word: str, wanted: str) -> Any:
-    try:
-        return json.loads(word)
-    except (ValueError, RecursionError):
-        raise InvalidData(f"expected {wanted}, got: {word[:80]!r}") from None

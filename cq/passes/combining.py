@@ -23,7 +23,7 @@ from cq.combiners import Combiner, combine_many
 from cq.encoding import codec
 from cq.encoding.codec import DELETE, KeyType, ValueType
 from cq.errors import CorruptData, CqError
-from cq.failure import KeyFailure
+from cq.failure import KeyFailure, is_failure
 from cq.keys import after, place, places, version_of
 from cq.observer import Change
 from cq.passes.bucket_cache import BucketCache
@@ -173,12 +173,12 @@ class Combination:
                 self.result.staged[encoded] = None
 
 
-def _failure(encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> Exception | None:
+def _failure(encoded_keys: list[bytes], act: Callable[[list[bytes]], None]) -> BaseException | None:
     """The error of the code that `act` calls with these keys; errors of the store are raised, as no key causes them."""
     try:
         act(encoded_keys)
-    except Exception as error:
-        if error_code(error) is not None:
+    except BaseException as error:
+        if error_code(error) is not None or not is_failure(error):
             raise
         return error
     return None

@@ -12,7 +12,7 @@ from typing import Any
 from cq.app import QueueCode
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CqError, InvalidData
-from cq.failure import KeyFailure
+from cq.failure import KeyFailure, is_failure
 from cq.keys import place
 from cq.observer import CONVERSION, Change
 from cq.passes.effects import Effects
@@ -61,7 +61,9 @@ def _convert(code: QueueCode, key: Any, value: Any) -> Any:
             raise InvalidData("convert returned an empty value")
         code.config.value.check(new)
         codec.encode_values([new])
-    except Exception as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         failure = KeyFailure.of(error)
         where = f" ({failure.trace[-1]})" if failure.trace else ""
         raise ConversionFailed(

@@ -21,7 +21,7 @@ from cq.deciders.decider import Decided
 from cq.encoding import codec
 from cq.encoding.codec import is_int64
 from cq.errors import CorruptData
-from cq.failure import KeyFailure
+from cq.failure import KeyFailure, is_failure
 from cq.keys import version_of
 from cq.keys.answers import GROUP_BYTES, AnswerKeys, group_of, position_of
 from cq.passes.combining import Combination, NewValues, decoded_values, finished
@@ -237,7 +237,9 @@ class _Decisions(Combination):
                     last = answer
                 new_data = data if new is state and type(new) in _IMMUTABLE else self._checked(new)
                 refused += bool(new == state if is_refused is None else is_refused(request, answer))
-            except Exception as error:  # noqa: BLE001 - of any decider
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
                 failure = KeyFailure.of(error, f"decider {decider.name}@{decider.version}")
                 failed.append((failure, each))
                 answers.append((ticket, _failed(failure)))

@@ -18,6 +18,7 @@ from cq.combiners import Combiner, built_in_combiner, combine_many
 from cq.config.queue import QueueConfig
 from cq.config.rollup import RollUpLevel, encoded_level_keys
 from cq.config.window import WindowSpec, milliseconds
+from cq.failure import is_failure
 from cq.keys.expiry import ExpiryKeys, pack_time
 from cq.passes.effects import Effects
 from cq.passes.view import View
@@ -138,8 +139,8 @@ def _combined(
         keys = [None] * len(lists) if is_built_in else config.key.decode_all(encoded)
         values = combine_many(combiner, keys, lists)
         check_updates(config, keys, values)
-    except Exception as error:
-        if error_code(error) is not None:
+    except BaseException as error:
+        if error_code(error) is not None or not is_failure(error):
             raise
         return None
     return values

@@ -15,7 +15,7 @@ from typing import Any
 from cq.app import QueueCode
 from cq.encoding import codec
 from cq.errors import CorruptData, CqError
-from cq.failure import KeyFailure
+from cq.failure import KeyFailure, is_failure
 from cq.keys import place
 from cq.observer import Change
 from cq.passes.effects import Effects
@@ -192,10 +192,7 @@ def _call(
     try:
         with admitted():  # a full queue must not refuse an observer's add: that would block this queue
             function(tr, reported)
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
     except BaseException as error:
-        # This includes SystemExit and CancelledError: an observer must not end its worker.
-        if error_code(error) is not None:
+        if error_code(error) is not None or not is_failure(error):
             raise
         raise ReportFailed(KeyFailure.of(error, code, text=f"{what}: {describe(error)}")) from error

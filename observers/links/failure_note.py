@@ -9,6 +9,7 @@ from typing import Final
 
 from cq import runtime
 from cq.backoff import delay_after
+from cq.failure import is_failure
 from cq.keys import INCOMPLETE_VERSIONSTAMP
 from cq.keys.link import NoteKeys
 from cq.observers.links.state import LinkFailure, LinkStop, is_outdated, stop
@@ -71,14 +72,16 @@ class NotedTask(Task):
             return self.outdated_seconds
         except LinkStopped as error:
             return self._stop(error)
-        except Exception as error:  # noqa: BLE001 - any error must delay this task only
+        except BaseException as error:  # must delay this task only
+            if not is_failure(error):
+                raise
             return self._fail(error)
 
     @abstractmethod
     def _step(self) -> float:
         """Do the work of a step; returns as `run`."""
 
-    def _fail(self, error: Exception) -> float:
+    def _fail(self, error: BaseException) -> float:
         """Note an error; returns after how many seconds to try again."""
         text = describe(error)
         self._tries += 1

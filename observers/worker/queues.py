@@ -14,6 +14,7 @@ from cq.app import App, QueueCode
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import queue_names, read_config, with_levels
 from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigured
+from cq.failure import is_failure
 from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES
@@ -95,8 +96,8 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
         raise
     except (ConfigurationError, CorruptData) as error:
         return QueueCheck(None, str(error), flags=flags)
-    except Exception as error:
-        if error_code(error) is not None:
+    except BaseException as error:
+        if error_code(error) is not None or not is_failure(error):
             raise
         # An error of the application's code must not stop the work on other queues.
         return QueueCheck(None, f"the code of queue {name!r} cannot be made: {describe(error)}", flags=flags)

@@ -17,6 +17,7 @@ from cq import runtime
 from cq.aio import AsyncDatabase, AsyncTransaction
 from cq.aio.calls import Caller
 from cq.testing import drain
+from tests.kit.queues import aside
 
 Run = Callable[[Any], Any]
 STEPS = 400
@@ -189,3 +190,23 @@ def test_an_asyncio_run_that_ends_leaves_nothing(adb: AsyncDatabase, name: str) 
 
     asyncio.run(main())
     assert asyncio.run(left_open(before)) == {}
+
+
+async def test_an_observer_whose_task_is_cancelled_sets_nothing_aside(
+    adb: AsyncDatabase, db: Any, name: str
+) -> None:
+    called, never, app = asyncio.Event(), asyncio.Event(), cq.App()
+
+    def wait(tr: Any, changes: list[cq.Change]) -> None:
+        called.set()
+        cq.aio.result_of(never.wait())
+
+    queue = app.queue(name, key=str, value=int, combiner="sum", observers=[cq.Observer("waiting", 1, wait)])
+    app.configure(db, name)
+    cq.transact(db, lambda tr: queue.add(tr, {"a": 1}))
+    task = asyncio.ensure_future(adb.call(drain, name, app=app))
+    await called.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert aside(db, name) == []

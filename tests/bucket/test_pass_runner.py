@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from cq.encoding import codec
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers import window_totals
+from cq.observers.worker.worker import Worker
 from cq.passes.combine_pass import Pass
 from cq.passes.effects import ManyFailed
 from cq.passes.plan import Limits, PassPlan
@@ -334,6 +336,23 @@ def test_whatever_an_observer_raises_can_be_stored(db: Any, name: str, error: Ba
 
     assert keys_aside(db, name) == {"bad"}
     assert type(error).__name__ in aside(db, name)[0].error
+
+
+@pytest.mark.parametrize("value", ["int", "any"])
+def test_a_combiner_that_ends_the_process_sets_its_key_aside(db: Any, name: str, value: str) -> None:
+    def combine(key: str, values: Any) -> Any:
+        if key == "bad":
+            sys.exit(3)
+        return sum(values)
+
+    app = app_with(db, name, combiner=cq.Combiner("leaving", 1, combine), value=value, rollup="1m:1h")
+    for _ in range(2):
+        add(db, name, {"bad": 1, "good": 1})
+    Worker(db, app, [name]).drain()
+
+    assert keys_aside(db, name) == {"bad"}
+    assert {each.error for each in aside(db, name)} == {"SystemExit: 3"}
+    assert values(db, name) == {"good": 2}
 
 
 def test_a_combiner_that_fails_for_many_keys_sets_none_aside(db: Any, name: str) -> None:

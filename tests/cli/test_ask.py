@@ -33,7 +33,9 @@ def test_ask_without_an_answer_says_why(here: Here, db: Any) -> None:
     assert refused.status == 1
     assert "it is withdrawn and will not be decided" in refused.err
     assert "has no decider" in here("ask", "words", "a", "1").err
-    assert here("ask", "stock", "nails", "nothing").status == 2
+    for wrong in ("nothing", '{"claim"', "[" * 100_000):
+        refused = here("ask", "stock", "nails", wrong)
+        assert (refused.status, refused.err) == (2, f"cq: expected a request in JSON, got: {wrong[:80]!r}\n")
 
 
 def test_a_queue_with_a_built_in_decider_is_made_on_the_command_line(here: Here, db: Any) -> None:

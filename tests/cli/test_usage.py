@@ -187,7 +187,7 @@ USAGE = [
     ["configure"],
     ["configure", "words", "--buckets", "many"],
     ["add", "words"],
-    ["ask", "words", "a", "no JSON"],
+    ["ask", "words", "a"],
     ["add", "words", "a=1", "--jsonl", "-"],
     ["add", "words", "--jsonl", "-", "--once", "x"],
     ["get", "words"],
@@ -229,6 +229,7 @@ def test_wrong_usage_ends_with_2_and_names_what_is_wrong(here: Here, args: list[
 
 
 VALUES = [
+    (["ask", "words", "a", "no JSON"], "expected a request in JSON, got: 'no JSON'"),
     (["configure", "no/name"], "expected a queue name"),
     (["configure", ""], "expected a queue name"),
     (["configure", "q", "--key", "float"], "expected a key type"),

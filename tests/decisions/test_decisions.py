@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from dataclasses import replace
+from signal import SIGINT, raise_signal
 from typing import Any, Final
 
 import pytest
@@ -203,6 +205,36 @@ def test_an_answer_or_a_state_that_cannot_be_stored_fails_the_request_alone(
         with pytest.raises(DecisionFailed):
             queue.answer(db, ticket)
     assert_values(db, queue, {"a": 5})
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), CancelledError()], ids=repr)
+def test_whatever_a_decider_raises_in_a_worker_fails_the_request_alone(
+    db: Any, name: str, error: BaseException
+) -> None:
+    def decide(key: str, state: Any, request: str) -> Pair:
+        if request == "bad":
+            raise error
+        return 1, request
+
+    app, queue = shop(db, name, cq.Decider("leaving", 1, decide))
+    bad, good = ask(db, queue, "a", "bad"), ask(db, queue, "a", "good")
+    Worker(db, app, [name]).drain()
+    with pytest.raises(DecisionFailed, match=type(error).__name__):
+        queue.answer(db, bad, 0)
+    assert queue.answer(db, good, 0) == "good"
+
+
+def test_an_interrupt_of_the_main_thread_is_no_failure_of_the_decider(db: Any, name: str) -> None:
+    def decide(key: str, state: Any, request: Any) -> Pair:
+        raise_signal(SIGINT)
+        return 1, "decided"
+
+    app, queue = shop(db, name, cq.Decider("slow", 1, decide))
+    ask(db, queue, "a", 1)
+    with pytest.raises(KeyboardInterrupt):
+        drain(db, name, app=app)
+    assert aside(db, name) == []
+    assert_values(db, queue, {})
 
 
 def test_a_decider_that_changes_the_state_and_raises_changes_nothing(db: Any, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -244,6 +245,12 @@ class TestFailures:
         run_to_end(another)
         assert another.problem == task.problem == ""
         assert kept.values == {"a": 1, "b": 2}
+
+    def test_an_exporter_that_ends_the_process_is_tried_again(self, db: Any, name: str) -> None:
+        add(db, name, ("a", 1))
+        task = task_of(db, name, "a", lambda batch: sys.exit(3))
+        assert task.run() > 0
+        assert task.problem == "SystemExit: 3"
 
     def test_a_failure_noted_when_another_worker_was_done_goes(self, db: Any, name: str) -> None:
         add(db, name, ("a", 1))

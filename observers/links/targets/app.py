@@ -7,6 +7,7 @@ from typing import Any
 
 from cq.app import App
 from cq.config.queue import QueueConfig
+from cq.failure import is_failure
 from cq.observers.links.target import FunctionTarget, LinkFailed, Source, Target
 from cq.plain_text import describe
 
@@ -21,7 +22,9 @@ def make_target(source: Source, config: QueueConfig, settings: Mapping[str, Any]
         )
     try:
         found: Any = make(source)
-    except Exception as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         raise LinkFailed(
             f"the target {name!r} of the application cannot be made: {describe(error)}"
         ) from error
