@@ -25,8 +25,8 @@ from cq.cli.bench.report import Report, chart, compare, tables
 from cq.cli.bench.systems import postgres
 from cq.cli.bench.systems.backends import own_redis
 from cq.cli.bench.systems.cq_queue import QueueSystem
+from cq.cli.bench.systems.postgres import postgres_stock
 from cq.cli.bench.systems.redis import RedisHash
-from cq.cli.bench.systems.stock import postgres_stock
 from cq.cli.bench.systems.stored import StoredCounts, close_opened
 from cq.cli.bench.systems.system import (
     KINDS,
@@ -322,27 +322,27 @@ def test_a_process_that_has_died_is_named(url: str) -> None:
 
 
 def row(system: str, size: int, both: float, drain: float | None = None, workers: int | None = None) -> Any:
-    drains = None if drain is None else [drain]
     found = {"system": system, "per_transaction": size, "workers": workers}
-    return {**found, **medians(add=[both], drain=drains, both=[both])}
+    return {**found, **medians([{"add": both, "drain": drain, "both": both}])}
 
 
 def grown(system: str, size: int, cost: float) -> Any:
-    figures = medians(add_us=[2.0], drain_us=[2.0], cost_us=[cost])
+    figures = medians([{"add_us": 2.0, "drain_us": 2.0, "cost_us": cost}])
     return {"system": system, "what": "keys", "size": size, **figures}
 
 
 def committed(system: str, callers: int, rate: float) -> Any:
-    return {"system": system, "callers": callers, **medians(committed=[rate])}
+    return {"system": system, "callers": callers, **medians([{"committed": rate}])}
 
 
 def report(**parts: Any) -> Report:
-    latencies = [2_000.0, 1_000.0, 3_000.0]
+    speeds = {"added": 60.0, "done": 40.0}
+    latencies = [dict.fromkeys(("p50_ms", "p99_ms", "max_ms"), each) for each in (2_000.0, 1_000.0, 3_000.0)]
     live = {
         "system": "cq",
         "per_transaction": 5,
         "workers": 1,
-        **medians(added=[60.0], done=[40.0], p50_ms=latencies, p99_ms=latencies, max_ms=latencies),
+        **medians([{**speeds, **each} for each in latencies]),
     }
     found = {
         "machine": {"cores": 2, "processor": "<&>", "system": "x", "versions": {}},
@@ -353,7 +353,7 @@ def report(**parts: Any) -> Report:
         "decisions": [],
         "single_adds": [committed("threads, a transaction each", 32, 2.0), committed("emitter", 1, 8.0)],
         "exports": [
-            {"system": "cq+export", "size": 9, **medians(exported=[3.0], copied=[4.0], to_copy=[0.75])}
+            {"system": "cq+export", "size": 9, **medians([{"exported": 3.0, "copied": 4.0, "to_copy": 0.75}])}
         ],
         "tasks": [committed("threads", 8, 2.0), committed("cq.aio", 8, 3.0)],
         **parts,

@@ -109,7 +109,7 @@ class NowAdder(Adder):
 
     def __init__(self, role: AdderRole, stack: ExitStack) -> None:
         db, queue = role.system.open(), cq.CombineQueue[str, Any](role.system.queue)
-        super().__init__(role, stack, [partial(queue.add_now, db)] * role.threads)
+        super().__init__(role, stack, partial(queue.add_now, db))
 
 
 class EmitterAdder(Adder):
@@ -117,7 +117,7 @@ class EmitterAdder(Adder):
 
     def __init__(self, role: AdderRole, stack: ExitStack) -> None:
         self._emitter = stack.enter_context(Emitter(cq.CombineQueue(role.system.queue), role.system.open()))
-        super().__init__(role, stack, [self._emit] * role.threads)
+        super().__init__(role, stack, self._emit)
 
     def _emit(self, updates: Mapping[str, Any]) -> None:
         for key, update in updates.items():
@@ -140,7 +140,7 @@ class TaskAdder(Adder):
     def __init__(
         self, role: AdderRole, stack: ExitStack, *, adding: Callable[[QueueSystem, ExitStack], AsyncAdd]
     ) -> None:
-        super().__init__(role, stack, [adding(role.system, stack)] * role.threads)
+        super().__init__(role, stack, adding(role.system, stack))
 
     def run(self, begin: float, end: float) -> AddResult:
         return asyncio.run(self._all(end)), runtime.monotonic()

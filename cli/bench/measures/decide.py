@@ -17,15 +17,15 @@ from cq.cli.bench.measures.measured_system import (
     Adder,
     AdderRole,
     BenchCrew,
+    Figures,
     MeasuredSystem,
     Notify,
     Result,
     measure,
     measuring,
-    medians,
-    quantile,
+    times_ms,
 )
-from cq.cli.bench.systems.stock import DecidingQueue
+from cq.cli.bench.systems.cq_queue import DecidingQueue
 from cq.cli.bench.systems.system import BenchWorkload, Plan, System
 
 BULK: Final = 1_000
@@ -103,24 +103,20 @@ def measure_calls(
 
 
 def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, what: str, rate: float | None) -> Result:
-    rates, p50, p99 = [], [], []
+    def once(seconds: float) -> Figures:
+        begin, found = adders.run(seconds)
+        calls, taken = run.added(begin, [each[:2] for each in found])
+        run.check()
+        return {"decisions": calls / taken, **times_ms(second for each in found for second in each[2])}
+
     with run.adders(workload, make=TimedAdder, rate=rate) as adders:
-        for seconds in run.repetitions(what):
-            begin, found = adders.run(seconds)
-            calls, taken = run.added(begin, [each[:2] for each in found])
-            times = sorted(second for each in found for second in each[2])
-            rates.append(calls / taken)
-            p50.append(1000 * quantile(times, 0.5))
-            p99.append(1000 * quantile(times, 0.99))
-            run.check()
-            run.system.settle()
-    del rates[:1], p50[:1], p99[:1]  # of the warm-up
+        figures = run.repeat(what, once)
     return {
         "what": what,
         "system": run.system.name,
         "store": run.system.store,
         "per_transaction": 1,
-        **medians(decisions=rates, p50_ms=p50, p99_ms=p99),
+        **figures,
     }
 
 
@@ -129,15 +125,13 @@ class TimedAdder(Adder):
 
     def __init__(self, role: AdderRole, stack: ExitStack) -> None:
         self._seconds: list[float] = []
-        super().__init__(role, stack, [self._timed(role.system.adder(stack)) for _ in range(role.threads)])
+        super().__init__(role, stack)
+        self._adders = [partial(self._timed, add) for add in self._adders]
 
-    def _timed(self, add: Callable[[Any], object]) -> Callable[[Any], None]:
-        def timed(updates: Any) -> None:
-            begun = perf_counter()
-            add(updates)
-            self._seconds.append(perf_counter() - begun)
-
-        return timed
+    def _timed(self, add: Callable[[Any], object], updates: Any) -> None:
+        begun = perf_counter()
+        add(updates)
+        self._seconds.append(perf_counter() - begun)
 
     def run(self, begin: float, end: float) -> Any:
         """The number of calls, the time of the last one, and the seconds of each."""

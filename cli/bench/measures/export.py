@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from cq import runtime
-from cq.cli.bench.measures.measured_system import MeasuredSystem, Notify, Result, measuring, medians
+from cq.cli.bench.measures.measured_system import Figures, Notify, Result, measuring
 from cq.cli.bench.systems.backends import require
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import BenchWorkload, Plan, WrongSum
@@ -32,40 +32,28 @@ def measure_export(
         WrongSum: a table lacks rows.
         ProcessFailed: the worker has failed.
     """
-    exports, copies = [], []
+    keys = workload.keys
     with measuring(queue, plan, notify, drainers=plan.workers) as run, _connected(conninfo) as connection:
         connection.execute(f'CREATE TABLE {_COPIED} (LIKE "{queue.queue}" INCLUDING ALL)')
+
+        def once(_: float) -> Figures:
+            connection.execute(f'TRUNCATE "{queue.queue}", {_COPIED}')
+            queue.queue_rows(workload)
+            exported = run.drain()
+            copied = _copy(connection, queue.queue)
+            _check(connection, queue.queue, keys)
+            return {"exported": keys / exported, "copied": keys / copied, "to_copy": copied / exported}
+
         try:
-            for _ in run.repetitions("export"):
-                connection.execute(f'TRUNCATE "{queue.queue}", {_COPIED}')
-                exports.append(_export(run, workload))
-                copies.append(_copy(connection, queue.queue))
-                _check(connection, queue.queue, workload.keys)
+            figures = run.repeat("export", once)
         finally:
             connection.execute(f"DROP TABLE {_COPIED}")
-    del exports[0], copies[0]  # of the warm-up
-    ratios = [copied / exported for exported, copied in zip(exports, copies, strict=True)]
-    return {
-        "system": queue.name,
-        "size": workload.keys,
-        "workers": plan.workers,
-        **medians(
-            exported=[workload.keys / each for each in exports],
-            copied=[workload.keys / each for each in copies],
-            to_copy=ratios,
-        ),
-    }
+    return {"system": queue.name, "size": keys, "workers": plan.workers, **figures}
 
 
 def _connected(conninfo: str) -> psycopg.Connection[Any]:
     connection: psycopg.Connection[Any] = require("psycopg").connect(conninfo, autocommit=True)
     return connection
-
-
-def _export(run: MeasuredSystem[QueueSystem], workload: BenchWorkload) -> float:
-    """Export a row for each key; returns the seconds."""
-    run.system.queue_rows(workload)
-    return run.drain()
 
 
 def _copy(connection: psycopg.Connection[Any], table: str) -> float:

@@ -10,6 +10,7 @@ from typing import Final
 
 from cq.cli.bench.measures.measured_system import (
     BenchCrew,
+    Figures,
     MeasuredSystem,
     Notify,
     Result,
@@ -73,19 +74,17 @@ def _fill(run: MeasuredSystem[System], workload: BenchWorkload, keys: int, wante
 
 def _measure(run: MeasuredSystem[System], wanted: int, workload: BenchWorkload) -> Result:
     """Add `wanted` updates and drain them, once per repetition; returns the added updates and the costs of each."""
-    adds, drains = [], []
     unmeasured = int(wanted <= UPDATES)  # a warm-up; in longer runs its effect is too small to matter
     # Large numbers are added in pieces, because a pool of updates must fit into memory.
     pieces = -(-wanted // (POOL_UPDATES * run.plan.adders))
     most = max(1, wanted // pieces // workload.per_transaction)
+    rounds: list[Figures] = []
     with run.adders(workload, most=most) as adders:
         for _ in range(run.plan.repetitions + unmeasured):
             added = [run.added(*adders.run(_FOR_EVER)) for _ in range(pieces)]
             updates, seconds = map(sum, zip(*added, strict=True))
-            adds.append(seconds / updates * _MICRO)
-            drains.append(run.drain() / updates * _MICRO)
+            add, drain = seconds / updates * _MICRO, run.drain() / updates * _MICRO
+            rounds.append({"add_us": add, "drain_us": drain, "cost_us": add + drain})
             run.system.settle()
     run.check()
-    del adds[:unmeasured], drains[:unmeasured]
-    costs = [add + drain for add, drain in zip(adds, drains, strict=True)]
-    return {"updates": updates, **medians(add_us=adds, drain_us=drains, cost_us=costs)}
+    return {"updates": updates, **medians(rounds[unmeasured:])}

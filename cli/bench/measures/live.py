@@ -18,13 +18,13 @@ import cq
 from cq import runtime
 from cq.cli.bench.measures.measured_system import (
     BenchCrew,
+    Figures,
     MeasuredSystem,
     Notify,
     Result,
     TimedWork,
     measuring,
-    medians,
-    quantile,
+    times_ms,
 )
 from cq.cli.bench.systems.cq_queue import QueueSystem
 from cq.cli.bench.systems.system import KINDS, BenchWorkload, CannotMeasure, Plan
@@ -59,37 +59,33 @@ def measure_live(
 def _at_rate(
     run: MeasuredSystem[QueueSystem], workload: BenchWorkload, probing: BenchCrew, rate: float | None
 ) -> Result:
+    probes: list[int] = []
+
+    def once(seconds: float) -> Figures:
+        begin = adders.start(seconds)
+        probing.start(seconds, begin)
+        updates, taken = run.added(begin, adders.results())
+        run.system.wait_until_done()
+        ended = runtime.monotonic()
+        (latencies,) = probing.results()
+        probes.append(len(latencies))
+        run.updates += len(latencies)
+        run.system.wait_until_done()  # the prober may have added more after the adders ended
+        run.check()
+        return {"added": updates / taken, "done": updates / (ended - begin), **times_ms(latencies)}
+
     speed = "at full speed" if rate is None else f"at {rate:,.0f} updates/s"
     with run.adders(workload, rate=rate) as adders:
-        rounds = [_once(run, adders, probing, each) for each in run.repetitions(f"live, {speed}")]
-    added, done, latencies = zip(*rounds[1:], strict=True)
-    p50, p99, highest = ([1000 * quantile(each, share) for each in latencies] for share in (0.5, 0.99, 1.0))
+        figures = run.repeat(f"live, {speed}", once)
     return {
         "system": run.system.name,
         "store": run.system.store,
         "per_transaction": workload.per_transaction,
         "workers": run.plan.workers,
-        "probes": sum(map(len, latencies)),
+        "probes": sum(probes[1:]),
         "rate": rate and round(rate, 1),
-        **medians(added=added, done=done),
-        **medians(p50_ms=p50, p99_ms=p99, max_ms=highest),
+        **figures,
     }
-
-
-def _once(
-    run: MeasuredSystem[QueueSystem], adders: BenchCrew, probing: BenchCrew, seconds: float
-) -> tuple[float, float, list[float]]:
-    """One repetition: added and done updates per second, and the latencies in ascending order."""
-    begin = adders.start(seconds)
-    probing.start(seconds, begin)
-    updates, taken = run.added(begin, adders.results())
-    run.system.wait_until_done()
-    ended = runtime.monotonic()
-    (latencies,) = probing.results()
-    run.updates += len(latencies)
-    run.system.wait_until_done()  # the prober may have added more after the adders ended
-    run.check()
-    return updates / taken, updates / (ended - begin), sorted(latencies)
 
 
 def work(system: QueueSystem, stack: ExitStack) -> TimedWork:

@@ -6,7 +6,7 @@ The processes are ready first, then they add for some seconds, or combine, at co
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -97,13 +97,13 @@ class Adder:
     Args:
         role: what to add.
         stack: closes the resources.
-        adders: the functions of the threads that add the updates of a transaction; None: those of the system.
+        add: adds the updates of a transaction, for all threads; None: each has an adder of the system.
     """
 
-    def __init__(self, role: AdderRole, stack: ExitStack, adders: list[Any] | None = None) -> None:
+    def __init__(self, role: AdderRole, stack: ExitStack, add: Any = None) -> None:
         self._role, self._seeds = role, count(FIRST_SEED + role.place, _SEEDS)
         self._next = self._drawn()
-        self._adders = adders or [role.system.adder(stack) for _ in range(role.threads)]
+        self._adders = [add or role.system.adder(stack) for _ in range(role.threads)]
         self._pool = stack.enter_context(ThreadPoolExecutor(role.threads))
         gc.collect()
         gc.freeze()  # garbage collections must not scan the large pool, which lives as long as the process
@@ -198,14 +198,19 @@ def drain(system: System, place: int, of: int, stack: ExitStack) -> TimedWork:
 
 Result = dict[str, Any]
 """A result as in the JSON of the report."""
+Figures = Mapping[str, float | None]
+"""The figures of a repetition; None: not measured."""
 
 
-def medians(**figures: Sequence[float] | None) -> Result:
-    """The medians of several repetitions under their names, then the values of each repetition; None: not measured."""
-    rounded = {name: values and [round(each, 3) for each in values] for name, values in figures.items()}
+def medians(rounds: Sequence[Figures]) -> Result:
+    """The medians of the figures of several repetitions, then their values in each of them."""
+    values = {
+        name: None if figure is None else [round(each[name] or 0.0, 3) for each in rounds]
+        for name, figure in rounds[0].items()
+    }
     return {
-        **{name: values and round(median(values), 3) for name, values in rounded.items()},
-        **{f"{name}_repetitions": values for name, values in rounded.items()},
+        **{name: each and round(median(each), 3) for name, each in values.items()},
+        **{f"{name}_repetitions": each for name, each in values.items()},
     }
 
 
@@ -223,6 +228,12 @@ def harmonic(add: float, drain: float) -> float:
 def quantile(ordered: Sequence[float], share: float) -> float:
     """The smallest of the ascending values such that at least `share` of all values are at or below it."""
     return ordered[max(1, ceil(share * len(ordered))) - 1]
+
+
+def times_ms(seconds: Iterable[float]) -> dict[str, float]:
+    """The median, the 99th percentile and the maximum of these times, in milliseconds."""
+    shares, ordered = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}, sorted(seconds)
+    return {name: 1000 * quantile(ordered, share) for name, share in shares.items()}
 
 
 S = TypeVar("S", bound=System)
@@ -249,12 +260,15 @@ class MeasuredSystem(Generic[S]):
         ]
         return BenchCrew("adder", [each.prepare for each in roles])
 
-    def repetitions(self, about: str) -> Iterator[float]:
-        """The seconds of adding in each repetition; the first one is the warm-up."""
+    def repeat(self, about: str, once: Callable[[float], Figures]) -> Result:
+        """The medians of the figures of all repetitions, after a warm-up; `once` is given the seconds of adding."""
+        rounds = []
         for number in range(self.plan.repetitions + 1):
             step = f"repetition {number} of {self.plan.repetitions}" if number else "warm-up"
             self._notify(f"{self.system.name}, {about}: {step}")
-            yield self.plan.seconds if number else self.plan.warm_up
+            rounds.append(once(self.plan.seconds if number else self.plan.warm_up))
+            self.system.settle()
+        return medians(rounds[1:])
 
     def added(self, begin: float, results: Sequence[AddResult]) -> tuple[int, float]:
         """Count what adders added since `begin`; returns the number of updates and the seconds."""
@@ -309,20 +323,19 @@ def measure(
         measuring(system, plan, notify, drainers=plan.workers if defers else 0) as run,
         run.adders(workload, make=make) as adders,
     ):
-        adds, drains = [], []
-        for seconds in run.repetitions(about):
+
+        def once(seconds: float) -> Figures:
             updates, taken = run.added(*adders.run(seconds))
-            adds.append(updates / taken)
-            if defers:
-                drains.append(updates / run.drain())
+            add, drain = updates / taken, updates / run.drain() if defers else None
             run.check()  # outside of the measured times
-            system.settle()
-    del adds[:1], drains[:1]  # of the warm-up
+            return {"add": add, "drain": drain, "both": harmonic(add, drain) if drain else add}
+
+        figures = run.repeat(about, once)
     return {
         "system": system.name,
         "store": system.store,
         "per_transaction": workload.per_transaction,
         "workers": plan.workers if defers else None,
         "updates": run.updates,
-        **medians(add=adds, drain=drains or None, both=list(map(harmonic, adds, drains)) if defers else adds),
+        **figures,
     }

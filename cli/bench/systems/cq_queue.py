@@ -14,8 +14,17 @@ import cq
 from cq import admin
 from cq.admin.queue_status import is_drained
 from cq.cli.bench.systems.stored import opened
-from cq.cli.bench.systems.system import Add, BenchWorkload, Drain, System, with_visitors
+from cq.cli.bench.systems.system import (
+    STOCK,
+    Add,
+    BenchWorkload,
+    Drain,
+    System,
+    requests,
+    with_visitors,
+)
 from cq.config.rollup import RollUp
+from cq.deciders import bounded
 from cq.errors import QueueNotConfigured
 from cq.keys.link import LinkKeys
 from cq.observers.links import spec as links
@@ -31,6 +40,7 @@ _REPORTING_ENV: Final = "CQ_BENCH_REPORTING_URL"
 _WATCH_SECONDS: Final = 0.1
 _ROWS_ADDED: Final = 5_000
 """Number of rows that one transaction adds to the log of an export."""
+_ANSWER_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True)
@@ -178,3 +188,30 @@ class QueueSystem(System):
     def _watch_export(self, tr: Any) -> tuple[None, Any]:
         rows = tr.snapshot.get_range(*LinkKeys(self.queue, "export").all_rows(), limit=1).to_list()
         return None, tr.watch(rows[0].key) if rows else None
+
+
+@dataclass(frozen=True)
+class DecidingQueue(QueueSystem):
+    """A queue with the decider `bounded`; the state is the number of pieces taken.
+
+    Args:
+        waits: whether an adder asks by `ask_now`, which waits for the answer, instead of in its own transaction.
+    """
+
+    waits: bool = False
+
+    def prepare(self) -> None:
+        cq.configure(self.open(), self.queue, key=str, decider=bounded(0, STOCK), buckets=self.buckets)
+
+    def adder(self, stack: ExitStack) -> Add:
+        db, queue = self.open(), cq.CombineQueue[str, int](self.queue)
+
+        def ask_now(updates: Mapping[str, Any]) -> None:
+            for key in requests(updates):
+                queue.ask_now(db, key, 1, timeout=_ANSWER_SECONDS)
+
+        def ask(updates: Mapping[str, Any]) -> None:
+            asked = [(key, 1) for key in requests(updates)]
+            transact(db, lambda tr: queue.ask_many(tr, asked))
+
+        return ask_now if self.waits else ask

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cq.cli.bench.systems.system import Add, Drain, System, with_visitors
+from cq.cli.bench.systems.system import STOCK, Add, Drain, System, requests, with_visitors, word
 
 if TYPE_CHECKING:
     import psycopg
@@ -189,3 +189,66 @@ def _part(connection: psycopg.Connection[Any], place: int, of: int) -> str:
     # The last part has no end: rows may have been appended since the size was read.
     beyond = "" if place == of - 1 else f" AND ctid < '({last},0)'"
     return f"ctid >= '({first},0)'{beyond}"
+
+
+# Stocks
+
+_STOCK: Final = "cq_bench_stock"
+_TAKE: Final = f"""
+CREATE OR REPLACE FUNCTION cq_bench_take(keys text[], ns bigint[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE answers bigint[] := '{{}}'; rest bigint;
+BEGIN
+  FOR i IN 1 .. cardinality(keys) LOOP
+    UPDATE {_STOCK} SET n = n - ns[i] WHERE key = keys[i] AND n >= ns[i] RETURNING n INTO rest;
+    answers[i] := CASE WHEN FOUND THEN ns[i] ELSE 0 END;
+  END LOOP;
+  RETURN answers;
+END $$
+"""  # noqa: S608
+
+
+@dataclass(frozen=True)
+class PostgresStock(PostgresCounts):
+    """Stocks in a table: `UPDATE ... WHERE n >= ... RETURNING` for each request of a transaction, in one round trip.
+
+    Args:
+        keys: number of keys.
+    """
+
+    keys: int = 1
+
+    def prepare(self) -> None:
+        super().prepare()
+        with self.connect() as connection:
+            connection.execute(_TAKE)
+            with connection.cursor().copy(f"COPY {_STOCK} (key, n) FROM STDIN") as copy:
+                for rank in range(self.keys):
+                    copy.write_row((word(rank), STOCK))
+            connection.execute(f"ANALYZE {_STOCK}")
+
+    def adder(self, stack: ExitStack) -> Add:
+        connection = stack.enter_context(closing(self.connect()))
+        call = "SELECT cq_bench_take(%b::text[], %b::bigint[])"
+
+        def take(updates: Mapping[str, Any]) -> None:
+            keys = list(requests(updates))
+            connection.execute(call, (keys, [1] * len(keys)), prepare=True).fetchone()
+
+        return take
+
+    def sums(self) -> Mapping[str, Any]:
+        with self.connect() as connection:
+            row = connection.execute(f"SELECT sum({STOCK} - n) FROM {_STOCK}").fetchone()  # noqa: S608
+            return {f"table {_STOCK}": row[0]}  # type: ignore[index]
+
+    def remove(self) -> None:
+        super().remove()
+        with self.connect() as connection:
+            connection.execute("DROP FUNCTION IF EXISTS cq_bench_take")
+
+
+def postgres_stock(conninfo: str, keys: int) -> PostgresStock:
+    """Stocks of some keys in PostgreSQL."""
+    # Half of each page stays free for updates.
+    columns = '(key text COLLATE "C" PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 50)'
+    return PostgresStock("postgres-update", conninfo, {_STOCK: columns}, "bigint", keys=keys)

@@ -9,11 +9,11 @@ import random
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, Final
 
 from cq.cli.shared.exit_status import FoundDifference
@@ -182,3 +182,13 @@ def with_visitors(updates: Mapping[str, Any]) -> dict[str, int]:
     No visitor is drawn twice in practice, so the number of distinct visitors of a key is the number of its updates.
     """
     return {key: random.getrandbits(63) for key in updates}
+
+
+STOCK: Final = 1 << 40
+"""The pieces in a stock at the begin: more than a benchmark takes."""
+
+
+def requests(updates: Mapping[str, int]) -> Iterator[str]:
+    """The keys of the requests for one piece each, in order: so transactions in PostgreSQL never deadlock."""
+    for key, number in updates.items():
+        yield from repeat(key, number)
