@@ -8,10 +8,14 @@ exactly these visits at the time of the look.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
+
+from rich.console import Group
 
 import cq
 from cq import runtime
@@ -28,33 +32,30 @@ from cq.cli.demos.harness import (
     places,
     workers,
 )
-from cq.cli.demos.visits.queues import LEFT_OUT, SITE, TrendingPage, VisitQueues
-from cq.cli.demos.visits.recount import VisitRecount, period_of
-from cq.cli.demos.visits.replay import (
-    KEYS,
+from cq.cli.demos.visits.counts import (
+    LEFT_OUT,
+    PERIOD,
+    SITE,
     START,
-    LogWriter,
-    ReplayClock,
-    is_bot,
+    TOOK,
+    ResponseNumbers,
+    TrendingPage,
+    VisitorEstimate,
+    VisitQueues,
+    VisitRecount,
+    period_of,
     read_late,
-    read_log,
     run_follower,
-    write_log,
 )
-from cq.cli.demos.visits.tables import (
-    Look,
-    clock,
-    look_tables,
-    response_table,
-    session_table,
-    to_svg,
-    trending_table,
-    visitor_table,
-)
+from cq.cli.demos.visits.replay import KEYS, LogWriter, ReplayClock, is_bot, read_log, write_log
+from cq.cli.shared.chart import MAX_LINES, Chart, line_chart
+from cq.cli.shared.chart import to_svg as image
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_rich, print_table, quantity
+from cq.cli.shared.table import FittedTable
 from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
+from cq.durations import rough
 from cq.encoding import codec
 from cq.encoding.sketches.sketch import library
 from cq.errors import BacklogTooDeep, InvalidConfiguration, InvalidData, NotReady
@@ -69,6 +70,8 @@ _SKIPPED_SHOWN: Final = 5
 _MILLISECOND: Final = 0.001
 _TRENDING_COMPARED: Final = 20
 """Pages of each period that are compared at the end, and known to the chart."""
+_PAGES_DRAWN: Final = 3
+_DAYS_SHOWN: Final = 10
 
 
 def run(options: VisitOptions, demo: DemoRun) -> Figures:
@@ -84,7 +87,11 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     # Neighbouring visits go to different servers, as behind a load balancer.
     parts = [lines[number :: options.servers] for number in range(options.servers)]
     people = [[visit for visit, _ in part if not is_bot(visit)] for part in parts]
-    servers = _server_logs(demo, people)
+    keys = KEYS + b"position/%d"
+    servers = [
+        Steps(demo.folder / f"access-{number}.log", len(part), keys % number)
+        for number, part in enumerate(people)
+    ]
     writers = [LogWriter(log, part, demo.rng) for log, part in zip(servers, parts, strict=True)]
     replay = Replay(db, queues, servers, pace, VisitRecount(people))
     # As for a page that many people load.
@@ -104,7 +111,10 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
             # No limit: the log and the speed decide how long a replay takes. Long ones say so at the start.
             figures = demo.complete(*roles, look, replay.is_window_empty, math.inf)
         except KeyboardInterrupt:
-            _note_early_end(options, replay, sum(map(len, people)))
+            counted = replay.drain()
+            looks = quantity(len(replay.compare_all(options, counted)["looks"]), "look")
+            visits = quantity(sum(map(len, people)), "visit")
+            note(f"ended early: {sum(counted):,} of {visits} counted, as recounted, and at {looks} before")
             raise
     replay.drain()
     return figures | read | replay.compare_all(options, [steps.number for steps in servers])
@@ -134,23 +144,6 @@ def _checked_window(options: VisitOptions) -> WindowSpec:
     return window
 
 
-def _server_logs(demo: DemoRun, parts: Sequence[Sequence[Visit]]) -> list[Steps]:
-    return [
-        Steps(demo.folder / f"access-{number}.log", len(part), KEYS + b"position/%d" % number)
-        for number, part in enumerate(parts)
-    ]
-
-
-def _note_early_end(options: VisitOptions, replay: Replay, number: int) -> None:
-    """Compare what was counted of this number of visits, and print it."""
-    counted = replay.drain()
-    looks = len(replay.compare_all(options, counted)["looks"])
-    note(
-        f"ended early: {sum(counted):,} of {quantity(number, 'visit')} counted, "
-        f"as recounted, and at {quantity(looks, 'look')} before"
-    )
-
-
 def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[tuple[Visit, bytes]], Figures]:
     """All visits of the logs, or of a generated one, with their lines; the figures of bots and skipped lines.
 
@@ -176,6 +169,33 @@ def read_visits(options: VisitOptions, demo: DemoRun) -> tuple[list[tuple[Visit,
     for line in skipped:
         note(f"skipped, {line}")
     return lines, {"bots": bots, "skipped": skipped, "lines_skipped": number}
+
+
+# The looks
+
+
+@dataclass(frozen=True)
+class Look:
+    """The numbers of one comparison with the recount.
+
+    Attributes:
+        time: of the log's clock.
+        views, visitors: of the whole site in the window.
+        top: (page, views, visitors) of the pages with the most views in the window.
+        unique: visitors of the whole site and of these pages until then, by sketches; empty without sketches.
+        responses: sizes and times of responses until then, by sketches.
+        trending: pages with the most views in the present period of the log's time, as far as they were combined.
+        sessions: those of all days until then; None if workers had not combined all of them.
+    """
+
+    time: float
+    views: int
+    visitors: int
+    top: tuple[tuple[str, int, int], ...]
+    unique: tuple[VisitorEstimate, ...] = ()
+    responses: tuple[ResponseNumbers, ...] = ()
+    trending: tuple[TrendingPage, ...] = ()
+    sessions: SessionCounts | None = None
 
 
 class _LookData(NamedTuple):
@@ -347,6 +367,64 @@ class Replay:
         }
 
 
+# Charts
+
+
+def to_svg(looks: Sequence[Look], window: float, periods: Mapping[int, Sequence[TrendingPage]]) -> str:
+    """The charts of a replay: of the window, of the visitors of all time, and of the trending pages.
+
+    Args:
+        looks: all looks.
+        window: the width of the window, in seconds.
+        periods: {start: trending pages} of each period of the log's time, in seconds since 1970.
+    """
+    times = [look.time for look in looks]
+    lines: dict[str, Sequence[int | None]] = {
+        "views": [look.views for look in looks],
+        "visitors": [look.visitors for look in looks],
+        **_lines([{page: views for page, views, _ in look.top} for look in looks], _PAGES_DRAWN),
+    }
+    title = f"Visits of the last {window / 60:,.3g} minutes"
+    charts = [line_chart(title, "at each look as recounted, by the clock of the log", times, lines)]
+    if any(look.unique for look in looks):
+        charts.append(_visitor_chart(looks, times))
+    if periods:
+        views = [{each.page: each.views for each in pages} for pages in periods.values()]
+        about = "by the clock of the log, where a page is among the first"
+        title = f"Trending pages: views in {PERIOD}"
+        charts.append(line_chart(title, about, list(periods), _lines(views, MAX_LINES)))
+    return image(*charts)
+
+
+def _lines(rows: Sequence[Mapping[str, int]], number: int) -> dict[str, list[int | None]]:
+    """{page: its number in each row} of the pages with the highest numbers.
+
+    None, not 0, where a row lacks a page: a page that is not among the first ones may have views.
+    """
+    highest: Counter[str] = Counter()
+    for row in rows:
+        highest |= Counter(row)
+    return {page: [row.get(page) for row in rows] for page, _ in highest.most_common(number)}
+
+
+def _visitor_chart(looks: Sequence[Look], times: Sequence[float]) -> Chart:
+    """Visitors of all time, counted exactly and estimated by sketches: of all pages, and of the page with the most."""
+    estimates = [{each.page: each.estimate for each in look.unique} for look in looks]
+    lines: dict[str, list[int | None]] = {}
+    for page, exact in _lines(
+        [{each.page: each.visitors for each in look.unique} for look in looks], 2
+    ).items():
+        name = "all pages" if page == SITE else page
+        lines[name] = exact
+        lines[f"{name[:13]}, sketch"] = [row.get(page) for row in estimates]
+    worst = max((abs(each.error_percent) for look in looks for each in look.unique), default=0.0)
+    about = f"counted exactly, and by sketches, whose largest error was {worst:.1f} %"
+    return line_chart("Visitors of all time", about, times, lines)
+
+
+# Tables
+
+
 def show(figures: Mapping[str, Any]) -> None:
     """Print the figures for people."""
     rows = (
@@ -373,3 +451,82 @@ def show(figures: Mapping[str, Any]) -> None:
         f"as recounted at {quantity(len(figures['looks']), 'look')} of numbers that were read at most "
         f"{figures['oldest_seconds']:.1f} s before, and 0 lost"
     )
+
+
+def look_tables(look: Look) -> Any:
+    """The tables of one look."""
+    estimates = {each.page: each for each in look.unique}
+    heads = ["page", "views", "visitors", *(["of all time", "sketch", "error"] if estimates else [])]
+    rows = []
+    for page, views, visitors in ((SITE, look.views, look.visitors), *look.top):
+        row = [clock(look.time) if page == SITE else as_word(page), f"{views:,}", f"{visitors:,}"]
+        rows.append([*row, *(_estimated(estimates[page]) if page in estimates else [""] * (len(heads) - 3))])
+    tables: list[Any] = [FittedTable(heads, rows, right=heads[1:])]
+    if look.trending:
+        tables += ["", trending_table(look.trending)]
+    if look.sessions is not None:
+        tables += ["", session_table({"all days": look.sessions})]
+    if look.responses:
+        tables += ["", response_table(look.responses)]
+    return Group(*tables)
+
+
+def visitor_table(estimates: Sequence[VisitorEstimate]) -> Any:
+    """A table of the visitors of all time."""
+    heads = ["page", "visitors of all time", "sketch", "error"]
+    rows = (
+        ["all pages" if each.page == SITE else as_word(each.page), *_estimated(each)] for each in estimates
+    )
+    return FittedTable(heads, rows, right=heads[1:])
+
+
+def _estimated(each: VisitorEstimate) -> list[str]:
+    return [f"{each.visitors:,}", f"{each.estimate:,}", f"{each.error_percent:+.1f} %"]
+
+
+def response_table(responses: Sequence[ResponseNumbers]) -> Any:
+    """A table of the quantiles of responses."""
+    heads = ["responses", "number", "p50", "sketch", "p99", "sketch"]
+    rows = []
+    for each in responses:
+        numbers = (each.p50, each.p50_estimate, each.p99, each.p99_estimate)
+        shape = "{:,.3f}" if each.measure == TOOK else "{:,.0f}"
+        rows.append([each.measure, f"{each.responses:,}", *map(shape.format, numbers)])
+    return FittedTable(heads, rows, right=heads[1:])
+
+
+def session_table(days: Mapping[str, SessionCounts]) -> Any:
+    """A table of the sessions of the latest days."""
+    heads = ["day", "sessions", "mean length", "views per session", "bounces"]
+    rows = (
+        [
+            day,
+            f"{each.sessions:,}",
+            rough(each.mean_seconds or 0),
+            f"{each.mean_visits or 0:.1f}",
+            f"{100 * (each.bounce_share or 0):.1f} %",
+        ]
+        for day, each in list(days.items())[-_DAYS_SHOWN:]
+    )
+    return FittedTable(heads, rows, right=heads[1:])
+
+
+def trending_table(pages: Sequence[TrendingPage]) -> Any:
+    """A table of the trending pages of a period."""
+    heads = ["trending page", f"views in {PERIOD}", "rank", "rank before", "change"]
+    rows = (
+        [as_word(each.page), f"{each.views:,}", each.rank, each.before or "-", _change(each)]
+        for each in pages
+    )
+    return FittedTable(heads, rows, right=heads[1:])
+
+
+def _change(each: TrendingPage) -> str:
+    if each.before is None:
+        return "new"
+    return f"{each.before - each.rank:+}" if each.before != each.rank else "="
+
+
+def clock(time: float) -> str:
+    """A time of the log."""
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S}"

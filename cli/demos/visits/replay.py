@@ -1,4 +1,4 @@
-"""The logs of the demo of visits: read, generated, written anew by web servers, and followed; records for the recount.
+"""The logs of the demo of visits: read, generated, and written anew by web servers.
 
 A log is replayed by its own times, but faster: for example one hour in ten seconds; the window of ten minutes then
 takes less than two seconds. So each visit has a time by the real clock, which workers and readers use.
@@ -12,33 +12,26 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from random import Random
-from threading import Event
-from typing import Any, BinaryIO, Final
+from typing import Final
 
-import cq
 from cq import runtime
 from cq.cli.demos.harness import Steps
-from cq.cli.demos.visits.queues import VisitQueues
 from cq.config.window import MIN_SLICE_MS, WindowSpec
 from cq.durations import rough
-from cq.encoding import codec
 from cq.errors import InvalidData
 from cq.intake.access_log import AccessLogFormat, Visit
-from cq.intake.lines import AddedLines
+from cq.intake.lines import LONGEST_LINE
 from cq.intake.logs import open_log
-from cq.keys import prefix_end
-from cq.observers.visits import BOTS, VisitLog, VisitorIds
-from cq.store.api import Database, TransactionRead
+from cq.observers.visits import BOTS
+from cq.store.api import Database
 from cq.store.transact import transact
 
-_LINE_BYTES: Final = 65_536
-"""Maximum bytes of a line; web servers accept requests of 8 to 16 kB."""
 _BOTS: Final = re.compile(BOTS, re.IGNORECASE)
 _BOT: Final = 40  # the number of a generated browser that is a bot
 
@@ -55,7 +48,7 @@ def read_log(path: Path, skip: Callable[[str], object] = lambda line: None) -> I
     log_format = AccessLogFormat()
     with open_log(path) as lines:
         try:
-            for number, line in enumerate(_lines_of(lines), 1):
+            for number, line in enumerate(iter(partial(lines.readline, LONGEST_LINE), b""), 1):
                 try:
                     visit = log_format.parse(line)
                 except InvalidData as error:
@@ -65,15 +58,6 @@ def read_log(path: Path, skip: Callable[[str], object] = lambda line: None) -> I
                     yield visit, line
         except (EOFError, zlib.error) as error:
             raise OSError(f"{path}: the file is truncated or damaged: {error}") from None
-
-
-def _lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, each truncated to 64 kB: a file without line breaks must not be read into memory."""
-    while line := file.readline(_LINE_BYTES):
-        rest = line
-        while rest and not rest.endswith(b"\n"):
-            rest = file.readline(_LINE_BYTES)
-        yield line
 
 
 def is_bot(visit: Visit) -> bool:
@@ -91,8 +75,7 @@ def write_log(path: Path, rng: Random, *, visits: int = 20_000, seconds: float =
     begin = datetime(2025, 3, 1, 20, 0, tzinfo=UTC)
     with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
         for moment, line in sorted(_generated(rng, visits, seconds)):
-            time = (begin + timedelta(seconds=moment)).strftime("%d/%b/%Y:%H:%M:%S +0000")
-            file.write(line.replace("TIME", time, 1).encode())
+            file.write(f"{begin + timedelta(seconds=moment):{line}}".encode())
 
 
 def _page(rng: Random, moment: float) -> str:
@@ -106,7 +89,7 @@ def _page(rng: Random, moment: float) -> str:
 
 
 def _generated(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float, str]]:
-    """(seconds since the begin, line without its time) of each request."""
+    """(seconds since the begin, line as a format of its time) of each request."""
     while visits > 0:
         host = (
             f"192.0.2.{rng.randrange(256)}" if rng.random() < 0.5 else f"2001:db8::{rng.randrange(65536):x}"
@@ -119,20 +102,18 @@ def _generated(rng: Random, visits: int, seconds: float) -> Iterator[tuple[float
             answer = f"200 {size}" if rng.random() < 0.95 else "304 -"
             end = f'"-" "{agent}" {took:.3f}\n'
             if moment < seconds:
-                yield moment, f'{host} - - [TIME] "GET {page}?from=list HTTP/1.1" {answer} {end}'
+                yield (
+                    moment,
+                    f'{host} - - [%d/%b/%Y:%H:%M:%S +0000] "GET {page}?from=list HTTP/1.1" {answer} {end}',
+                )
             if rng.random() < 0.1:
-                yield moment, f'{host} - - [TIME] "POST {page} HTTP/1.1" 302 - {end}'
+                yield moment, f'{host} - - [%d/%b/%Y:%H:%M:%S +0000] "POST {page} HTTP/1.1" 302 - {end}'
             visits -= 1
             moment += rng.expovariate(1 / 20)
 
 
 KEYS: Final = b"demo_visits/"
 """The prefix of the demo's own keys."""
-START: Final = KEYS + b"start"
-"""The key of the real time of the first visit."""
-MOST: Final = 500
-"""Maximum number of visits that one transaction counts."""
-_LATEST: Final = 0.02
 _ROTATIONS: Final = 8
 """How often each log is rotated."""
 _LONG_SECONDS: Final = 60
@@ -232,26 +213,6 @@ class LogWriter:
             path.touch()
 
 
-def run_follower(stop: Event, *, url: str, log: Steps, pace: ReplayClock) -> None:
-    """Count the visits in a web server's log; `pace` is the clock without its start.
-
-    The transaction that counts also stores the position: so a restarted follower continues there.
-    """
-    db, queues = cq.open(url), VisitQueues()
-    with closing(VisitLog(queues.visits).follow(db, log.path, name=log.path.name)) as follower:
-        # The existence of the number says that this follower is ready: it knows the log before the first rotation.
-        transact(db, lambda tr: log.advance(tr, log.done(tr)))
-        while (start := transact(db, lambda tr: tr.get(START).value)) is None:
-            if stop.wait(_LATEST):
-                return  # without a start there is nothing to count
-        pace = replace(pace, start=codec.decode(start))
-        ids = queues.visits.ids(db)
-        add = _LogCount(queues, log, pace, ids, VisitLog(queues.visits, ReplayedFormat(pace), ids=ids))
-        while transact(db, log.done) < log.number and not stop.is_set():
-            if follower.add_next(add) is None:
-                stop.wait(_LATEST)
-
-
 class ReplayedFormat(AccessLogFormat):
     """Lines in common or combined format, with the real times at which they are replayed."""
 
@@ -263,46 +224,3 @@ class ReplayedFormat(AccessLogFormat):
         """As `AccessLogFormat.parse`."""
         visit = super().parse(line)
         return None if visit is None else visit._replace(time=self._pace.at(visit.time))
-
-
-@dataclass(frozen=True)
-class _LogCount:
-    """Counts the visits of the first lines in a transaction, and their number.
-
-    `visit_log` counts them by the real time, as in production, and leaves out the bots.
-    """
-
-    queues: VisitQueues
-    log: Steps
-    pace: ReplayClock
-    ids: VisitorIds
-    visit_log: VisitLog
-
-    def __call__(self, tr: Any, lines: Sequence[bytes], once: bytes | None) -> AddedLines:
-        added = self.visit_log(tr, lines[:MOST])
-        read = map(AccessLogFormat().parse, lines[:MOST])
-        visits = [visit for visit in read if visit is not None and not is_bot(visit)]
-        self.queues.count(tr, visits, self.ids)
-        place = self.log.done(tr)
-        if added.outside:
-            # They came after the end of their window, and the recount must not expect them there.
-            order = sorted(range(len(visits)), key=lambda number: visits[number].time)
-            late = [place + number for number in order[: added.outside]]
-            tr.set(_late_prefix(self.log) + b"%012d" % place, codec.encode(late))
-        self.log.advance(tr, place + len(visits))
-        return added
-
-
-def _late_prefix(steps: Steps) -> bytes:
-    """The prefix of a server's notes of late visits: a key ends with the position before their transaction."""
-    return steps.key + b"/late/"
-
-
-def read_late(tr: TransactionRead, servers: Sequence[Steps]) -> set[tuple[int, int]]:
-    """(server, place) of the visits that were counted after the end of their window."""
-    late = set()
-    for number, steps in enumerate(servers):
-        begin = _late_prefix(steps)
-        for row in tr.get_range(begin, prefix_end(begin)):
-            late |= {(number, place) for place in codec.decode(row.value)}
-    return late
