@@ -6,7 +6,6 @@ text.
 
 from __future__ import annotations
 
-import heapq
 import os
 import re
 import time
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
 from threading import Event
-from typing import Any, Final, TextIO, TypeVar
+from typing import Any, Final, TypeVar
 
 import cq
 from cq.admin.configure import change, requested
@@ -34,7 +33,8 @@ from cq.intake.documents import Documents
 from cq.observers.links import spec as links
 from cq.observers.links.registry import opened_link
 from cq.observers.telemetry.bus import subscribe
-from cq.observers.top.index import top as top_spec
+from cq.observers.top.index import top
+from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 
@@ -49,8 +49,6 @@ WORD: Final = re.compile(r"(?<![^\W_])[^\W\d_]++(?!\d)")
 """Letters that are not next to a digit: the hashes in a list of packages are no words."""
 _AT_ONCE: Final = 100
 _CHUNK: Final = 1 << 20
-_ENDS: Final = ' \n\t,;()[]{}<>=+-*/\\|&%$#@!?~"'
-"""Before these a text can be cut: they are no letters, and lower-casing looks at no neighbour across them."""
 REPORTING_ENV: Final = "CQ_DEMO_REPORTING_URL"
 """The environment variable with the URL of the demo's own reporting database."""
 
@@ -70,7 +68,9 @@ def run_words(options: WordOptions, paths: list[str]) -> None:
         with _counted_passes(db):
             Worker(db, queues=[QUEUE]).drain()  # also finishes the export and the cloud
     loaded["passes"] = transact(db, lambda tr: int.from_bytes(bytes(tr.get(PASSES).value or b""), "little"))
-    distinct, most = _top(cq.CombineQueue(QUEUE).scan(db), options.top)
+    distinct = sum(1 for _ in cq.CombineQueue(QUEUE).scan(db))
+    ranking: Ranking[str, int] = Ranking(QUEUE)
+    most = [(entry.key, entry.score) for entry in islice(ranking.scan(db), options.top)]
     if options.json:
         print_json({**loaded, "distinct": distinct, "top": [[word, count] for word, count in most]})
     else:
@@ -124,7 +124,7 @@ def _observe(db: Any, store: str) -> None:
     os.environ.setdefault(REPORTING_ENV, _reporting_url(store))
     config = db.transact(lambda tr: read_config(tr.snapshot, QUEUE))
     enabled = {observer.name for observer in config.observers}
-    specs = (top_spec(), links.table(TABLE, url_env=REPORTING_ENV))
+    specs = (top(), links.table(TABLE, url_env=REPORTING_ENV))
     change(db, QUEUE, requested(put=[spec for spec in specs if spec.name not in enabled]))
     with opened_link(db, QUEUE) as opened:
         opened.target.create()
@@ -212,14 +212,6 @@ def _refuse_paused(db: Any, store: str) -> None:
         )
 
 
-def _top(items: Iterable[tuple[str, int]], number: int) -> tuple[int, list[tuple[str, int]]]:
-    """The number of words, and the most frequent ones; words with equal counts are in alphabetical order."""
-    counter = count()  # zip reads an item first: after the last one the counter has their number
-    counted = (item for item, _ in zip(items, counter, strict=False))
-    most = heapq.nsmallest(number, counted, key=lambda item: (-item[1], item[0]))
-    return next(counter), most
-
-
 # Files and their words
 
 
@@ -248,22 +240,11 @@ def files_below(
 def count_words(path: str) -> Counter[str]:
     """How often each word occurs in a file; raises `UnicodeDecodeError` unless it is UTF-8, and `OSError`.
 
-    Reads the file in pieces, so that memory grows with the number of different words, not with the file.
+    Reads many lines at a time, so that memory grows with the number of different words, not with the file. No word
+    and no lower-casing goes beyond a line.
     """
     counts: Counter[str] = Counter()
     with open(path, encoding="utf-8") as stream:
-        for text in _pieces(stream):
-            counts.update(WORD.findall(text.lower()))
+        while lines := stream.readlines(_CHUNK):
+            counts.update(WORD.findall("".join(lines).lower()))
     return counts
-
-
-def _pieces(stream: TextIO) -> Iterator[str]:
-    """The text in pieces that begin where no word and no lower-casing is cut apart."""
-    held: list[str] = []
-    while chunk := stream.read(_CHUNK):
-        end = max(map(chunk.rfind, _ENDS))
-        if end >= 0:
-            yield "".join([*held, chunk[:end]])
-            held, chunk = [], chunk[end:]
-        held.append(chunk)
-    yield "".join(held)
