@@ -18,7 +18,6 @@ from cq.errors import ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, observer_parts
 from cq.observers.links.task import exporter_tasks
-from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.tasks.timed import ExpiryTask
 from cq.observers.top import index
@@ -141,7 +140,7 @@ def run_tasks(tasks: Sequence[Task]) -> None:
     unfinished, before = tasks, 0
     while len(unfinished) != before:
         before = len(unfinished)
-        unfinished = [task for task in unfinished if _run(task) != DONE]
+        unfinished = [task for task in unfinished if _run(task) >= 0.0]
     for task in tasks:
         task.end()
 

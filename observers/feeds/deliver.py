@@ -87,8 +87,8 @@ class DeliveryTask(RoundRobinTask):
     def places(self) -> tuple[bytes, Range]:
         return self.keys.delivering(self.bucket), self.keys.all_undelivered(self.bucket)
 
-    def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
-        """Deliver a part of the first messages of each of these groups; returns the groups with more."""
+    def serve(self, tr: Transaction, names: Sequence[bytes]) -> tuple[set[bytes], int]:
+        """Deliver a part of the first messages of each of these groups."""
         stored = [tr.get(self.keys.delivery(group)) for group in names]
         deliveries = [_Delivery.from_bytes(each.value) for each in stored]
         logs = [self._messages(tr, *each) for each in zip(names, deliveries, strict=True)]
@@ -96,13 +96,14 @@ class DeliveryTask(RoundRobinTask):
             tr.snapshot.get_range(*self.keys.events(group, delivery.place))
             for group, delivery in zip(names, deliveries, strict=True)
         ]
-        unfinished = set()
+        unfinished, messages = set(), 0
         for group, delivery, log, found in zip(names, deliveries, logs, events, strict=True):
             rows, more = take(log, MESSAGES, _TOGETHER_BYTES) if not delivery.until else (list(log), True)
             if not rows:  # all is delivered, and only the note was left
                 continue
             users = by_user(self.keys, group, found)
-            place = self._deliver(tr, group, rows, users, len(names))
+            place, written = self._deliver(tr, group, rows, users, len(names))
+            messages += written
             if place is None:
                 tr.clear_range(rows[0].key, after(rows[-1].key))
                 tr.clear(self.keys.delivery(group))
@@ -110,7 +111,7 @@ class DeliveryTask(RoundRobinTask):
                 tr.set(self.keys.delivery(group), _Delivery(id_of(rows[-1].key), place).to_bytes())
             if more or place is not None:
                 unfinished.add(group)
-        return unfinished
+        return unfinished, messages
 
     def _messages(self, tr: Transaction, group: bytes, delivery: _Delivery) -> Rows:
         """Return the range of the messages under delivery; at the start, of the first ones, one beyond the limit."""
@@ -126,26 +127,29 @@ class DeliveryTask(RoundRobinTask):
         rows: Sequence[KeyValue],
         users: Iterable[tuple[bytes, list[GroupEvent]]],
         groups: int,
-    ) -> bytes | None:
-        """Write these messages to the next members; returns the last user served if there are others, else None.
+    ) -> tuple[bytes | None, int]:
+        """Write these messages to the next members.
+
+        Returns the last user served if there are others, else None, and the number of messages written.
 
         The limits of a step are for all its groups together, each of which gets an equal part.
         """
         writes, size = WRITES // groups, BYTES // groups
         messages = [_Copy.of(group, row) for row in rows]
         last: bytes | None = None
+        written = 0
         for user, events in users:
             stored = [each.of_member(user) for each in messages if is_member(events, each.id, each.changes)]
             writes -= max(1, len(stored))  # a user without messages costs one write
             size -= self._cost(group, user, stored)
             # The first user is always served, or an expensive one would block the group.
             if last is not None and min(writes, size) < 0:
-                return last
+                return last, written
             put_messages(tr, self.config, self.keys, user, stored)
-            self.messages += len(stored)
+            written += len(stored)
             clear_outdated(tr, self.keys, group, user, events, messages[0].id)
             last = user
-        return None
+        return None, written
 
     def _cost(self, group: bytes, user: bytes, messages: Sequence[bytes]) -> int:
         """Predict the bytes of writing these messages to a user: each has the user's name in its key."""

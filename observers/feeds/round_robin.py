@@ -18,7 +18,7 @@ from cq.feeds.config import FeedConfig, usable_feed_config
 from cq.feeds.messages import take
 from cq.keys import after
 from cq.keys.feed import ID_BYTES, FeedKeys, Range, id_of, mark, split_mark
-from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import emit
 from cq.store.api import WANT_ALL, Database, KeyValue, Transaction
@@ -68,13 +68,11 @@ class RoundRobinTask(Task):
     Attributes:
         event: the event that a step emits if it has written messages.
         names_per_step: number of names that one transaction serves.
-        messages: number of messages that the last call of `serve` has written.
     """
 
     notification: bytes
     event: str
     names_per_step: int
-    messages = 0
 
     def __init__(self, db: Database, config: FeedConfig, bucket: int) -> None:
         self.config, self.bucket = config, bucket
@@ -84,14 +82,18 @@ class RoundRobinTask(Task):
         self._round: _FeedRound | None = None
         self._notes: list[KeyValue] = []  # served by the last step
         self._is_last = False  # whether the last step ended the round
+        self.problem = ""
 
     @abstractmethod
     def places(self) -> tuple[bytes, Range]:
         """Return the key of the notification, and the range of the notes: keys of names that have work."""
 
     @abstractmethod
-    def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
-        """Do a part of the work of each of these encoded names; returns the names with more work.
+    def serve(self, tr: Transaction, names: Sequence[bytes]) -> tuple[set[bytes], int]:
+        """Do a part of the work of each of these encoded names.
+
+        Returns the names with more work, and the number of messages that it has written.
+
 
         It must read its locks through the transaction itself, as a retry after an unknown result calls it again.
         """
@@ -103,14 +105,13 @@ class RoundRobinTask(Task):
         """
         current = self._round or _FeedRound(self._begin, self.names_per_step)
         try:
-            notification, unfinished = transact(self._db, lambda tr: self._step(tr, current))
+            notification, unfinished, messages = transact(self._db, lambda tr: self._step(tr, current))
         except CorruptData as error:
             self._round = current
             self._skip(current, error)
             return _LATER
-        self.found_work = bool(self._notes)
-        if self.messages:
-            emit(self.event, feed=self.config.name, messages=self.messages)
+        if messages:
+            emit(self.event, feed=self.config.name, messages=messages)
         if current.place == self._begin:
             current.notification = notification
         current.has_more |= bool(unfinished)
@@ -120,13 +121,13 @@ class RoundRobinTask(Task):
         self._round = current
         return _LATER
 
-    def _step(self, tr: Transaction, current: _FeedRound) -> tuple[bytes | None, set[bytes]]:
-        """Serve the next names; returns the notification, and the names with more work."""
-        self._notes, self.messages, self._is_last = [], 0, True
+    def _step(self, tr: Transaction, current: _FeedRound) -> tuple[bytes | None, set[bytes], int]:
+        """Serve the next names; returns the notification, and as `serve`."""
+        self._notes, self._is_last = [], True
         # With a conflict: the feed may have been deleted, and made again with other settings.
         config = usable_feed_config(tr, self.config.name)
         if config is None:
-            return None, set()
+            return None, set(), 0
         self.config = config
         notification = tr.snapshot.get(self.notification)
         notes = tr.snapshot.get_range(
@@ -136,14 +137,15 @@ class RoundRobinTask(Task):
         self._is_last = len(notes) < current.at_once and number >= len(notes)
         notes = notes[:number]
         self._notes = notes
-        unfinished = self.serve(tr, [note.key[len(self._begin) :] for note in notes]) if notes else set()
-        for note in notes:
+        names = [note.key[len(self._begin) :] for note in notes]
+        unfinished, messages = self.serve(tr, names) if names else (set[bytes](), 0)
+        for name, note in zip(names, notes, strict=True):
             # An append since the read version has changed the note, which then stays.
-            if note.key[len(self._begin) :] not in unfinished:
+            if name not in unfinished:
                 tr.compare_and_clear(note.key, note.value)
         if current.place == self._begin and self._is_last and not unfinished:  # a round in one step
             self._clear(tr, notification.value)
-        return notification.value, unfinished
+        return notification.value, unfinished, messages
 
     def _skip(self, current: _FeedRound, error: CorruptData) -> None:
         """Handle corrupt data of a name in the last step: serve one name at a time, and skip the one that fails."""
@@ -164,7 +166,7 @@ class RoundRobinTask(Task):
             return TROUBLE_SECONDS
         if not was_one_step:
             transact(self._db, lambda tr: self._clear(tr, current.notification))
-        return DONE
+        return CAUGHT_UP if self._notes else DONE
 
     def _clear(self, tr: Transaction, notification: bytes | None) -> None:
         """Clear the notification of the round's beginning: a later append has changed it, and it stays."""
@@ -189,8 +191,8 @@ class NumberingTask(RoundRobinTask):
     def places(self) -> tuple[bytes, Range]:
         return self.keys.numbering(self.bucket), self.keys.all_unnumbered(self.bucket)
 
-    def serve(self, tr: Transaction, names: Sequence[bytes]) -> set[bytes]:
-        """Number the next messages of each of these receivers; returns the receivers with more."""
+    def serve(self, tr: Transaction, names: Sequence[bytes]) -> tuple[set[bytes], int]:
+        """Number the next messages of each of these receivers."""
         limit = MESSAGES // len(names)
         # With a conflict: it is the lock of the receiver. The messages need none, as later ones sort after them.
         stored = [tr.get(self.keys.numbered(receiver)) for receiver in names]
@@ -199,7 +201,7 @@ class NumberingTask(RoundRobinTask):
             tr.snapshot.get_range(*self.keys.messages(receiver, last), limit=limit + 1)
             for receiver, (last, _) in zip(names, marks, strict=True)
         ]
-        unfinished, size = set(), 0
+        unfinished, size, messages = set(), 0, 0
         for receiver, (_, number), found in zip(names, marks, ranges, strict=True):
             if size > _STEP_BYTES:
                 unfinished.add(receiver)
@@ -211,9 +213,9 @@ class NumberingTask(RoundRobinTask):
             size += sum(len(row.value) for row in rows)
             for at, row in enumerate(rows, number + 1):
                 tr.set(self.keys.number(receiver, at), id_of(row.key))
-            self.messages += len(rows)
+            messages += len(rows)
             if rows:
                 tr.set(self.keys.numbered(receiver), mark(id_of(rows[-1].key), number + len(rows)))
             if more:
                 unfinished.add(receiver)
-        return unfinished
+        return unfinished, messages

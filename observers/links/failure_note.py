@@ -55,7 +55,8 @@ class NotedTask(Task):
         self.notes = notes
         self._noted_bucket = bucket
         self._generation = generation
-        self._epoch = 0
+        self.problem, self.is_waiting = "", False
+        self._epoch = 0  # of the link, as the present step has read it
         self._tries = 0  # in a row, of this worker: a new worker starts with short pauses
         self._may_be_noted = True  # also by an earlier worker
 
@@ -107,6 +108,13 @@ class NotedTask(Task):
             if transact(self.db, lambda tr: stop(tr, self.notes, wanted, is_reviewed=is_reviewed)):
                 emit("link_stopped", queue=self.queue, link=self.notes.link, task=str(self), error=text)
         return STOPPED_SECONDS
+
+    def _must_wait(self, epoch: int, reason: str | None) -> bool:
+        """Begin a step in this epoch of the link; returns whether it must wait, for this reason."""
+        self._epoch = epoch
+        if reason is not None:
+            self._wait(reason)
+        return reason is not None
 
     def _wait(self, reason: str) -> None:
         """Note that the task waits until an operator has made a decision, or until a full queue has room.

@@ -55,7 +55,7 @@ from cq.observers.links.target import (
     Source,
     Target,
 )
-from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.observers.scheduling.task import Task
 from cq.observers.telemetry.bus import during, emit
 from cq.plain_text import describe
@@ -103,13 +103,9 @@ class Keeper(NotedTask):
 
     def _step(self) -> float:
         found, notification = transact(self.db, self._read)
-        self._epoch = found.control.epoch
-        if found.control.paused:
-            self._wait(PAUSED)
-            return STOPPED_SECONDS
-        is_own_stop = found.stop.generation >= self._generation
-        if found.stopped is not None and is_own_stop and not found.stop.resumes:
-            self._wait(found.stopped)
+        is_own_stop = found.stop.generation >= self._generation and not found.stop.resumes
+        reason = PAUSED if found.control.paused else found.stopped if is_own_stop else None
+        if self._must_wait(found.control.epoch, reason):
             return STOPPED_SECONDS
         batches = empty_batches(found)
         self._sender.check(batches)
@@ -265,16 +261,13 @@ class LinkTask(NotedTask):
         return f"bucket {self.bucket} of link {self.keys.link!r} of queue {self.queue!r}"
 
     def _step(self) -> float:
-        """Send one batch; returns 0.0 if there are more entries, `DONE` if there are none."""
+        """Send one batch; returns 0.0 if there are more entries."""
         read = transact(self.db, self._read)
-        self._epoch = read.link.control.epoch
-        if read.link.waiting is not None:
-            self._wait(read.link.waiting)
+        if self._must_wait(read.link.control.epoch, read.link.waiting):
             return STOPPED_SECONDS
         self.signal("read")
         begun = runtime.monotonic()
-        self.found_work = read.queued.last_key is not None
-        if not self.found_work:
+        if read.queued.last_key is None:
             # No row was read: reading stopped at the first one, or the bucket is empty.
             if read.queued.foreign:
                 raise LinkFailed("an entry is stamped later than the read version: was it copied here?")
@@ -299,7 +292,7 @@ class LinkTask(NotedTask):
                 seconds=runtime.monotonic() - begun,
             )
         self.signal("cleared")
-        return DONE if read.queued.at_end else 0.0
+        return CAUGHT_UP if read.queued.at_end else 0.0
 
     # 1: reading
 

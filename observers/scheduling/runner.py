@@ -14,6 +14,8 @@ T = TypeVar("T", bound=Hashable)
 
 DONE: Final = -1.0
 """Returned by `work`: do not run the task again until it is submitted again."""
+CAUGHT_UP: Final = -2.0
+"""As `DONE`, of a step of a `Task` that has found work: more may follow soon."""
 
 
 def _one_lane(task: object) -> Lane:

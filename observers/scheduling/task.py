@@ -17,7 +17,7 @@ _LONGEST_PAUSE: Final = 0.004
 
 
 def pause_after(seconds: float) -> float:
-    """Return the pause in seconds between two steps of a task, the first of which took `seconds` and left no work.
+    """Return the pause in seconds after a step that took `seconds`, has found work and left none.
 
     Each step has a fixed cost, mainly its transaction: short steps that follow at once find little work each, so they
     pause for a share of their time. In a long step that cost is small, and a longer pause would only delay the work:
@@ -50,9 +50,6 @@ class Task(ABC):
         progress_key: key whose value changes with each completed step, so that other workers can detect a stalled task;
             None: not monitored.
         delay: for a task that runs by time: seconds until its first run.
-        found_work: whether the latest step has found work. The worker then repeats the step after a pause, see
-            `pause_after`, and waits for the notification only after a step without work: under load, most watches set
-            at once would fire at once.
         waited_seconds: about how long the oldest work that the latest step left had waited.
         max_parallel: how many of the queue's tasks of this kind the worker runs at once; None: no limit.
         is_outside: whether a step waits for another system: such steps hold no more than half of a worker's threads.
@@ -67,7 +64,6 @@ class Task(ABC):
     notification_prefix: bytes | None = None
     progress_key: bytes | None = None
     delay: float = 0.0
-    found_work: bool = False
     waited_seconds: float = 0.0
     max_parallel: int | None = None
     is_outside: bool = False
@@ -85,9 +81,11 @@ class Task(ABC):
     def run(self) -> float:
         """Run one step, in its own transactions.
 
-        Returns the seconds until the next run: 0 for at once, `DONE` to wait for the notification. A step that returns
-        `DONE` removes the notification by `compare_and_clear` with the value read, so that a notification written by
-        a concurrent transaction stays.
+        Returns the seconds until the next run: 0 for at once, `DONE` to wait for the notification, and `CAUGHT_UP` if
+        the step has found work and left none. A worker repeats such a step after a pause, see `pause_after`, and waits
+        for the notification only after a step without work: under load, most watches set at once would fire at once.
+        A step that leaves no work removes the notification by `compare_and_clear` with the value read, so that a
+        notification written by a concurrent transaction stays.
         """
 
     def waits(self, tr: TransactionRead) -> bool:

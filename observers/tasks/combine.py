@@ -18,7 +18,7 @@ from cq.errors import CorruptData, CqError
 from cq.failure import KeyFailure
 from cq.keys import QueueKeys
 from cq.observers.scheduling.members import TaskId
-from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.observers.scheduling.task import Task, WorkPart
 from cq.observers.telemetry.bus import emit
 from cq.observers.telemetry.totals import WorkerCounts
@@ -69,6 +69,7 @@ class CombineTask(Task):
         self.progress_key = QueueKeys(config.name).state(config.generation, passes.number)
         if _is_one_by_one(passes.db, passes.code):
             self.max_parallel = LOCAL_PASSES
+        self.waited_seconds = 0.0
         self._failures = failures
         self._totals = totals
         self._caches = caches
@@ -79,7 +80,7 @@ class CombineTask(Task):
         return f"bucket {self.passes.number} of queue {self.passes.code.config.name!r}"
 
     def run(self) -> float:
-        """Run one pass; returns the seconds to wait before the next one, or `DONE`.
+        """Run one pass; returns as `Task.run`.
 
         Raises what `PassRunner.combine` raises. In addition: `Paused` if too many keys fail, so that it has paused the
         queue; `CorruptData` if the first remaining row is stamped later than the store's versions.
@@ -93,7 +94,6 @@ class CombineTask(Task):
         except ManyFailed as error:
             self._pause(str(error), error.first)
         self.waited_seconds = result.age
-        self.found_work = result.has_worked
         if result.has_worked:
             seconds = runtime.monotonic() - begun
             self._totals.count(self.passes.code.config.name, result, seconds)
@@ -113,7 +113,7 @@ class CombineTask(Task):
             )
         if result.blocked:
             return BLOCKED_SECONDS
-        return 0.0 if result.more else DONE
+        return 0.0 if result.more else CAUGHT_UP if result.has_worked else DONE
 
     def enter(self, worker: bytes) -> None:
         self._is_left = False

@@ -158,19 +158,15 @@ def _limited(handler: Any) -> Any:
     """
 
     class Limited(handler):  # type: ignore[misc]
-        def setup(self) -> None:
-            super().setup()
-            self._limit = threading.Timer(CONNECTION_SECONDS, _shut, [self.connection])
-            self._limit.daemon = True
-            self._limit.start()
-
         def handle(self) -> None:
-            with suppress(ConnectionError):  # closed by the client or the time limit during the answer
-                super().handle()
-
-        def finish(self) -> None:
-            self._limit.cancel()
-            super().finish()
+            limit = threading.Timer(CONNECTION_SECONDS, _shut, [self.connection])
+            limit.daemon = True
+            limit.start()
+            try:
+                with suppress(ConnectionError):  # closed by the client or the time limit during the answer
+                    super().handle()
+            finally:
+                limit.cancel()
 
     return Limited
 

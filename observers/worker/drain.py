@@ -13,7 +13,6 @@ from cq.observers.links.failure_note import NotedTask
 from cq.observers.links.outbox.state import read_problem, read_settings
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.members import EXPIRY, LINK, OUTBOX
-from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Job
 from cq.observers.telemetry.bus import emit
 from cq.observers.worker.workload import Workload
@@ -60,7 +59,7 @@ def finish(
     deadline = runtime.monotonic() + PATIENCE_SECONDS
     while left:
         again = {job: _tried(job, deadline + MAX_SECONDS, stopping, failed) for job in left}
-        before, left = left, [job for job, seconds in again.items() if seconds != DONE]
+        before, left = left, [job for job, seconds in again.items() if seconds >= 0.0]
         if len(left) < len(before):  # a keeper, for example, waits for its buckets, which may take long
             deadline = runtime.monotonic() + PATIENCE_SECONDS
         seconds = min((again[job] for job in left), default=0.0)

@@ -26,7 +26,7 @@ from cq.nearest import suggestion
 from cq.observers.scheduling.members import MEASURE, ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
 from cq.observers.scheduling.notifications import find_or_watch
-from cq.observers.scheduling.runner import DONE, Runner
+from cq.observers.scheduling.runner import CAUGHT_UP, DONE, Runner
 from cq.observers.scheduling.takeover import ReleasedTasks, StalledTasks
 from cq.observers.scheduling.task import Job, pause_after
 from cq.observers.tasks.combine import CombineTask, Paused, end_attempts, passes_at_once
@@ -390,7 +390,7 @@ class Worker:
             self._outdated()
             return DONE if self._draining else _REST_SECONDS
         job.failures = job.failures + 1 if job.task.problem and not job.task.is_waiting else 0
-        if seconds == DONE and job.owned and job.task.found_work and not self._draining:
+        if seconds == CAUGHT_UP and job.owned and not self._draining:
             return pause_after(runtime.monotonic() - job.begun)
         return DONE if job.task.problem and not job.owned else seconds  # the owner retries a borrowed task
 

@@ -12,7 +12,6 @@ import pytest
 
 import cq
 from cq.config.queue import ObserverConfig
-from cq.observers.scheduling.runner import DONE
 from cq.observers.top.index import observer, top
 from cq.observers.top.publisher import Publisher
 from cq.store.transact import transact
@@ -40,7 +39,7 @@ class Words:
         observe = observer(self.config, self.spec.settings, self.observer.generation, group=self.group)
         transact(self.db, lambda tr: observe(tr, changes))
         task = Publisher(self.db, self.config, self.observer)
-        while task.run() != DONE:
+        while task.run() >= 0.0:
             pass
 
 

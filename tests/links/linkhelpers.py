@@ -26,7 +26,6 @@ from cq.observers.links.state import AsideEntry
 from cq.observers.links.task import LinkTask, exporter_tasks
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.members import LINK
-from cq.observers.scheduling.runner import DONE
 from cq.observers.scheduling.task import Task
 from cq.store.api import METADATA_VERSION
 from cq.store.transact import transact
@@ -105,7 +104,7 @@ def export_all(db: Any, name: str, exporter: Callable[[Changes], object], **sett
 
 def run_to_end(task: Any) -> None:
     """Run a task until it has nothing to do; fails when it fails."""
-    while (pause := task.run()) != DONE:
+    while (pause := task.run()) >= 0.0:
         assert pause == 0.0, task.problem
 
 
@@ -179,7 +178,7 @@ def work(db: Any, name: str, link: str | None = None, app: cq.App | None = None)
         for task in keepers:
             task.run()  # it looks whether a link that is stopped may continue
         for task in [task for task in made if task not in keepers] + keepers:
-            while (pause := task.run()) != DONE:
+            while (pause := task.run()) >= 0.0:
                 assert pause == 0.0, f"{task}: {task.problem or pause}"
 
 

@@ -18,7 +18,6 @@ from cq.config.queue import read_config
 from cq.links import Target
 from cq.observers.builtin import observer_parts
 from cq.observers.links.task import LinkTask
-from cq.observers.scheduling.runner import DONE
 from cq.store.transact import transact
 
 
@@ -51,7 +50,7 @@ def run_to_end(tasks: list[Any]) -> None:
     for task in keepers:
         task.run()
     for task in [*(task for task in tasks if task not in keepers), *keepers]:
-        while (pause := task.run()) != DONE:
+        while (pause := task.run()) >= 0.0:
             if pause:
                 sys.exit(task.problem)
 

@@ -17,7 +17,7 @@ from cq.observers.links.lease import HELD_SECONDS
 from cq.observers.links.state import Control, read_view
 from cq.observers.links.task import LinkTask, exporter_tasks
 from cq.observers.scheduling.membership import Membership
-from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.runner import CAUGHT_UP
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.store.watch import wait_until
@@ -96,7 +96,7 @@ def test_a_new_owner_waits_for_the_last_call_of_the_former_one(db: Any, name: st
     slow.go.set()
     call.join(SECONDS)
     assert holder(db, name, after.bucket) == b""
-    while after.run() != DONE:
+    while after.run() >= 0.0:
         pass
     assert holder(db, name, after.bucket) == second.id
     assert len(slow.entries) == 2
@@ -108,11 +108,11 @@ def test_the_lease_of_a_dead_worker_is_free(db: Any, name: str, slow: Slow) -> N
     put(db, name)
     dead, alive = registered(db), registered(db)
     before, after = (bucket_task(db, name, slow, each.id) for each in (dead, alive))
-    assert before.run() == DONE
+    assert before.run() == CAUGHT_UP
     put(db, name, 2)
     assert after.run() == HELD_SECONDS
     transact(db, lambda tr: tr.clear(worker_key(dead.id)))  # as the workers do that find it dead
-    assert after.run() == DONE
+    assert after.run() == CAUGHT_UP
     assert len(slow.entries) == 2
 
 
@@ -129,7 +129,7 @@ def test_a_hanging_call_keeps_the_lease_for_a_limited_time(
     other.go.set()
     after = bucket_task(db, name, other, alive.id)
     assert after.run() == HELD_SECONDS  # the wait begins
-    assert after.run() == DONE
+    assert after.run() == CAUGHT_UP
     assert len(other.entries) == 1
     slow.go.set()
     call.join(SECONDS)
@@ -141,11 +141,11 @@ def test_a_drain_waits_for_a_live_worker_and_takes_no_lease(db: Any, name: str, 
     put(db, name)
     member = registered(db)
     owner, drain = (bucket_task(db, name, slow, each) for each in (member.id, b""))
-    assert owner.run() == DONE
+    assert owner.run() == CAUGHT_UP
     put(db, name, 2)
     assert drain.run() == HELD_SECONDS
     owner.end()
-    assert drain.run() == DONE
+    assert drain.run() == CAUGHT_UP
     assert holder(db, name, drain.bucket) == b""
 
 
@@ -159,7 +159,7 @@ def test_a_paused_bucket_takes_no_lease(db: Any, name: str, slow: Slow) -> None:
     assert holder(db, name, task.bucket) == b""
     put_control(db, name, Control())
     task.signal = lambda point: task.end() if point == "read" else None  # released before the call
-    assert task.run() == DONE
+    assert task.run() == CAUGHT_UP
     assert holder(db, name, task.bucket) == b""
     assert len(slow.entries) == 1
 

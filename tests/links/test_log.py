@@ -33,7 +33,7 @@ from cq.observers.links.state import (
     stored_links,
 )
 from cq.observers.links.target import BATCH_ENTRIES
-from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.store.transact import transact
 from tests.kit.faults import Calls, FaultyDatabase
 from tests.kit.queues import configured
@@ -201,11 +201,11 @@ def test_an_entry_that_comes_while_a_batch_is_exported_is_not_lost(db: Any, name
             break
 
     task = task_of(db, name, "a", exporter)
-    assert task.run() == DONE
+    assert task.run() == CAUGHT_UP
     assert notified(db, name) == [bucket("a")]
-    assert task.run() == DONE
+    assert task.run() == CAUGHT_UP
     assert notified(db, name) == [bucket("a")]
-    assert task.run() == DONE
+    assert task.run() == CAUGHT_UP
     assert notified(db, name) == []
     assert waits(db, name) == 0
 

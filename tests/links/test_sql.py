@@ -38,7 +38,7 @@ from cq.observers.links.sql.table import (
     TableDefinition,
 )
 from cq.observers.monitoring.link_status import link_status
-from cq.observers.scheduling.runner import DONE
+from cq.observers.scheduling.runner import CAUGHT_UP
 from tests.kit.queues import add, stored
 from tests.kit.stores import db as db
 from tests.links.linkhelpers import change, combine, entries_aside, link_tasks, problems, send, work
@@ -211,7 +211,7 @@ class TestTable:
             change(db, name, {str(number): 1 for number in range(1, 800, 2)})
         change(db, name, {str(number): -1 for number in range(0, 800, 2)})
         with link_tasks(db, name) as tasks, statements(tasks[1]) as seen:
-            assert tasks[1].run() == DONE
+            assert tasks[1].run() == CAUGHT_UP
         inserts = [each for each in seen if each[0].startswith("INSERT") and "report" in each[0]]
         deletes = [each for each in seen if each[0].startswith("DELETE") and "report" in each[0]]
 

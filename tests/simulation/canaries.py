@@ -197,7 +197,7 @@ def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, sta
     return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.reporting.changes_by_observer", seed=80)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=125)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)

@@ -65,7 +65,7 @@ def edits_without_an_event(*_: Any) -> None:
     """A message is changed, and those who have read it are not told."""
 
 
-@feeds.replaces("cq.feeds.messages.StoredMessage.to_bytes", seed=4)
+@feeds.replaces("cq.feeds.messages.StoredMessage.to_bytes", seed=13)
 def keeps_recalled_texts(write: Any, stored: Any, body: bytes | None = None) -> Any:
     """A message that is recalled keeps its text."""
     return write(stored, codec.encode(stored.body) if body is None else body)

@@ -69,7 +69,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=280, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=184, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
@@ -135,7 +135,7 @@ def takes_a_truncated_log_for_the_one_before(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.admin.purging.write_config", seed=2, also={"delete"})
+@queues.replaces("cq.admin.purging.write_config", seed=36, also={"delete"})
 def deletes_without_a_word(*_: Any) -> None:
     """Adds and passes under way do not learn that their queue is deleted."""
 

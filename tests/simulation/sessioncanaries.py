@@ -39,7 +39,7 @@ def adds_sessions_beside_the_pass() -> Any:
     return observes(NAME, lambda count, tr, changes: transact(tr.db, lambda own: count(own, changes)))
 
 
-@sessions.replaces("cq.config.expiry.ExpirySpec.latest_due", seed=3)
+@sessions.replaces("cq.config.expiry.ExpirySpec.latest_due", seed=54)
 def deletes_visitors_of_days_that_go_on(latest_due: Any, *given: Any) -> Any:
     """The visitors of a day are deleted while visits of it are taken."""
     return latest_due(*given) + 200

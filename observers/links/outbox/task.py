@@ -193,6 +193,7 @@ class OutboxTask(NotedTask):
         super().__init__(db, self.keys, None)
         self.notification = self.keys.keeper
         self.progress_key = self.keys.state
+        self.backlog: SourceBacklog | None = None
         self._finished = b""
         self._source = source
         self._watch = RowWatch(

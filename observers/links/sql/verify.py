@@ -24,7 +24,7 @@ from cq.keys.link import versionstamp_of
 from cq.observers.links.log import BUCKETS, encoded_key
 from cq.observers.links.operate import OpenLink
 from cq.observers.links.sql.check import check
-from cq.observers.links.sql.dialects.dialect import CannotConvert, rows_of
+from cq.observers.links.sql.dialects.dialect import CannotConvert, Dialect, rows_of
 from cq.observers.links.sql.table import SEQUENCE, UPDATED_AT, columns_of, same
 from cq.observers.links.sql.target import SqlTarget, pages
 from cq.observers.links.state import entries_aside
@@ -134,9 +134,9 @@ class TableCheck:
 
     def _compare(self, values: Mapping[Any, Any], suspects: dict[bytes, Any]) -> None:
         """Find values whose rows are missing or different."""
-        rows = self._rows_of(list(values))
+        dialect, rows = self._rows_of(list(values))
         for key, value in values.items():
-            if not self._agrees(key, value, rows.get(encoded_key(key))):
+            if not self._agrees(dialect, key, value, rows.get(encoded_key(key))):
                 suspects[encoded_key(key)] = key
 
     def _search(self, rows: list[dict[str, Any]], suspects: dict[bytes, Any]) -> None:
@@ -149,10 +149,9 @@ class TableCheck:
         values = transact(self.db, lambda tr: self.queue.get_many(tr.snapshot, found))
         suspects.update({encoded_key(key): key for key, value in values.items() if value is None})
 
-    def _rows_of(self, wanted: list[Any]) -> dict[bytes, dict[str, Any]]:
-        """Read {encoded key: row} of the keys that have a row."""
+    def _rows_of(self, wanted: list[Any]) -> tuple[Dialect, dict[bytes, dict[str, Any]]]:
+        """Read the database's dialect, and {encoded key: row} of the keys that have a row."""
         with self.reporting.reading() as (conn, dialect):
-            self._dialect = dialect
             table = self.definition.table(dialect)
             columns = list(table.primary_key.columns)
             names = [column.name for column in columns]
@@ -166,17 +165,17 @@ class TableCheck:
             if len(columns) > 1:
                 given = sa.tuple_(*columns).in_(list(encoded_keys))
             rows = [dict(row) for row in conn.execute(sa.select(table).where(given)).mappings()]
-        return {
+        return dialect, {
             encoded_keys[primary_key]: row
             for row in rows
             if (primary_key := columns_of(row, names)) in encoded_keys
         }
 
-    def _agrees(self, key: Any, value: Any, row: Mapping[str, Any] | None) -> bool:
+    def _agrees(self, dialect: Dialect, key: Any, value: Any, row: Mapping[str, Any] | None) -> bool:
         if value is None or row is None:
             return value is None and row is None
         try:
-            (expected,) = rows_of(self.definition.layout.value_columns(self._dialect, [key], [value]))
+            (expected,) = rows_of(self.definition.layout.value_columns(dialect, [key], [value]))
         except CannotConvert:
             return False
         return all(same(expected[name], row[name]) for name in expected)
@@ -193,8 +192,9 @@ class TableCheck:
                 if not self._is_exported(encoded):
                     self.undecided.append(key)
                     break
-                row = self._rows_of([key]).get(encoded)
-                if self._agrees(key, value, row):
+                dialect, rows = self._rows_of([key])
+                row = rows.get(encoded)
+                if self._agrees(dialect, key, value, row):
                     break
                 seen.append(value)
                 if seen[-2:] == [value, value]:

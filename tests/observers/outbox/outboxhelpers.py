@@ -13,7 +13,6 @@ from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.links.outbox.task import find_outbox
 from cq.observers.links.registry import outbox_tasks
 from cq.observers.links.sql.engine import ReportingDatabase
-from cq.observers.scheduling.runner import DONE
 from tests.kit.queues import combine_all
 
 URL_ENV = "CQ_REPORTING_URL"
@@ -60,7 +59,7 @@ def move(db: Any, name: str) -> None:
     """Move all rows; fails if the task fails."""
     task = outbox_task(db, name)
     try:
-        while (pause := task.run()) != DONE:
+        while (pause := task.run()) >= 0.0:
             assert pause == 0.0, task.problem
     finally:
         task.end()
