@@ -39,6 +39,7 @@ from cq.encoding import codec
 from cq.feeds.feed import Feed, Message
 from cq.feeds.verify import verify_feed
 from cq.keys import VERSIONSTAMP_BYTES, prefix_end
+from cq.keys.queue import stamped
 from cq.observers.feeds.tasks import read_status
 from cq.store.api import Database, Transaction
 from cq.store.bounded_reads import scan_rows
@@ -249,14 +250,12 @@ def run_sender(
     for place, action in steps.left(db):
         if stop.wait(rng.expovariate(1 / pause) if pause else 0.0):
             return
-        transact(db, partial(act, steps=steps, place=place, action=Action(*action)))
+        transact(db, partial(steps.once, act, [(place, action)]))
 
 
-def act(tr: Any, *, steps: Steps, place: int, action: Action) -> None:
-    """Do an action, unless an earlier commit whose answer was lost has done it, and note it in the ledger."""
-    if steps.done(tr) != place:
-        return  # with a conflict on the position: of two tries at once, only one can commit
-    feed = Feed(FEED)
+def act(tr: Any, steps: Sequence[tuple[int, Any]]) -> None:
+    """Do an action, and note it in the ledger."""
+    feed, action = Feed(FEED), Action(*steps[0][1])
     if action.sender == FLOODER:
         feed.append_many(tr, action.to, action.bodies)
     elif action.kind in ("message", "group"):
@@ -276,10 +275,7 @@ def act(tr: Any, *, steps: Steps, place: int, action: Action) -> None:
         feed.forget(tr, action.to)
     else:
         change(tr, feed, action)
-    steps.advance(tr, place + 1)
-    # The store replaces the zeros by the versionstamp of the commit; the last 4 bytes say where they begin.
-    key = _LEDGER + b"\x00" * VERSIONSTAMP_BYTES + len(_LEDGER).to_bytes(4, "little")
-    tr.set_versionstamped_key(key, codec.encode(list(action)))
+    tr.set_versionstamped_key(stamped(_LEDGER), codec.encode(list(action)))
 
 
 def change(tr: Any, feed: Feed, action: Action) -> None:

@@ -159,10 +159,11 @@ class DemoCrew(Crew):
         super().__init__(roles, run_role)
         self.ended: set[str] = set()
         self._rng, self._kill_every, self._kills = demo.rng, demo.kill_every, demo.kills
-        self._spared = math.inf
         self._starting: set[str] = set()
-        self._planned = 0.0
-        self._next_kill = math.inf
+        # No kill before a time that the last one has planned, nor before all have had some time to work: starting takes
+        # seconds on a busy machine, and with kills in that time no process would ever get to its work.
+        self._planned = self._heard = 0.0
+        self._spared = math.inf if self._kill_every < math.inf else 0.0
 
     def run(self, is_done: Callable[[], bool], seconds: float = math.inf) -> None:
         """Keep the processes running, and kill some of them, until `is_done`.
@@ -179,10 +180,9 @@ class DemoCrew(Crew):
             if now >= until:
                 raise DemoFailed(f"the demo is not done after {seconds:,.0f} s")
             working = sorted(self._processes.keys() - self._starting)
-            if self._next_kill <= now < self._spared and working:
-                kind = self._rng.choice(
-                    sorted(set(map(_kind, working)))
-                )  # or few workers would hardly be killed
+            if working and self._is_time(now):
+                # A kind first, or few workers would hardly be killed.
+                kind = self._rng.choice(sorted(set(map(_kind, working))))
                 self._kill(self._rng.choice([name for name in working if _kind(name) == kind]))
             wait_for(self._processes.values(), _LOOK_SECONDS)
             self._hear()
@@ -193,19 +193,20 @@ class DemoCrew(Crew):
                     del self._processes[name]
                     self.ended.add(name)
 
-    def _hear(self) -> None:
-        """Note which processes have begun their roles; the next kill comes when all have had some time to work.
+    def _is_time(self, now: float) -> bool:
+        """Whether a process must be killed."""
+        if not self._kills:
+            return now < self._spared  # at once, so that short demos have a kill, too
+        next_kill = max(self._planned, self._heard + self._kill_every / 2)
+        return not self._starting and next_kill <= now < self._spared
 
-        Starting takes seconds on a busy machine. With kills in that time, no process would ever get to its work.
-        """
+    def _hear(self) -> None:
+        """Note which processes have begun their roles."""
         for name in [*self._starting]:
             if self._processes[name].connection.poll():
                 self.receive(name)
                 self._starting.remove(name)
-                if not self._kills and self._kill_every < math.inf:
-                    self._next_kill = 0.0  # at once, so that short demos have a kill, too
-                elif not self._starting:
-                    self._next_kill = max(self._planned, runtime.monotonic() + self._kill_every / 2)
+                self._heard = runtime.monotonic()
 
     def spare(self, after: float = 0.0) -> None:
         """Stop killing processes after some seconds."""
@@ -214,7 +215,6 @@ class DemoCrew(Crew):
     def _start(self, name: str) -> None:
         super()._start(name)
         self._starting.add(name)
-        self._next_kill = math.inf
 
     def _kill(self, name: str) -> None:
         process = self._processes[name]
@@ -277,6 +277,26 @@ class Steps:
     def __iter__(self) -> Iterator[Any]:
         with self.path.open(encoding="utf-8") as lines:
             yield from map(json.loads, lines)
+
+    def work(
+        self, db: Database, stop: Event, do: Callable[[Transaction, Sequence[Any]], object], size: int
+    ) -> None:
+        """Do the unfinished steps until `stop` is set: `do` is called with up to `size` of them in a transaction."""
+        left = self.left(db)
+        while not stop.is_set() and (steps := list(islice(left, size))):
+            transact(db, partial(self.once, do, steps))
+
+    def once(
+        self,
+        do: Callable[[Transaction, Sequence[Any]], object],
+        steps: Sequence[tuple[int, Any]],
+        tr: Transaction,
+    ) -> None:
+        """Do steps, given with their places, unless an earlier commit whose answer was lost has done them."""
+        # With a conflict on the position: of two tries at once, only one can commit.
+        if self.done(tr) == steps[0][0]:
+            do(tr, steps)
+            self.advance(tr, steps[-1][0] + 1)
 
     def left(self, db: Database) -> Iterator[tuple[int, Any]]:
         """The unfinished steps with their places."""

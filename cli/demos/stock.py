@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import partial
 from random import Random
 from threading import Event
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import cq
 from cq import deciders, runtime
@@ -96,19 +96,16 @@ class Purchase:
 
     def asked(self, tr: Transaction) -> Purchase:
         """Ask for the step in a transaction, and store the purchase; returns it with the ticket."""
-        price, place = PRICES[self.shop], (self.shop, self.day)
-        ticket = ""
-        match self.step:
-            case "reserve":
-                ticket = _budget.ask(tr, self.day, deciders.reserve(price, self.hold, ttl=TTL))
-            case "settle":
-                ticket = _budget.ask(tr, self.day, deciders.settle(self.hold, price))
-            case "release":
-                ticket = _budget.ask(tr, self.day, deciders.release(self.hold))
-            case "buy":
-                ticket = _stock.ask(tr, place, -1)
-            case "put back":
-                ticket = _stock.ask(tr, place, 1)
+        price, ticket = PRICES[self.shop], ""
+        if self.step:
+            asked: Any = {
+                "reserve": deciders.reserve(price, self.hold, ttl=TTL),
+                "buy": -1,
+                "settle": deciders.settle(self.hold, price),
+                "release": deciders.release(self.hold),
+                "put back": 1,
+            }[self.step]
+            ticket = self.queue.ask(tr, self.day if self.queue is _budget else (self.shop, self.day), asked)
         found = replace(self, ticket=ticket)
         tr.set(_BUYERS + b"%d" % self.buyer, codec.encode(list(astuple(found))))
         return found
@@ -261,11 +258,8 @@ def run_buyer(stop: Event, *, url: str, buyer: int, seed: int) -> None:
     _Buyer(db, buyer, Random(f"{seed} {buyer}"), stop).run()  # noqa: S311 - a load that can be repeated
 
 
-class _NextStep(NamedTuple):
-    """What follows from an answer: what is counted of it, and the next step of the purchase."""
-
-    counts: Mapping[str, int]
-    next: Purchase
+_NextStep = tuple[Mapping[str, int], Purchase]
+"""What follows from an answer: what is counted of it, and the next step of the purchase."""
 
 
 class _Buyer:
@@ -282,7 +276,10 @@ class _Buyer:
             purchase = transact(self._db, lambda tr: self._stored(tr) or first.asked(tr))
         while purchase.step and not self._stop.is_set():
             answer = purchase.queue.answer(self._db, purchase.ticket, _ANSWER_SECONDS)
-            step = self._abandoned(purchase, answer) if is_abandoned else self._next(purchase, answer)
+            if is_abandoned:  # the hold of a killed buyer is left to expire
+                step: _NextStep = {"abandoned": int(answer["ok"])}, self._another(purchase)
+            else:
+                step = self._next(purchase, answer)
             purchase = transact(self._db, partial(self._count, purchase, step))
             is_abandoned = False
 
@@ -295,37 +292,33 @@ class _Buyer:
         stored = self._stored(tr)
         if stored is not None and stored != purchase:  # an earlier try has committed
             return stored
-        for what, number in {**step.counts, "decisions": 1}.items():
+        counts, next_ = step
+        for what, number in {**counts, "decisions": 1}.items():
             tr.add(_COUNTS + codec.encode([what, purchase.day]), number.to_bytes(8, "little", signed=True))
-        if step.next.step == "reserve" and tr.snapshot.get(_CLOSED).value is not None:
-            return replace(step.next, step="").asked(tr)
-        return step.next.asked(tr)
+        is_last = next_.step == "reserve" and tr.snapshot.get(_CLOSED).value is not None
+        return (replace(next_, step="") if is_last else next_).asked(tr)
 
     def _next(self, purchase: Purchase, answer: Any) -> _NextStep:
         shop, price = purchase.shop, PRICES[purchase.shop]
         match purchase.step, answer:
             case "reserve", {"ok": True}:
-                return _NextStep({}, replace(purchase, step="buy"))
+                return {}, replace(purchase, step="buy")
             case "reserve", {"free": free}:
-                return _NextStep({"refused": 1}, self._after_refusal(purchase, free))
+                return {"refused": 1}, self._after_refusal(purchase, free)
             case "buy", -1:
-                return _NextStep({shop: -1}, replace(purchase, step="settle"))
+                return {shop: -1}, replace(purchase, step="settle")
             case "buy", 0:
                 self._sold_out.add(shop)
-                return _NextStep({"refused": 1}, replace(purchase, step="release"))
+                return {"refused": 1}, replace(purchase, step="release")
             case "settle", {"charged": charged}:
                 # The hold has expired, as the buyer or the workers were killed: the piece is not paid.
                 next_ = self._another(purchase) if charged == price else replace(purchase, step="put back")
-                return _NextStep({"charged": charged}, next_)
+                return {"charged": charged}, next_
             case "put back", 1:
-                return _NextStep({shop: 1, "put back": 1}, self._another(purchase))
+                return {shop: 1, "put back": 1}, self._another(purchase)
             case "release", _:
-                return _NextStep({}, self._another(purchase))
+                return {}, self._another(purchase)
         raise DemoDiffers(f"the answer to {purchase} is {answer}")
-
-    def _abandoned(self, purchase: Purchase, answer: Any) -> _NextStep:
-        """The hold of a killed buyer is left to expire."""
-        return _NextStep({"abandoned": int(answer["ok"])}, self._another(purchase))
 
     def _another(self, purchase: Purchase) -> Purchase:
         return replace(purchase, number=purchase.number + 1, shop=self._shop(), step="reserve")

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from math import fsum, log2
 from pathlib import Path
 from random import Random
@@ -27,7 +27,6 @@ from cq.admin.queue_status import is_drained
 from cq.cli.demos.command import TagOptions
 from cq.cli.demos.harness import (
     DemoDiffers,
-    DemoFailed,
     DemoRun,
     Figures,
     Steps,
@@ -53,7 +52,7 @@ from cq.observers.top.follower import CloudFollower
 from cq.observers.top.index import top
 from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
-from cq.store.api import Database
+from cq.store.api import Database, Transaction
 from cq.store.transact import transact
 from cq.type_variables import K
 
@@ -345,28 +344,15 @@ def run_server(stop: Event, *, url: str, partitions: Sequence[Steps]) -> None:
     """
     db = cq.open(url)
     with ThreadPoolExecutor(len(partitions)) as threads:
-        list(threads.map(partial(_count_partition, stop, db), partitions))  # raises errors
+        list(threads.map(lambda each: each.work(db, stop, _count, SLICE), partitions))  # raises errors
 
 
-def _count_partition(stop: Event, db: Database, partition: Steps) -> None:
-    left = partition.left(db)
-    while not stop.is_set() and (events := list(islice(left, SLICE))):
-        transact(db, partial(_count, partition=partition, events=events))
-
-
-def _count(tr: cq.Transaction, partition: Steps, events: Sequence[tuple[int, Any]]) -> None:
-    """Count a slice of events, given with their places, and store the position in the same transaction."""
-    begin, end = events[0][0], events[-1][0] + 1
-    place = partition.done(tr)
-    if place == end:  # an earlier try has committed
-        return
-    if place != begin:
-        raise DemoFailed(f"another process counts the events of {partition.path.name}")
+def _count(tr: Transaction, events: Sequence[tuple[int, Any]]) -> None:
+    """Count a slice of events, given with their places."""
     placed = [(place, TagEvent(*event)) for place, event in events]
     _queue(QUEUE).add(tr, [(event.tag, event.by) for _, event in placed])
     _queue(USES).add(tr, [((event.tag, _bytes_of(event.entity)), event.by) for _, event in placed])
     _queue(HOT).add(tr, list(_updates_of_hot(placed)))
-    partition.advance(tr, end)
 
 
 def _updates_of_hot(events: Iterable[tuple[int, TagEvent]]) -> Iterator[tuple[str, float]]:

@@ -209,7 +209,7 @@ def feed(db: Any, tmp_path: Path) -> Feed:
     steps = Steps.stored(tmp_path / "steps", b"position", ACTIONS)
     for place, action in enumerate(ACTIONS):
         for _ in range(2):  # as after a commit of which nobody knows
-            transact(db, partial(act, steps=steps, place=place, action=action))
+            transact(db, partial(steps.once, act, [(place, action)]))
     assert transact(db, steps.done) == len(ACTIONS)
     greet(db, "user 3", 0)
     Worker(db).drain()
