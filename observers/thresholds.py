@@ -67,7 +67,7 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
         if value is None:
             return []
         spent, most = (value["spent"], value["cap"]) if is_budget else (value, cap)
-        return [each for each in percents if spent * 100 >= most * each]
+        return [each for each in percents if spent > 0 and spent * 100 >= most * each]
 
     def tell(tr: Transaction, changes: list[Change]) -> None:
         told = []

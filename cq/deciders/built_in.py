@@ -214,9 +214,11 @@ def _book(book: dict[str, Any], request: dict[str, Any], now: float) -> dict[str
         case {"reserve": amount, "hold": str(hold), "ttl": ttl}:
             if hold in holds:
                 return {"ok": holds[hold][0] == amount}
+            if _number(ttl) <= 0:
+                raise InvalidData(f"expected a hold for more than 0 s, got: {brief(ttl)}")
             is_free = 0 < _int(amount) <= _free(book)
             if is_free:
-                holds[hold] = [amount, now + _number(ttl)]
+                holds[hold] = [amount, now + ttl]
             return {"ok": is_free}
         case {"settle": str(hold), "actual": actual}:
             if hold not in holds or _int(actual) < 0:
@@ -293,7 +295,7 @@ def resolve_decider(given: object) -> Decider:
         return check_decider(_KINDS[kind].make(*positional, **named))
     except InvalidConfiguration:
         raise
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise InvalidConfiguration(
             "expected a decider such as bounded:0:100, bounded:0:100:start=100:clamp=true, unique, bucket:10:2, "
             f"budget:1000 or budget:1000:keep=60, got: {brief(given)}"

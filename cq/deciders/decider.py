@@ -47,9 +47,9 @@ class Decider:
         version: increment it with every change of what it decides. Workers with another version leave the queue alone.
         decide: `decide(key, state, request)` returns `(new state, answer)`. The state is the value of the key in the
             queue, None at first; None as the new state deletes it. The function is pure: it reads no clock and no
-            store, and it returns a new object instead of changing `state`. It is called again when a transaction is
-            retried. If it raises, the state stays, the request is set aside with the error, and callers that wait
-            for the answer get `DecisionFailed`.
+            store, and it returns a new object instead of changing `state` or `request`. It is called again when a
+            transaction is retried. If it raises, the state stays, the request is set aside with the error, and callers
+            that wait for the answer get `DecisionFailed`.
         keep: how long answers can be read, up to a day, such as `"2h"`.
         observer: `observer(tr, decisions)` is called with a list of `Decided` in the transaction that writes their
             states and answers, in the order of the decisions of each key. It is not called for requests that failed or

@@ -216,6 +216,7 @@ def _finish(effects: Effects, view: View) -> None:
     )
     is_repacked = result.folded > 0 and not staged and view.taken.step is Step.FOLD
     result.more = not view.at_end or staged or is_repacked or result.backfilling or view.may_be_due
+    result.more |= view.has_more_marks
     if not view.at_end and view.rows:
         last = version_of(view.rows[-1].versionstamp)
         result.age = (view.read_version - last) / VERSIONS_PER_SECOND

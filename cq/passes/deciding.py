@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from cq.deciders.decider import Decided
 from cq.encoding import codec
-from cq.encoding.codec import is_int64
-from cq.errors import CorruptData
+from cq.encoding.codec import brief, is_int64
+from cq.errors import CorruptData, InvalidData
 from cq.failure import KeyFailure, is_failure
 from cq.keys import version_of
 from cq.keys.answers import GROUP_BYTES, AnswerKeys, group_of, position_of
@@ -30,7 +30,7 @@ from cq.passes.effects import Effects
 from cq.passes.view import Taken, View, ViewReader
 from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, Encoded, encoded_answer, parse_answers, set_answers
 from cq.queue.requests import is_request
-from cq.queue.rows import Updates
+from cq.queue.rows import Updates, by_key
 from cq.queue.set_aside import set_aside
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.sizes import set_bytes
@@ -150,7 +150,7 @@ class _KeyDecisions(NamedTuple):
     Attributes:
         state, data: the new state, decoded and encoded.
         answers: (ticket, outcome and encoded answer) of each request.
-        failed: (failure, request as it was queued) of the requests for which the decider has raised.
+        failed: (failure, ticket) of the requests for which the decider has raised.
         decisions: the others, for the decider's observer.
         refused: number of the others that are refused.
     """
@@ -158,7 +158,7 @@ class _KeyDecisions(NamedTuple):
     state: Any
     data: bytes | None
     answers: list[tuple[bytes, Encoded]]
-    failed: list[tuple[KeyFailure, list[Any]]]
+    failed: list[tuple[KeyFailure, bytes]]
     decisions: list[Decided]
     refused: int
 
@@ -222,7 +222,7 @@ class _Decisions(Combination):
             raise TypeError("the queue has no decider")
         decide, is_refused, is_heard = decider.decide, decider.refused, decider.observer is not None
         answers: list[tuple[bytes, Encoded]] = []
-        failed: list[tuple[KeyFailure, list[Any]]] = []
+        failed: list[tuple[KeyFailure, bytes]] = []
         decisions: list[Decided] = []
         last: Any = ()
         encoded, refused = b"", 0
@@ -231,7 +231,7 @@ class _Decisions(Combination):
                 raise CorruptData("a queued request is not one that cq wrote")
             ticket, request = each
             try:
-                new, answer = decide(key, state, request)
+                new, answer = _pair(decide(key, state, request))
                 if answer is not last or type(answer) not in _IMMUTABLE:  # many have the same one
                     last, encoded = (), encoded_answer(answer)
                     last = answer
@@ -241,7 +241,7 @@ class _Decisions(Combination):
                 if not is_failure(error):
                     raise
                 failure = KeyFailure.of(error, f"decider {decider.name}@{decider.version}")
-                failed.append((failure, each))
+                failed.append((failure, ticket))
                 answers.append((ticket, _failed(failure)))
                 if type(state) not in _IMMUTABLE:  # it may be changed in part
                     state = None if data is None else codec.decode(data)
@@ -269,6 +269,11 @@ class _Decisions(Combination):
         """The answers to all requests taken or withdrawn; sets aside those that failed."""
         view, effects = self.view, self.effects
         answers: defaultdict[bytes, dict[int, Encoded]] = defaultdict(dict)
+        queued: dict[bytes, Any] = {}  # decoded once more, as a decider may have changed the requests
+        if any(found.failed for found in self._found.values()):
+            queued = {
+                each[0]: each for some in by_key(view.rows).values() for each in filter(is_request, some)
+            }
         for ticket in self._withdrawn:
             answers[group_of(ticket)][position_of(ticket)] = WITHDRAWN, _NONE
         for encoded in self.result.values:
@@ -279,8 +284,8 @@ class _Decisions(Combination):
             self.result.decided += len(found.answers) - len(found.failed)
             self.result.refused += found.refused
             piece = 0
-            for failure, request in found.failed:
-                piece = set_aside(effects, view.keys, encoded, failure, [request], piece)
+            for failure, ticket in found.failed:
+                piece = set_aside(effects, view.keys, encoded, failure, [queued[ticket]], piece)
                 self.result.failed[encoded] = failure
         for encoded, failure in self.result.aside.items():
             for each in filter(is_request, view.taken.updates.get(encoded, [])):
@@ -301,6 +306,13 @@ _IMMUTABLE: Final = frozenset((int, float, bool, str, bytes, type(None)))
 _NOT_YET: Final = b""
 """In the place of a state of int that is not encoded, as only the last one of the pass is stored."""
 _NONE: Final = encoded_answer(None)
+
+
+def _pair(returned: Any) -> tuple[Any, Any]:
+    """What a decider has returned; raises `InvalidData` for anything else than a new state and an answer."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise InvalidData(f"expected the decider to return (new state, answer), got: {brief(returned)}")
+    return returned
 
 
 def _failed(failure: KeyFailure) -> Encoded:

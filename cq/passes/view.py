@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from cq.app import QueueCode
 from cq.config.queue import QueueConfig, read_config
@@ -29,6 +29,9 @@ from cq.store.api import WANT_ALL, KeyValue, Transaction, TransactionRead, Value
 from cq.store.bounded_reads import prefix_read, read_at_hashes
 from cq.store.sizes import clear_bytes
 from cq.store.version_clock import clock_of
+
+MAX_MARKS: Final = 1_000
+"""Marks of withdrawn requests that a pass reads and clears without their requests, at most."""
 
 
 class Step(Enum):
@@ -87,7 +90,8 @@ class View:
         report: the encoded keys to report.
         current: {encoded key: its current value, encoded, or None} of these keys.
         first: values to report to a new observer, and the place reached.
-        withdrawn: {ticket: its key} of withdrawn requests of the bucket; empty in a queue without a decider.
+        withdrawn: {ticket: its key} of marks of withdrawn requests of the bucket: the first `MAX_MARKS`, and those of
+            the requests taken; empty in a queue without a decider.
         answers: {group: its row of answers, a read in flight} of groups of several requests that the pass may answer.
         again: {encoded key: its current value, encoded, or None} of missed reports to repeat.
     """
@@ -162,6 +166,11 @@ class View:
     def is_complete(self) -> bool:
         """Whether every update of these keys committed at the read version is taken or staged."""
         return self.at_end and not self.is_former
+
+    @property
+    def has_more_marks(self) -> bool:
+        """Whether another pass must clear marks of withdrawn requests that are no longer queued."""
+        return self.is_complete and len(self.withdrawn) >= MAX_MARKS
 
     @property
     def touched(self) -> list[bytes]:
@@ -308,11 +317,19 @@ class ViewReader:
             view.expiry.index.read(view.report)
 
     def request_answers(self) -> None:
-        """Begin to read the answers that groups of the requests taken have already; these reads conflict."""
-        taken, keys = self._view.taken.updates.values(), AnswerKeys(self._view.config.name)
-        tickets = (each[0] for requests in taken for each in requests if is_request(each))
+        """Begin to read the answers that groups of the requests taken have already; these reads conflict.
+
+        Read also which of these requests are withdrawn, if the bucket has more marks than those read.
+        """
+        view, keys = self._view, AnswerKeys(self._view.config.name)
+        taken = view.taken.updates.values()
+        tickets = [each[0] for requests in taken for each in requests if is_request(each)]
         groups = {group_of(ticket) for ticket in tickets if position_of(ticket) != ALONE}
-        self._view.answers = {group: self._tr.get(keys.answers(group)) for group in groups}
+        view.answers = {group: self._tr.get(keys.answers(group)) for group in groups}
+        if len(view.withdrawn) >= MAX_MARKS:
+            marks = {ticket: self.snapshot.get(keys.withdrawn(ticket)) for ticket in tickets}
+            found = (ticket for ticket, mark in marks.items() if mark.value is not None)
+            view.withdrawn.update((ticket, keys.withdrawn(ticket)) for ticket in found)
 
     def read_backfill(self) -> None:
         """Read the next values to report again, or for the first time to an observer that is new.
@@ -332,9 +349,9 @@ class ViewReader:
 
 
 def read_withdrawn(snapshot: TransactionRead, config: QueueConfig, bucket: int) -> Iterable[KeyValue]:
-    """The marks of withdrawn requests of a bucket; the read is in flight."""
+    """The first marks of withdrawn requests of a bucket; the read is in flight."""
     bounds = AnswerKeys(config.name).withdrawn_of_bucket(config.buckets, bucket)
-    return snapshot.get_range(*bounds, streaming_mode=WANT_ALL)
+    return snapshot.get_range(*bounds, limit=MAX_MARKS, streaming_mode=WANT_ALL)
 
 
 def backfill_positions(

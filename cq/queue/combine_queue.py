@@ -266,8 +266,9 @@ class CombineQueue(Generic[K, V]):
             ticket: what `ask` has returned.
 
         Returns:
-            Whether it is withdrawn: it was not decided, and never will be. False: it has an answer, which `answer`
-            returns. True says nothing about a request whose answer is no longer kept.
+            Whether it will never be decided from now on. False: it has an answer, which `answer` returns. It was not
+            decided before either, unless its answer is no longer kept: the queue then knows as little of it as of a
+            ticket that it has never given.
 
         Raises:
             InvalidData: this is no ticket.

@@ -64,7 +64,15 @@ def test_a_queue_with_a_built_in_decider_is_made_on_the_command_line(here: Here,
         "expected a value type of dict, any for the decider 'budget', got: int"
         in here("configure", "stock", "--decider", "budget:5").err
     )
-    for wrong in ("bounded", "bounded:0:1:2:3:4:5", "bounded:a:b", "nothing", "unique:1", "budget:9:kep=3"):
+    for wrong in (
+        "bounded",
+        "bounded:0:1:2:3:4:5",
+        "bounded:a:b",
+        "nothing",
+        "unique:1",
+        "budget:9:kep=3",
+        f"unique:{'[' * 99_999}",
+    ):
         refused = here("configure", "other", "--decider", wrong)
         assert (refused.status, "expected a decider such as bounded:0:100" in refused.err) == (2, True), wrong
     assert (

@@ -133,6 +133,8 @@ def test_a_budget_as_its_users_see_it(db: Any, name: str, clock: Clock) -> None:
     assert ask(deciders.raise_cap(10)) == {"ok": True, "free": 15}
     with pytest.raises(DecisionFailed, match=r"a request that a function of cq.deciders makes"):
         ask({"spend": 1, "at": 0})
+    with pytest.raises(DecisionFailed, match="a hold for more than 0 s"):
+        ask(deciders.reserve(1, "call 5", ttl=-1))
 
 
 @given(AMOUNTS, st.integers(-5, 0), st.integers(0, 5), st.data())

@@ -23,16 +23,17 @@ from cq.errors import (
     Withdrawn,
 )
 from cq.keys import below
-from cq.keys.answers import AnswerKeys, group_of
+from cq.keys.answers import TICKET_BYTES, AnswerKeys, group_of
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
+from cq.passes.view import MAX_MARKS
 from cq.queue.operation_ids import Trim
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.api import NOT_COMMITTED, error_code
 from cq.testing import assert_drained, assert_values, drain
 from cq.verify.queue import verify
 from tests.kit.faults import FaultyDatabase
-from tests.kit.queues import aside, code_of, stored
+from tests.kit.queues import aside, code_of, put, stored
 from tests.kit.workers import running
 
 Pair = tuple[Any, Any]
@@ -188,6 +189,30 @@ def test_a_failing_request_is_set_aside_and_others_go_on(db: Any, name: str) -> 
     drain(db, name, app=app)
     assert notes.answer(db, bad) == "late"
     assert drop_aside(db, name) == 0
+
+
+def test_a_request_is_set_aside_as_it_was_queued(db: Any, name: str) -> None:
+    def decide(key: str, state: int | None, request: dict[str, int]) -> Pair:
+        pieces = request.pop("pieces")
+        if pieces < 0:
+            raise ValueError("a negative number")
+        return (state or 0) + pieces, None
+
+    app, queue = shop(db, name, cq.Decider("careless", 1, decide))
+    for pieces in (1, -1, 2):
+        ask(db, queue, "a", {"pieces": pieces})
+    drain(db, name, app=app)
+    assert [each.updates[0][1] for each in aside(db, name)] == [{"pieces": -1}]
+    assert_values(db, queue, {"a": 3})
+
+
+@pytest.mark.parametrize("returned", [None, (1,), (1, 2, 3), "ab", 7])
+def test_a_decider_that_returns_no_pair_fails_with_a_message(db: Any, name: str, returned: Any) -> None:
+    app, queue = shop(db, name, cq.Decider("odd", 1, lambda key, state, request: returned), "any")
+    ticket = ask(db, queue, "a", 1)
+    drain(db, name, app=app)
+    with pytest.raises(DecisionFailed, match=r"expected the decider to return \(new state, answer\), got: "):
+        queue.answer(db, ticket, 0)
 
 
 @pytest.mark.parametrize("answer", [object(), "x" * 20_000])
@@ -347,6 +372,24 @@ def test_a_withdrawal_that_comes_too_late_says_so(db: Any, name: str) -> None:
     drain(db, name, app=app)
     assert stored(db, AnswerKeys(name).withdrawn_of_bucket(1, 0)) == []
     assert stock.answer(db, ticket, 0) == "sold"
+
+
+def test_marks_without_requests_are_cleared_a_part_in_each_pass(db: Any, name: str) -> None:
+    app, stock = shop(db, name, buckets=1)
+    keys, marks = AnswerKeys(name), AnswerKeys(name).withdrawn_of_bucket(1, 0)
+    withdrawn, kept = ask(db, stock, "a", 1), ask(db, stock, "a", 2)
+    first = [number.to_bytes(TICKET_BYTES, "big") for number in range(MAX_MARKS + 1)]
+    tickets = [*first, bytes.fromhex(withdrawn)]  # the request's mark is not among those that a pass reads
+    put(db, {keys.withdrawn(each): b"" for each in tickets})
+    runner = PassRunner(db, code_of(db, name, app), 0)
+    assert runner.combine().more
+    assert stock.answer(db, kept, 0) == "sold"
+    with pytest.raises(Withdrawn):
+        stock.answer(db, withdrawn, 0)
+    assert len(stored(db, marks)) == 1
+    drain(db, name, app=app)
+    assert stored(db, marks) == []
+    assert_values(db, stock, {"a": 8})
 
 
 def test_observers_and_the_observer_of_decisions_are_called_in_the_transaction(db: Any, name: str) -> None:

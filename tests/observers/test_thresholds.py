@@ -85,6 +85,7 @@ def test_what_is_spent_of_a_budget_counts_beside_its_own_cap(db: Any) -> None:
         raise_cap(100),
         reserve(50, "b", ttl=60),
     ]
+    cq.transact(db, lambda tr: tokens.ask(tr, "bob", raise_cap(-100)))  # nothing is spent of nothing
     for request in [*requests, settle("b", 50), raise_cap(-1_000)]:
         cq.transact(db, lambda tr: tokens.ask(tr, "ada", request))  # noqa: B023
         drain(db, app=app)
