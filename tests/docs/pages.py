@@ -9,9 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tests.kit.processes import StartedProcesses, ended, free_ports, run_program
 
@@ -35,6 +37,22 @@ LESS_LOAD = {
     "cq demo chat": "cq demo chat --users 2 --groups 1 --messages 10 --flood 20 --senders 1 --workers 1",
     "cq demo tags": "cq demo tags --number 1000 --servers 1 --collectors 1",
 }
+
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class Page(NamedTuple):
+    """A page, and where the reader differs from a person at a terminal."""
+
+    path: str
+    left: Mapping[str, str] = NONE
+    """Commands that are not run, by a part of their text, with the reason."""
+    options: Mapping[str, str] = NONE
+    """Options that answer a command's question, by the beginning of the command."""
+    before: Mapping[str, str] = NONE
+    """Python that makes the situation that a command is for."""
+    has_worker: bool = False
+    """Whether the page asks for a worker in another terminal."""
 
 
 class Reader:
@@ -60,6 +78,7 @@ class Reader:
             "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
         }
+        self.exports = ""  # of the commands typed so far
 
     def type(self, script: str, folder: Path | None = None) -> tuple[int, str]:
         """What a block of commands ends with, and prints; no command may fail in another way than a reader expects."""
@@ -96,32 +115,72 @@ class Reader:
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (self.folder / name).write_text(text)
 
-    def follow(self, page: Path) -> None:
-        """Do the steps of a page in order: save its files, run its commands, compare their output.
+    def follow(self, page: Page) -> None:
+        """Do the steps of a page in order: save its files, run its commands and programs, compare their output.
 
         The paragraph before a block says what the reader does with it. A Python block must be a file, and each command
         must succeed.
         """
         printed = ""
         with ExitStack() as first_terminal:
-            for paragraph, language, block in steps(page):
+            for paragraph, language, block in steps(DOCS / page.path):
                 if "second terminal" not in paragraph:
                     first_terminal.close()
                 if saved := re.search(r"[Ss]ave [^`]*\bas `([^`]+)`", paragraph):
                     self.save(saved[1], block)
+                    if "run it" in paragraph:
+                        self._run(saved[1], block)
                 elif added := re.search(r"[Aa]dd this to `([^`]+)`", paragraph):
                     self.save(added[1], (self.folder / added[1]).read_text() + "\n\n" + block)
                 elif language == "sh" and "until you press ^C" in paragraph:
                     first_terminal.enter_context(self.running(block))
                 elif language == "sh":
-                    status, printed = self.type(block, ROOT if "in the clone" in paragraph else None)
-                    assert status == 0, block
+                    printed = self.follow_commands(page, block, ROOT if "in the clone" in paragraph else None)
                 elif language == "text" and "last command prints" in paragraph:
                     assert without_ids(printed).endswith(without_ids(block)), (printed, block)
                 elif language == "text" and "print" in paragraph:
                     assert printed == block
                 else:
                     assert language != "python", f"a reader does not know what to do with this:\n{block}"
+
+    def follow_commands(self, page: Page, script: str, folder: Path | None = None) -> str:
+        """Run the commands of a block of a page one by one; what they print."""
+        lines = script.replace("\\\n", "").splitlines()
+        return "".join(self._command(page, line, folder) for line in lines)
+
+    def _run(self, name: str, program: str) -> None:
+        """Run a program; it prints the lines below `# Prints:`."""
+        status, printed = self.type(f"{self.exports}python {name}")
+        _, _, expected = program.partition("# Prints:\n")
+        assert (status, printed) == (0, "".join(re.findall(r"^# (.*\n)", expected, flags=re.MULTILINE)))
+
+    def _command(self, page: Page, line: str, folder: Path | None) -> str:
+        if any(part in line for part in page.left):
+            return ""
+        for command, program in page.before.items():
+            if line.startswith(command):
+                self.save("before.py", program)
+                self._run("before.py", program)
+        if line.startswith("export "):
+            self.exports += f"{line}\n"
+            return ""
+        command = _ending(page, line)
+        if "--watch" in command:
+            with self.running(command):
+                return ""
+        status, printed = self.type(f"{self.exports}{command}", folder)
+        assert status == 0, f"{line}\n{printed}"
+        return printed
+
+
+def _ending(page: Page, line: str) -> str:
+    """The command of a line, so that it ends and asks no question."""
+    command = line.split(" #")[0].rstrip()
+    if command.startswith("cq worker") and "--drain" not in command:
+        return f"{command} --drain"
+    return " ".join(
+        [command, *(option for start, option in page.options.items() if command.startswith(start))]
+    )
 
 
 def anchors(page: Path) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import sqlite3
@@ -22,9 +21,10 @@ from cq.observers.feeds.observer import feed_spec
 from cq.store import Space
 from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, TOKEN, serving
+from tests.docs.pages import DOCS, steps
 from tests.kit.processes import StartedProcesses, ended, free_ports
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "connect" / "changes.md"
+PAGE: Final = DOCS / "connect" / "changes.md"
 CHROMIUM: Final = shutil.which("chromium")
 
 
@@ -57,11 +57,8 @@ def running(folder: Path, url: str, *command: str) -> Iterator[Iterator[str]]:
 
 def saved(folder: Path, name: str) -> None:
     """Save a file of the page."""
-    text = re.search(
-        rf"[Ss]ave this as `{name}`:\n\n```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE
-    )
-    assert text is not None
-    (folder / name).write_text(text[1])
+    (text,) = (block for paragraph, _, block in steps(PAGE) if f"ave this as `{name}`:" in paragraph)
+    (folder / name).write_text(text)
 
 
 def test_the_service_keeps_a_copy_over_restarts_and_resets(db: Any, tmp_path: Path) -> None:
