@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import time
 from collections.abc import Iterator
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +50,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 _PREFIX: Final[ContextVar[str]] = ContextVar("prefix")
+_OWNERS: Final = (b"", b"test", ROOT + b"test/")
+"""What begins the keys of cluster tests before their prefix: those of cq, of another program, and of another layer."""
 
 
 @pytest.fixture
@@ -57,6 +61,19 @@ def processes() -> Iterator[StartedProcesses]:
         yield found
 
 
+@cache
+def _day_of_session(file: str) -> int:
+    """The day of this session, after it has cleared what killed sessions left in the cluster before yesterday."""
+    today = int(time.time()) // 86_400
+
+    def clear(tr: cq.Transaction) -> None:
+        for owner in _OWNERS:
+            tr.clear_range(owner + b"cq-test-", owner + b"cq-test-%d" % (today - 1))
+
+    cq.transact(cq.open(f"fdb:{file}"), clear)
+    return today
+
+
 @pytest.fixture(autouse=True)
 def _cluster_prefix(request: pytest.FixtureRequest) -> Iterator[None]:
     """Give each test of a cluster a prefix of its own, and clear it afterwards: others may use the cluster."""
@@ -64,9 +81,9 @@ def _cluster_prefix(request: pytest.FixtureRequest) -> Iterator[None]:
     if file is None or request.node.get_closest_marker("cluster") is None:
         yield
         return
-    _PREFIX.set(f"test-{secrets.token_hex(6)}")
+    _PREFIX.set(f"cq-test-{_day_of_session(file)}-{secrets.token_hex(6)}")
     prefix = Space(_PREFIX.get()).prefix
-    of_others = [b"test" + prefix, ROOT + b"test/" + prefix]
+    of_others = [owner + prefix for owner in _OWNERS[1:]]
     cluster = cq.open(f"fdb:{file}")
     put(cluster, dict.fromkeys(of_others, b""))
     yield
