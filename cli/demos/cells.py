@@ -21,7 +21,6 @@ from urllib.parse import quote, urlencode
 
 import cq
 from cq import runtime
-from cq.admin.queue_status import is_drained
 from cq.cells import Cells, Router, Rule, UserData, entries, gather_users, map_old_ids, search
 from cq.cells.records import HERE, Fence
 from cq.cells.router import WebAnswer, WebRequest
@@ -44,8 +43,8 @@ from cq.encoding import codec
 from cq.errors import InvalidConfiguration
 from cq.keys import below
 from cq.keys import cell as cellkeys
-from cq.keys.link import LinkKeys
 from cq.observers.links import spec as links
+from cq.observers.worker.worker import Worker
 from cq.store import read_earlier
 from cq.store.api import Database, Transaction
 from cq.store.bounded_reads import scan_rows
@@ -59,6 +58,8 @@ EVERYWHERE: Final = "demo_usage_everywhere"
 """The queue in each cell into which the directory's store forwards the times of all users."""
 TABLE: Final = "demo_table"
 """A small table of the directory's store, which is copied to all cells: the position of each writer."""
+IN_DIRECTORY: Final = (QUEUE, USAGE, TABLE)
+IN_CELL: Final = (QUEUE, USAGE, EVERYWHERE, TABLE)
 ALL: Final = "all"
 """The key with the number of all writes; the other keys are users."""
 INDEX: Final = "demo_writes"
@@ -125,8 +126,9 @@ def run(options: CellOptions, demo: DemoRun) -> Figures:
                 },
                 _services(options, url, urls, users),
                 look,
-                is_settled=lambda: _is_settled(cells, db, list(urls)),
+                is_settled=lambda: True,
             )
+            settle(cells, db, urls)
             figures |= recount(cells, db, steps, old_ids)
             return figures | {"routed": check_router(cells, router, old_ids)}
 
@@ -161,30 +163,21 @@ def _env_of(cell: str) -> str:
 
 def _services(options: CellOptions, url: str, urls: Mapping[str, str], users: list[str]) -> Roles:
     """The processes that run until the work is done and settled."""
-    roles = workers(1, url, [QUEUE, USAGE, TABLE], "worker of the directory")
+    roles = workers(1, url, IN_DIRECTORY, "worker of the directory")
     for name, each in urls.items():
-        roles |= workers(1, each, [QUEUE, USAGE, EVERYWHERE, TABLE], f"worker of {name}")
+        roles |= workers(1, each, IN_CELL, f"worker of {name}")
     roles["deleter"] = partial(delete_users, url=url, users=users[: options.deletions])
     return roles | numbered("mover", [partial(move_users, url=url, users=users)] * options.movers)
 
 
-def _is_settled(cells: Cells, db: Database, names: list[str]) -> bool:
-    """Whether all updates are combined, and forwarded by the links."""
-    stores = [cells.store(name) for name in names]
-    # In the direction of the links: a count that leaves a store after the check of its receiver would be missed.
-    return (
-        all(_is_idle(store, {QUEUE: ["forward"], USAGE: ["forward"]}) for store in stores)
-        and _is_idle(db, {QUEUE: [], USAGE: names, TABLE: names})
-        and all(_is_idle(store, {EVERYWHERE: [], TABLE: []}) for store in stores)
-    )
-
-
-def _is_idle(db: Database, queues: Mapping[str, Sequence[str]]) -> bool:
-    """Whether all updates of some queues of a store are combined, and forwarded by their links."""
-    logs = [LinkKeys(queue, link).all_rows() for queue, names in queues.items() for link in names]
-    return all(is_drained(db, queue) for queue in queues) and not transact(
-        db, lambda tr: [row for log in logs for row in tr.snapshot.get_range(*log, limit=1)]
-    )
+def settle(cells: Cells, db: Database, names: Iterable[str]) -> None:
+    """Finish the deletions and moves of processes that were stopped; then combine and forward all updates."""
+    cells.resume_deletions()
+    cells.resume_moves()
+    stores = [(cells.store(name), IN_CELL) for name in names]
+    # In the direction of the links: from the cells to the directory's store, and back.
+    for store, queues in [*stores, (db, IN_DIRECTORY), *stores]:
+        Worker(store, queues=queues).drain()
 
 
 def show(figures: Mapping[str, Any]) -> None:
@@ -352,8 +345,6 @@ def take_away(data: UserData) -> None:
 
 def recount(cells: Cells, db: Database, steps: Sequence[Steps], old_ids: OldIds) -> Figures:
     """Compare the stores with the writes; returns the figures. Raises `DemoDiffers`."""
-    cells.resume_deletions()  # of processes that were stopped
-    cells.resume_moves()
     names = [each.name for each in cells.cells()]
     written: defaultdict[str, set[str]] = defaultdict(set)
     for user, text in chain(old_ids.values(), *steps):
