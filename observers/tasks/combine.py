@@ -70,6 +70,7 @@ class CombineTask(Task):
         if _is_one_by_one(passes.db, passes.code):
             self.max_parallel = LOCAL_PASSES
         self.waited_seconds = 0.0
+        self.is_awaited = config.decider is not None
         self._failures = failures
         self._totals = totals
         self._caches = caches

@@ -391,7 +391,7 @@ class Worker:
             return DONE if self._draining else _REST_SECONDS
         job.failures = job.failures + 1 if job.task.problem and not job.task.is_waiting else 0
         if seconds == CAUGHT_UP and job.owned and not self._draining:
-            return pause_after(runtime.monotonic() - job.begun)
+            return 0.0 if job.task.is_awaited else pause_after(runtime.monotonic() - job.begun)
         return DONE if job.task.problem and not job.owned else seconds  # the owner retries a borrowed task
 
     def _failed(self, job: Job, error: BaseException) -> float:
