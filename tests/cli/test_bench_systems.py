@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.growth import sizes
-from cq.cli.bench.measures.measured_system import AdderRole, BenchCrew, MeasuredSystem, medians, quantile
+from cq.cli.bench.measures.measured_system import Adder, BenchCrew, MeasuredSystem, medians, quantile
 from cq.cli.bench.report import Report, chart, compare, tables
 from cq.cli.bench.systems import postgres
 from cq.cli.bench.systems.backends import own_redis
@@ -90,7 +90,7 @@ def test_each_run_of_a_number_of_updates_has_its_own_pool(most: int | None) -> N
     workload = BenchWorkload(5, 1_000, skew=0)
     noted: Any = Noted()
     with ExitStack() as stack:
-        run = AdderRole(noted, workload, 1, most=most).prepare(stack)
+        run = Adder(noted, workload, 1, most=most).prepare(stack)
         for _ in range(2):
             updates = run(0.0, math.inf if most else time.monotonic() + 0.2)[0]
             assert most is None or updates == POOL_UPDATES
@@ -302,14 +302,14 @@ def test_what_fails_in_a_process_of_the_benchmark_is_said(url: str) -> None:
     system = QueueSystem("cq", url, "embedded", "bench-missing", "int", 4)
 
     with (
-        BenchCrew("adder", [AdderRole(system, BenchWorkload(1, 10), 1).prepare]) as crew,
+        BenchCrew("adder", [Adder(system, BenchWorkload(1, 10), 1).prepare]) as crew,
         pytest.raises(ProcessFailed, match=r"'adder 1' has failed: .*'bench-missing' is not configured"),
     ):
         crew.run(0.1)
 
 
 def test_a_process_that_has_died_is_named(url: str) -> None:
-    role = AdderRole(StoredCounts("atomic-add", url, "embedded"), BenchWorkload(1, 10), 1)
+    role = Adder(StoredCounts("atomic-add", url, "embedded"), BenchWorkload(1, 10), 1)
 
     with BenchCrew("adder", [role.prepare]) as crew:
         crew._processes["adder 1"].kill()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -14,11 +14,11 @@ import cq
 from cq import runtime
 from cq.cli.bench.measures.measured_system import (
     Adder,
-    AdderRole,
     AddResult,
     MakeAdder,
     Notify,
     Result,
+    TimedWork,
     measure,
 )
 from cq.cli.bench.systems.cq_queue import QueueSystem
@@ -80,8 +80,8 @@ def single_adds() -> list[Callers]:
     return [
         Callers("threads, a transaction each", Adder, MANY),
         Callers("add_now, threads", NowAdder, MANY),
-        Callers("add_now, tasks", partial(TaskAdder, adding=_now), MANY),
-        Callers("add_now, tasks", partial(TaskAdder, adding=_now), VERY_MANY),
+        Callers("add_now, tasks", partial(TaskAdder, by=_now), MANY),
+        Callers("add_now, tasks", partial(TaskAdder, by=_now), VERY_MANY),
         Callers("emitter", EmitterAdder, 1, _LOOP),
     ]
 
@@ -89,11 +89,11 @@ def single_adds() -> list[Callers]:
 def awaiting(threads: int, tasks: int) -> list[Callers]:
     """Threads, tasks that use as many threads, and tasks with `cq.aio`; `CannotMeasure` without greenlet."""
     _require_aio()
-    executor = partial(TaskAdder, adding=partial(_by_executor, threads=threads))
+    executor = partial(TaskAdder, by=partial(_by_executor, threads=threads))
     return [
         Callers("threads", Adder, threads),
         Callers(f"executor of {threads} threads", executor, tasks),
-        Callers("cq.aio", partial(TaskAdder, adding=_by_aio), tasks),
+        Callers("cq.aio", partial(TaskAdder, by=_by_aio), tasks),
     ]
 
 
@@ -107,53 +107,56 @@ def _require_aio() -> None:
 class NowAdder(Adder):
     """Adds by `add_now`, whose calls share transactions."""
 
-    def __init__(self, role: AdderRole, stack: ExitStack) -> None:
-        db, queue = role.system.open(), cq.CombineQueue[str, Any](role.system.queue)
-        super().__init__(role, stack, partial(queue.add_now, db))
+    def prepare(self, stack: ExitStack) -> TimedWork:
+        db, queue = self.system.open(), cq.CombineQueue[str, Any](self.system.queue)
+        return self.adding([partial(queue.add_now, db)] * self.threads, stack)
 
 
 class EmitterAdder(Adder):
     """Adds through the emitter of its process, and counts updates after they are committed."""
 
-    def __init__(self, role: AdderRole, stack: ExitStack) -> None:
-        self._emitter = stack.enter_context(Emitter(cq.CombineQueue(role.system.queue), role.system.open()))
-        super().__init__(role, stack, self._emit)
+    def prepare(self, stack: ExitStack) -> TimedWork:
+        emitter = stack.enter_context(Emitter(cq.CombineQueue(self.system.queue), self.system.open()))
 
-    def _emit(self, updates: Mapping[str, Any]) -> None:
-        for key, update in updates.items():
-            self._emitter.emit(key, update)
+        def emit(updates: Mapping[str, Any]) -> None:
+            for key, update in updates.items():
+                emitter.emit(key, update)
 
-    def run(self, begin: float, end: float) -> AddResult:
-        updates, _ = super().run(begin, end)
-        # Calls return before the commit: the time until the commit counts, too.
-        self._emitter.flush()
-        return updates, runtime.monotonic()
+        work = self.adding([emit] * self.threads, stack)
+
+        def run(begin: float, end: float) -> AddResult:
+            updates, _ = work(begin, end)
+            # Calls return before the commit: the time until the commit counts, too.
+            emitter.flush()
+            return updates, runtime.monotonic()
+
+        return run
 
 
+@dataclass(frozen=True, kw_only=True)
 class TaskAdder(Adder):
     """Adds in tasks of one event loop, one task in place of each thread.
 
     Args:
-        adding: returns the function that adds the updates of a transaction.
+        by: returns the function that adds the updates of a transaction.
     """
 
-    def __init__(
-        self, role: AdderRole, stack: ExitStack, *, adding: Callable[[QueueSystem, ExitStack], AsyncAdd]
-    ) -> None:
-        super().__init__(role, stack, adding(role.system, stack))
+    by: Callable[[QueueSystem, ExitStack], AsyncAdd]
 
-    def run(self, begin: float, end: float) -> AddResult:
-        return asyncio.run(self._all(end)), runtime.monotonic()
+    def prepare(self, stack: ExitStack) -> TimedWork:
+        add, following = self.by(self.system, stack), next(self.pools())
 
-    async def _all(self, end: float) -> int:
-        return sum(await asyncio.gather(*(self._task(add, end) for add in self._adders)))
+        async def task(end: float) -> int:
+            number = 0
+            while runtime.monotonic() < end:
+                await add(following())
+                number += 1
+            return number
 
-    async def _task(self, add: AsyncAdd, end: float) -> int:
-        number = 0
-        while runtime.monotonic() < end:
-            await add(self._next())
-            number += 1
-        return number
+        async def tasks(end: float) -> int:
+            return sum(await asyncio.gather(*(task(end) for _ in range(self.threads))))
+
+        return lambda begin, end: (asyncio.run(tasks(end)), runtime.monotonic())
 
 
 def _now(system: QueueSystem, stack: ExitStack) -> AsyncAdd:

@@ -15,18 +15,18 @@ from typing import Any, Final
 from cq.cli.bench.measures.live import work
 from cq.cli.bench.measures.measured_system import (
     Adder,
-    AdderRole,
     BenchCrew,
     Figures,
     MeasuredSystem,
     Notify,
     Result,
+    TimedWork,
     measure,
     measuring,
     times_ms,
 )
 from cq.cli.bench.systems.cq_queue import DecidingQueue
-from cq.cli.bench.systems.system import BenchWorkload, Plan, System
+from cq.cli.bench.systems.system import Add, BenchWorkload, Plan, System
 
 BULK: Final = 1_000
 """Requests in a transaction that asks many."""
@@ -109,7 +109,7 @@ def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, what: str, rate: f
         run.check()
         return {"decisions": calls / taken, **times_ms(second for each in found for second in each[2])}
 
-    with run.adders(workload, make=TimedAdder, rate=rate) as adders:
+    with run.adders(workload, TimedAdder, rate=rate) as adders:
         figures = run.repeat(what, once)
     return {
         "what": what,
@@ -123,17 +123,20 @@ def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, what: str, rate: f
 class TimedAdder(Adder):
     """Adds, and notes the seconds that each call takes."""
 
-    def __init__(self, role: AdderRole, stack: ExitStack) -> None:
-        self._seconds: list[float] = []
-        super().__init__(role, stack)
-        self._adders = [partial(self._timed, add) for add in self._adders]
+    def prepare(self, stack: ExitStack) -> TimedWork:
+        """The work returns the number of calls, the time of the last one, and the seconds of each."""
+        seconds: list[float] = []
 
-    def _timed(self, add: Callable[[Any], object], updates: Any) -> None:
-        begun = perf_counter()
-        add(updates)
-        self._seconds.append(perf_counter() - begun)
+        def timed(add: Add, updates: Any) -> None:
+            begun = perf_counter()
+            add(updates)
+            seconds.append(perf_counter() - begun)
 
-    def run(self, begin: float, end: float) -> Any:
-        """The number of calls, the time of the last one, and the seconds of each."""
-        self._seconds.clear()
-        return *super().run(begin, end), self._seconds
+        adders = [partial(timed, self.system.adder(stack)) for _ in range(self.threads)]
+        work = self.adding(adders, stack)
+
+        def run(begin: float, end: float) -> Any:
+            seconds.clear()
+            return *work(begin, end), seconds
+
+        return run

@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from cq import runtime
 from cq.cli.bench.systems.stored import close_opened
-from cq.cli.bench.systems.system import BenchWorkload, Plan, System, WrongSum
+from cq.cli.bench.systems.system import Add, BenchWorkload, Plan, System, WrongSum
 from cq.cli.shared.output import quantity
 from cq.cli.shared.processes import Crew
 
@@ -91,60 +91,9 @@ def _serve(prepare: BenchRole, stop: Event, parent: Connection) -> None:
 # The work of the processes
 
 
-class Adder:
-    """Adds the transactions of a pool to a system, in several threads.
-
-    Args:
-        role: what to add.
-        stack: closes the resources.
-        add: adds the updates of a transaction, for all threads; None: each has an adder of the system.
-    """
-
-    def __init__(self, role: AdderRole, stack: ExitStack, add: Any = None) -> None:
-        self._role, self._seeds = role, count(FIRST_SEED + role.place, _SEEDS)
-        self._next = self._drawn()
-        self._adders = [add or role.system.adder(stack) for _ in range(role.threads)]
-        self._pool = stack.enter_context(ThreadPoolExecutor(role.threads))
-        gc.collect()
-        gc.freeze()  # garbage collections must not scan the large pool, which lives as long as the process
-
-    def run(self, begin: float, end: float) -> AddResult:
-        """Add from `begin` to `end`."""
-        threads = range(self._role.threads)
-        done = list(self._pool.map(lambda thread: self._add(thread, begin, end), threads))
-        added = sum(done) * self._role.workload.per_transaction, runtime.monotonic()
-        if self._role.most is not None:
-            self._next = self._drawn()  # after the clock was read: drawing takes longer than adding
-        return added
-
-    def _drawn(self) -> Callable[[], Any]:
-        # Thread-safe: one call in C, which the interpreter lock protects.
-        return cycle(self._role.workload.draw(next(self._seeds))).__next__
-
-    def _add(self, thread: int, begin: float, end: float) -> int:
-        """Add in one thread from `begin` to `end`; returns the number of committed transactions."""
-        role = self._role
-        place, of = role.place * role.threads + thread, role.of * role.threads
-        add, pause, most = self._adders[thread], 0.0, None
-        if role.rate is not None:
-            pause = role.workload.per_transaction * of / role.rate
-        if role.most is not None:
-            most = (role.most + place) // of  # the shares of all threads sum up to `most`
-        # Threads begin at different times, so that their transactions are evenly spaced.
-        number, due = 0, begin + pause * place / of
-        while (now := runtime.monotonic()) < end and number != most:
-            if due > now:
-                runtime.sleep(min(due, end) - now)
-                continue
-            add(self._next())
-            number += 1
-            due += pause
-        return number
-
-
 @dataclass(frozen=True)
-class AdderRole:
-    """The role of a process that adds.
+class Adder:
+    """The role of a process that adds the transactions of a pool to a system, in several threads.
 
     Args:
         system, workload: the system, and the updates for it.
@@ -153,7 +102,6 @@ class AdderRole:
         rate: updates per second of all processes; None: full speed.
         most: maximum number of transactions of all processes in a run; each run then draws a new pool, which is not
             timed. None: no maximum.
-        make: makes the adder, in the process.
     """
 
     system: Any
@@ -163,14 +111,56 @@ class AdderRole:
     of: int = 1
     rate: float | None = None
     most: int | None = None
-    make: MakeAdder = Adder
 
     def prepare(self, stack: ExitStack) -> TimedWork:
-        """Draw the updates, and connect."""
-        return self.make(self, stack).run
+        """Draw the updates, and connect; the work returns an `AddResult`."""
+        return self.adding([self.system.adder(stack) for _ in range(self.threads)], stack)
+
+    def adding(self, adders: Sequence[Add], stack: ExitStack) -> TimedWork:
+        """Draw the updates; the work adds them by these functions, one for each thread."""
+        pools = self.pools()
+        following, pool = next(pools), stack.enter_context(ThreadPoolExecutor(self.threads))
+
+        def run(begin: float, end: float) -> AddResult:
+            nonlocal following
+            add = partial(self._add, following, begin, end)
+            done = list(pool.map(add, adders, range(self.threads)))
+            added = sum(done) * self.workload.per_transaction, runtime.monotonic()
+            if self.most is not None:
+                following = next(pools)  # after the clock was read: drawing takes longer than adding
+            return added
+
+        return run
+
+    def pools(self) -> Iterator[Callable[[], Any]]:
+        """Functions that return the next transaction of a pool, for all threads."""
+        for seed in count(FIRST_SEED + self.place, _SEEDS):
+            drawn = cycle(self.workload.draw(seed))
+            gc.collect()
+            gc.freeze()  # garbage collections must not scan the large pool, which lives as long as the process
+            yield drawn.__next__  # thread-safe: one call in C, which the interpreter lock protects
+
+    def _add(self, following: Callable[[], Any], begin: float, end: float, add: Add, thread: int) -> int:
+        """Add in one thread from `begin` to `end`; returns the number of committed transactions."""
+        place, of = self.place * self.threads + thread, self.of * self.threads
+        pause, most = 0.0, None
+        if self.rate is not None:
+            pause = self.workload.per_transaction * of / self.rate
+        if self.most is not None:
+            most = (self.most + place) // of  # the shares of all threads sum up to `most`
+        # Threads begin at different times, so that their transactions are evenly spaced.
+        number, due = 0, begin + pause * place / of
+        while (now := runtime.monotonic()) < end and number != most:
+            if due > now:
+                runtime.sleep(min(due, end) - now)
+                continue
+            add(following())
+            number += 1
+            due += pause
+        return number
 
 
-MakeAdder = Callable[[AdderRole, ExitStack], Adder]
+MakeAdder = Callable[..., Adder]
 
 
 def fill(system: System, workload: BenchWorkload, ranks: range, stack: ExitStack) -> TimedWork:
@@ -251,14 +241,10 @@ class MeasuredSystem(Generic[S]):
         self.system, self.plan, self._notify, self._drainers = system, plan, notify, drainers
         self.updates = 0
 
-    def adders(self, workload: BenchWorkload, **options: Any) -> BenchCrew:
+    def adders(self, workload: BenchWorkload, make: MakeAdder = Adder, **options: Any) -> BenchCrew:
         """Processes that add as the plan says, with these options of their roles."""
-        plan = self.plan
-        places = range(plan.adders)
-        roles = [
-            AdderRole(self.system, workload, plan.threads, each, plan.adders, **options) for each in places
-        ]
-        return BenchCrew("adder", [each.prepare for each in roles])
+        add = partial(make, self.system, workload, self.plan.threads, of=self.plan.adders, **options)
+        return BenchCrew("adder", [add(place=place).prepare for place in range(self.plan.adders)])
 
     def repeat(self, about: str, once: Callable[[float], Figures]) -> Result:
         """The medians of the figures of all repetitions, after a warm-up; `once` is given the seconds of adding."""
@@ -321,7 +307,7 @@ def measure(
     notify(f"{system.name}, {about}: drawing words")
     with (
         measuring(system, plan, notify, drainers=plan.workers if defers else 0) as run,
-        run.adders(workload, make=make) as adders,
+        run.adders(workload, make) as adders,
     ):
 
         def once(seconds: float) -> Figures:
