@@ -16,12 +16,19 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any, Final, Protocol
 
-LONGEST_BLOCK: Final = 1.0
-"""Seconds that a thread which ^C may interrupt blocks at a time.
+_LONGEST_BLOCK: Final = 1.0
 
-CPython looks for signals before a thread blocks and when a signal interrupts it, but not in between: a signal that
-comes then would be noticed at the end of the wait only. So a long wait is one of many short ones.
-"""
+
+def block_seconds(seconds: float | None) -> float:
+    """How long a thread that waits so long, or without end for None, should block at a time.
+
+    CPython looks for signals before a thread blocks and when a signal interrupts it, but not in between: a signal that
+    comes then would be noticed at the end of the wait only. So a long wait of the main thread is one of many short
+    ones, and ^C ends it within a second.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    longest = _LONGEST_BLOCK if is_main else threading.TIMEOUT_MAX
+    return longest if seconds is None else min(max(seconds, 0.0), longest)
 
 
 class Latch:
@@ -49,21 +56,31 @@ class Latch:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, for at most `timeout` seconds; return whether it is set."""
-        if not self._is_set and self._gate.acquire(timeout=-1 if timeout is None else timeout):
-            self._gate.release()  # for the next waiting thread
+        end = inf if timeout is None else clocks.monotonic() + timeout
+        while not self._is_set and (left := end - clocks.monotonic()) > 0.0:
+            if self._gate.acquire(timeout=block_seconds(left)):
+                self._gate.release()  # for the next waiting thread
         return self._is_set
 
 
 class InterruptibleEvent(threading.Event):
-    """An event whose wait ^C always ends, within a second; see `LONGEST_BLOCK`."""
+    """An event whose wait ^C always ends, see `block_seconds`."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set, for at most `timeout` seconds; return whether it is set."""
         end = inf if timeout is None else clocks.monotonic() + timeout
-        while (left := end - clocks.monotonic()) > LONGEST_BLOCK:
-            if super().wait(LONGEST_BLOCK):
+        while (left := end - clocks.monotonic()) > 0.0:
+            if super().wait(block_seconds(left)):
                 return True
-        return super().wait(left)
+        return self.is_set()
+
+
+class InterruptibleCondition(threading.Condition):
+    """A condition whose wait ^C always ends, see `block_seconds`; so `wait` may return early, as from other causes."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until notified, for at most `timeout` seconds; return whether it was notified."""
+        return super().wait(block_seconds(timeout))
 
 
 class Waitable(Protocol):
@@ -107,7 +124,7 @@ class Machine:
 
     def condition(self) -> threading.Condition:
         """A condition with its own lock. Plain locks are not replaced: code never waits while it holds one."""
-        return threading.Condition()
+        return InterruptibleCondition()
 
     def is_task(self) -> bool:
         """Whether the caller is a task of an event loop, which must not block its thread; see `cq.aio`."""

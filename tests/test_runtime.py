@@ -48,7 +48,10 @@ _INTERRUPTED = """
 import _thread, threading
 from cq import runtime
 from cq.store.embedded.future import FutureVoid
+runtime._LONGEST_BLOCK = 0.2
 threading.Timer(0.1, _thread.interrupt_main).start()
+changed = runtime.condition()
+changed.acquire()
 try:
     {}
 except KeyboardInterrupt:
@@ -56,7 +59,15 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("wait", ["runtime.event().wait(100)", "FutureVoid().wait()"])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "runtime.event().wait(100)",
+        "runtime.latch().wait()",
+        "changed.wait_for(lambda: False)",
+        "FutureVoid().wait()",
+    ],
+)
 def test_an_interrupt_that_comes_before_the_thread_blocks_ends_a_wait(wait: str) -> None:
     """`interrupt_main` notes the signal as one does that comes in between: it does not wake the blocked thread."""
     program = [sys.executable, "-c", _INTERRUPTED.format(wait)]

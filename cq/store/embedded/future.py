@@ -15,7 +15,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from math import inf
 from typing import Any, Generic, TypeVar
 
 from cq import runtime
@@ -184,8 +183,8 @@ class Future(Generic[T]):
     def _wait_at_gate(self) -> None:
         """Wait until it is ready, its time has come, it has another one, or ^C must be looked for."""
         gate, until = self._gate, self._until  # in this order: a former gate is open
-        left = inf if until is None else max(until - runtime.monotonic(), 0)
-        if gate.acquire(timeout=min(left, runtime.LONGEST_BLOCK)):
+        left = None if until is None else until - runtime.monotonic()
+        if gate.acquire(timeout=runtime.block_seconds(left)):
             gate.release()
         self.is_ready()
 

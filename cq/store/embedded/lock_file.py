@@ -75,7 +75,7 @@ class LockFile:
             raise StoreError(f"{self.path} cannot be made ({error.strerror}): {remedy}") from None
         self.descriptor = descriptor
         # Reentrant: the garbage collector may close a store in a thread that holds it.
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = runtime.InterruptibleCondition(threading.RLock())
         self._has_helper = False
         # While the helper calls `flock`, no other thread may lock or unlock the file.
         self._is_helper_locking = False
