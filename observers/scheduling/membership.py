@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -68,12 +68,11 @@ class Membership:
         every: seconds between its beats while it is idle.
         identity: a unique name; a worker that replaces one known to be dead passes that one's name, and so takes over
             its row and its tasks at once. None for a random one.
-        clock: of this process, in seconds.
 
     Attributes:
         me: this worker, as of its latest beat.
         others: the other live workers, as of the latest beat.
-        next_beat: time of the next beat, by the clock.
+        next_beat: time of the next beat, of `runtime.monotonic`.
         version: of the latest beat.
     """
 
@@ -85,13 +84,12 @@ class Membership:
         *,
         every: float = BEAT_SECONDS,
         identity: str | None = None,
-        clock: Callable[[], float] = runtime.monotonic,
     ) -> None:
         self.id = blake2b(
             (identity or runtime.token_bytes(16).hex()).encode(), digest_size=WORKER_ID_BYTES
         ).digest()
         self.every = every
-        self._db, self._clock, self._versions = db, clock, clock_of(db)
+        self._db, self._versions = db, clock_of(db)
         self._key = worker(self.id)
         self._beats = 0
         mine, named = frozenset(roles), frozenset(queues) or None
@@ -102,7 +100,7 @@ class Membership:
         self._seen: dict[bytes, _Seen] = {}
         self.others: list[Member] = []
         self._shape: object = None
-        self.next_beat = clock()
+        self.next_beat = runtime.monotonic()
         self.version = 0
 
     def beat(self, report: MemberReport, *, is_busy: bool = False) -> bool:
@@ -117,7 +115,7 @@ class Membership:
         began = runtime.monotonic()
         members, self.version = transact_versioned(self._db, self._beat)
         self._versions.observe(self.version, began)
-        self.next_beat = self._clock() + every
+        self.next_beat = runtime.monotonic() + every
         others = [member for member in members if member.id != self.id]
         gone = [member for member in others if self._is_gone(member)]
         self._emit_changes(others, gone)
@@ -149,7 +147,7 @@ class Membership:
 
     def hurry(self) -> None:
         """Beat as soon as possible: a worker has joined or left."""
-        self.next_beat = self._clock()
+        self.next_beat = runtime.monotonic()
 
     def _beat(self, tr: Transaction) -> list[Member]:
         members = read_members(tr.snapshot)
@@ -168,7 +166,7 @@ class Membership:
             if member.id not in known and member not in gone:
                 _emit(member, "worker_joined")
         for member in self.others:
-            silent = self._clock() - self._seen[member.id].since
+            silent = runtime.monotonic() - self._seen[member.id].since
             if member.id not in there and silent <= max(self.every, _LATE_BEATS * member.every):
                 _emit(member, "worker_left")
             elif member.id not in there or any(member.id == each.id for each in gone):
@@ -179,7 +177,7 @@ class Membership:
 
         A jump of the store's versions does not make a row old: only time that the version clock has observed counts.
         """
-        now = self._clock()
+        now = runtime.monotonic()
         seen = self._seen.get(member.id)
         if seen is None or seen.stamp != member.stamp:
             seen = self._seen[member.id] = _Seen(member.stamp, now)

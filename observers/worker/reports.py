@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -33,14 +33,14 @@ class LatestError(NamedTuple):
 class _Rates(Generic[H]):
     """The rates of counts, since the previous measurement that took long enough; for use by one thread."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._since = clock, clock()
+    def __init__(self) -> None:
+        self._since = runtime.monotonic()
         self._before: Mapping[H, Sequence[int]] = {}
         self._latest: dict[H, list[float]] = {}
 
     def measure(self, counts: Mapping[H, Sequence[int]]) -> dict[H, list[float]]:
         """{name: how much each of its counts grows in a second}."""
-        seconds = self._clock() - self._since
+        seconds = runtime.monotonic() - self._since
         if seconds >= _LEAST_SECONDS:
             self._since += seconds
             self._latest = {
@@ -61,7 +61,6 @@ class WorkerReports:
         totals: its counts so far.
         concurrency: how many passes it runs at once.
         app: MODULE:APP of the option that named its application; or empty.
-        clock: of this process, in seconds.
     """
 
     def __init__(
@@ -70,13 +69,12 @@ class WorkerReports:
         totals: WorkerCounts,
         concurrency: int = 1,
         app: str = "",
-        clock: Callable[[], float] = runtime.monotonic,
     ) -> None:
         self._me, self._totals, self._concurrency, self._app = me, totals, concurrency, app
         self._version, self._started = version(), int(runtime.time())
-        self._work: _Rates[str] = _Rates(clock)
-        self._decided: _Rates[str] = _Rates(clock)
-        self._sent: _Rates[LinkTask] = _Rates(clock)
+        self._work: _Rates[str] = _Rates()
+        self._decided: _Rates[str] = _Rates()
+        self._sent: _Rates[LinkTask] = _Rates()
         self._latest_error = LatestError()
         self._begun = runtime.monotonic()
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import cq
+from cq import runtime
 from cq.app import App
 from cq.deciders import bounded, bucket, budget, claim, release_name, reserve, settle, unique
 from cq.observers.scheduling.members import Member, MemberReport
@@ -15,6 +16,7 @@ from cq.observers.telemetry.totals import WorkerCounts
 from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.worker import Worker
 from cq.passes.effects import PassResult
+from tests.kit.clocks import Stopped
 
 
 def limit(key: str, state: int | None, request: int) -> tuple[Any, str]:
@@ -67,11 +69,12 @@ def test_requests_that_fail_are_not_among_the_decisions(db: Any, name: str) -> N
 
 
 def test_a_worker_reports_the_rates_of_decisions() -> None:
-    totals, now = WorkerCounts(), [100.0]
+    totals = WorkerCounts()
     anybody = Member(b"", b"", 1.0, frozenset(), frozenset(), None, "here", 1, MemberReport())
-    reports = WorkerReports(anybody, totals, clock=lambda: now[0])
-    totals.count("stock", PassResult(decided=30, refused=10, waited=0.01), 0.005)
-    totals.count("stock", PassResult(decided=10, waited=0.02), 0.005)
-    totals.count("words", PassResult(updates=5))
-    now[0] += 4
-    assert reports.facts([])["decisions"] == {"stock": [10.0, 2.5, 0.5, 10_000.0]}
+    with runtime.using(clock := Stopped()):
+        reports = WorkerReports(anybody, totals)
+        totals.count("stock", PassResult(decided=30, refused=10, waited=0.01), 0.005)
+        totals.count("stock", PassResult(decided=10, waited=0.02), 0.005)
+        totals.count("words", PassResult(updates=5))
+        clock.now += 4
+        assert reports.facts([])["decisions"] == {"stock": [10.0, 2.5, 0.5, 10_000.0]}

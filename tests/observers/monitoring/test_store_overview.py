@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import cq
-from cq import admin
+from cq import admin, runtime
 from cq.admin.queue_status import current_version, status
 from cq.keys import membership as module
 from cq.observers.monitoring.findings import remarks
@@ -25,7 +25,7 @@ from cq.observers.worker.worker import Worker
 from cq.passes.effects import PassResult
 from cq.testing import drain
 from cq.windows import Window
-from tests.kit.clocks import START, set_clock
+from tests.kit.clocks import START, Stopped, set_clock
 from tests.kit.queues import add
 from tests.kit.workers import running, told_app
 from tests.observers.outbox import outboxhelpers
@@ -170,33 +170,40 @@ def test_numbers_are_summed_over_the_workers_that_live(
         member.leave(1.0)
 
 
-def timed_facts() -> tuple[WorkerCounts, list[float], Callable[[], dict[str, Any]]]:
-    """The counts of a worker, its clock, and what it reports."""
-    totals, now = WorkerCounts(), [100.0]
+@pytest.fixture
+def clock() -> Iterator[Stopped]:
+    """Time passes when the test says so."""
+    with runtime.using(stopped := Stopped()):
+        yield stopped
+
+
+def timed_facts() -> tuple[WorkerCounts, Callable[[], dict[str, Any]]]:
+    """The counts of a worker, and what it reports."""
+    totals = WorkerCounts()
     me = Member(b"", b"", 1.0, frozenset(), frozenset(), None, "here", 1, MemberReport())
-    reports = WorkerReports(me, totals, clock=lambda: now[0])
-    return totals, now, lambda: reports.facts([])
+    reports = WorkerReports(me, totals)
+    return totals, lambda: reports.facts([])
 
 
-def test_rates_are_those_since_the_beat_before() -> None:
-    totals, now, facts = timed_facts()
+def test_rates_are_those_since_the_beat_before(clock: Stopped) -> None:
+    totals, facts = timed_facts()
     for _ in range(8):
         totals.count("words", PassResult(rows=2, updates=3, conflicts=1))
-    now[0] += 4
+    clock.now += 4
     assert facts()["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
-    now[0] += 0.1  # too short to say anything
+    clock.now += 0.1  # too short to say anything
     assert facts()["queues"] == {"words": [8, 24, 8, 2.0, 6.0]}
-    now[0] += 4
+    clock.now += 4
     assert facts()["queues"] == {"words": [8, 24, 8, 0.0, 0.0]}
 
 
-def test_conflicts_of_all_queues_are_one_rate() -> None:
-    totals, now, facts = timed_facts()
+def test_conflicts_of_all_queues_are_one_rate(clock: Stopped) -> None:
+    totals, facts = timed_facts()
     totals.count("words", PassResult(conflicts=5))
     totals.count("texts", PassResult(conflicts=1))
-    now[0] += 4
+    clock.now += 4
     assert facts()["conflicts_per_second"] == 1.5
-    now[0] += 4
+    clock.now += 4
     assert facts()["conflicts_per_second"] == 0.0
 
 
@@ -241,13 +248,13 @@ def test_a_worker_reports_its_latest_error_with_its_time(db: Any, row: Membershi
     assert (worker.tasks, worker.buckets) == ({"trim": 1}, 0)
 
 
-def test_of_many_queues_the_busiest_are_named() -> None:
-    totals, now, facts = timed_facts()
+def test_of_many_queues_the_busiest_are_named(clock: Stopped) -> None:
+    totals, facts = timed_facts()
     for number in range(300):
         totals.count(f"q{number}", PassResult())
     facts()
     totals.count("q7", PassResult())
-    now[0] += 4
+    clock.now += 4
     named = facts()
     assert "q7" in named["queues"]
     assert len(named["queues"]) == 100

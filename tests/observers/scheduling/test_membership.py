@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from cq.keys import membership as workerkeys
 from cq.observers.scheduling.members import ROLES, Member, MemberReport, TaskId, kinds_of, order, read_members
 from cq.observers.scheduling.membership import Membership
 from cq.store.transact import transact
+from tests.kit.clocks import Jumping, jumping
 
 SHARES = [TaskId("combine", f"q{queue}", number) for queue in range(25) for number in range(16)]
 
@@ -39,14 +41,11 @@ def owner(share: TaskId, members: list[Member]) -> bytes | None:
     return next(iter(order(share, members)), None)
 
 
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> Iterator[Jumping]:
+    """Time passes when the test says so."""
+    with jumping() as found:
+        yield found
 
 
 class TestOwner:
@@ -148,31 +147,31 @@ class TestMembership:
         assert first.beat(MemberReport())
         assert all(first.is_mine(share) for share in SHARES)
 
-    def test_one_that_beats_no_more_is_gone_after_several_reads_and_long_enough(self, db: Any) -> None:
-        clock = Clock()
-        first, second = Membership(db, clock=clock), Membership(db)
+    def test_one_that_beats_no_more_is_gone_after_several_reads_and_long_enough(
+        self, db: Any, clock: Jumping
+    ) -> None:
+        first, second = Membership(db), Membership(db)
         second.beat(MemberReport())
         first.beat(MemberReport())
         for _ in range(10):  # reads alone do not count
             assert not first.beat(MemberReport())
-        clock.now += 1000  # nor does time alone, after a suspension of this worker say
+        clock.passed += 1000  # nor does time alone, after a suspension of this worker say
         second.beat(MemberReport())
         assert not first.beat(MemberReport())
         for _ in range(2):
-            clock.now += 5
+            clock.passed += 5
             assert not first.beat(MemberReport())
-        clock.now += 5
+        clock.passed += 5
         assert first.beat(MemberReport())
         assert all(first.is_mine(share) for share in SHARES)
         assert ids(db) == [first.id]
 
-    def test_one_that_was_busy_is_missed_sooner(self, db: Any) -> None:
-        clock = Clock()
-        first, second = Membership(db, clock=clock), Membership(db)
+    def test_one_that_was_busy_is_missed_sooner(self, db: Any, clock: Jumping) -> None:
+        first, second = Membership(db), Membership(db)
         second.beat(MemberReport(), is_busy=True)
         first.beat(MemberReport())
         for _ in range(3):
-            clock.now += 1.1
+            clock.passed += 1.1
             gone = first.beat(MemberReport())
         assert gone
         assert ids(db) == [first.id]
@@ -188,13 +187,12 @@ class TestMembership:
         assert [share for share in SHARES if first.is_mine(share)] == mine
         assert [share for share in SHARES if not again.is_mine(share)] == mine
 
-    def test_one_that_is_taken_for_gone_comes_back_with_its_next_beat(self, db: Any) -> None:
-        clock = Clock()
-        first, second = Membership(db, clock=clock), Membership(db)
+    def test_one_that_is_taken_for_gone_comes_back_with_its_next_beat(self, db: Any, clock: Jumping) -> None:
+        first, second = Membership(db), Membership(db)
         second.beat(MemberReport())
         for _ in range(5):
             first.beat(MemberReport())
-            clock.now += 5
+            clock.passed += 5
         assert ids(db) == [first.id]
         watch = transact(db, lambda tr: tr.watch(workerkeys.WORKERS_CHANGED))
         second.beat(MemberReport())
