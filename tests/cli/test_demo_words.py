@@ -96,10 +96,11 @@ def test_it_prints_the_counts_and_the_numbers_of_what_it_read_and_ran(cli: Cli, 
     assert values(demo_db) == total
 
 
-def test_the_result_has_the_top_words_and_explains_itself(cli: Cli) -> None:
+def test_the_result_has_the_top_words_of_the_given_store_and_explains_itself(cli: Cli, db: Any) -> None:
     (cli.folder / "text").write_text("b " * 1500 + "a " * 2000 + "c")
+    sizes = ("--top", "2", "--workers", "1", "--loaders", "1")
 
-    shown = cli.run("demo", "words", "text", "--top", "2", "--workers", "1", "--loaders", "1")
+    shown = cli.run("demo", "words", "text", *sizes, "--store", cli.url)
 
     counted, head, *rows, columns, ran, store = shown.out.splitlines()
     assert counted == "3 different words in 1 file, by their counts:"
@@ -110,11 +111,13 @@ def test_the_result_has_the_top_words_and_explains_itself(cli: Cli) -> None:
     ]
     assert columns.startswith("count: ")
     assert re.fullmatch("ran: .* 3 updates in all; 1 worker, which combined them in 1 pass", ran)
-    assert store == "the counts stay in the store: cq top demo_words --store embedded:cq-demo.db"
+    assert store == f"the counts stay in the store: cq top demo_words --store {cli.url}"
     assert shown.err == ""
+    assert values(db) == {"a": 2_000, "b": 1_500, "c": 1}
+    assert not (cli.folder / "cq-demo.db").exists()
 
 
-def test_it_leaves_the_store_and_the_table_of_the_application_alone(cli: Cli) -> None:
+def test_it_leaves_the_store_and_the_table_of_the_application_alone(cli: Cli, here: Here) -> None:
     (cli.folder / "text").write_text("hello hello")
     (cli.folder / "cq.toml").write_text('store = "embedded:own.db"\n')
     for command in (
@@ -122,13 +125,13 @@ def test_it_leaves_the_store_and_the_table_of_the_application_alone(cli: Cli) ->
         ("add", "words", "hello=1"),
         ("worker", "--drain"),
     ):
-        assert cli.run(*command).status == 0
+        assert here(*command).status == 0
     cli.environment["CQ_REPORTING_URL"] = f"sqlite:///{cli.folder / 'own-reporting.db'}"
-    before = cli.run("status", "--json").out, cli.run("items", "words").out
+    before = here("status", "--json").out, here("items", "words").out
 
     assert cli.run("demo", "words", "text").status == 0
 
-    assert (cli.run("status", "--json").out, cli.run("items", "words").out) == before
+    assert (here("status", "--json").out, here("items", "words").out) == before
     assert sorted(path.name for path in cli.folder.glob("*.db")) == [
         "cli.db",
         "cq-demo-reporting.db",
@@ -136,16 +139,9 @@ def test_it_leaves_the_store_and_the_table_of_the_application_alone(cli: Cli) ->
     ]
 
 
-def test_it_works_in_another_store_on_request(cli: Cli, db: Any) -> None:
-    (cli.folder / "text").write_text("hello hello")
-
-    assert cli.run("demo", "words", "text", "--store", cli.url).status == 0
-
-    assert values(db) == {"hello": 2}
-    assert not (cli.folder / "cq-demo.db").exists()
-
-
-def test_running_it_again_follows_the_files(cli: Cli, demo_db: Any) -> None:
+def test_running_it_again_follows_the_files(
+    cli: Cli, here: Here, demo_db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, other = folder_of_texts(cli), cli.folder / "other"
     other.mkdir()
     (other / "kept.txt").write_text("kept kept")
@@ -159,7 +155,7 @@ def test_running_it_again_follows_the_files(cli: Cli, demo_db: Any) -> None:
             rows = connection.execute(sqlalchemy.text("SELECT key, value FROM demo_word_counts")).all()
         assert {row.key: row.value for row in rows} == values(demo_db) == total
         assert (found["distinct"], found["top"]) == (len(total), top_of(total, 20))
-        (cloud,) = cli.run("cloud", *store, "--json").rows()
+        (cloud,) = here("cloud", *store, "--json").rows()
         assert cloud["entries"][0]["score"] == max(total.values())
         return found
 
@@ -174,8 +170,8 @@ def test_running_it_again_follows_the_files(cli: Cli, demo_db: Any) -> None:
     (folder / "one.txt").unlink()
     cli.run("demo", "words", str(folder / "deeper"), str(folder / "new.txt"))
     assert values(demo_db) == kept, "what is not below the given paths stays"
-    cli.environment["CQ_DEMO_REPORTING_URL"] = reporting  # as it was by default
-    assert cli.run("link", "verify", *store).status == 0
+    monkeypatch.setenv("CQ_DEMO_REPORTING_URL", reporting)  # as it was by default
+    assert here("link", "verify", *store).status == 0
 
 
 MEASURED = """
