@@ -22,16 +22,7 @@ import cq
 from cq import runtime
 from cq.cli.demos.harness import DemoCrew, DemoDiffers, DemoRun
 from cq.cli.demos.visits.counts import TrendingPage, VisitorEstimate, VisitQueues, VisitRecount
-from cq.cli.demos.visits.demo import (
-    Look,
-    _lines,
-    look_tables,
-    response_table,
-    session_table,
-    to_svg,
-    trending_table,
-    visitor_table,
-)
+from cq.cli.demos.visits.demo import Look, _lines, look_tables, number_tables, to_svg
 from cq.cli.demos.visits.replay import ReplayClock, is_bot, read_log, write_log
 from cq.combiners import BUILT_IN
 from cq.config.window import WindowSpec
@@ -348,9 +339,7 @@ def test_the_tables_of_a_look_fit_80_columns() -> None:
     shown = io.StringIO()
     console = Console(file=shown, width=80, force_terminal=True, color_system=None)
 
-    tables = visitor_table(look.unique), response_table(look.responses), trending_table(look.trending)
-    for each in (look_tables(look), *tables):
-        console.print(each, soft_wrap=False)
+    console.print(look_tables(look), soft_wrap=False)
 
     lines = shown.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
@@ -386,8 +375,8 @@ def test_sessions_are_recounted_by_visitor_and_day() -> None:
     with pytest.raises(DemoDiffers, match="sessions: not as recounted"):
         recount.check_sessions(SessionCounts(5, 4, 8, 3_598))
     shown = io.StringIO()
-    Console(file=shown, width=80).print(session_table(recount.sessions()))
-    assert shown.getvalue().splitlines()[1:] == [
+    Console(file=shown, width=80).print(*number_tables((), recount.sessions(), (), ()))
+    assert shown.getvalue().splitlines()[2:] == [
         "1970-01-01         2        0.0 s                1.0  100.0 %",
         "1970-01-02         4  14 min 59 s                1.5   50.0 %",
     ]

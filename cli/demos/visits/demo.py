@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -52,7 +52,7 @@ from cq.cli.shared.chart import MAX_LINES, Chart, line_chart
 from cq.cli.shared.chart import to_svg as image
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import as_word, note, print_rich, print_table, quantity
-from cq.cli.shared.table import FittedTable
+from cq.cli.shared.table import FittedTable, ShownColumn
 from cq.config.rollup import LevelPart
 from cq.config.window import WindowSpec, milliseconds
 from cq.durations import rough
@@ -437,10 +437,7 @@ def show(figures: Mapping[str, Any]) -> None:
         for look in figures["looks"]
     )
     print_table(["time", "views", "visitors", "most views"], rows, right=["views", "visitors"])
-    print_rich("", trending_table(figures["trending"]))
-    print_rich("", session_table(figures["sessions"]))
-    if figures["unique"]:
-        print_rich("", visitor_table(figures["unique"]), "", response_table(figures["responses"]))
+    print_rich(*number_tables(*(figures[each] for each in ("trending", "sessions", "unique", "responses"))))
     lines = figures["lines_skipped"]
     skipped = f", {quantity(lines, 'line')} skipped" if lines else ""
     bots = f", {quantity(figures['bots'], 'visit')} of bots not counted" if figures["bots"] else ""
@@ -455,76 +452,70 @@ def show(figures: Mapping[str, Any]) -> None:
 
 def look_tables(look: Look) -> Any:
     """The tables of one look."""
-    estimates = {each.page: each for each in look.unique}
-    heads = ["page", "views", "visitors", *(["of all time", "sketch", "error"] if estimates else [])]
-    rows = []
-    for page, views, visitors in ((SITE, look.views, look.visitors), *look.top):
-        row = [clock(look.time) if page == SITE else as_word(page), f"{views:,}", f"{visitors:,}"]
-        rows.append([*row, *(_estimated(estimates[page]) if page in estimates else [""] * (len(heads) - 3))])
-    tables: list[Any] = [FittedTable(heads, rows, right=heads[1:])]
-    if look.trending:
-        tables += ["", trending_table(look.trending)]
-    if look.sessions is not None:
-        tables += ["", session_table({"all days": look.sessions})]
-    if look.responses:
-        tables += ["", response_table(look.responses)]
-    return Group(*tables)
+    site = clock(look.time), look.views, look.visitors
+    rows = [[as_word(page), f"{views:,}", f"{visitors:,}"] for page, views, visitors in (site, *look.top)]
+    pages = FittedTable(["page", "views", "visitors"], rows, right=["views", "visitors"])
+    days = {"all days": look.sessions} if look.sessions else {}
+    return Group(pages, *number_tables(look.trending, days, look.unique, look.responses))
 
 
-def visitor_table(estimates: Sequence[VisitorEstimate]) -> Any:
-    """A table of the visitors of all time."""
-    heads = ["page", "visitors of all time", "sketch", "error"]
-    rows = (
-        ["all pages" if each.page == SITE else as_word(each.page), *_estimated(each)] for each in estimates
-    )
-    return FittedTable(heads, rows, right=heads[1:])
-
-
-def _estimated(each: VisitorEstimate) -> list[str]:
-    return [f"{each.visitors:,}", f"{each.estimate:,}", f"{each.error_percent:+.1f} %"]
-
-
-def response_table(responses: Sequence[ResponseNumbers]) -> Any:
-    """A table of the quantiles of responses."""
-    heads = ["responses", "number", "p50", "sketch", "p99", "sketch"]
-    rows = []
-    for each in responses:
-        numbers = (each.p50, each.p50_estimate, each.p99, each.p99_estimate)
-        shape = "{:,.3f}" if each.measure == TOOK else "{:,.0f}"
-        rows.append([each.measure, f"{each.responses:,}", *map(shape.format, numbers)])
-    return FittedTable(heads, rows, right=heads[1:])
-
-
-def session_table(days: Mapping[str, SessionCounts]) -> Any:
-    """A table of the sessions of the latest days."""
-    heads = ["day", "sessions", "mean length", "views per session", "bounces"]
-    rows = (
-        [
-            day,
-            f"{each.sessions:,}",
-            rough(each.mean_seconds or 0),
-            f"{each.mean_visits or 0:.1f}",
-            f"{100 * (each.bounce_share or 0):.1f} %",
-        ]
-        for day, each in list(days.items())[-_DAYS_SHOWN:]
-    )
-    return FittedTable(heads, rows, right=heads[1:])
-
-
-def trending_table(pages: Sequence[TrendingPage]) -> Any:
-    """A table of the trending pages of a period."""
-    heads = ["trending page", f"views in {PERIOD}", "rank", "rank before", "change"]
-    rows = (
-        [as_word(each.page), f"{each.views:,}", each.rank, each.before or "-", _change(each)]
-        for each in pages
-    )
-    return FittedTable(heads, rows, right=heads[1:])
+def number_tables(
+    trending: Sequence[TrendingPage],
+    days: Mapping[str, SessionCounts],
+    unique: Sequence[VisitorEstimate],
+    responses: Sequence[ResponseNumbers],
+) -> list[Any]:
+    """A table for each kind of numbers that there are: trending pages, sessions of days, visitors, and responses."""
+    sessions = list(days.items())[-_DAYS_SHOWN:]
+    kinds: list[tuple[list[ShownColumn], Sequence[Any]]] = [
+        (_TRENDING, trending),
+        (_SESSIONS, sessions),
+        (_VISITORS, unique),
+        (_RESPONSES, responses),
+    ]
+    return [part for columns, rows in kinds if rows for part in ("", FittedTable.of(columns, rows))]
 
 
 def _change(each: TrendingPage) -> str:
     if each.before is None:
         return "new"
     return f"{each.before - each.rank:+}" if each.before != each.rank else "="
+
+
+def _quantile(name: str) -> Callable[[ResponseNumbers], str]:
+    return lambda each: f"{getattr(each, name):,.{3 if each.measure == TOOK else 0}f}"
+
+
+_TRENDING: Final = [
+    ShownColumn("trending page", lambda each: as_word(each.page), is_number=False),
+    ShownColumn(f"views in {PERIOD}", lambda each: f"{each.views:,}"),
+    ShownColumn("rank", lambda each: each.rank),
+    ShownColumn("rank before", lambda each: each.before or "-"),
+    ShownColumn("change", _change),
+]
+_SESSIONS: Final = [
+    ShownColumn("day", lambda each: each[0], is_number=False),
+    ShownColumn("sessions", lambda each: f"{each[1].sessions:,}"),
+    ShownColumn("mean length", lambda each: rough(each[1].mean_seconds or 0)),
+    ShownColumn("views per session", lambda each: f"{each[1].mean_visits or 0:.1f}"),
+    ShownColumn("bounces", lambda each: f"{100 * (each[1].bounce_share or 0):.1f} %"),
+]
+_VISITORS: Final = [
+    ShownColumn(
+        "page", lambda each: "all pages" if each.page == SITE else as_word(each.page), is_number=False
+    ),
+    ShownColumn("visitors of all time", lambda each: f"{each.visitors:,}"),
+    ShownColumn("sketch", lambda each: f"{each.estimate:,}"),
+    ShownColumn("error", lambda each: f"{each.error_percent:+.1f} %"),
+]
+_RESPONSES: Final = [
+    ShownColumn("responses", lambda each: each.measure, is_number=False),
+    ShownColumn("number", lambda each: f"{each.responses:,}"),
+    ShownColumn("p50", _quantile("p50")),
+    ShownColumn("sketch", _quantile("p50_estimate")),
+    ShownColumn("p99", _quantile("p99")),
+    ShownColumn("sketch", _quantile("p99_estimate")),
+]
 
 
 def clock(time: float) -> str:
