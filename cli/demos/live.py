@@ -141,23 +141,24 @@ class Comparison:
 
     def __init__(self, db: Database, kills: Mapping[str, int]) -> None:
         self._db, self._kills = db, kills
-        self._baskets = Baskets()
         self._next = runtime.monotonic()
         self._number = 0
+        self._baskets = 0
+        self._counts: Counter[str] = Counter()  # of the fruit in these baskets
+        self._begin = BASKETS  # the key after the last one
 
     def look(self) -> str:
         """Compare, if it is time; returns the state in words. Raises `DemoDiffers`."""
         if runtime.monotonic() >= self._next:
             self.compare()
             self._next = runtime.monotonic() + _COMPARE_SECONDS
-        baskets = quantity(self._baskets.number, "basket")
-        return f"{baskets}, {quantity(self._number, 'comparison')}: all equal"
+        return f"{quantity(self._baskets, 'basket')}, {quantity(self._number, 'comparison')}: all equal"
 
     def compare(self) -> None:
         """Compare once, and report the numbers. Raises `DemoDiffers`."""
         counts = transact(self._db, self._read)
         found = {fruit: count or 0 for fruit, count in counts.items()}
-        recount = {fruit: self._baskets.counts[fruit] for fruit in FRUITS}
+        recount = {fruit: self._counts[fruit] for fruit in FRUITS}
         compare("the counts and the queued updates", found, recount)
         self._number += 1
         shown = {f"{fruit}, value of cq": found[fruit] for fruit in FRUITS}
@@ -167,44 +168,25 @@ class Comparison:
         transact(self._db, lambda tr: _queue(COMPARED).add(tr, shown))
 
     def _read(self, tr: Transaction) -> dict[str, int | None]:
-        """The counts with the queued updates; reads the new baskets at the same version."""
-        self._baskets.read(tr)
-        return {fruit: _queue(QUEUE).get(tr.snapshot, fruit, pending=True) for fruit in FRUITS}
+        """The counts with the queued updates; counts the new baskets, too, at the same version."""
+        counts = {fruit: _queue(QUEUE).get(tr.snapshot, fruit, pending=True) for fruit in FRUITS}
+        for row in tr.snapshot.get_range(self._begin, prefix_end(BASKETS)).to_list():
+            self._counts.update(json.loads(row.value))
+            self._baskets += 1
+            self._begin = after(row.key)  # rows are in the order of their commits
+        return counts
 
     def finish(self) -> Figures:
-        """The figures, after a last comparison with a recount of all baskets. Raises `DemoDiffers`."""
-        recount = Baskets()
-        transact(self._db, recount.read)
+        """The figures, after a last comparison. Raises `DemoDiffers`."""
+        transact(self._db, self._read)
         values = dict(sorted(_queue(QUEUE).scan(self._db)))
-        compare("the counts", values, recount.counts)
+        compare("the counts", values, self._counts)
         return {
             "values": values,
-            "recount": recount.counts,
-            "baskets": recount.number,
+            "recount": self._counts,
+            "baskets": self._baskets,
             "comparisons": self._number + 1,
         }
-
-
-class Baskets:
-    """The baskets that have been read.
-
-    Attributes:
-        counts: {fruit: its number in all of them}.
-        number: their number.
-    """
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.number = 0
-        self._begin = BASKETS
-
-    def read(self, tr: Transaction) -> None:
-        """Read the baskets that are new: rows are in the order of their commits."""
-        rows = tr.snapshot.get_range(self._begin, prefix_end(BASKETS)).to_list()
-        for row in rows:
-            self.counts.update(json.loads(row.value))
-            self._begin = after(row.key)
-        self.number += len(rows)
 
 
 # The adders
