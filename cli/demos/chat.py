@@ -363,13 +363,13 @@ def recount(db: Database, users: Sequence[str]) -> Figures:
         inbox = list(inbox_of(db, user))
         expected.compare(user, inbox)
         received += len(inbox)
+        compare_unread(db, user, inbox)
         for terminal in _TERMINALS:
             found = [each for each in seen(db, user, terminal) if each.id > expected.forgotten[user]]
             # The same order, too: a terminal that skips a message and reads it later is wrong.
             is_right = [each.id for each in found] == [message.id for message in inbox]
             check(is_right, f"{user}'s {terminal} has not seen each message of {user} once and in order")
             expected.compare_texts(user, terminal, inbox, found)
-            compare_unread(db, user, terminal)
             sights += [(user, message, each.took) for message, each in zip(inbox, found, strict=True)]
     return {
         "messages": expected.messages,
@@ -389,12 +389,11 @@ def wait_until_offline(db: Database, users: Sequence[str]) -> None:
             runtime.event().wait(_LOOK_SECONDS)
 
 
-def compare_unread(db: Database, user: str, terminal: str) -> None:
-    """Raise `DemoDiffers` unless 0 messages are unread for a terminal that has read all, and all for a new terminal."""
-    feed = Feed(FEED)
-    found = transact(db, lambda tr: [feed.unread(tr.snapshot, user, each) for each in (terminal, "new")])
-    inbox = number_unread(inbox_of(db, user))
-    check(found == [0, inbox], f"{user} has {found} unread messages, and in the recount {[0, inbox]}")
+def compare_unread(db: Database, user: str, inbox: Iterable[Message]) -> None:
+    """Raise `DemoDiffers` unless terminals that have read all have 0 unread messages, and a new terminal has all."""
+    feed, expected = Feed(FEED), [0] * len(_TERMINALS) + [number_unread(inbox)]
+    found = transact(db, lambda tr: [feed.unread(tr.snapshot, user, each) for each in (*_TERMINALS, "new")])
+    check(found == expected, f"{user} has {found} unread messages, and in the recount {expected}")
 
 
 def show(figures: Mapping[str, Any]) -> None:
