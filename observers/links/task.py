@@ -229,13 +229,13 @@ class LinkTask(NotedTask):
     """
 
     notification: bytes
-    sent = 0
     signal: Callable[[str], object] = staticmethod(lambda point: None)
 
     def __init__(self, db: Database, keys: LinkKeys, bucket: int, sender: Sender) -> None:
         super().__init__(db, keys, bucket, sender.source.generation)
         self.keys = keys
         self.bucket = bucket
+        self.sent = 0
         self.notification = self.keys.notification(bucket)
         self.notification_prefix = self.notification[:-4]
         self.progress_key = self.keys.state(bucket)

@@ -99,16 +99,15 @@ class CombineTask(Task):
             seconds = runtime.monotonic() - begun
             self._totals.count(self.passes.code.config.name, result, seconds)
             self._emit(result, seconds)
-        self._failures.report(_done(result), result.aside)
+        done = result.reported + result.backfilled + result.purged + result.expired
+        self._failures.report(done, result.aside)
         if self._failures.is_broken:
             self._pause(self._failures.describe(), self._failures.latest)
         if result.completed:
             # This was the last part of the bucket's backfill or conversion; the other buckets may be done, too.
             publish_generations(self.passes.db, self.passes.code.config.name)
             finish_conversion(self.passes.db, self.passes.code.config.name)
-        if (
-            result.found_copied
-        ):  # the bucket cannot advance past this row: report it instead of waiting silently
+        if result.found_copied:  # the bucket cannot advance past this row
             raise CorruptData(
                 "a row is stamped later than the read version: was it copied here from elsewhere?"
             )
@@ -237,11 +236,6 @@ class QueuePasses:
             passes = PassRunner(self._db, shape, number, limits=limits, cache=cache)
             tasks.append(CombineTask(passes, failures, self._totals, self._caches))
         return tasks
-
-
-def _done(result: PassResult) -> int:
-    """The number of keys that a pass has reported or deleted."""
-    return result.reported + result.backfilled + result.purged + result.expired
 
 
 def _is_one_by_one(db: Database, code: QueueCode) -> bool:

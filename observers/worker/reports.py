@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import repeat
 from math import inf
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -44,9 +45,10 @@ class _Rates(Generic[H]):
         if seconds >= _LEAST_SECONDS:
             self._since += seconds
             self._latest = {
-                name: [(now - then) / seconds for now, then in zip(each, self._before[name], strict=True)]
-                if name in self._before
-                else [now / seconds for now in each]
+                name: [
+                    (now - then) / seconds
+                    for now, then in zip(each, self._before.get(name, repeat(0)), strict=False)
+                ]
                 for name, each in counts.items()
             }
             self._before = counts

@@ -172,7 +172,9 @@ class Workload:
     def _opened(self, found: Mapping[str, QueueCheck]) -> dict[TaskId, _OpenPart]:
         """The parts to work on from now on: those of an unchanged version stay."""
         opened: dict[TaskId, _OpenPart] = {}
-        for part in self._wanted(found):
+        for part in self._all_parts(found):
+            if part.first.kind not in self._kinds:
+                continue
             name, present = part.first.queue, self._parts.get(part.first)
             if present is not None and present.version == part.version:
                 opened[part.first] = present
@@ -186,10 +188,6 @@ class Workload:
             for first, part in opened.items()
             if KINDS[first.kind].is_always or first.queue not in found or found[first.queue].code
         }
-
-    def _wanted(self, found: Mapping[str, QueueCheck]) -> Iterator[WorkPart]:
-        """The parts of the work in the worker's roles."""
-        return (part for part in self._all_parts(found) if part.first.kind in self._kinds)
 
     def _all_parts(self, found: Mapping[str, QueueCheck]) -> Iterator[WorkPart]:
         """What each feature needs, in any role: the one list of the work that workers do."""
