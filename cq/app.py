@@ -25,6 +25,7 @@ from cq.admin.configured_queue import (
     configure,
 )
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages, resolve
+from cq.config.decider import DeciderConfig
 from cq.config.queue import Named, ObserverConfig, QueueConfig
 from cq.deciders.built_in import built_in_decider, resolve_decider
 from cq.deciders.decider import Decider
@@ -82,7 +83,7 @@ class QueueCode:
         is_own = built_in_combiner(self.combiner.name) is self.combiner
         combiner = latest_only(self.combiner) if self.config.lists_keys else self.combiner
         object.__setattr__(self, "is_heard", is_heard)
-        decides = self.decider is not None and not self.decider.is_built_in
+        decides = self.config.decider is not None and not self.config.decider.is_built_in
         object.__setattr__(self, "runs_application_code", is_heard or not is_own or decides)
         object.__setattr__(self, "value_combiner", combiner)
 
@@ -400,7 +401,7 @@ class App:
             )
         if declared is None and asked.is_built_in:
             declared = built_in_decider(asked.settings, asked.version, asked.keep)
-        if declared is None or not asked.matches(declared):
+        if declared is None or DeciderConfig.of(declared)._replace(keep=asked.keep) != asked:
             have = f"{declared.name}@{declared.version}" if declared else "none of that name"
             raise CodeMismatch(
                 f"queue {wanted.name!r} asks for the decider {asked}, this process has {have}: "

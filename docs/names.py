@@ -23,7 +23,9 @@ LINE = 100
 @cache
 def package() -> griffe.Object:
     """Return what the source of cq says, without importing it."""
-    loader = griffe.GriffeLoader(search_paths=[ROOT], docstring_parser="google")
+    loader = griffe.GriffeLoader(
+        search_paths=[ROOT], docstring_parser="google", docstring_options={"returns_multiple_items": False}
+    )
     found = loader.load("cq", submodules=True)
     loader.resolve_aliases()
     return found  # type: ignore[return-value]

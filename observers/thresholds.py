@@ -63,28 +63,24 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
             f"{config.name!r} has values of {config.value}"
         )
 
-    def reached(value: Any) -> list[int]:
+    def reached(value: Any) -> dict[int, Any]:
+        """{each percent that is reached: what is spent}."""
         if value is None:
-            return []
+            return {}
         spent, most = (value["spent"], value["cap"]) if is_budget else (value, cap)
-        return [each for each in percents if spent > 0 and spent * 100 >= most * each]
+        return {each: spent for each in percents if spent > 0 and spent * 100 >= most * each}
 
     def tell(tr: Transaction, changes: list[Change]) -> None:
         told = []
         for change in changes:
             before = reached(change.old)
             key = change.key if is_tuple else (change.key,)
-            told += [
-                ((*key, each), _number(change.new)) for each in reached(change.new) if each not in before
-            ]
+            new = reached(change.new).items()
+            told += [((*key, each), spent) for each, spent in new if each not in before]
         if told:
             target.add(tr, told)
 
     return tell
-
-
-def _number(value: Any) -> Any:
-    return value["spent"] if isinstance(value, dict) else value
 
 
 def _is_budget(config: QueueConfig) -> bool:

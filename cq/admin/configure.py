@@ -162,13 +162,14 @@ class RequestedSettings:
                 f"expected a combiner of sketches for the value type {shape.value}, got: {code.name!r}"
             )
         if self.decider is not None:
-            types = STATES.get(self.decider.kind)
+            decider = DeciderConfig.of(self.decider)
+            types = STATES.get(decider.kind)
             if types is not None and shape.value.name not in types:
                 raise InvalidConfiguration(
-                    f"expected a value type of {', '.join(types)} for the decider {self.decider.kind!r}, got: "
+                    f"expected a value type of {', '.join(types)} for the decider {decider.kind!r}, got: "
                     f"{shape.value}"
                 )
-            shape = replace(shape, decider=DeciderConfig.of(self.decider))
+            shape = replace(shape, decider=decider)
         if self.expire is not None:
             shape = replace(shape, expiry=self.expire or None)
         if shape.expiry is not None:
@@ -177,8 +178,9 @@ class RequestedSettings:
 
     def _implied_value(self, combiner: Combiner | None, stored: QueueConfig) -> ValueType | None:
         """The value type of a combiner of sketches, or of a built-in decider of a new queue; None for others."""
-        if self.decider is not None and self.decider.kind in STATES and stored.decider is None:
-            return ValueType(STATES[self.decider.kind][0])
+        if self.decider is not None and stored.decider is None:
+            states = STATES.get(DeciderConfig.of(self.decider).kind)
+            return ValueType(states[0]) if states else None
         if combiner and combiner.value_types[:1] in _SKETCHES:
             return ValueType(combiner.value_types[0])
         return None

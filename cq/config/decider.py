@@ -38,10 +38,6 @@ class DeciderConfig(NamedTuple):
         """Its name and version, such as "stock@1"."""
         return f"{self.name}@{self.version}"
 
-    def matches(self, decider: Decider | None) -> bool:
-        """Whether this is the decider that the queue asks for."""
-        return decider is not None and DeciderConfig.of(decider)._replace(keep=self.keep) == self
-
     @property
     def kind(self) -> str:
         """The kind of a decider of `cq.deciders`; empty for others."""

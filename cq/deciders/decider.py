@@ -68,19 +68,9 @@ class Decider:
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True, repr=False)
 
     @property
-    def kind(self) -> str:
-        """The kind of a decider of `cq.deciders`; empty for others."""
-        return str(self.settings.get(KIND, ""))
-
-    @property
     def keep_seconds(self) -> int:
         """`keep` in whole seconds; raises `InvalidConfiguration`."""
         return seconds_of(self.keep)
-
-    @property
-    def is_built_in(self) -> bool:
-        """Whether workers can make it from its settings: one of `cq.deciders`, without an observer."""
-        return bool(self.settings) and self.observer is None
 
 
 def check_decider(given: object) -> Decider:

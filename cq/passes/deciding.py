@@ -83,48 +83,44 @@ def _take(view: View) -> Taken:
     elif plan.max_report:
         most = plan.max_report if plan.max_take is None else min(plan.max_report, plan.max_take)
         wanted = set(islice((encoded for encoded in queued if encoded not in plan.suspects), most))
-    number = sum(map(len, queued.values()))
-    size = view.backlog.size + _row_cost(view) * len(view.rows) + _each(view) * number
-    size += sum(map(_key_cost(view), queued))
-    if len(wanted) == len(queued) and size <= _most(view):
+    most, of_answer, of_row, of_key = _costs(view)
+    size = view.backlog.size + of_row * len(view.rows) + of_answer * sum(map(len, queued.values()))
+    size += sum(map(of_key, queued))
+    if len(wanted) == len(queued) and size <= most:
         return Taken(updates=queued, size=size)
     return _prefix(view, wanted)
 
 
 def _prefix(view: View, wanted: Collection[bytes]) -> Taken:
     """The requests before the first one of another key, as many as the pass can answer, but at least one."""
-    most, each, row_cost, key_cost = _most(view), _each(view), _row_cost(view), _key_cost(view)
+    most, of_answer, of_row, of_key = _costs(view)
     found: Updates = {}
     size = 0
     for row in view.rows:
         updates = row.updates
-        each_of_row = each + (row.size + row_cost) // max(1, len(updates))
+        each = of_answer + (row.size + of_row) // max(1, len(updates))
         for position, (encoded, request) in enumerate(updates):
-            size += each_of_row + (0 if encoded in found else key_cost(encoded))
+            size += each + (0 if encoded in found else of_key(encoded))
             if encoded not in wanted or (found and size > most):
                 return Taken(updates=found, rest=(row, position), size=size)
             found.setdefault(encoded, []).append(request)
     return Taken(updates=found, size=size)
 
 
-def _most(view: View) -> int:
-    return write_limit(view.plan.limits, is_observed=bool(view.code.observers))
+def _costs(view: View) -> tuple[int, int, int, Callable[[bytes], int]]:
+    """The bytes that the pass may write, and those, about, of an answer, of the answers to a queued row, and of a key.
 
-
-def _each(view: View) -> int:
-    """The bytes of an answer to a request, about, without the request's own bytes."""
-    decider = view.code.decider
-    return _ANSWER_BYTES + (_OBSERVED_BYTES if decider is not None and decider.observer is not None else 0)
-
-
-def _row_cost(view: View) -> int:
-    """The bytes of the answers to the requests of a queued row, about, without the answers: mostly it is a group."""
-    return set_bytes(AnswerKeys(view.config.name).answers(bytes(GROUP_BYTES)), GROUP_BYTES)
-
-
-def _key_cost(view: View) -> Callable[[bytes], int]:
-    copies, each = value_cost(view)
-    return lambda encoded: copies * len(encoded) + each
+    An answer counts without the request's own bytes. Mostly a row is a group, whose answers are one row.
+    """
+    decider, (copies, each) = view.code.decider, value_cost(view)
+    is_heard = decider is not None and decider.observer is not None
+    of_row = set_bytes(AnswerKeys(view.config.name).answers(bytes(GROUP_BYTES)), GROUP_BYTES)
+    return (
+        write_limit(view.plan.limits, is_observed=bool(view.code.observers)),
+        _ANSWER_BYTES + (_OBSERVED_BYTES if is_heard else 0),
+        of_row,
+        lambda encoded: copies * len(encoded) + each,
+    )
 
 
 def _drop_withdrawn(view: View) -> list[bytes]:

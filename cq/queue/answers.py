@@ -40,6 +40,8 @@ from cq.store.watch import wait_until
 DECIDED: Final = 0
 FAILED: Final = 1
 WITHDRAWN: Final = 2
+GONE: Final = 3
+"""The outcome of a request whose answer is no longer kept; it is never stored."""
 MAX_ANSWER_BYTES: Final = 10_000
 _VERSION_BYTES: Final = 8
 _INLINE_BYTES: Final = 200
@@ -115,9 +117,20 @@ def read_answers(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> di
     return found
 
 
-def read_answer(tr: TransactionRead, name: str, ticket: bytes) -> StoredAnswer | None:
-    """The stored answer to a request."""
-    return read_answers(tr, name, [ticket]).get(ticket)
+def kept_answers(tr: Transaction, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
+    """As `read_answers`, with the outcome `GONE` of those no longer kept; raises `InvalidConfiguration`."""
+    version, config = tr.get_read_version(), read_config(tr.snapshot, name)
+    found = read_answers(tr, name, tickets)
+    horizon = clock_of(tr.db).before(version.wait(), decider_of(config).keep)
+    return {
+        ticket: each if each.version >= horizon else each._replace(outcome=GONE)
+        for ticket, each in found.items()
+    }
+
+
+def watch_answer(tr: Transaction, name: str, ticket: bytes) -> Void:
+    """A watch of the row that gets the answer to a request."""
+    return tr.watch(AnswerKeys(name).answers(group_of(ticket)))
 
 
 # Reading and waiting
@@ -133,7 +146,9 @@ def wait_for_answer(db: Database, name: str, ticket: str, timeout: Span | None) 
 
 
 def content_of(found: StoredAnswer, name: str, ticket: str) -> Any:
-    """The content of an answer; raises `DecisionFailed` or `Withdrawn`."""
+    """The content of an answer; raises `DecisionFailed`, `Withdrawn`, or `NoAnswer` if it is no longer kept."""
+    if found.outcome == GONE:
+        raise NoAnswer(f"the answer to request {ticket} of queue {name!r} is no longer kept", ticket)
     if found.outcome == FAILED:
         raise DecisionFailed(f"the decider of queue {name!r} has failed: {found.content}", ticket)
     if found.outcome == WITHDRAWN:
@@ -142,47 +157,28 @@ def content_of(found: StoredAnswer, name: str, ticket: str) -> Any:
 
 
 def no_answer(db: Database, name: str, ticket: str) -> NoAnswer:
-    """The error for a request without an answer."""
-    return NoAnswer(transact(db, lambda tr: _why_none(tr, name, ticket)), ticket)
-
-
-def horizon_of(tr: Transaction, name: str) -> int:
-    """The version of the oldest answers that are kept; raises `InvalidConfiguration` without a decider."""
-    version, config = tr.get_read_version(), read_config(tr.snapshot, name)
-    return clock_of(tr.db).before(version.wait(), decider_of(config).keep)
-
-
-def too_old(name: str, ticket: str) -> NoAnswer:
-    """The error for a request whose answer is no longer kept."""
-    return NoAnswer(f"the answer to request {ticket} of queue {name!r} is no longer kept", ticket)
+    """The error for a request without an answer; raises `InvalidConfiguration` without a decider."""
+    why = transact(db, lambda tr: _why_none(tr, name))
+    return NoAnswer(f"request {ticket} of queue {name!r} has no answer: {why}", ticket)
 
 
 def _read_or_watch(name: str, ticket: bytes, tr: Transaction) -> tuple[StoredAnswer | None, Void | None]:
-    horizon = horizon_of(tr, name)
-    found = read_answer(tr, name, ticket)
-    if found is None:
-        return None, tr.watch(AnswerKeys(name).answers(group_of(ticket)))
-    if found.version < horizon:
-        raise too_old(name, ticket.hex())
-    return found, None
+    found = kept_answers(tr, name, [ticket]).get(ticket)
+    return found, watch_answer(tr, name, ticket) if found is None else None
 
 
-def _why_none(tr: Transaction, name: str, ticket: str) -> str:
-    """The message for a request without an answer."""
+def _why_none(tr: Transaction, name: str) -> str:
+    """Why a request may have no answer, and what to do."""
     config, flags = read_config(tr.snapshot, name), read_flags(tr.snapshot, name)
     version = tr.get_read_version().wait()
-    is_any_alive = any(_is_alive(row.value, tr, version) for row in tr.snapshot.get_range(*workers()))
-    keep = config.decider.keep if config.decider is not None else 0
     if flags.is_paused(runtime.time()):
-        why = f"the queue is paused ({flags.reason}): run `cq resume {name}`"
-    elif not is_any_alive:
-        why = "no worker is alive: run `cq worker`"
-    else:
-        why = (
-            f"it is not decided yet, or a purge has dropped it, or its answer was kept for {keep:,} s and is removed; "
-            "see `cq status`"
-        )
-    return f"request {ticket} of queue {name!r} has no answer: {why}"
+        return f"the queue is paused ({flags.reason}): run `cq resume {name}`"
+    if not any(_is_alive(row.value, tr, version) for row in tr.snapshot.get_range(*workers())):
+        return "no worker is alive: run `cq worker`"
+    return (
+        f"it is not decided yet, or a purge has dropped it, or its answer was kept for {decider_of(config).keep:,} s "
+        "and is removed; see `cq status`"
+    )
 
 
 def _is_alive(row: bytes, tr: Transaction, now: int) -> bool:
@@ -201,18 +197,11 @@ def withdraw(db: Database, name: str, ticket: str) -> bool:
     """Withdraw a request; returns whether it will never be decided. See `CombineQueue.withdraw`."""
     wanted = parse_ticket(ticket)
     found = transact(db, lambda tr: _mark(tr, name, wanted))
-    if found is not None:
-        return found.outcome == WITHDRAWN
-    # At a later version than that of the mark.
-    before = transact(db, lambda tr: _states(tr, read_config(tr.snapshot, name), wanted))
-    found, is_settled = wait_until(db, partial(_settled_or_watch, name, wanted, before), GRACE_SECONDS)
-    if not is_settled:
-        found = transact(db, lambda tr: _abort_passes(tr, name, wanted))
+    if found is None:
+        found, is_settled = wait_until(db, partial(_settled_or_watch, name, wanted, {}), GRACE_SECONDS)
+        if not is_settled:
+            found = transact(db, lambda tr: _abort_passes(tr, name, wanted))
     return found is None or found.outcome == WITHDRAWN
-
-
-_States = dict[bytes, bytes | None]
-"""{key of a bucket's state: the state as stored}."""
 
 
 def _mark(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
@@ -220,7 +209,7 @@ def _mark(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
     config = read_config(tr, name)
     decider_of(config)
     queue = QueueKeys(name)
-    found = read_answer(tr.snapshot, name, ticket)
+    found = read_answers(tr.snapshot, name, [ticket]).get(ticket)
     if found is not None:
         return found
     tr.set(AnswerKeys(name).withdrawn(ticket), b"")
@@ -236,28 +225,28 @@ def _buckets(config: QueueConfig, ticket: bytes) -> list[tuple[QueueConfig, int]
     return [(each, bucket_at(hashed, each.buckets)) for each in shapes if each is not None]
 
 
-def _states(tr: Transaction, config: QueueConfig, ticket: bytes) -> _States:
-    queue = QueueKeys(config.name)
-    keys = [queue.state(shape.generation, bucket) for shape, bucket in _buckets(config, ticket)]
-    return {key: state.value for key, state in {key: tr.get(key) for key in keys}.items()}
-
-
 def _settled_or_watch(
-    name: str, ticket: bytes, before: _States, tr: Transaction
+    name: str, ticket: bytes, first: dict[bytes, bytes | None], tr: Transaction
 ) -> tuple[tuple[StoredAnswer | None, bool], Void | None]:
-    """The answer, and whether it is final that there is none: a pass has committed since the states were `before`."""
-    found = read_answer(tr, name, ticket)
+    """The answer, and whether it is final that there is none: a pass has committed since the first of these calls.
+
+    `first` has the bucket's states as that call has read them, at a later version than that of the mark.
+    """
+    found = read_answers(tr, name, [ticket]).get(ticket)
     if found is not None:
         return (found, True), None
-    now = _states(tr, read_config(tr.snapshot, name), ticket)
-    same = [key for key, state in now.items() if key not in before or state == before[key]]
+    queue = QueueKeys(name)
+    buckets = _buckets(read_config(tr.snapshot, name), ticket)
+    keys = [queue.state(shape.generation, bucket) for shape, bucket in buckets]
+    states = {key: state.value for key, state in {key: tr.get(key) for key in keys}.items()}
+    same = [key for key, state in states.items() if state == first.setdefault(key, state)]
     return (None, not same), tr.watch(same[0]) if same else None
 
 
 def _abort_passes(tr: Transaction, name: str, ticket: bytes) -> StoredAnswer | None:
     """Abort the passes under way over the request's bucket by a new token; returns the answer if there is one."""
     config, queue = read_config(tr, name), QueueKeys(name)
-    found = read_answer(tr, name, ticket)
+    found = read_answers(tr, name, [ticket]).get(ticket)
     if found is not None:
         return found
     for shape, bucket in _buckets(config, ticket):

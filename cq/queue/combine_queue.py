@@ -9,7 +9,7 @@ from cq import keys
 from cq.arguments import repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
-from cq.durations import Span, timeout_of
+from cq.durations import Span
 from cq.encoding import codec, hashing
 from cq.errors import CodeMismatch, InvalidData
 from cq.keys import QueueKeys
@@ -238,7 +238,7 @@ class CombineQueue(Generic[K, V]):
             key: as for `ask`.
             request: as for `ask`.
             once: as for `ask`; a repeated call gets the answer of the first one.
-            timeout: as for `answer`.
+            timeout: how long to wait for the answer, from the call on; None: no limit.
             withdraw: whether to withdraw the request if it has no answer after the timeout; this can take a second
                 more. Default: it stays queued, and the ticket in the error reads a later answer.
 
@@ -251,7 +251,7 @@ class CombineQueue(Generic[K, V]):
             InvalidConfiguration: the queue has no decider.
             QueueNotConfigured, QueueFull, InvalidData, TypeError, FDBError, StoreError: as for `add_now`.
         """
-        call = AskCall(key, request, once, timeout=timeout_of(timeout), withdraw=withdraw)
+        call = AskCall(key, request, once, timeout=timeout, withdraw=withdraw)
         add_now(db, self.name, call)
         return answer_to(db, self.name, call)
 

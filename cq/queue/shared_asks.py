@@ -12,16 +12,15 @@ from functools import partial
 from typing import Any
 
 from cq import runtime
+from cq.durations import Span, timeout_of
 from cq.errors import Withdrawn
-from cq.keys.answers import AnswerKeys, group_of
 from cq.queue.answers import (
     StoredAnswer,
     content_of,
-    horizon_of,
+    kept_answers,
     no_answer,
-    read_answers,
-    too_old,
     wait_for_answer,
+    watch_answer,
     withdraw,
 )
 from cq.queue.requests import Request, operation_of
@@ -42,7 +41,7 @@ class AskCall(AddCall):
         is_late: whether there was no answer in time.
     """
 
-    __slots__ = ("_end", "_timeout", "answer", "is_late", "request", "withdraw")
+    __slots__ = ("_end", "answer", "is_late", "request", "withdraw")
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class AskCall(AddCall):
         request: Any,
         once: str | bytes | None = None,
         *,
-        timeout: float | None = 10.0,
+        timeout: Span | None = 10.0,
         withdraw: bool = False,
     ) -> None:
         self.request = Request(request, operation_of(key, once))
@@ -58,8 +57,8 @@ class AskCall(AddCall):
         self.withdraw = withdraw
         self.answer: StoredAnswer | None = None
         self.is_late = False
-        self._timeout = timeout
-        self._end: float | None = None
+        seconds = timeout_of(timeout)
+        self._end = None if seconds is None else runtime.monotonic() + seconds
 
     @property
     def is_over(self) -> bool:
@@ -69,8 +68,6 @@ class AskCall(AddCall):
     def follow(self, db: Database, group: AddGroup) -> None:
         """Wait for the answers to all calls of the group, until this one is over."""
         calls = [each for each in group.calls if isinstance(each, AskCall) and not each.is_over]
-        for each in calls:
-            each.begin()
         while not self.is_over:
             calls = [each for each in calls if not each.is_over and not each.is_abandoned]
             ends = [each._end for each in calls if each._end is not None]
@@ -79,7 +76,8 @@ class AskCall(AddCall):
                 wait_until(db, partial(self._read_or_watch, group.queue, calls), left)
             except Exception as error:  # noqa: BLE001 - each caller gets it
                 for each in calls:
-                    self._end_call(each, copied(error))
+                    each.error = copied(error)
+                    self._wake(each)
                 return
             now = runtime.monotonic()
             for each in calls:
@@ -87,31 +85,18 @@ class AskCall(AddCall):
                     each.is_late = True
                     self._wake(each)
 
-    def begin(self) -> None:
-        """Begin to wait: the request is committed."""
-        if self._timeout is not None and self._end is None:
-            self._end = runtime.monotonic() + self._timeout
-
     def _read_or_watch(
         self, queue: str, calls: Sequence[AskCall], tr: Transaction
     ) -> tuple[None, Void | None]:
         """Give the answers that are there to their calls; watch the next one, unless this call is over."""
         waiting = {each.request.ticket or b"": each for each in calls if not each.is_over}
-        horizon = horizon_of(tr, queue)
-        for ticket, answer in read_answers(tr, queue, list(waiting)).items():
+        for ticket, answer in kept_answers(tr, queue, list(waiting)).items():
             call = waiting.pop(ticket)
-            if answer.version < horizon:
-                self._end_call(call, too_old(queue, str(call.request)))
-            else:
-                call.answer = answer
-                self._wake(call)
+            call.answer = answer
+            self._wake(call)
         if self.is_over or not waiting:
             return None, None
-        return None, tr.watch(AnswerKeys(queue).answers(group_of(next(iter(waiting)))))
-
-    def _end_call(self, call: AskCall, error: Exception) -> None:
-        call.error = error
-        self._wake(call)
+        return None, watch_answer(tr, queue, next(iter(waiting)))
 
     def _wake(self, call: AskCall) -> None:
         if call is not self and not call.is_abandoned:

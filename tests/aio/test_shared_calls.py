@@ -113,7 +113,7 @@ def app(db: Any, name: str) -> cq.App:
 async def test_tasks_get_their_answers(adb: AsyncDatabase, app: cq.App, name: str) -> None:
     stock = cq.aio.CombineQueue[str, int](name)
     with running(Worker(adb.sync, app=app, queues=[name])):
-        answers = await asyncio.gather(*(stock.ask_now(adb, "a", 1, timeout=60) for _ in range(80)))
+        answers = await asyncio.gather(*(stock.ask_now(adb, "a", 1, timeout="1m") for _ in range(80)))
         ticket = await adb.transact(lambda tr: stock.ask(tr, "b", 50))
         assert await stock.answer(adb, ticket, timeout=60)
         assert not await stock.withdraw(adb, ticket)

@@ -20,7 +20,7 @@ from cq.admin.purging import is_purging
 from cq.deciders.decider import Decided
 from cq.errors import DecisionFailed, NoAnswer, Withdrawn
 from cq.passes.plan import Limits
-from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, StoredAnswer, read_answer
+from cq.queue.answers import DECIDED, FAILED, WITHDRAWN, StoredAnswer, read_answers
 from cq.queue.shared_adds import AddGroup
 from cq.store.transact import transact
 from tests.simulation.calling import noted_id, noting
@@ -289,7 +289,8 @@ class Deciding(Recount):
 
     def _stored(self, asked: Asked) -> StoredAnswer | None:
         """The stored answer to a request."""
-        return read_answer(self.inner.create_transaction().snapshot, REQUESTS, bytes.fromhex(asked.ticket))
+        ticket, snapshot = bytes.fromhex(asked.ticket), self.inner.create_transaction().snapshot
+        return read_answers(snapshot, REQUESTS, [ticket]).get(ticket)
 
     def look(self) -> None:
         """Raises `Violation` unless the values are the states."""
