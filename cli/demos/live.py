@@ -165,11 +165,11 @@ class Comparison:
         shown |= {f"{fruit}, recount": recount[fruit] for fruit in FRUITS}
         shown["comparisons"] = self._number
         shown |= {f"restarts of killed {kind}s": self._kills[kind] for kind in ("adder", "worker")}
-        transact(self._db, lambda tr: _queue(COMPARED).add(tr, shown))
+        transact(self._db, lambda tr: cq.CombineQueue(COMPARED).add(tr, shown))
 
     def _read(self, tr: Transaction) -> dict[str, int | None]:
         """The counts with the queued updates; counts the new baskets, too, at the same version."""
-        counts = {fruit: _queue(QUEUE).get(tr.snapshot, fruit, pending=True) for fruit in FRUITS}
+        counts = {fruit: cq.CombineQueue(QUEUE).get(tr.snapshot, fruit, pending=True) for fruit in FRUITS}
         for row in tr.snapshot.get_range(self._begin, prefix_end(BASKETS)).to_list():
             self._counts.update(json.loads(row.value))
             self._baskets += 1
@@ -179,7 +179,7 @@ class Comparison:
     def finish(self) -> Figures:
         """The figures, after a last comparison. Raises `DemoDiffers`."""
         transact(self._db, self._read)
-        values = dict(sorted(_queue(QUEUE).scan(self._db)))
+        values = dict(sorted(cq.CombineQueue(QUEUE).scan(self._db)))
         compare("the counts", values, self._counts)
         return {
             "values": values,
@@ -207,9 +207,5 @@ def put_basket(tr: Transaction, basket: Mapping[str, int]) -> bool:
     if tr.snapshot.get(_END).present():
         return False
     tr.set_versionstamped_key(stamped(BASKETS), json.dumps(basket).encode())
-    _queue(QUEUE).add(tr, basket)
+    cq.CombineQueue(QUEUE).add(tr, basket)
     return True
-
-
-def _queue(name: str) -> cq.CombineQueue[str, int]:
-    return cq.CombineQueue(name)

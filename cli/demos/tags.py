@@ -172,7 +172,7 @@ def run(options: TagOptions, demo: DemoRun) -> Figures:
     with (
         CloudFollower(db, QUEUE) as follower,
         # A flush for each version, which has so many different keys.
-        cq.Emitter(_queue(SHOWN), db, every=_FLUSH_SECONDS, flush_keys=options.top) as emitter,
+        cq.Emitter(cq.CombineQueue(SHOWN), db, every=_FLUSH_SECONDS, flush_keys=options.top) as emitter,
     ):
         versions = Versions(follower, emitter)
 
@@ -350,9 +350,9 @@ def run_server(stop: Event, *, url: str, partitions: Sequence[Steps]) -> None:
 def _count(tr: Transaction, events: Sequence[tuple[int, Any]]) -> None:
     """Count a slice of events, given with their places."""
     placed = [(place, TagEvent(*event)) for place, event in events]
-    _queue(QUEUE).add(tr, [(event.tag, event.by) for _, event in placed])
-    _queue(USES).add(tr, [((event.tag, _bytes_of(event.entity)), event.by) for _, event in placed])
-    _queue(HOT).add(tr, list(_updates_of_hot(placed)))
+    cq.CombineQueue(QUEUE).add(tr, [(event.tag, event.by) for _, event in placed])
+    cq.CombineQueue(USES).add(tr, [((event.tag, _bytes_of(event.entity)), event.by) for _, event in placed])
+    cq.CombineQueue(HOT).add(tr, list(_updates_of_hot(placed)))
 
 
 def _updates_of_hot(events: Iterable[tuple[int, TagEvent]]) -> Iterator[tuple[str, float]]:
@@ -360,7 +360,3 @@ def _updates_of_hot(events: Iterable[tuple[int, TagEvent]]) -> Iterator[tuple[st
     for place, event in events:
         if event.by > 0:
             yield event.tag, HALF_LIFE.update(at=place)
-
-
-def _queue(name: str) -> cq.CombineQueue[Any, Any]:
-    return cq.CombineQueue(name)
