@@ -87,22 +87,21 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
     # Neighbouring visits go to different servers, as behind a load balancer.
     parts = [lines[number :: options.servers] for number in range(options.servers)]
     people = [[visit for visit, _ in part if not is_bot(visit)] for part in parts]
-    keys = KEYS + b"position/%d"
     servers = [
-        Steps(demo.folder / f"access-{number}.log", len(part), keys % number)
+        Steps(demo.folder / f"access-{number}.log", len(part), KEYS + b"position/%d" % number)
         for number, part in enumerate(people)
     ]
     writers = [LogWriter(log, part, demo.rng) for log, part in zip(servers, parts, strict=True)]
-    replay = Replay(db, queues, servers, pace, VisitRecount(people))
+    replay = Replay(db, options, queues, servers, pace, VisitRecount(people))
     # As for a page that many people load.
-    page = ReadFollower(db, partial(replay.read, pages=options.top), every=options.look_every)
+    page = ReadFollower(db, replay.read, every=options.look_every)
     followers = numbered(
         "follower", (partial(run_follower, url=options.store, pace=pace, log=log) for log in servers)
     )
     with page:
 
         def look() -> Any:
-            shown = replay.look(page, options.top)
+            shown = replay.look(page)
             replay.write(writers)
             return shown and look_tables(shown)
 
@@ -112,12 +111,12 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
             figures = demo.complete(*roles, look, replay.is_window_empty, math.inf)
         except KeyboardInterrupt:
             counted = replay.drain()
-            looks = quantity(len(replay.compare_all(options, counted)["looks"]), "look")
+            looks = quantity(len(replay.compare_all(counted)["looks"]), "look")
             visits = quantity(sum(map(len, people)), "visit")
             note(f"ended early: {sum(counted):,} of {visits} counted, as recounted, and at {looks} before")
             raise
     replay.drain()
-    return figures | read | replay.compare_all(options, [steps.number for steps in servers])
+    return figures | read | replay.compare_all([steps.number for steps in servers])
 
 
 def _made_queues(db: Database, pace: ReplayClock) -> VisitQueues:
@@ -224,6 +223,7 @@ class Replay:
     def __init__(
         self,
         db: Database,
+        options: VisitOptions,
         queues: VisitQueues,
         servers: Sequence[Steps],
         pace: ReplayClock,
@@ -232,11 +232,12 @@ class Replay:
         self._looks: list[Look] = []
         self._trends_compared = 0  # looks that compared the trending pages, too
         self._recount = recount
-        self._db, self._queues, self._servers, self._pace = db, queues, servers, pace
+        self._db, self._options = db, options
+        self._queues, self._servers, self._pace = queues, servers, pace
         self._version = 0
         self._oldest = 0.0  # the greatest age of what a look compared
 
-    def look(self, page: ReadFollower[_LookData | None], pages: int) -> Look | None:
+    def look(self, page: ReadFollower[_LookData | None]) -> Look | None:
         """Start the replay when all followers are ready; then compare all numbers, each time that they were read."""
         found = page.latest
         if not self._pace.start:
@@ -248,7 +249,7 @@ class Replay:
                 f"the numbers of {read:.3f} state an age since {found.at:.3f}",
             )
             self._version, self._oldest = found.version, max(self._oldest, found.age)
-            self._looks.append(self._compare(found.value, pages))
+            self._looks.append(self._compare(found.value))
         return self._looks[-1] if self._looks else None
 
     def write(self, writers: Sequence[LogWriter]) -> None:
@@ -264,15 +265,15 @@ class Replay:
             self._pace = replace(self._pace, start=runtime.time())
             tr.set(START, codec.encode(self._pace.start))
 
-    def read(self, snapshot: Any, pages: int) -> _LookData | None:
+    def read(self, snapshot: Any) -> _LookData | None:
         """All numbers; None before the start of the replay, and while workers are behind, or have not begun."""
         try:
-            return self._read(snapshot, pages) if self._pace.start else None
+            return self._read(snapshot) if self._pace.start else None
         except (BacklogTooDeep, NotReady):
             return None
 
-    def _read(self, snapshot: Any, pages: int) -> _LookData:
-        queues = self._queues
+    def _read(self, snapshot: Any) -> _LookData:
+        queues, pages = self._queues, self._options.top
         # Read the clock after the read version: visits expired by then were removed by an earlier clock.
         snapshot.get_read_version().wait()
         now = milliseconds(None)
@@ -293,12 +294,12 @@ class Replay:
             queues.sessions_now(snapshot),
         )
 
-    def _compare(self, found: _LookData, pages: int) -> Look:
+    def _compare(self, found: _LookData) -> Look:
         recount, time = self._recount, self._pace.of(found.now / 1000)
         recount.advance(found.places, found.late, self._pace)
         recount.check_window(found.within, found.now)
         if found.is_trending_current:
-            recount.check_trending(period_of(time), found.trending, pages)
+            recount.check_trending(period_of(time), found.trending, self._options.top)
             self._trends_compared += 1
         if found.sessions is not None:
             recount.check_sessions(found.sessions)
@@ -330,9 +331,9 @@ class Replay:
             read = places(self._db, self._servers)
         return read
 
-    def compare_all(self, options: VisitOptions, counted: Sequence[int]) -> Figures:
+    def compare_all(self, counted: Sequence[int]) -> Figures:
         """Compare all visits up to these positions, and write the chart; returns their figures."""
-        queues, recount = self._queues, self._recount
+        options, queues, recount = self._options, self._queues, self._recount
         recount.advance(counted, (), self._pace)
         compare("the views of all time", queues.lifetime(self._db), recount.views)
         limit = max(options.top, _TRENDING_COMPARED)
