@@ -119,13 +119,24 @@ def read_answers(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> di
 
 def kept_answers(tr: Transaction, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
     """As `read_answers`, with the outcome `GONE` of those no longer kept; raises `InvalidConfiguration`."""
-    version, config = tr.get_read_version(), read_config(tr.snapshot, name)
-    found = read_answers(tr, name, tickets)
-    horizon = clock_of(tr.db).before(version.wait(), decider_of(config).keep)
+    horizon, found = _horizon(tr, name), read_answers(tr, name, tickets)
     return {
         ticket: each if each.version >= horizon else each._replace(outcome=GONE)
         for ticket, each in found.items()
     }
+
+
+def is_older_than_answers(tr: Transaction, name: str, operation: bytes) -> bool:
+    """Whether the first request with an operation id was committed before the oldest answers that are kept."""
+    keys, horizon = QueueKeys(name), _horizon(tr, name)
+    first = tr.snapshot.get_range(*keys.markers(operation), limit=1)
+    return any(version_of(keys.parse_marker(each.key)[1]) < horizon for each in first)
+
+
+def _horizon(tr: Transaction, name: str) -> int:
+    """The version of the oldest answers that are kept."""
+    version, config = tr.get_read_version(), read_config(tr.snapshot, name)
+    return clock_of(tr.db).before(version.wait(), decider_of(config).keep)
 
 
 def watch_answer(tr: Transaction, name: str, ticket: bytes) -> Void:

@@ -247,7 +247,8 @@ class CombineQueue(Generic[K, V]):
 
         Raises:
             Withdrawn: there was no answer after the timeout, and the request is withdrawn: it was not decided.
-            NoAnswer, DecisionFailed: as for `answer`.
+            NoAnswer, DecisionFailed: as for `answer`. Also with `withdraw`, if a call with the same `once` came before
+                the oldest answers that are kept, so that its request may have been decided.
             InvalidConfiguration: the queue has no decider.
             QueueNotConfigured, QueueFull, InvalidData, TypeError, FDBError, StoreError: as for `add_now`.
         """

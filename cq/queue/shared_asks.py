@@ -13,10 +13,11 @@ from typing import Any
 
 from cq import runtime
 from cq.durations import Span, timeout_of
-from cq.errors import Withdrawn
+from cq.errors import NoAnswer, Withdrawn
 from cq.queue.answers import (
     StoredAnswer,
     content_of,
+    is_older_than_answers,
     kept_answers,
     no_answer,
     wait_for_answer,
@@ -26,6 +27,7 @@ from cq.queue.answers import (
 from cq.queue.requests import Request, operation_of
 from cq.queue.shared_adds import AddCall, AddGroup, copied
 from cq.store.api import Database, Transaction, Void
+from cq.store.transact import transact
 from cq.store.watch import wait_until
 
 
@@ -113,4 +115,10 @@ def answer_to(db: Database, queue: str, call: AskCall) -> Any:
         raise error
     if not withdraw(db, queue, ticket):
         return wait_for_answer(db, queue, ticket, 0.0)
+    operation = call.request.operation
+    if operation is not None and transact(db, lambda tr: is_older_than_answers(tr, queue, operation)):
+        raise NoAnswer(
+            f"{error}. It was first asked before the answers that are kept, so it may have been decided then",
+            ticket,
+        )
     raise Withdrawn(f"{error}; it is withdrawn and will not be decided", ticket)

@@ -22,12 +22,13 @@ from cq.errors import (
     NoAnswer,
     Withdrawn,
 )
-from cq.keys import below
+from cq.keys import QueueKeys, below, version_of
 from cq.keys.answers import TICKET_BYTES, AnswerKeys, group_of
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
 from cq.passes.view import MAX_MARKS
 from cq.queue.operation_ids import Trim
+from cq.queue.requests import operation_of
 from cq.queue.set_aside import drop_aside, retry_aside
 from cq.store.api import NOT_COMMITTED, error_code
 from cq.testing import assert_drained, assert_values, drain
@@ -482,6 +483,26 @@ def test_old_answers_are_refused_and_removed(db: Any, name: str) -> None:
     assert stored(db, below(prefix)) == []
     with pytest.raises(NoAnswer, match="has no answer"):
         stock.answer(db, new, 0)
+
+
+def test_a_repeated_request_whose_answer_is_removed_is_not_said_to_be_withdrawn(db: Any, name: str) -> None:
+    app, stock = shop(db, name, replace(STOCK, keep=60))
+    ticket = ask(db, stock, "a", 1, "order 1")
+    drain(db, name, app=app)
+    trim = Trim(db, name, keep_seconds=-3600)
+    while trim.step():
+        pass
+    keys, operation = QueueKeys(name), operation_of("a", "order 1")
+    ((marker, value),) = stored(db, keys.markers(operation))
+    versionstamp = keys.parse_marker(marker)[1]
+    aged = max(1, version_of(versionstamp) - 100_000_000).to_bytes(8, "big") + versionstamp[8:]
+    put(db, {marker: None, marker.removesuffix(versionstamp) + aged: value})
+    with pytest.raises(NoAnswer, match="it may have been decided then") as failed:
+        stock.ask_now(db, "a", 1, "order 1", timeout=0, withdraw=True)
+    assert failed.value.ticket == ticket
+    with pytest.raises(Withdrawn):
+        stock.ask_now(db, "a", 1, "order 2", timeout=0, withdraw=True)
+    assert_values(db, stock, {"a": 9})
 
 
 def test_what_a_queue_with_a_decider_refuses(db: Any, name: str) -> None:
