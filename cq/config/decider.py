@@ -34,11 +34,6 @@ class DeciderConfig(NamedTuple):
         return cls(decider.name, decider.version, decider.keep_seconds, settings)
 
     @property
-    def named(self) -> str:
-        """Its name and version, such as "stock@1"."""
-        return f"{self.name}@{self.version}"
-
-    @property
     def kind(self) -> str:
         """The kind of a decider of `cq.deciders`; empty for others."""
         return str(self.settings.get(KIND, ""))
@@ -69,4 +64,4 @@ class DeciderConfig(NamedTuple):
         settings = ", ".join(
             f"{what}={brief(value)}" for what, value in sorted(given.items()) if what != KIND
         )
-        return self.named + (f"({settings})" if settings else "")
+        return f"{self.name}@{self.version}" + (f"({settings})" if settings else "")

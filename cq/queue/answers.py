@@ -184,21 +184,27 @@ def _why_none(tr: Transaction, name: str) -> str:
     version = tr.get_read_version().wait()
     if flags.is_paused(runtime.time()):
         return f"the queue is paused ({flags.reason}): run `cq resume {name}`"
-    if not any(_is_alive(row.value, tr, version) for row in tr.snapshot.get_range(*workers())):
+    alive = [each for row in tr.snapshot.get_range(*workers()) if (each := _alive(row.value, tr, version))]
+    if not alive:
         return "no worker is alive: run `cq worker`"
+    if all(name not in each.get("queues", [name]) or name in each.get("lacking", ()) for each in alive):
+        return "the live workers are for other queues, or lack its decider: run `cq worker`, if need be with --app"
     return (
         f"it is not decided yet, or a purge has dropped it, or its answer was kept for {decider_of(config).keep:,} s "
         "and is removed; see `cq status`"
     )
 
 
-def _is_alive(row: bytes, tr: Transaction, now: int) -> bool:
-    """Whether the worker with this row has beaten lately; an unreadable row is that of none."""
+def _alive(row: bytes, tr: Transaction, now: int) -> dict[str, Any]:
+    """The parts of a worker's row that are not None; empty if it has not beaten lately, or is unreadable."""
     try:
-        seconds = alive_seconds(codec.decode(row[VERSIONSTAMP_BYTES:])["every"])
-    except (CorruptData, KeyError, TypeError):
-        return False
-    return clock_of(tr.db).age(version_of(row), now) <= seconds
+        found = {
+            what: part for what, part in codec.decode(row[VERSIONSTAMP_BYTES:]).items() if part is not None
+        }
+        is_alive = clock_of(tr.db).age(version_of(row), now) <= alive_seconds(found["every"])
+    except (AttributeError, CorruptData, KeyError, TypeError):
+        return {}
+    return found if is_alive else {}
 
 
 # Withdrawal
