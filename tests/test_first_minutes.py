@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, ROOT, blocks
+from tests.docs.pages import DOCS, ROOT, blocks, file_named, steps
 from tests.kit.processes import Outcome, StartedProcesses, ended, run_program
 
 COUNTED_SECONDS = 60
@@ -69,21 +69,20 @@ def follow_tutorial(terminal: Terminal) -> None:
 
     Each block of commands prints the block of text that follows it on the page.
     """
-    page = (DOCS / "learn/first-steps.md").read_text()
-    fenced = re.findall(r"^```(\w+)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    installing = fenced.pop(0)[1]
+    (_, _, installing), *shown = steps(DOCS / "learn/first-steps.md")
     done = terminal.type(f"set -e\n{installing}")
     assert (done.status, done.out) == (0, ""), done
     beside = terminal.activated(terminal.folder.parent / "cq-tutorial")
     assert [each.name for each in beside.folder.iterdir()] == [".venv"]
-    names = re.findall(r"^.*Save this as `(.*?)`:$", page, flags=re.MULTILINE)
-    for name, program in zip(names, blocks(DOCS / "learn/first-steps.md", "python"), strict=True):
-        (beside.folder / name).write_text(program)
-    for (language, commands), (following, expected) in pairwise([*fenced, ("", "")]):
-        if language == "sh":
-            done = beside.type(f"{{\n{commands}}} 2>&1")
+    for (paragraph, language, block), (_, following, expected) in pairwise([*shown, ("", "", "")]):
+        if name := file_named(paragraph):
+            (beside.folder / name).write_text(block)
+        elif language == "sh":
+            done = beside.type(f"{{\n{block}}} 2>&1")
             assert done.status == 0, done
             assert without_variables(done.out) == (without_variables(expected) if following == "text" else [])
+        else:
+            assert language == "text"
 
 
 def without_variables(output: str) -> list[str]:

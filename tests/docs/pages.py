@@ -126,10 +126,10 @@ class Reader:
             for paragraph, language, block in steps(DOCS / page.path):
                 if "second terminal" not in paragraph:
                     first_terminal.close()
-                if saved := re.search(r"[Ss]ave [^`]*\bas `([^`]+)`", paragraph):
-                    self.save(saved[1], block)
+                if name := file_named(paragraph):
+                    self.save(name, block)
                     if "run it" in paragraph:
-                        self._run(saved[1], block)
+                        self._run(name, block)
                 elif added := re.search(r"[Aa]dd this to `([^`]+)`", paragraph):
                     self.save(added[1], (self.folder / added[1]).read_text() + "\n\n" + block)
                 elif language == "sh" and "until you press ^C" in paragraph:
@@ -205,3 +205,9 @@ def steps(page: Path) -> Iterator[tuple[str, str, str]]:
         paragraph = text[end : block.start()].strip().split("\n\n")[-1]
         yield " ".join(paragraph.split()), block[1], block[2]
         end = block.end()
+
+
+def file_named(paragraph: str) -> str | None:
+    """The name under which the block after a paragraph is to be saved; None if it is no file."""
+    found = re.search(r"[Ss]ave [^`]*\bas `([^`]+)`", paragraph)
+    return found and found[1]

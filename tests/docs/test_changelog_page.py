@@ -21,7 +21,7 @@ from cq.observers.feeds.observer import feed_spec
 from cq.store import Space
 from cq.testing import drain
 from tests.cli.web.dashboards import SECONDS, TOKEN, serving
-from tests.docs.pages import DOCS, steps
+from tests.docs.pages import DOCS, file_named, steps
 from tests.kit.processes import StartedProcesses, ended, free_ports
 
 PAGE: Final = DOCS / "connect" / "changes.md"
@@ -57,7 +57,7 @@ def running(folder: Path, url: str, *command: str) -> Iterator[Iterator[str]]:
 
 def saved(folder: Path, name: str) -> None:
     """Save a file of the page."""
-    (text,) = (block for paragraph, _, block in steps(PAGE) if f"ave this as `{name}`:" in paragraph)
+    (text,) = (block for paragraph, _, block in steps(PAGE) if file_named(paragraph) == name)
     (folder / name).write_text(text)
 
 

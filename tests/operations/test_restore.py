@@ -19,7 +19,7 @@ from tests.cli.conftest import Here
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import here as here
 from tests.cli.conftest import impatient as impatient
-from tests.docs.pages import steps
+from tests.docs.pages import file_named, steps
 from tests.kit.postgres import PostgresServer
 from tests.kit.reporting_databases import postgres as postgres
 
@@ -41,8 +41,7 @@ class Drill:
         """Do the steps, and compare the output with the text that the page shows after them."""
         printed = ""
         for paragraph, language, block in steps(PAGE):
-            if language == "python":
-                (name,) = re.findall(r"Save this as `([^`]+)`", paragraph)
+            if name := file_named(paragraph):
                 Path(name).write_text(block)
             elif language == "text":
                 expected = ".*".join(map(re.escape, block.strip().split("...")))
