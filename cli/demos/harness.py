@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -97,19 +96,17 @@ class DemoRun:
             work: the processes that end when their work is done.
             services: the processes that run until they are stopped.
             look: called about ten times per second until the work is done; it may check what must always hold. A
-                terminal shows what it returns: a line, with the time, or tables, or None for what was shown before.
+                terminal shows what it returns: a line, tables, or None for what was shown before.
             is_settled: whether the services have done all that follows from the work.
             seconds: time limit for the work, and for settling it; infinite: no limit.
         """
         # After the check of the input, and before all that can fail in another way: a failed run can be repeated.
         note(f"seed {self.seed}")
         begun = runtime.monotonic()
-        with live_display() as show, DemoCrew({**work, **services}, self) as crew:
+        with live_display() as display, DemoCrew({**work, **services}, self) as crew:
 
             def is_worked_off() -> bool:
-                shown = look()
-                passed = timedelta(seconds=int(runtime.monotonic() - begun))
-                show(f"{shown} {passed}" if isinstance(shown, str) else shown)
+                display.show(look())
                 return crew.ended >= work.keys()
 
             crew.run(is_worked_off, seconds)

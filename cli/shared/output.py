@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final, TextIO
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TextIO, TypeVar
 from weakref import WeakSet
 
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -23,13 +22,13 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.spinner import Spinner
-from rich.text import Text
 
 from cq.cli.shared import streams
 from cq.cli.shared.table import NO_VALUE, FittedTable
 from cq.encoding.json_values import to_json
 from cq.plain_text import escaped, printable
+
+P = TypeVar("P", bound=Progress)
 
 # `json.dumps` makes an encoder for each call with other settings than its own.
 _json: Final = json_module.JSONEncoder(ensure_ascii=False).encode
@@ -161,33 +160,40 @@ def note(message: str) -> None:
         typer.echo(printable(message), err=True)
 
 
-@contextmanager
-def live_display() -> Iterator[Callable[[Any], object]]:
-    """A function that shows a line or a table on standard error in place of the last one; None leaves that.
+class LiveDisplay(Progress):
+    """A display that shows a line with the time since its start, or tables in its place."""
 
-    Without a terminal it does nothing.
-    """
-    if not stderr.is_terminal:
-        yield lambda shown: None
-        return
-    spinner = Spinner("dots")
-    with Live(spinner, console=stderr, transient=True, redirect_stdout=sys.stdout.isatty()) as live:
+    tables: Any = None
 
-        def show(shown: Any) -> None:
-            if isinstance(shown, str):
-                spinner.update(text=Text(printable(shown)))
-            elif shown is not None:
-                live.update(shown)
+    def show(self, shown: Any) -> None:
+        """Show a line or a table; None: what is shown stays."""
+        if isinstance(shown, str):
+            self.update(self.task_ids[0], description=printable(shown))
+        elif shown is not None:
+            self.tables = shown
 
-        yield show
+    def get_renderables(self) -> Iterable[Any]:
+        """What is on the terminal."""
+        yield self.make_tasks_table(self.tasks) if self.tables is None else self.tables
+
+
+def live_display() -> LiveDisplay:
+    """A display on standard error, disabled without a terminal."""
+    display = _progress(LiveDisplay, counted=False)
+    display.add_task("")
+    return display
 
 
 def progress(*, counted: bool = True) -> Progress:
     """A progress display on standard error, disabled without a terminal."""
+    return _progress(Progress, counted=counted)
+
+
+def _progress(kind: type[P], *, counted: bool) -> P:
     columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}", markup=False)]
     if counted:
         columns += [BarColumn(), MofNCompleteColumn()]
-    return Progress(
+    return kind(
         *columns,
         TimeElapsedColumn(),
         console=stderr,
