@@ -34,7 +34,7 @@ from cq.config.queue import QueueConfig, read_config
 from cq.config.rollup import LevelPart
 from cq.deciders.built_in import with_time
 from cq.encoding.columns import Row
-from cq.encoding.json_values import key_from_word, parse_word, split_word, value_from_word
+from cq.encoding.json_values import key_from_word, parse_word, split_word, to_json, value_from_word
 from cq.errors import InvalidData
 from cq.intake.access_log import AccessLogFormat
 from cq.intake.json_lines import LoadedLines, add_jsonl
@@ -177,16 +177,11 @@ def ask(
     content = parse_word(request, "a request in JSON")
     db, handle = options.open_store(), cq.CombineQueue(queue)
     config = db.transact(lambda tr: read_config(tr.snapshot, queue))
-    decider_of(config)
+    asked, content = key_from_word(config.key, key), with_time(decider_of(config).kind, content)
     answer = handle.ask_now(
-        db,
-        key_from_word(config.key, key),
-        with_time(config.decider.kind if config.decider else "", content),
-        options.once,
-        timeout=options.timeout,
-        withdraw=options.withdraw,
+        db, asked, content, options.once, timeout=options.timeout, withdraw=options.withdraw
     )
-    options.answer(as_word(answer), key=key, answer=answer)
+    options.answer(as_word(answer), key=to_json(asked), answer=to_json(answer))
 
 
 def _visits(db: Any, name: str, log: Path, *, sessions: bool) -> Visits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import cq
@@ -24,6 +25,18 @@ def test_ask_prints_the_answer(here: Here, db: Any) -> None:
         assert here("ask", "stock", "nails", "--", "-1").out == "0\n"
         assert here("ask", "names", "cyd", '{"claim": "ada"}').out == "true\n"
     assert here("get", "stock", "nails").out == "nails\t0\n"
+
+
+def test_keys_and_answers_are_printed_as_get_prints_them(here: Here, db: Any) -> None:
+    answer, app = [b"a", {1}, Decimal("1.5"), float("nan"), {b"a": None}], cq.App()
+    echo = cq.Decider("echo", 1, lambda key, state, request: (answer, answer))
+    app.queue("echo", key=(str, int), value="any", decider=echo)
+    app.configure(db, "echo")
+    with running(Worker(db, app)):
+        asked = here("ask", "--timeout", "60", "--json", "echo", '["a", 1]', "null")
+    read = json.loads(here("get", "--json", "echo", '["a", 1]').out)
+    assert json.loads(asked.out) == {"key": read["key"], "answer": read["value"]}
+    assert asked.out == '{"key": ["a", 1], "answer": ["YQ==", [1], "1.5", "nan", {"YQ==": null}]}\n'
 
 
 def test_ask_without_an_answer_says_why(here: Here, db: Any) -> None:
