@@ -110,10 +110,7 @@ def run(options: VisitOptions, demo: DemoRun) -> Figures:
             # No limit: the log and the speed decide how long a replay takes. Long ones say so at the start.
             figures = demo.complete(*roles, look, replay.is_window_empty, math.inf)
         except KeyboardInterrupt:
-            counted = replay.drain()
-            looks = quantity(len(replay.compare_all(counted)["looks"]), "look")
-            visits = quantity(sum(map(len, people)), "visit")
-            note(f"ended early: {sum(counted):,} of {visits} counted, as recounted, and at {looks} before")
+            replay.end_early(sum(map(len, people)))
             raise
     replay.drain()
     return figures | read | replay.compare_all([steps.number for steps in servers])
@@ -330,6 +327,13 @@ class Replay:
             Worker(self._db, queues=self._queues.names).drain()
             read = places(self._db, self._servers)
         return read
+
+    def end_early(self, number: int) -> None:
+        """Compare what was counted of this number of visits, and print it."""
+        counted = self.drain()
+        looks = quantity(len(self.compare_all(counted)["looks"]), "look")
+        visits = quantity(number, "visit")
+        note(f"ended early: {sum(counted):,} of {visits} counted, as recounted, and at {looks} before")
 
     def compare_all(self, counted: Sequence[int]) -> Figures:
         """Compare all visits up to these positions, and write the chart; returns their figures."""
