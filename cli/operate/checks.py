@@ -11,7 +11,8 @@ from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import AppOptions, Options, duration_option, flag
 from cq.cli.shared.output import print_json, say
 from cq.observers.monitoring.diagnosis import doctor
-from cq.observers.monitoring.health_check import ANSWER_SECONDS, MAX_AGE_SECONDS, health
+from cq.observers.monitoring.findings import MAX_AGE_SECONDS
+from cq.observers.monitoring.health_check import ANSWER_SECONDS, health
 
 commands = CommandSet()
 

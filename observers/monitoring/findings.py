@@ -16,7 +16,9 @@ from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 from cq.plain_text import utc_time
 
-_LATE_SECONDS: Final = 10.0  # a queue whose updates wait longer is late
+MAX_AGE_SECONDS: Final = 60.0
+"""How long updates may be queued before `cq status` warns of it, and `cq health` by default fails."""
+_LATE_SECONDS: Final = 10.0  # a window whose updates wait longer to expire is late
 _OVERDUE_SECONDS: Final = 60.0  # as many seconds after they are due, workers should have deleted keys
 _RECENT_SECONDS: Final = 600.0  # older errors of a worker are notes
 _ACTIVE: Final = "active"  # the state of a link with nothing to do but its entries
@@ -189,10 +191,8 @@ def find_remarks(seen: Overview) -> list[Remark]:
         if is_any_alive and not (queue.paused or queue.problem or activity.workers):
             said.append(_not_combined(queue, seen.workers))
         said += [*_of_queue(queue), *_about_buckets(queue, activity.concurrency)]
-        if activity.workers and not queue.paused:  # else all buckets wait, so an old one is not unusual
-            for bucket, age in queue.outstanding.items():
-                text = f"bucket {bucket} has waited for {age:,.1f} s, far longer than others"
-                said.append(_remark(Finding.LATE, queue.name, text))
+        if activity.workers and not queue.paused:  # else all updates wait, and another remark says why
+            said += [_remark(Finding.LATE, queue.name, text) for text in _waits(queue)]
         # A pause of a queue, for instance, is one remark: it is also true of the levels.
         of_source = {(each.finding, each.text) for each in by_queue.get(queue.level_of or "", [])}
         found += [
@@ -217,7 +217,9 @@ def _remark(finding: Finding, name: str, text: str, level: Level | None = None) 
 
 def _no_worker(seen: Overview) -> Remark:
     """A problem if work is due, else a note."""
-    if any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.links)):
+    # Nobody but a worker sees the rows of an outbox.
+    has_outbox = any(each.state != _PAUSED for each in seen.outboxes.values())
+    if has_outbox or any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.links)):
         found = _remark(Finding.NO_WORKER, "", "no worker is alive")
     else:
         found = _remark(Finding.NO_WORKER, "", "no worker is alive, and none is needed now", Level.NOTE)
@@ -291,6 +293,16 @@ def _of_queue(queue: QueueStatus) -> list[Remark]:
             (Finding.LATE, f"keys due to expire have waited for {queue.expiry.overdue_seconds:,.1f} s")
         )
     return [_remark(finding, queue.name, text) for finding, text in found]
+
+
+def _waits(queue: QueueStatus) -> list[str]:
+    """The buckets that wait far longer than others; if all wait alike, how long the queue does, if that is too long."""
+    found = [
+        f"bucket {bucket} has waited for {age:,.1f} s, far longer than others"
+        for bucket, age in queue.outstanding.items()
+    ]
+    oldest = queue.oldest_seconds or 0.0
+    return found or [f"its oldest update has waited for {oldest:,.1f} s"] * (oldest > MAX_AGE_SECONDS)
 
 
 def _about_buckets(queue: QueueStatus, concurrency: int) -> list[Remark]:

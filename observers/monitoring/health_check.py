@@ -14,7 +14,7 @@ from cq.config.queue import queue_names, read_config
 from cq.durations import Span, span_of
 from cq.errors import CqError
 from cq.keys import QueueKeys
-from cq.observers.monitoring.findings import Finding, Level, find_remarks
+from cq.observers.monitoring.findings import MAX_AGE_SECONDS, Finding, Level, find_remarks
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
@@ -23,8 +23,6 @@ from cq.windows.window import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
 """Time limit of the first transaction, which tells whether the store answers."""
-MAX_AGE_SECONDS: Final = 60.0
-"""Default limit of the age of queued updates."""
 
 
 def health(db: Database, *, max_age: Span = MAX_AGE_SECONDS, here: bool = False) -> list[str]:

@@ -6,10 +6,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cq
+from cq.observers.scheduling.members import MemberReport
+from cq.observers.scheduling.membership import Membership
 from tests.cli.conftest import Here
 from tests.observers.outbox.outboxhelpers import sql
 
@@ -81,9 +84,10 @@ def test_a_url_in_place_of_a_variable_is_not_shown(here: Here) -> None:
     assert "secret" not in wrong.err
 
 
-def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, shop: sqlite3.Connection) -> None:
+def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, db: Any, shop: sqlite3.Connection) -> None:
     here("configure", "words", "--combiner", "sum")
     here("outbox", "init", "words", "--no-trigger")  # without effect in SQLite
+    Membership(db, every=600.0).beat(MemberReport())
     before = here("doctor")
     with shop:
         cq.outbox.add(shop, "wrods", {"a": 1, "b": 1})
@@ -116,11 +120,12 @@ def test_rows_of_a_queue_without_an_outbox_are_listed(here: Here, shop: sqlite3.
 
 
 def test_doctor_reports_a_trigger_function_that_every_role_may_attach(
-    here: Here, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+    here: Here, db: Any, monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:
     monkeypatch.setenv("CQ_OUTBOX_URL", postgres_url)
     here("configure", "words", "--combiner", "sum")
     here("outbox", "init", "words")
+    Membership(db, every=600.0).beat(MemberReport())
     before = here("doctor")
     sql("GRANT EXECUTE ON FUNCTION cq_outbox_notify() TO PUBLIC")
     after = here("doctor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,7 @@ from tests.cli.conftest import Here
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import db as db
 from tests.cli.conftest import here as here
+from tests.kit.clocks import jumping
 from tests.kit.queues import add
 from tests.kit.workers import running
 
@@ -141,6 +143,22 @@ def test_a_probe_of_a_host_leaves_out_what_a_restart_does_not_change(here: Here,
 
     assert here("health", "--here").out == "healthy\n"
     assert here("health").out == "the link 'words export' is stopped: the table was restored\n"
+
+
+def test_a_queue_that_live_workers_do_not_keep_up_with_is_late(here: Here, db: Any) -> None:
+    cq.configure(db, "words")
+    worker(db)
+    add(db, "words", {"a": 1})
+    with jumping() as machine:
+        assert find_remarks(overview(db)) == []
+        machine.passed = 61
+        (remark,) = find_remarks(overview(db))
+        doctor = here("doctor")
+
+    assert (remark.finding, remark.level) == (Finding.LATE, Level.WARNING)
+    assert re.fullmatch(r"queue 'words': its oldest update has waited for \d+\.\d s", str(remark))
+    assert doctor.status == 1
+    assert "TO DO  queue words: its oldest update has waited for " in doctor.out
 
 
 def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:

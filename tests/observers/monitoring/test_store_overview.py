@@ -13,6 +13,8 @@ import cq
 from cq import admin, runtime
 from cq.admin.queue_status import current_version, status
 from cq.keys import membership as module
+from cq.keys.link import OUTBOX
+from cq.observers.links.registry import pause_link
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.store_overview import Activity, Overview, WorkerStatus, overview
 from cq.observers.scheduling.members import Member, MemberReport, TaskId
@@ -330,6 +332,14 @@ def test_the_rows_of_an_outbox_are_those_that_its_worker_read_latest(
     assert (empty.rows, empty.exact, empty.oldest_seconds) == (0, True, None)
     assert (failing.state, failing.error != "") == ("failing", True)
     assert (failing.rows, failing.exact) == (None, False), "there may be rows now"
+
+
+def test_an_outbox_needs_a_worker_as_nobody_else_sees_its_rows(db: Any, name: str, sqlite_url: str) -> None:
+    outboxhelpers.configure(db, name)
+    assert remarks(overview(db, name)) == ["no worker is alive"]
+
+    pause_link(db, name, OUTBOX, paused=True)
+    assert "no worker is alive, and none is needed now" in remarks(overview(db, name))
 
 
 def test_many_rows_of_an_outbox_are_shown_as_more_and_damaged_facts_are_left_out(
