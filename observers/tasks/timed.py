@@ -95,6 +95,11 @@ class LimitTask(TimedTask):
         self._reason = reason
         return CHECK_SECONDS
 
+    def end(self) -> None:
+        """Stop checking: another worker has acquired the task, or the queue has no limits any more."""
+        self._reason = ""
+        emit("limit_handed_over", queue=self.name)
+
 
 class TrimTask(TimedTask):
     """Scans the queue's operation ids and deletes expired ones, a page in each step."""

@@ -292,6 +292,12 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         "The queue's backlog is within its limits again.",
         metrics=(Metric("cq_full", "gauge", 0.0),),
     ),
+    "limit_handed_over": EventKind(
+        DEBUG,
+        "the limits of queue {queue!r} are no longer checked by this worker",
+        "Another worker checks the limits from now on, or they were removed, or the queue was deleted.",
+        metrics=(Metric("cq_full", "gauge", None),),
+    ),
     "queue_measured": EventKind(
         DEBUG,
         "queue {queue!r}: about {waiting_bytes} bytes wait in {waiting_buckets} buckets, for {oldest:.1f} s",

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 import cq
 import cq.observers.telemetry.metrics
+from cq import admin
 from cq.config.queue import read_config
 from cq.keys.link import LinkKeys, OutboxKeys
 from cq.observers.links.log import ExportQueue
@@ -31,7 +32,8 @@ from cq.observers.tasks.measure import (
     MeasureTask,
     measure,
 )
-from cq.observers.telemetry.bus import Event, emit
+from cq.observers.tasks.timed import LimitTask
+from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, MetricsUnavailable, prometheus_metrics, serve
 from cq.store.api import Transaction
@@ -111,6 +113,22 @@ class TestMetrics:
             label for family in registry.collect() for sample in family.samples for label in sample.labels
         }
         assert labels == {"queue", "link", "le"}
+
+    def test_a_queue_is_full_until_a_worker_checks_its_limits_no_more(
+        self, db: Any, name: str, metrics: Subscriber, registry: CollectorRegistry
+    ) -> None:
+        cq.configure(db, name)
+        admin.limit(db, name, max_bytes=1)
+        add(db, name, {"a": 1})
+        task, shown = LimitTask(db, name), []
+        unsubscribe = subscribe(metrics)
+        try:
+            for step in (task.run, task.end, task.run):
+                step()
+                shown.append(registry.get_sample_value("cq_full", {"queue": name}))
+        finally:
+            unsubscribe()
+        assert shown == [1, None, 1]
 
 
 class TestMeasuring:

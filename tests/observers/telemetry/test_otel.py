@@ -231,7 +231,7 @@ class TestInstruments:
             metric.name for kind in EVENTS.values() for metric in kind.metrics
         } - {
             metric.name
-            for event in ("queue_handed_over", "link_handed_over")
+            for event in ("queue_handed_over", "link_handed_over", "limit_handed_over")
             for metric in EVENTS[event].metrics
         }
 
