@@ -263,6 +263,12 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         others=("queue",),
         metrics=(Metric("cq_left_alone", "gauge", 1.0),),
     ),
+    "queue_taken_up": EventKind(
+        DEBUG,
+        "queue {queue!r} can be combined by this worker",
+        "A worker has found a queue that it need not leave alone.",
+        metrics=(Metric("cq_left_alone", "gauge", 0.0),),
+    ),
     "queue_resumed": EventKind(
         INFO,
         "queue {queue!r} is no longer left alone",

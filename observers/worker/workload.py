@@ -222,9 +222,13 @@ class Workload:
             emit("work_found", work=work, store=store_of(self._db))
 
     def _emit_changes(self, found: Mapping[str, QueueCheck]) -> None:
-        """Emit events for queues that the worker leaves alone from now on, or no longer."""
+        """Emit events for queues that the worker leaves alone from now on, or no longer, and for other new ones."""
         for name, each in found.items():
-            if each.problem and self.problem(name) != each.problem:
+            if not each.problem and name not in self.found and COMBINE in self._kinds:
+                emit(
+                    "queue_taken_up", queue=name
+                )  # alerts ask for the least of the gauge: 0 if a worker combines
+            elif each.problem and self.problem(name) != each.problem:
                 emit(
                     "queue_paused" if each.is_paused else "queue_left_alone", queue=name, reason=each.problem
                 )

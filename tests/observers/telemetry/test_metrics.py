@@ -36,6 +36,7 @@ from cq.observers.tasks.timed import LimitTask
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS
 from cq.observers.telemetry.metrics import Address, MetricsUnavailable, prometheus_metrics, serve
+from cq.observers.worker.worker import Worker
 from cq.store.api import Transaction
 from cq.store.transact import transact
 from tests.kit.faults import Passing
@@ -113,6 +114,19 @@ class TestMetrics:
             label for family in registry.collect() for sample in family.samples for label in sample.labels
         }
         assert labels == {"queue", "link", "le"}
+
+    @pytest.mark.parametrize(("roles", "shown"), [(["combine"], 0), (["link"], None)])
+    def test_a_worker_that_combines_a_queue_does_not_leave_it_alone(
+        self, db: Any, name: str, metrics: Subscriber, registry: CollectorRegistry, roles: Any, shown: Any
+    ) -> None:
+        """So an alert can tell whether all workers leave the queue alone."""
+        cq.configure(db, name)
+        unsubscribe = subscribe(metrics)
+        try:
+            Worker(db, queues=[name], roles=roles).drain()
+        finally:
+            unsubscribe()
+        assert registry.get_sample_value("cq_left_alone", {"queue": name}) == shown
 
     def test_a_queue_is_full_until_a_worker_checks_its_limits_no_more(
         self, db: Any, name: str, metrics: Subscriber, registry: CollectorRegistry
