@@ -59,7 +59,8 @@ class BenchOptions:
     decide: bool = flag(
         "--decide",
         "Measure decisions per second of a queue with a decider, of one key and of --keys, and the time to answer "
-        "calls one by one; compared with read-modify-write and with UPDATE in PostgreSQL, unless --against none.",
+        "calls one by one, of threads and of tasks of asyncio; compared with read-modify-write and with UPDATE in "
+        "PostgreSQL, unless --against none.",
     )
     cloud: bool = flag("--cloud", "Measure cq with a cloud, too; --live measures it only with the cloud.")
     export: str | None = option(

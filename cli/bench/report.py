@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from cq.cli.bench.measures.measured_system import Result, spread
 from cq.cli.bench.systems.backends import RIVALS
+from cq.cli.bench.systems.system import OWN
 from cq.cli.shared.chart import Bar, bar_chart, to_svg
 from cq.cli.shared.output import quantity
 
-OWN: Final = "cq"
 COMPARED: Final = 100_000
 """The size of a growing queue whose cost the other costs are compared with."""
 

@@ -23,11 +23,11 @@ from cq.cli.bench.measures.export import measure_export
 from cq.cli.bench.measures.growth import measure_growth
 from cq.cli.bench.measures.live import measure_live
 from cq.cli.bench.measures.measured_system import Notify, Result, measure
-from cq.cli.bench.report import OWN, Report, compare
+from cq.cli.bench.report import Report, compare
 from cq.cli.bench.systems.backends import QUEUE_PREFIX, REPORTING, RIVALS, Backends, require
 from cq.cli.bench.systems.cq_queue import DecidingQueue, QueueSystem
 from cq.cli.bench.systems.postgres import postgres_stock
-from cq.cli.bench.systems.system import KINDS, BenchWorkload, CannotMeasure, Plan, Unavailable
+from cq.cli.bench.systems.system import KINDS, OWN, BenchWorkload, CannotMeasure, Plan, Unavailable
 from cq.config.rollup import RollUp, RollUpLevel
 from cq.distribution import version
 

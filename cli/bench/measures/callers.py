@@ -74,9 +74,9 @@ def measure_callers(
 def single_adds() -> list[Callers]:
     """Threads with a transaction for each update, threads and tasks that call `add_now`, and one with an emitter.
 
-    Raises `CannotMeasure` without greenlet.
+    Raises as `require_aio`.
     """
-    _require_aio()
+    require_aio()
     return [
         Callers("threads, a transaction each", Adder, MANY),
         Callers("add_now, threads", NowAdder, MANY),
@@ -87,8 +87,8 @@ def single_adds() -> list[Callers]:
 
 
 def awaiting(threads: int, tasks: int) -> list[Callers]:
-    """Threads, tasks that use as many threads, and tasks with `cq.aio`; `CannotMeasure` without greenlet."""
-    _require_aio()
+    """Threads, tasks that use as many threads, and tasks with `cq.aio`; raises as `require_aio`."""
+    require_aio()
     executor = partial(TaskAdder, by=partial(_by_executor, threads=threads))
     return [
         Callers("threads", Adder, threads),
@@ -97,7 +97,8 @@ def awaiting(threads: int, tasks: int) -> list[Callers]:
     ]
 
 
-def _require_aio() -> None:
+def require_aio() -> None:
+    """Raise `CannotMeasure` without greenlet."""
     try:
         import cq.aio  # noqa: F401 - in the adding processes, too
     except ImportError as error:
@@ -144,19 +145,27 @@ class TaskAdder(Adder):
     by: Callable[[QueueSystem, ExitStack], AsyncAdd]
 
     def prepare(self, stack: ExitStack) -> TimedWork:
-        add, following = self.by(self.system, stack), next(self.pools())
+        return self.awaiting(self.by(self.system, stack))
 
-        async def task(end: float) -> int:
-            number = 0
-            while runtime.monotonic() < end:
+    def awaiting(self, add: AsyncAdd) -> TimedWork:
+        """Draw the updates; the work adds them by this function in all tasks, at the rate, and returns as others."""
+        following = next(self.pools())
+
+        async def task(begin: float, end: float, place: int) -> int:
+            number, (due, pause) = 0, self.times(begin, place)
+            while (now := runtime.monotonic()) < end:
+                if due > now:
+                    await asyncio.sleep(min(due, end) - now)
+                    continue
                 await add(following())
                 number += 1
+                due += pause
             return number
 
-        async def tasks(end: float) -> int:
-            return sum(await asyncio.gather(*(task(end) for _ in range(self.threads))))
+        async def tasks(begin: float, end: float) -> int:
+            return sum(await asyncio.gather(*(task(begin, end, place) for place in range(self.threads))))
 
-        return lambda begin, end: (asyncio.run(tasks(end)), runtime.monotonic())
+        return lambda begin, end: (asyncio.run(tasks(begin, end)), runtime.monotonic())
 
 
 def _now(system: QueueSystem, stack: ExitStack) -> AsyncAdd:

@@ -5,18 +5,20 @@ In turn, as updates are added and drained; and one by one by callers that wait f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from cq.cli.bench.measures.callers import AsyncAdd, Callers, TaskAdder, require_aio
 from cq.cli.bench.measures.live import work
 from cq.cli.bench.measures.measured_system import (
     Adder,
     BenchCrew,
     Figures,
+    MakeAdder,
     MeasuredSystem,
     Notify,
     Result,
@@ -25,14 +27,15 @@ from cq.cli.bench.measures.measured_system import (
     measuring,
     times_ms,
 )
-from cq.cli.bench.systems.cq_queue import DecidingQueue
-from cq.cli.bench.systems.system import Add, BenchWorkload, Plan, System
+from cq.cli.bench.systems.cq_queue import ANSWER_SECONDS, DecidingQueue, QueueSystem
+from cq.cli.bench.systems.system import OWN, Add, BenchWorkload, CannotMeasure, Plan, System, requests
 
 BULK: Final = 1_000
 """Requests in a transaction that asks many."""
 SKEWS: Final = (0.0, 1.5)
-_CALLERS: Final = 128
-"""Threads of each process that call `ask_now`: they share transactions."""
+_THREADS: Final = 128
+_TASKS: Final = 500
+"""Threads, or tasks, of each process that call `ask_now`: they share transactions."""
 _IDLE: Final = 20.0
 """Calls per second of an idle system."""
 
@@ -64,13 +67,25 @@ def measure_decisions(
         calls = partial(
             measure_calls, f"{what}, one by one", workload=replace(drawn, per_transaction=1), notify=notify
         )
-        yield from calls(system=queue(waits=True), plan=replace(plan, threads=_CALLERS))
+        for kind in _callers():
+            system = replace(queue(waits=True), name=kind.name)
+            yield from calls(system=system, plan=replace(plan, threads=kind.number), adder=kind.make)
         for make in (*postgres, *others):
             yield from calls(system=make(), plan=plan)
     for skew in SKEWS:
         drawn = replace(workload, skew=skew, per_transaction=BULK, repeats=True)
         for make in (queue, *postgres, *others):
             yield _row(_skewed(skew), measure(make(), drawn, plan, notify))
+
+
+def _callers() -> list[Callers]:
+    """Who calls `ask_now`: threads, and tasks if greenlet is installed."""
+    by_threads = Callers(OWN, TimedAdder, _THREADS)
+    try:
+        require_aio()
+    except CannotMeasure:
+        return [by_threads]
+    return [by_threads, Callers("cq.aio", partial(TimedTaskAdder, by=_asking), _TASKS)]
 
 
 def _skewed(skew: float) -> str:
@@ -89,27 +104,37 @@ def _row(what: str, found: Result) -> Result:
 
 
 def measure_calls(
-    what: str, system: System, workload: BenchWorkload, plan: Plan, notify: Notify
+    what: str,
+    system: System,
+    workload: BenchWorkload,
+    plan: Plan,
+    notify: Notify,
+    adder: MakeAdder | None = None,
 ) -> Iterator[Result]:
-    """Measure calls that wait for their answers: at full speed, and of a queue at half of it and idle."""
+    """Measure calls that wait for their answers: at full speed, and of a queue at half of it and idle.
+
+    Args:
+        adder: makes the role of each process that calls; None: `TimedAdder`.
+    """
     workers = [partial(work, system)] * plan.workers if isinstance(system, DecidingQueue) else []
     with measuring(system, plan, notify, drainers=0) as run, BenchCrew("worker", workers):
-        full = _calls(run, workload, f"{what}, full speed", None)
+        calls = partial(_calls, run, partial(run.adders, workload, adder or TimedAdder))
+        full = calls(f"{what}, full speed", None)
         yield full
         if workers:
-            yield _calls(run, workload, f"{what}, half speed", full["decisions"] / 2)
+            yield calls(f"{what}, half speed", full["decisions"] / 2)
             run.plan = replace(plan, adders=1, threads=1)
-            yield _calls(run, workload, f"{what}, idle", _IDLE)
+            yield calls(f"{what}, idle", _IDLE)
 
 
-def _calls(run: MeasuredSystem[Any], workload: BenchWorkload, what: str, rate: float | None) -> Result:
+def _calls(run: MeasuredSystem[Any], crew: Callable[..., BenchCrew], what: str, rate: float | None) -> Result:
     def once(seconds: float) -> Figures:
         begin, found = adders.run(seconds)
         calls, taken = run.added(begin, [each[:2] for each in found])
         run.check()
         return {"decisions": calls / taken, **times_ms(second for each in found for second in each[2])}
 
-    with run.adders(workload, TimedAdder, rate=rate) as adders:
+    with crew(rate=rate) as adders:
         figures = run.repeat(what, once)
     return {
         "what": what,
@@ -133,10 +158,41 @@ class TimedAdder(Adder):
             seconds.append(perf_counter() - begun)
 
         adders = [partial(timed, self.system.adder(stack)) for _ in range(self.threads)]
-        work = self.adding(adders, stack)
+        return _with(seconds, self.adding(adders, stack))
 
-        def run(begin: float, end: float) -> Any:
-            seconds.clear()
-            return *work(begin, end), seconds
 
-        return run
+class TimedTaskAdder(TaskAdder):
+    """Adds in tasks, and notes the seconds that each call takes."""
+
+    def prepare(self, stack: ExitStack) -> TimedWork:
+        """The work returns as that of `TimedAdder`."""
+        seconds: list[float] = []
+        add = self.by(self.system, stack)
+
+        async def timed(updates: Any) -> None:
+            begun = perf_counter()
+            await add(updates)
+            seconds.append(perf_counter() - begun)
+
+        return _with(seconds, self.awaiting(timed))
+
+
+def _with(seconds: list[float], work: TimedWork) -> TimedWork:
+    def run(begin: float, end: float) -> Any:
+        seconds.clear()
+        return *work(begin, end), seconds
+
+    return run
+
+
+def _asking(system: QueueSystem, stack: ExitStack) -> AsyncAdd:
+    """The function that asks a queue with a decider for each update of a transaction, and waits for the answers."""
+    from cq import aio  # needs an extra
+
+    db, queue = aio.AsyncDatabase(system.open()), aio.CombineQueue[str, Any](system.queue)
+
+    async def ask(updates: Mapping[str, Any]) -> None:
+        for key in requests(updates):
+            await queue.ask_now(db, key, 1, timeout=ANSWER_SECONDS)
+
+    return ask

@@ -143,13 +143,10 @@ class Adder:
     def _add(self, following: Callable[[], Any], begin: float, end: float, add: Add, thread: int) -> int:
         """Add in one thread from `begin` to `end`; returns the number of committed transactions."""
         place, of = self.place * self.threads + thread, self.of * self.threads
-        pause, most = 0.0, None
-        if self.rate is not None:
-            pause = self.workload.per_transaction * of / self.rate
+        most = None
         if self.most is not None:
             most = (self.most + place) // of  # the shares of all threads sum up to `most`
-        # Threads begin at different times, so that their transactions are evenly spaced.
-        number, due = 0, begin + pause * place / of
+        number, (due, pause) = 0, self.times(begin, thread)
         while (now := runtime.monotonic()) < end and number != most:
             if due > now:
                 runtime.sleep(min(due, end) - now)
@@ -158,6 +155,15 @@ class Adder:
             number += 1
             due += pause
         return number
+
+    def times(self, begin: float, thread: int) -> tuple[float, float]:
+        """When a thread adds its first transaction, and the time between two of its transactions.
+
+        Threads begin at different times, so that their transactions are evenly spaced.
+        """
+        place, of = self.place * self.threads + thread, self.of * self.threads
+        pause = 0.0 if self.rate is None else self.workload.per_transaction * of / self.rate
+        return begin + pause * place / of, pause
 
 
 MakeAdder = Callable[..., Adder]

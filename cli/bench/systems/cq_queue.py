@@ -40,7 +40,7 @@ _REPORTING_ENV: Final = "CQ_BENCH_REPORTING_URL"
 _WATCH_SECONDS: Final = 0.1
 _ROWS_ADDED: Final = 5_000
 """Number of rows that one transaction adds to the log of an export."""
-_ANSWER_SECONDS: Final = 120.0
+ANSWER_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class DecidingQueue(QueueSystem):
 
         def ask_now(updates: Mapping[str, Any]) -> None:
             for key in requests(updates):
-                queue.ask_now(db, key, 1, timeout=_ANSWER_SECONDS)
+                queue.ask_now(db, key, 1, timeout=ANSWER_SECONDS)
 
         def ask(updates: Mapping[str, Any]) -> None:
             asked = [(key, 1) for key in requests(updates)]

@@ -84,6 +84,8 @@ class System(ABC):
         """Delete the system and all its counts."""
 
 
+OWN: Final = "cq"
+"""The name of a queue among the systems."""
 POOL_UPDATES: Final = 100_000
 """Approximate number of updates in the pool that a process adds repeatedly."""
 POOL_LEAST: Final = 50
