@@ -93,9 +93,7 @@ def server_module() -> Any:
     try:
         from cq.cli.web import server
     except ImportError as error:
-        if not (error.name or "").startswith(
-            ("starlette", "uvicorn", "jinja2", "markupsafe", "itsdangerous")
-        ):
+        if (error.name or "cq").partition(".")[0] == "cq":
             raise
         raise InvalidConfiguration(
             "the dashboard needs packages that are not installed: run `pip install 'combine-queue[web]'`"

@@ -20,7 +20,7 @@ from cq.store.api import Database, Transaction
 from cq.store.follower import FollowedRead, ReadFollower
 from cq.store.mistakes import refuse_unless_database
 from cq.store.reads import read_earlier
-from cq.store.space import Space
+from cq.store.space import Space, SpaceDatabase, url_prefix
 
 DEFAULT_URL = "embedded:cq.db"
 """The store without a URL and without `$CQ_STORE`: the file `cq.db` in the current folder."""
@@ -185,9 +185,10 @@ def copy_age(db: Database) -> float | None:
 
 
 def store_of(db: object) -> str:
-    """The store of a database for messages: `embedded:` with the path of the file, or `fdb:`."""
+    """The store of a database for messages: `embedded:` with the path of the file, or `fdb:`; then its prefix."""
     path = getattr(db, "path", None)
-    return f"embedded:{path}" if isinstance(path, Path) else "fdb:"
+    store = f"embedded:{path}" if isinstance(path, Path) else "fdb:"
+    return f"{store}?prefix={url_prefix(db.placement.prefix)}" if isinstance(db, SpaceDatabase) else store
 
 
 def located(url: str | None = None) -> tuple[str, str]:

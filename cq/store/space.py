@@ -379,6 +379,12 @@ def _prefix_bytes(prefix: Any) -> bytes:
     return found
 
 
+def url_prefix(prefix: bytes) -> str:
+    """The text that stands for a prefix in a URL: a name, or hexadecimal digits after `0x`."""
+    name = prefix[:-1].decode("ascii", "replace")
+    return name if prefix.endswith(b"/") and _NAME.fullmatch(name) else f"0x{prefix.hex()}"
+
+
 def _parsed_name(name: str) -> bytes:
     if _HEX.fullmatch(name):
         return bytes.fromhex(name[2:])

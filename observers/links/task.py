@@ -95,7 +95,7 @@ class Keeper(NotedTask):
         self._backfilled_at: int | None = None
 
     def __str__(self) -> str:
-        return f"keeper of link {self.keys.link!r} of queue {self.queue!r}"
+        return f"link {self.keys.link!r} of queue {self.queue!r}"
 
     def end(self) -> None:
         """Close the connections to the target: the worker leaves the link."""

@@ -104,8 +104,8 @@ def _not_needed(check: Callable[[], str]) -> str:
     """Run a check of FoundationDB's client, whose failure does not matter here."""
     try:
         return check()
-    except ClientLibraryError as error:
-        return f"not needed by an embedded store ({error})"
+    except ClientLibraryError:
+        return "missing, or it cannot be used; an embedded store does not need it"
 
 
 def _max_file_bytes() -> int:

@@ -222,6 +222,15 @@ def test_systemd_has_no_complaint_about_the_unit(unit: Path) -> None:
     assert run(ANALYZE, "verify", unit) == ""
 
 
+def test_the_commands_at_the_top_of_the_page_install_what_the_unit_needs() -> None:
+    page = (FILES / "deploy.md").read_text()
+    installed = re.search(r"bin/pip install '/srv/cq\[([\w,]+)\]'", page)
+
+    assert "--metrics" in UNIT.read_text()
+    assert installed is not None
+    assert {"fdb", "metrics"} <= set(installed[1].split(","))
+
+
 @systemd
 def test_the_unit_exposes_no_more_than_the_page_says(unit: Path) -> None:
     shown = run_program(str(ANALYZE), "security", "--offline=true", str(unit))

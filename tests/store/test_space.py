@@ -20,7 +20,7 @@ from cq.keys import prefix_end
 from cq.observers.monitoring.diagnosis import doctor
 from cq.observers.top import CloudReader, top
 from cq.observers.worker.worker import Worker
-from cq.store import Space, absolute, open_exactly
+from cq.store import Space, absolute, open_exactly, store_of
 from cq.store.embedded import Database, KeySelector
 from cq.store.embedded.transaction import Transaction
 from cq.store.space import SpaceDatabase, SpaceTransaction
@@ -284,6 +284,16 @@ def test_a_prefix_may_be_given_in_several_ways() -> None:
     assert Space("staging").prefix == b"staging/"
     assert Space("0x1501").prefix == Space(b"\x15\x01").prefix == Space(Directory()).prefix == b"\x15\x01"
     assert Space().prefix == Space("cq").prefix == b"cq/"
+
+
+def test_messages_name_a_store_by_its_url(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'test.db'}"
+    opened = cq.open(url)
+
+    assert store_of(opened) == url
+    assert store_of(Space("staging").database(opened)) == f"{url}?prefix=staging"
+    assert store_of(Space(b"\x15/").database(opened)) == f"{url}?prefix=0x152f"
+    assert store_of(SpaceDatabase(object(), b"a/")) == "fdb:?prefix=a"
 
 
 @pytest.mark.cluster

@@ -98,12 +98,13 @@ def test_a_token_of_the_environment_is_not_printed(here: Here, cli: Cli) -> None
     assert token not in f"{printed}{out!r}{err!r}"
 
 
+@pytest.mark.parametrize("package", ["uvicorn", "h11"])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    here: Here, monkeypatch: pytest.MonkeyPatch
+    here: Here, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "cq.cli.web.server", raising=False)
     monkeypatch.delattr("cq.cli.web.server", raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setitem(sys.modules, package, None)
     ended = here("web")
 
     assert ended.status == 2
