@@ -56,7 +56,7 @@ FOLLOWED = [
     Page("count/tops.md"),
     Page("systems/feeds.md"),
     Page("systems/tags.md"),
-    Page("connect/outbox.md"),
+    Page("connect/outbox.md", left={"cq doctor": "says that no worker runs for the outbox"}),
     Page("connect/tables.md", left={"db.example": SERVER}),
     Page(
         "operate/workers.md",
