@@ -16,7 +16,7 @@ from cq.admin.backfill import clear_abandoned
 from cq.admin.conversion import is_raised, refuse_other_changes, switch
 from cq.admin.flags import checked_priority, copy_flags
 from cq.admin.levels import levels_after, refuse_level_change, removed_levels, with_levels_of
-from cq.admin.purging import clear_queue, read_purging
+from cq.admin.purging import clear_queue, refuse_while_purging
 from cq.admin.repeated_reports import (
     RepeatedObserver,
     RepeatedReports,
@@ -49,7 +49,7 @@ from cq.deciders.decider import Decider
 from cq.encoding import codec
 from cq.encoding.codec import KeyType, ValueType
 from cq.encoding.sketches import KINDS
-from cq.errors import ConfigurationConflict, InvalidConfiguration, NotInStore, NotNow, QueueNotConfigured
+from cq.errors import ConfigurationConflict, InvalidConfiguration, NotInStore, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.link import OBSERVER, LinkKeys
@@ -382,8 +382,7 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
         return changed
     if not wanted.audit:
         return without_audit(tr, changed)
-    if read_purging(tr.snapshot, current):
-        raise NotNow(f"queue {current.name!r} is still being purged: run workers, and try again later")
+    refuse_while_purging(tr.snapshot, current)
     return with_audit(changed, whole=False)
 
 

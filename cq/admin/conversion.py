@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cq.admin.backfill import backfill_progress, read_states
+from cq.admin.backfill import read_states
 from cq.admin.levels import with_levels
-from cq.admin.purging import read_purging
+from cq.admin.rebucketing import refuse_unless_settled
 from cq.combiners import Combiner
 from cq.config.parts import Shape
 from cq.config.queue import (
@@ -21,10 +21,9 @@ from cq.config.queue import (
     QueueConfig,
     notify_all,
     read_config,
-    refuse_while_rebucketing,
     write_config,
 )
-from cq.errors import InvalidConfiguration, NotNow
+from cq.errors import InvalidConfiguration
 from cq.queue.bucket_state import needs_conversion
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -45,19 +44,11 @@ def switch(tr: Transaction, current: QueueConfig, combiner: Combiner) -> QueueCo
     if current.level_of is not None:
         current.level_of.refuse(current.name, "change the combiner of")
     for each in with_levels(tr, current):
-        _refuse_unless_settled(tr, each)
+        refuse_unless_settled(tr, each)
         changed = _switched(each, combiner)
         notify_all(tr, each)
         write_config(tr, changed)
     return _switched(current, combiner)
-
-
-def _refuse_unless_settled(tr: Transaction, config: QueueConfig) -> None:
-    refuse_while_rebucketing(config)
-    if backfill_progress(tr.snapshot, config) or read_purging(tr.snapshot, config):
-        raise NotNow(
-            f"a backfill or a purge of queue {config.name!r} is in progress: run workers, and try again later"
-        )
 
 
 def _switched(config: QueueConfig, combiner: Combiner) -> QueueConfig:

@@ -16,6 +16,7 @@ from cq.admin.backfill import read_states
 from cq.admin.levels import refuse_level, with_levels
 from cq.config.parts import Purges
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
+from cq.errors import NotNow
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.top import CloudKeys
@@ -81,6 +82,12 @@ def purging_buckets(db: Database, name: str) -> int:
 def read_purging(tr: TransactionRead, config: QueueConfig) -> bool:
     """Whether a purge of any bucket is pending or in progress."""
     return _count_purging(tr, config) > 0
+
+
+def refuse_while_purging(tr: TransactionRead, config: QueueConfig) -> None:
+    """Raises `NotNow` while a purge of any bucket is pending or in progress."""
+    if read_purging(tr, config):
+        raise NotNow(f"queue {config.name!r} is still being purged: run workers, and try again later")
 
 
 def _count_purging(tr: TransactionRead, config: QueueConfig) -> int:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cq.admin.backfill import backfill_progress
 from cq.admin.levels import refuse_level, with_levels
-from cq.admin.purging import read_purging
+from cq.admin.purging import refuse_while_purging
 from cq.config.parts import MAX_BUCKETS, Shape
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
 from cq.encoding import hashing
@@ -55,17 +55,9 @@ def rebucket(db: Database, name: str, buckets: int) -> QueueConfig:
 
 def _rebucket(tr: Transaction, current: QueueConfig, buckets: int) -> QueueConfig:
     """Change the number of buckets of one queue."""
-    name = current.name
     if current.buckets == buckets:
         return current
-    refuse_while_rebucketing(current)
-    if backfilling := backfill_progress(tr.snapshot, current):
-        raise NotNow(
-            f"a backfill of the observers {', '.join(backfilling)} of queue {name!r} is in progress: "
-            "run workers, and try again later"
-        )
-    if read_purging(tr.snapshot, current):
-        raise NotNow(f"queue {name!r} is still being purged: run workers, and try again later")
+    refuse_unless_settled(tr, current)
     changed = replace(
         current,
         buckets=buckets,
@@ -76,6 +68,17 @@ def _rebucket(tr: Transaction, current: QueueConfig, buckets: int) -> QueueConfi
     notify_all(tr, current)
     write_config(tr, changed)
     return changed
+
+
+def refuse_unless_settled(tr: Transaction, config: QueueConfig) -> None:
+    """Raises `NotNow` while a queue is being rebucketed, converted, backfilled or purged."""
+    refuse_while_rebucketing(config)
+    if backfilling := backfill_progress(tr.snapshot, config):
+        raise NotNow(
+            f"a backfill of the observers {', '.join(backfilling)} of queue {config.name!r} is in progress: "
+            "run workers, and try again later"
+        )
+    refuse_while_purging(tr.snapshot, config)
 
 
 def is_blocked(snapshot: TransactionRead, config: QueueConfig, bucket: int) -> bool:

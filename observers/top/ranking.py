@@ -183,10 +183,7 @@ class Ranking(Generic[K, V]):
     def rank_of_score(self, tr: TransactionRead, score: Score, group: str | None = None) -> int:
         """1 plus the number of keys with a strictly higher score than `score`; no key needs to have this score."""
         _, keys = self._open(tr, group)
-        return self._rank(tr, keys, group, descending(score))
-
-    def _rank(self, tr: TransactionRead, keys: TopKeys, group: str | None, place: bytes) -> int:
-        path = _Path(tr, keys, group, place)
+        path = _Path(tr, keys, group, descending(score))
         self._root(tr, keys, group)
         return 1 + path.higher()
 
