@@ -75,6 +75,15 @@ def _day_of_session(file: str) -> int:
 
 
 @pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Put the handlers of signals back: commands in this process set their own."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def _cluster_prefix(request: pytest.FixtureRequest) -> Iterator[None]:
     """Give each test of a cluster a prefix of its own, and clear it afterwards: others may use the cluster."""
     file = os.environ.get("CQ_TEST_CLUSTER_FILE")
