@@ -94,7 +94,6 @@ class RoundRobinTask(Task):
 
         Returns the names with more work, and the number of messages that it has written.
 
-
         It must read its locks through the transaction itself, as a retry after an unknown result calls it again.
         """
 

@@ -225,9 +225,8 @@ class Workload:
         """Emit events for queues that the worker leaves alone from now on, or no longer, and for other new ones."""
         for name, each in found.items():
             if not each.problem and name not in self.found and COMBINE in self._kinds:
-                emit(
-                    "queue_taken_up", queue=name
-                )  # alerts ask for the least of the gauge: 0 if a worker combines
+                # Alerts ask for the least of the gauge: it is 0 if a worker combines the queue.
+                emit("queue_taken_up", queue=name)
             elif each.problem and self.problem(name) != each.problem:
                 emit(
                     "queue_paused" if each.is_paused else "queue_left_alone", queue=name, reason=each.problem
