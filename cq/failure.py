@@ -97,8 +97,8 @@ class KeyFailure:
 def is_failure(error: BaseException) -> bool:
     """Whether an error that code of the application raised is a failure of this code, as `sys.exit()` is.
 
-    In the main thread ^C is none, nor is in a task of `cq.aio` what ends the task. A worker calls the code in other
-    threads, where nothing else can raise these errors.
+    ^C in the main thread is not a failure, nor is an error that ends a task of `cq.aio`. A worker calls the code in
+    other threads, where only this code can raise such errors.
     """
     return isinstance(error, Exception | SystemExit) or not (runtime.is_interruptible() or runtime.is_task())
 

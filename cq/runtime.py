@@ -20,7 +20,7 @@ _LONGEST_BLOCK: Final = 1.0
 
 
 def block_seconds(seconds: float | None) -> float:
-    """How long a thread that waits so long, or without end for None, should block at a time.
+    """How long the calling thread should block at a time in a wait of `seconds`; None: in a wait without limit.
 
     CPython looks for signals before a thread blocks and when a signal interrupts it, but not in between: a signal that
     comes then would be noticed at the end of the wait only. So a long wait of the main thread is one of many short

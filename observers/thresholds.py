@@ -64,7 +64,7 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
         )
 
     def reached(value: Any) -> dict[int, Any]:
-        """{each percent that is reached: what is spent}."""
+        """{each percent reached: the amount spent}."""
         if value is None:
             return {}
         spent, most = (value["spent"], value["cap"]) if is_budget else (value, cap)

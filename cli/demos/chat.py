@@ -439,7 +439,7 @@ class MessageRecount:
         self._bodies: dict[_Key, list[object] | None] = {}
         self._sent: dict[_Key, int] = {}  # places in the ledger
         self._forgotten: dict[str, int] = defaultdict(int)
-        # The text that a user was told last: who has left the group since learns of others only by another read.
+        # The latest text that each user has got. Users who have left the group learn of later texts by another read.
         self._told: dict[str, dict[_Key, list[object] | None]] = defaultdict(dict)
         # By group: messages from different groups have no order in the ledger that receivers must keep. With each
         # message, whether it is an event.

@@ -259,7 +259,7 @@ def run_buyer(stop: Event, *, url: str, buyer: int, seed: int) -> None:
 
 
 _NextStep = tuple[Mapping[str, int], Purchase]
-"""What follows from an answer: what is counted of it, and the next step of the purchase."""
+"""The counts that an answer adds to, and the next step of the purchase."""
 
 
 class _Buyer:

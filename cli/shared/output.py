@@ -166,14 +166,14 @@ class LiveDisplay(Progress):
     tables: Any = None
 
     def show(self, shown: Any) -> None:
-        """Show a line or a table; None: what is shown stays."""
+        """Show a line or a table; with None, the display stays as it is."""
         if isinstance(shown, str):
             self.update(self.task_ids[0], description=printable(shown))
         elif shown is not None:
             self.tables = shown
 
     def get_renderables(self) -> Iterable[Any]:
-        """What is on the terminal."""
+        """The table, or the line with the time."""
         yield self.make_tasks_table(self.tasks) if self.tables is None else self.tables
 
 

@@ -32,6 +32,7 @@ from cq.keys.membership import alive_seconds, workers
 from cq.queue.bucket_state import BucketState
 from cq.queue.missed_reports import renewed
 from cq.queue.requests import decider_of, parse_ticket
+from cq.queue.rows import first_tries
 from cq.store.api import Database, Transaction, TransactionRead, Value, Void
 from cq.store.transact import transact
 from cq.store.version_clock import clock_of
@@ -129,8 +130,7 @@ def kept_answers(tr: Transaction, name: str, tickets: Sequence[bytes]) -> dict[b
 def is_older_than_answers(tr: Transaction, name: str, operation: bytes) -> bool:
     """Whether the first request with an operation id was committed before the oldest answers that are kept."""
     keys, horizon = QueueKeys(name), _horizon(tr, name)
-    first = tr.snapshot.get_range(*keys.markers(operation), limit=1)
-    return any(version_of(keys.parse_marker(each.key)[1]) < horizon for each in first)
+    return any(version_of(each) < horizon for each in first_tries(tr.snapshot, keys, [operation]).values())
 
 
 def _horizon(tr: Transaction, name: str) -> int:

@@ -287,16 +287,27 @@ def drop_repeated_operations(snapshot: TransactionRead, keys: QueueKeys, rows: S
     An operation's first marker decides for all rows of all its tries, in all buckets. An operation without a marker was
     trimmed, and counts.
     """
-    operations = {row.operation for row in rows}
-    operations.discard(None)
+    operations = {row.operation for row in rows if row.operation is not None}
     if not operations:
         return list(rows)
+    first = first_tries(snapshot, keys, operations)
+    return [
+        row
+        for row in rows
+        if row.operation is None or first.get(row.operation, row.versionstamp) == row.versionstamp
+    ]
+
+
+def first_tries(
+    snapshot: TransactionRead, keys: QueueKeys, operations: Iterable[bytes]
+) -> dict[bytes, bytes]:
+    """{operation: versionstamp of its first marker} of those that have a marker, read in flight together."""
     futures = {operation: snapshot.get_range(*keys.markers(operation), limit=1) for operation in operations}
-    first = {
-        operation: [keys.parse_marker(marker.key)[1] for marker in found]
+    return {
+        operation: keys.parse_marker(marker.key)[1]
         for operation, found in futures.items()
+        for marker in found
     }
-    return [row for row in rows if row.operation is None or first[row.operation] in ([], [row.versionstamp])]
 
 
 def repeated_rows(rows: Sequence[Row], counting: Sequence[Row]) -> list[Row]:
