@@ -18,7 +18,7 @@ from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag
 from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
 from cq.cli.shared.table import FittedTable, table_of
-from cq.observers.monitoring.findings import find_remarks, remarks
+from cq.observers.monitoring.findings import find_remarks
 from cq.observers.monitoring.store_overview import Overview, overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.plain_text import printable
@@ -55,11 +55,11 @@ def show_status(
 ) -> None:
     """Show the backlogs of queues, the workers and warnings.
 
-    For each queue its state, backlog, age and rate; for each worker its state and rate; then a line per warning.
-    The levels of a roll-up or window come after their queue. A terminal shows the columns that fit, and of several
-    queues only those levels that need attention; a pipe shows all. With --json one line per queue, then one line with
-    all workers and findings; with --history --json one line per queue with its minutes. The history lists queues and
-    levels in the same way.
+    For each queue its state, backlog, age and rate; for each worker its state and rate; then each warning with
+    what to do. The levels of a roll-up or window come after their queue. A terminal shows the columns that fit, and of
+    several queues only those levels that need attention; a pipe shows all. With --json one line per queue, then one
+    line with all workers and findings; with --history --json one line per queue with its minutes. The history lists
+    queues and levels in the same way.
     """
     if history and watched:
         raise typer.BadParameter("expected --history or --watch, got both")
@@ -101,16 +101,19 @@ def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:
 
 
 def _shown(found: Overview, width: int | None, *, wide: bool = False) -> Iterable[FittedTable | Text]:
-    """The queues, the workers, and a line for each remark."""
+    """The queues, the workers, and each remark with what to do about it."""
     queues = shown_queues(found, every=wide or width is None)
     yield table_of(queue_columns(found), queues, width, wide=wide) if queues else Text(NO_QUEUE)
     yield from hidden_levels(found, queues)
     if found.workers:
         yield Text()
         yield table_of(WORKER_COLUMNS, found.workers, width, wide=wide)
-    lines = remarks(found)
-    if lines:
-        yield Text("\n".join(["", *map(printable, lines)]))
+    remarks = find_remarks(found)
+    yield from [Text()] if remarks else []
+    for each in remarks:
+        yield Text(printable(str(each)))
+        if each.instruction:
+            yield Text(f"    {printable(each.instruction)}", "dim")
 
 
 def print_history(db: Database, queue: str | None, *, wide: bool, json: bool) -> None:

@@ -48,6 +48,7 @@ class Verdict(NamedTuple):
 _SECTIONS: Final = {
     **dict.fromkeys((Finding.NO_WORKER, *OF_WORKERS), "/workers"),
     **dict.fromkeys(OF_SYSTEMS, "/links"),
+    Finding.FEED: "/feeds",
 }
 _MAX_ADVICE: Final = 20
 _ORDER: Final = list(reversed(Level))

@@ -45,6 +45,17 @@ def read_all(tr: TransactionRead) -> list[FeedStatus]:
     return [_status(tr, config) for config in readable_feeds(tr)]
 
 
+def feeds_with_work(tr: TransactionRead) -> list[str]:
+    """Return the names of the readable feeds with messages that workers must deliver or number."""
+    found = []
+    for each in readable_feeds(tr):
+        keys = FeedKeys(each.name)
+        ranges = [(of(0)[0], of(BUCKETS - 1)[1]) for of in (keys.all_undelivered, keys.all_unnumbered)]
+        if any(rows.to_list() for rows in [tr.get_range(*bounds, limit=1) for bounds in ranges]):
+            found.append(each.name)
+    return found
+
+
 def readable_feeds(tr: TransactionRead) -> list[FeedConfig]:
     """Return the readable configurations of all feeds: applications that use another one get its error."""
     found = []

@@ -103,14 +103,18 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space, app: App | None) 
     queues, found = sorted(each.name for each in seen.queues), find_remarks(seen)
     yield from _queues(seen, found)
     yield from _workers(seen, found)
+    for each in found:
+        if each.finding is Finding.FEED:
+            yield Check(f"feed {each.name}", False, _advice(each))
     for queue in queues:
         yield from starmap(_check, store.of_queue(queue, space).items())
     asked = [*_links(db, app, seen), *_outbox_tables(db)]
     answers = _asked(asked)
     named = {name for system in asked for name in system.subjects}
     for each in found:
-        if each.finding in OF_LINKS and each.name not in named:  # an export queue of the application
-            yield Check(f"export of {each.name}", False, _advice(each))
+        if each.finding in OF_LINKS and each.name not in named:  # an export queue, or a link without a target
+            what = "link" if " " in each.name else "export of"
+            yield Check(f"{what} {each.name}", not each.is_urgent, _advice(each))
     for system, answer in zip(asked, answers, strict=True):
         of_system = [each for each in found if each.name in system.subjects and each.finding in OF_SYSTEMS]
         yield from _of_asked(system.name, of_system, answer.result())
@@ -206,9 +210,8 @@ def _workers(seen: Overview, found: Sequence[Remark]) -> Iterator[Check]:
 
 def _advice(remark: Remark) -> str:
     """The text of a finding and what to do, in one line."""
-    todo = f"{remark.todo.removesuffix('.')}: `{remark.command}`" if remark.command else remark.todo
-    page = page_address(remark.finding.page)
-    return " ".join(f"{remark.text.removesuffix('.')}. {todo.removesuffix('.')} (see {page})".split())
+    text, todo = remark.text.removesuffix("."), remark.instruction.removesuffix(".")
+    return " ".join(f"{text}. {todo} (see {page_address(remark.finding.page)})".split())
 
 
 def _check(name: str, check: Callable[[], str]) -> Check:

@@ -18,6 +18,8 @@ from cq.plain_text import utc_time
 
 MAX_AGE_SECONDS: Final = 60.0
 """How long updates may be queued before `cq status` warns of it, and `cq health` by default fails."""
+LATE_LINK_SECONDS: Final = 300.0
+"""A link or outbox is late if its oldest entry or row has waited for longer, as the alerts for Prometheus say."""
 _LATE_SECONDS: Final = 10.0  # a window whose updates wait longer to expire is late
 _OVERDUE_SECONDS: Final = 60.0  # as many seconds after they are due, workers should have deleted keys
 _RECENT_SECONDS: Final = 600.0  # older errors of a worker are notes
@@ -31,6 +33,7 @@ _SMALL_ROW: Final = 90  # bytes, key included: one or two updates
 _QUEUE: Final = "queue {name!r}: "
 _LINK: Final = "the link {name!r} "
 _OUTBOX: Final = "the outbox of queue {name!r} "
+_FEED: Final = "feed {name!r}: "
 _WORKER: Final = "worker {name} "
 _TRIED_AGAIN: Final = "The error says what failed. Workers try again by themselves."
 
@@ -114,6 +117,19 @@ class Finding(Enum):
         "The error says why. Repair the cause; then `cq outbox rebase` continues it.",
         "cq outbox list {name}",
     )
+    LINK_LATE = (
+        _LINK,
+        Level.WARNING,
+        "Run a worker with the role `link` and all that the target needs; else the target is too slow.",
+        "cq link list {queue}",
+    )
+    OUTBOX_LATE = (
+        _OUTBOX,
+        Level.WARNING,
+        "Run a worker with the role `outbox` and the URL of the database; else the database is too slow.",
+        "cq outbox list {name}",
+    )
+    FEED = _FEED, Level.PROBLEM, "Start a worker for this feed.", "cq worker {name} --only deliver"
     DEAD_WORKER = _WORKER, Level.NOTE, "No other worker does all of its work: start another one.", ""
     LEFT_ALONE = _WORKER, Level.NOTE, "They are paused, or it lacks their code.", ""
     WORKER = _WORKER, Level.WARNING, "Its log has the details.", ""
@@ -134,6 +150,9 @@ _SECTIONS: Final = {
     Finding.LINK_STOPPED: "cqlinkstopped",
 }
 
+_LINK_KINDS: Final = Finding.LINK, Finding.LINK_STOPPED, Finding.LINK_LATE
+_OUTBOX_KINDS: Final = Finding.OUTBOX, Finding.OUTBOX_STOPPED, Finding.OUTBOX_LATE
+_NOT_NEEDED: Final = "Start one when updates are added."
 _REPLACED: Final = "Other workers do its work. Start another one if you still need it."
 OF_WORKERS, OF_LINKS, OF_SYSTEMS = (
     tuple(each for each in Finding if each.subject in subjects)
@@ -148,7 +167,7 @@ class Remark(NamedTuple):
     Attributes:
         level: how much it matters.
         finding: its kind.
-        name: the queue or worker; empty: the whole store.
+        name: the queue, link, feed or worker; empty: the whole store.
         text: what is found.
         todo: what to do, a sentence; or empty.
         command: a command that does it; or empty.
@@ -165,6 +184,11 @@ class Remark(NamedTuple):
     def is_urgent(self) -> bool:
         """Whether there is something to do."""
         return self.level in (Level.WARNING, Level.PROBLEM)
+
+    @property
+    def instruction(self) -> str:
+        """What to do, with the command if there is one; or empty."""
+        return f"{self.todo.removesuffix('.')}: `{self.command}`" if self.command else self.todo
 
     def __str__(self) -> str:
         """The whole line."""
@@ -201,9 +225,12 @@ def find_remarks(seen: Overview) -> list[Remark]:
             if each.finding is Finding.ASIDE or (each.finding, each.text) not in of_source
         ]
     for link in seen.links:
-        found += _of_link(link, link.name, Finding.LINK, Finding.LINK_STOPPED)
+        found += _of_link(link, link.name, _LINK_KINDS, is_any_alive)
     for queue_name, outbox in seen.outboxes.items():
-        found += _of_link(outbox, queue_name, Finding.OUTBOX, Finding.OUTBOX_STOPPED)
+        found += _of_link(outbox, queue_name, _OUTBOX_KINDS, is_any_alive)
+    if is_any_alive:
+        text = "no worker delivers its messages: the live workers are for other queues, or have other roles"
+        found += [_remark(Finding.FEED, name, text) for name, workers in seen.feeds.items() if not workers]
     for worker in seen.workers:
         found += _of_worker(worker, seen.workers)
     return found
@@ -219,10 +246,12 @@ def _no_worker(seen: Overview) -> Remark:
     """A problem if work is due, else a note."""
     # Nobody but a worker sees the rows of an outbox.
     has_outbox = any(each.state != _PAUSED for each in seen.outboxes.values())
-    if has_outbox or any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.links)):
+    has_messages = has_outbox or bool(seen.feeds)
+    if has_messages or any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.links)):
         found = _remark(Finding.NO_WORKER, "", "no worker is alive")
     else:
         found = _remark(Finding.NO_WORKER, "", "no worker is alive, and none is needed now", Level.NOTE)
+        found = found._replace(todo=_NOT_NEEDED)
     latest = min(seen.workers, key=lambda worker: worker.beat_seconds, default=None)
     return found if latest is None else found._replace(command=latest.command)
 
@@ -323,13 +352,16 @@ def _about_buckets(queue: QueueStatus, concurrency: int) -> list[Remark]:
     return [_remark(Finding.BUCKETS, queue.name, f"{text}: {advice}")]
 
 
-def _of_link(link: LinkStatus, name: str, failing: Finding, stopped: Finding) -> list[Remark]:
-    found = []
+def _of_link(link: LinkStatus, name: str, kinds: Sequence[Finding], is_any_alive: bool) -> list[Remark]:
+    found, lag = [], link.oldest_seconds or 0.0
+    failing, stopped, late = kinds
     if link.error:
         kind = stopped if link.state in ("stopped", "unreadable") else failing
         found.append(_remark(kind, name, f"is {link.state}: {link.error}"))
     elif link.state == _PAUSED:
         found.append(_remark(Finding.LINK_PAUSED, link.name, "is paused"))
+    elif is_any_alive and lag > LATE_LINK_SECONDS:
+        found.append(_remark(late, name, f"has a lag of {lag:,.1f} s"))
     if link.aside:
         found.append(_remark(Finding.LINK_ASIDE, link.name, f"has set entries aside: {link.aside:,}"))
     return found

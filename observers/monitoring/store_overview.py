@@ -18,11 +18,12 @@ from cq.admin.queue_status import QueueStatus, current_version, status
 from cq.config.queue import queue_names, read_config
 from cq.errors import CorruptData, CqError
 from cq.keys.link import OUTBOX, OutboxKeys
+from cq.observers.feeds.tasks import feeds_with_work
 from cq.observers.links.outbox.state import read_problem, read_settings
 from cq.observers.links.spec import links_in
 from cq.observers.links.state import read_control
 from cq.observers.monitoring.link_status import LinkStatus, link_status
-from cq.observers.scheduling.members import COMBINE, ROLES, Member, TaskId, read_members
+from cq.observers.scheduling.members import COMBINE, DELIVER, ROLES, Member, TaskId, read_members
 from cq.plain_text import printable
 from cq.store.api import Database, Transaction, TransactionRead
 from cq.store.transact import transact
@@ -129,6 +130,8 @@ class Overview:
         links: the links of these queues, and the export queues of applications.
         workers: all registered workers, including dead ones whose rows have not been removed yet.
         outboxes: {name of a queue: its outbox}.
+        feeds: {name of a feed with messages that workers must deliver or number: how many workers are for it}; empty
+            in the overview of one queue.
     """
 
     queues: list[QueueStatus]
@@ -136,6 +139,7 @@ class Overview:
     links: list[LinkStatus]
     workers: list[WorkerStatus]
     outboxes: dict[str, LinkStatus] = field(default_factory=dict)
+    feeds: dict[str, int] = field(default_factory=dict)
 
     def links_of(self, queue: str) -> list[LinkStatus]:
         """The links of a queue."""
@@ -151,6 +155,7 @@ def overview(db: Database, name: str | None = None) -> Overview:
     alive = [member for member in members if member.is_alive(now)]
     outboxes = transact(db, lambda tr: {each: _outbox_as_link(tr, each, alive) for each in names})
     shown = transact(db, lambda tr: _link_parts(tr.snapshot))
+    feeds = transact(db, lambda tr: feeds_with_work(tr.snapshot)) if name is None else []
     return Overview(
         queues,
         {queue.name: _activity(queue.name, alive) for queue in queues},
@@ -160,6 +165,7 @@ def overview(db: Database, name: str | None = None) -> Overview:
             key=lambda each: (each.host, each.pid, each.id),
         ),
         {each: found for each, found in outboxes.items() if found is not None},
+        {each: sum(member.does(TaskId(DELIVER, each, 0)) for member in alive) for each in feeds},
     )
 
 

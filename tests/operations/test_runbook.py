@@ -110,6 +110,7 @@ def test_each_check_of_the_doctor_is_in_the_table() -> None:
         "queue",
         "workers",
         "worker",
+        "feed",
         "export of",
         "link",
         "outbox of",

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from cq import admin
 from cq.cli.web.pages import verdict
 from cq.cli.web.sampler import OVERVIEW, Reading, StoreSnapshot
 from cq.failure import KeyFailure
+from cq.feeds import Feed
 from cq.keys import QueueKeys
 from cq.keys.link import LinkKeys
 from cq.observers.links.spec import table
 from cq.observers.links.state import LinkStop, stop
-from cq.observers.monitoring.findings import Finding, Level, find_remarks
+from cq.observers.monitoring.findings import LATE_LINK_SECONDS, Finding, Level, find_remarks
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus, overview
 from cq.observers.scheduling.members import ROLES, MemberReport
 from cq.observers.scheduling.membership import Membership
@@ -159,6 +161,44 @@ def test_a_queue_that_live_workers_do_not_keep_up_with_is_late(here: Here, db: A
     assert re.fullmatch(r"queue 'words': its oldest update has waited for \d+\.\d s", str(remark))
     assert doctor.status == 1
     assert "TO DO  queue words: its oldest update has waited for " in doctor.out
+
+
+def test_a_link_that_lags_without_an_error_is_late_as_the_alerts_say(here: Here, db: Any) -> None:
+    cq.configure(db, "words", links=[table("words")])
+    add(db, "words", {"a": 1})
+    Worker(db, roles=["combine"]).drain()
+    with jumping() as machine:
+        worker(db)
+        assert find_remarks(overview(db)) == []
+        machine.passed = LATE_LINK_SECONDS + 1
+        (remark,) = find_remarks(overview(db))
+        doctor = here("doctor")
+        shown = here("status").out.splitlines()
+
+    assert (remark.finding, remark.level) == (Finding.LINK_LATE, Level.WARNING)
+    assert re.fullmatch(r"the link 'words export' has a lag of \d+\.\d s", str(remark))
+    assert "TO DO  link words export: has a lag of " in doctor.out
+    assert shown[-1].endswith(f"{remark.instruction}")
+    alerts = (Path(__file__).parents[3] / "docs" / "operate" / "alerts.yaml").read_text()
+    for metric in ("cq_link_lag_seconds", "cq_outbox_lag_seconds"):
+        assert re.findall(rf"{metric}\) > (\d+)", alerts) == [f"{LATE_LINK_SECONDS:.0f}"]
+
+
+def test_messages_to_deliver_need_a_worker_that_delivers(here: Here, db: Any) -> None:
+    Feed("chat").configure(db)
+    assert [each.level for each in find_remarks(overview(db))] == [Level.NOTE]
+
+    Feed("chat").append_now(db, "crew", "hello", to_group=True)
+    (remark,) = find_remarks(overview(db))
+    assert (remark.finding, remark.level) == (Finding.NO_WORKER, Level.PROBLEM)
+
+    Membership(db, ["combine"], every=600.0).beat(MemberReport())
+    (remark,) = find_remarks(overview(db))
+    assert (remark.finding, remark.command) == (Finding.FEED, "cq worker chat --only deliver")
+    assert f"TO DO  feed chat: {remark.text}" in here("doctor").out
+
+    Worker(db).drain()
+    assert find_remarks(overview(db)) == []
 
 
 def test_an_old_error_of_a_worker_is_a_note(db: Any) -> None:
