@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from cq.errors import OneShotIterable, WrongType
+from cq.errors import InvalidData, OneShotIterable, WrongType
 
 T = TypeVar("T", bound=Iterable[object])
 
@@ -25,3 +25,9 @@ def repeatable(given: T, what: str) -> T:
             f"transaction is retried; give a list or a dict made of it"
         )
     return given
+
+
+def check_limit(limit: object) -> None:
+    """Raise `InvalidData` unless the limit is an int from 1 on."""
+    if type(limit) is not int or limit < 1:
+        raise InvalidData(f"expected a limit from 1, got: {limit!r:.80}")

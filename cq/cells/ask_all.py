@@ -183,7 +183,7 @@ def _gather(
         try:
             db, ask = cells.store(name), partial(in_time, name=name)
             answer = transact(db, ask) if max_age is None else read_earlier(db, ask, max_age=max_age)
-        except Exception as error:  # noqa: BLE001 - an error of one cell must not affect the others
+        except BaseException as error:  # noqa: BLE001 - of one cell only, also if `ask` ends its thread by sys.exit
             with changed:
                 found.missing[name] = describe(error)
                 changed.notify_all()

@@ -234,7 +234,8 @@ class Cells:
                         "and check with `cq cells list` whether the move makes progress"
                     )
                 tries += 1
-                runtime.sleep(delay_after(tries, first=FIRST_PAUSE, longest=LAST_PAUSE))
+                pause = delay_after(tries, first=FIRST_PAUSE, longest=LAST_PAUSE)
+                runtime.sleep(min(pause, max(0.0, end - runtime.monotonic())))
 
     def _enter_cell(self, tr: Transaction, user: Any, location: Location) -> UserData:
         """Return the user's data if the fence is here: read with a conflict, so a move that begins aborts it."""

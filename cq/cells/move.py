@@ -70,7 +70,8 @@ class UserMove:
             record = self.finish()
             if record.cell == target:
                 return record
-            self._stores[target]  # opened before it begins: a move to a cell without a store could not end
+            # Before it begins: a move to a cell without a store, or with an emptied one, could not end.
+            transact(self._stores[target], lambda tr: self._stores.check(tr.snapshot, target))
             self._directory.begin_move(self._user, target)
 
     def finish(self) -> Record:
@@ -156,6 +157,8 @@ class UserMove:
         fence = self._fence(tr)
         if fence == Fence(HERE, arriving.epoch):
             return False
+        if fence is None:
+            self._stores.check(tr, target)  # it may have been emptied
         if fence is None or (fence.state == GONE and fence.epoch < arriving.epoch):
             self._set_fence(tr, arriving)
             self._begin_copy(tr, 1)

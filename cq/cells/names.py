@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from cq.arguments import repeatable
 from cq.cells.directory import Directory, read_record
 from cq.encoding import codec
 from cq.errors import InvalidData, NameTaken
@@ -66,9 +67,8 @@ class Names:
                 raise InvalidData(
                     f"user {user!r} has no name {old!r}, see `cq cells names`: claim the new one"
                 )
+            free_names(tr, user, [old])  # first: the user may have as many names as there can be
             take_names(tr, user, [new])
-            if old != new:
-                free_names(tr, user, [old])
 
         self._change(user, rename)
 
@@ -87,7 +87,9 @@ class Names:
 def take_names(tr: Transaction, user: Any, names: Iterable[str]) -> None:
     """Give a user names; raises as `Names.claim`."""
     encoded = keys.encoded_user(user)
-    owners = {name: tr.get(keys.name_entry(name)) for name in names}  # all are in flight together
+    owners = {
+        name: tr.get(keys.name_entry(name)) for name in repeatable(names, "names")
+    }  # all are in flight together
     for name, owner in owners.items():
         if owner.value not in (None, encoded):
             raise NameTaken(f"the name {name!r} belongs to another user: choose another one")

@@ -10,6 +10,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from cq.arguments import check_limit
 from cq.cells.ask_all import gather
 from cq.cells.cells import Cells
 from cq.durations import Span
@@ -64,9 +65,11 @@ def search(
         timeout: time limit; cells that take longer are named in the page.
 
     Raises:
-        InvalidData: the token is not one of such a page, or one of another index; or an error of `find`.
+        InvalidData: the token is not one of such a page, or one of another index; or an error of `find`; or the limit
+            is not an int from 1 on.
         FDBError: the directory cannot be read.
     """
+    check_limit(limit)
     after = None if token is None else _place(token)
 
     def ask(tr: Transaction) -> list[tuple[Any, T]] | InvalidData:
@@ -84,7 +87,7 @@ def search(
     merged = heapq.merge(*answers, key=itemgetter(0))
     pairs = [next(same) for _, same in groupby(merged, key=itemgetter(0))]
     page = pairs[:limit]
-    more = base64.urlsafe_b64encode(codec.encode(page[-1][0])).decode() if len(pairs) > limit > 0 else None
+    more = base64.urlsafe_b64encode(codec.encode(page[-1][0])).decode() if len(pairs) > limit else None
     return SearchPage([item for _, item in page], more, found.missing)
 
 
@@ -104,6 +107,10 @@ def entries(index: str, prefix: str = "") -> Find[FoundEntry]:
     Args:
         index: name of the index, as in `UserData.put_entry`.
         prefix: finds the entries that begin with this text only.
+
+    Raises:
+        InvalidConfiguration: the index has no valid name.
+        InvalidData: the prefix is no valid text.
     """
     begin, end = keys.listed_entries(index, prefix)
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic
 
 from cq import runtime
-from cq.arguments import repeatable
+from cq.arguments import check_limit, repeatable
 from cq.durations import Span, positive_seconds, span_of
 from cq.encoding import codec
 from cq.errors import FeedNotConfigured, InvalidConfiguration, InvalidData, PendingUnreadable
@@ -287,6 +287,7 @@ class Feed(Generic[M]):
             PendingUnreadable: after an append for this receiver in the same transaction.
         """
         read_feed_config(snapshot_of(tr), self.name)
+        check_limit(limit)
         return self._page(tr, encode_name("receiver", receiver), check_id(after), limit)
 
     def read_numbered(
@@ -304,7 +305,7 @@ class Feed(Generic[M]):
             )
         if type(after) is not int or after < 0 or not codec.is_int64(after):
             raise InvalidData(f"expected the number of a message, or 0, got: {codec.shown(after)}")
-        _check_limit(limit)
+        check_limit(limit)
         encoded = encode_name("receiver", receiver)
         stored = tr.get(self.keys.numbered(encoded)), tr.get(self.keys.removed(encoded))
         last, numbered = split_mark(stored[0].value)
@@ -344,6 +345,7 @@ class Feed(Generic[M]):
             A page of messages; an empty one after `timeout`.
         """
         encoded, after = encode_name("receiver", receiver), check_id(after)
+        check_limit(limit)
         return wait_until(db, lambda tr: self._read_or_watch(tr, encoded, after, limit), timeout)
 
     def latest(self, tr: TransactionRead, receiver: Any) -> bytes:
@@ -511,6 +513,7 @@ class Feed(Generic[M]):
     def members(self, tr: TransactionRead, group: Any, after: Any = None, limit: int = 1000) -> list[Any]:
         """Return at most `limit` members of a group, in a stable order, after the member `after` (None: the first)."""
         read_feed_config(snapshot_of(tr), self.name)
+        check_limit(limit)
         encoded = encode_name("group", group)
         behind = b"" if after is None else encode_name("user", after)
         found = []
@@ -527,7 +530,6 @@ class Feed(Generic[M]):
         return self.keys.position(encode_name("receiver", receiver), encode_name("terminal", terminal))
 
     def _page(self, tr: TransactionRead, receiver: bytes, after: bytes, limit: int) -> FeedPage[M]:
-        _check_limit(limit)
         self._refuse_after_append(tr, receiver)
         mark = tr.get(self.keys.removed(receiver))  # a future: both reads are under way at once
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
@@ -573,8 +575,3 @@ class Feed(Generic[M]):
             return FeedPage((), after, False, False), tr.watch(key)
         page = self._page(tr.snapshot, receiver, after, limit)
         return page, None if page.messages else tr.watch(key)
-
-
-def _check_limit(limit: object) -> None:
-    if type(limit) is not int or limit < 1:
-        raise InvalidData(f"expected a limit from 1, got: {codec.shown(limit)}")

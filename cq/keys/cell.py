@@ -154,15 +154,20 @@ def name_of(user: bytes, name: str | None = None) -> bytes:
 
 
 def _encoded_name(name: str) -> bytes:
-    try:
-        data = name.encode() if type(name) is str else b""
-    except UnicodeEncodeError:
-        data = b""
+    data = _utf8(name)
     if not data:
         raise InvalidData(f"expected a second name of a user to be text, not empty, got: {codec.brief(name)}")
     if len(data) > MAX_NAME_BYTES:
         raise TooLarge(f"a second name of {len(data):,} bytes exceeds the limit of {MAX_NAME_BYTES:,}")
     return data
+
+
+def _utf8(text: str) -> bytes:
+    """The text in UTF-8; empty for what is no text, and for surrogates."""
+    try:
+        return text.encode() if type(text) is str else b""
+    except UnicodeEncodeError:
+        return b""
 
 
 def moving(user: bytes = b"") -> bytes:
@@ -244,12 +249,10 @@ def _encoded_id(old: Any) -> bytes:
 
 def entry_name(index: str, text: str) -> bytes:
     """The name of an entry, of an index and a text; raises `InvalidData` or `TooLarge` if it is not valid."""
-    try:
-        name = f"{check_name(index)}/{text}".encode()
-    except UnicodeEncodeError:
-        name = b""
-    if not name or not text or b"\x00" in name:
+    encoded = _utf8(text)
+    if not encoded or b"\x00" in encoded:
         raise InvalidData(f"expected an entry of an index to be a text without NUL, got: {codec.brief(text)}")
+    name = _in_index(index) + encoded
     if len(name) > MAX_ENTRY_BYTES:
         raise TooLarge(f"an entry of {len(name):,} bytes exceeds the limit of {MAX_ENTRY_BYTES:,}")
     return name
@@ -272,9 +275,16 @@ def listed_entry(name: bytes, user: bytes) -> bytes:
 
 
 def listed_entries(index: str, prefix: str = "") -> tuple[bytes, bytes]:
-    """The range of the entries of an index that begin with a text."""
-    begin = _ENTRIES + f"{check_name(index)}/{prefix}".encode()
+    """The range of the entries of an index that begin with a text; raises `InvalidData` if it is not valid."""
+    encoded = _utf8(prefix)
+    if not encoded and prefix != "":
+        raise InvalidData(f"expected the beginning of entries to be a text, got: {codec.brief(prefix)}")
+    begin = _ENTRIES + _in_index(index) + encoded
     return begin, prefix_end(begin)
+
+
+def _in_index(index: str) -> bytes:
+    return check_name(index, "search index").encode() + b"/"
 
 
 def parts_of_entry(key: bytes) -> tuple[bytes, bytes]:

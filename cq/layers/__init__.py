@@ -6,7 +6,7 @@ it. The room may import keys, configuration, encoding and the store.
 """
 
 from cq import runtime
-from cq.arguments import repeatable
+from cq.arguments import check_limit, repeatable
 from cq.backoff import delay_after
 from cq.config.queue import MAX_SUGGESTED, ConfigCache, invalidate_configs
 from cq.config.store_id import ensure_store_id
@@ -40,6 +40,7 @@ __all__ = [
     "below",
     "bucket_of",
     "bytes_of",
+    "check_limit",
     "check_name",
     "codec",
     "delay_after",

@@ -284,6 +284,27 @@ def test_a_cell_that_was_emptied_or_set_back_is_noticed(site: Site) -> None:
         site.own.move("new", "cell2")
 
 
+def test_nobody_is_moved_into_a_cell_that_was_emptied(site: Site) -> None:
+    site.own.place(USER)
+    load(site.own, 2)
+    empty = partial(transact, site.own.store("cell1"), lambda tr: tr.clear_range_startswith(ROOT))
+    identity: Any = transact(site.own.store("cell1"), lambda tr: tr.get(cellkeys.IDENTITY).value)
+    restore = partial(transact, site.own.store("cell1"), lambda tr: tr.set(cellkeys.IDENTITY, identity))
+    empty()
+    with pytest.raises(CellMismatch, match="cell 'cell1' is no cell: it was emptied"):
+        site.own.move(USER, "cell1")
+    assert list(site.own.moves()) == []
+
+    restore()
+    die_when(lambda: site.state("cell0") == LEAVING, site, lambda dying: dying.move(USER, "cell1"))
+    empty()
+    with pytest.raises(CellMismatch, match="emptied"):
+        site.own.resume_moves()
+    restore()
+    assert site.own.resume_moves() == 1
+    site.check()
+
+
 def test_a_directory_that_was_set_back_is_noticed(site: Site) -> None:
     site.own.place(USER)
     load(site.own, 2)

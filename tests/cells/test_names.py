@@ -48,6 +48,10 @@ def test_a_user_is_not_placed_without_the_names(two: Site) -> None:
     with pytest.raises(UserNotPlaced):
         two.own.locate("eve")
     assert two.own.names.find("login:eve") is None
+    wrong: Any
+    for wrong in ("login:eve", iter(["login:eve"])):
+        with pytest.raises(InvalidData, match="expected names in a collection"):
+            two.own.place("eve", names=wrong)
     two.own.place(USER, names=["login:ada", "login:more"])
     assert two.own.names.find("login:more") == USER
 
@@ -126,5 +130,6 @@ def test_a_user_has_a_limit_of_names(two: Site, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(InvalidData, match="more than 3 names: release some"):
         two.own.names.claim(USER, "a", "b")
     two.own.names.claim(USER, "a")
+    two.own.names.rename(USER, "a", "b")
     with pytest.raises(TooLarge):
         two.own.names.claim(USER, "é" * 101)

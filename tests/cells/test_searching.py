@@ -126,8 +126,18 @@ def test_a_token_of_somebody_else_is_refused(site: Site, token: str) -> None:
         search(site.own, entries(INDEX), token=token)
 
 
-@pytest.mark.parametrize("text", ["", "a\x00b", "x" * 1001, "\udc80"])
-def test_what_cannot_be_an_entry_is_refused(site: Site, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "a\x00b", "x" * 1001, "\udc80", 5])
+def test_what_cannot_be_an_entry_is_refused(site: Site, text: Any) -> None:
     site.own.place("ada")
     with pytest.raises(cq.InvalidData):
-        site.own.transact("ada", put(text))
+        site.own.transact("ada", lambda data: data.put_entry(INDEX, text))
+
+
+def test_what_cannot_be_searched_for_is_refused(site: Site) -> None:
+    for prefix in ("\udc80", 5):
+        with pytest.raises(cq.InvalidData, match="beginning of entries to be a text"):
+            entries(INDEX, prefix)  # type: ignore[arg-type]
+    with pytest.raises(cq.errors.InvalidConfiguration, match="expected a search index name"):
+        entries("a/b")
+    with pytest.raises(cq.InvalidData, match="expected a limit from 1, got: 0"):
+        search(site.own, entries(INDEX), limit=0)

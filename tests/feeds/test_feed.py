@@ -162,6 +162,10 @@ def test_a_page_has_a_message_at_least(db: Any, name: str, limit: Any) -> None:
     for read_page in (feed.read, feed.read_numbered):
         with pytest.raises(cq.InvalidData, match="limit"):
             transact(db, lambda tr: read_page(tr, "ann", limit=limit))  # noqa: B023
+    with pytest.raises(cq.InvalidData, match="limit"):
+        feed.wait(db, "ann", limit=limit)
+    with pytest.raises(cq.InvalidData, match="limit"):
+        transact(db, lambda tr: feed.members(tr, "crew", limit=limit))
     with pytest.raises(cq.InvalidData, match="number of a message"):
         transact(db, lambda tr: feed.read_numbered(tr, "ann", after=-1))
 
