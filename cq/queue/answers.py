@@ -93,18 +93,26 @@ def parse_answers(stored: bytes) -> tuple[int, dict[int, Encoded]]:
 
 
 def read_answers(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
-    """{ticket: answer} of the tickets that have one, read in flight together; each group is read once."""
+    """{ticket: answer} of the tickets that have one."""
+    return _found(tr, name, tickets, _request(tr, name, tickets))
+
+
+def _request(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> dict[bytes, Value]:
+    """{group: its row of answers} of these tickets: reads in flight together, one of each group."""
+    keys = AnswerKeys(name)
+    return {group: tr.get(keys.answers(group)) for group in dict.fromkeys(map(group_of, tickets))}
+
+
+def _found(
+    tr: TransactionRead, name: str, tickets: Sequence[bytes], rows: Mapping[bytes, Value]
+) -> dict[bytes, StoredAnswer]:
+    """{ticket: answer} of the tickets that have one in these rows."""
     keys, found = AnswerKeys(name), {}
-    groups: dict[bytes, list[bytes]] = {}
-    for ticket in tickets:
-        groups.setdefault(group_of(ticket), []).append(ticket)
-    rows = {group: tr.get(keys.answers(group)) for group in groups}
     large: list[tuple[bytes, int, int, Value]] = []
-    for group, row in rows.items():
-        if row.value is None:
-            continue
-        version, answers = parse_answers(row.value)
-        for ticket in groups[group]:
+    parsed = {group: parse_answers(row.value) for group, row in rows.items() if row.value is not None}
+    for ticket in tickets:
+        if (group := group_of(ticket)) in parsed:
+            version, answers = parsed[group]
             outcome, content = answers.get(position := position_of(ticket), (None, b""))
             if outcome is None:
                 continue
@@ -120,7 +128,8 @@ def read_answers(tr: TransactionRead, name: str, tickets: Sequence[bytes]) -> di
 
 def kept_answers(tr: Transaction, name: str, tickets: Sequence[bytes]) -> dict[bytes, StoredAnswer]:
     """As `read_answers`, with the outcome `GONE` of those no longer kept; raises `InvalidConfiguration`."""
-    horizon, found = _horizon(tr, name), read_answers(tr, name, tickets)
+    rows = _request(tr, name, tickets)  # in flight together with the configuration
+    horizon, found = _horizon(tr, name), _found(tr, name, tickets, rows)
     return {
         ticket: each if each.version >= horizon else each._replace(outcome=GONE)
         for ticket, each in found.items()
