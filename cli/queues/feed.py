@@ -200,6 +200,8 @@ def _as_json(message: Message) -> dict[str, Any]:
         found |= {"group": to_json(message.group), "origin": message.origin.hex()}
     if message.sender is not None:
         found |= {"sender": to_json(message.sender), "edited": message.edited, "recalled": message.recalled}
+    if message.to is not None:
+        found["to"] = to_json(message.to)
     if message.changes is not None:
         found["changes"] = message.changes.hex()
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -11,9 +11,11 @@ from cq.encoding import codec
 from cq.errors import InvalidData
 from cq.keys import cell as keys
 from cq.store.api import Transaction
+from cq.store.sizes import fitting
 from cq.store.transact import transact
 
 _BATCH: Final = 500
+_COPIES: Final = 5  # of a key, as a transaction counts its bytes, which reads and writes it
 
 
 class OldId(NamedTuple):
@@ -34,9 +36,12 @@ def map_old_ids(cells: Cells, ids: Mapping[Any, tuple[Any, Any]]) -> None:
     Raises:
         InvalidData: an id stands for something else already, or an id or a user has another type.
     """
-    pairs = list(ids.items())
-    for start in range(0, len(pairs), _BATCH):
-        transact(cells.directory.db, partial(_put, batch=pairs[start : start + _BATCH]))
+    rows = [_row(old, *given) for old, given in ids.items()]
+    start = 0
+    while batch := rows[start : start + _BATCH]:
+        number = fitting(_COPIES * len(row.key) + len(row.stands_for) for row in batch)
+        transact(cells.directory.db, partial(_put, batch=batch[:number]))
+        start += number
 
 
 def find_old_id(cells: Cells, old: Any) -> OldId | None:
@@ -53,14 +58,25 @@ def find_old_id(cells: Cells, old: Any) -> OldId | None:
     return None if stored is None else OldId(*codec.decode(stored))
 
 
-def _put(tr: Transaction, batch: list[tuple[Any, tuple[Any, Any]]]) -> None:
-    found = [(old, given, tr.get(keys.global_id(old))) for old, given in batch]
-    for old, (user, number), stored in found:
-        keys.encoded_user(user)
-        encoded = codec.encode_value([user, number])
-        if stored.value not in (None, encoded):
-            raise InvalidData(
-                f"the old id {codec.brief(old)} stands for {codec.brief(codec.decode(stored.value or b''))}, "
-                f"and cannot also stand for {codec.brief([user, number])}"
+class _OldIdRow(NamedTuple):
+    old: Any
+    key: bytes
+    stands_for: bytes
+
+
+def _row(old: Any, user: Any, number: Any) -> _OldIdRow:
+    keys.encoded_user(user)
+    return _OldIdRow(old, keys.global_id(old), codec.encode_value([user, number]))
+
+
+def _put(tr: Transaction, batch: Sequence[_OldIdRow]) -> None:
+    found = [tr.get(row.key) for row in batch]  # all are in flight together
+    for row, stored in zip(batch, found, strict=True):
+        if stored.value not in (None, row.stands_for):
+            before, after = (
+                codec.brief(codec.decode(each)) for each in (stored.value or b"", row.stands_for)
             )
-        tr.set(keys.global_id(old), encoded)
+            raise InvalidData(
+                f"the old id {codec.brief(row.old)} stands for {before}, and cannot also stand for {after}"
+            )
+        tr.set(row.key, row.stands_for)

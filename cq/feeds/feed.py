@@ -319,6 +319,7 @@ class Feed(Generic[M]):
         end = self.keys.messages_through(encoded, last)[1]  # later messages have no numbers yet
         rows, more = take(tr.get_range(begin, end, limit=limit + 1), limit)
         messages = read_messages(tr, self.keys, encoded, rows, number)
+        more = more or len(messages) < len(rows)
         return FeedPage(messages, messages[-1].id if messages else b"", more, after < removed)
 
     def wait(
@@ -332,7 +333,7 @@ class Feed(Generic[M]):
         """Wait until the receiver has messages after an id, and return them, as `read` does.
 
         It does not poll: a watch fires within milliseconds of the commit. Each wait uses one of the 10,000 watches that
-        a connection to a cluster can have.
+        a connection to a cluster can have, and two until the receiver has got its first message.
 
         Args:
             db: a database; the wait is outside of any transaction.
@@ -541,6 +542,7 @@ class Feed(Generic[M]):
                 raise
             raise self._unreadable() from error
         position = messages[-1].id if messages else after
+        more = more or len(messages) < len(rows)
         return FeedPage(messages, position, more, after < split_removed(mark.value)[0])
 
     def _refuse_after_append(self, tr: TransactionRead, receiver: bytes) -> None:
@@ -564,14 +566,16 @@ class Feed(Generic[M]):
 
     def _read_or_watch(
         self, tr: Transaction, receiver: bytes, after: bytes, limit: int
-    ) -> tuple[FeedPage[M], Void | None]:
-        """Return the messages after an id, or an empty page and a watch for the next message."""
+    ) -> tuple[FeedPage[M], *tuple[Void | None, ...]]:
+        """Return the messages after an id, or an empty page and watches for the next message."""
         read_feed_config(tr.snapshot, self.name)
         key = self.keys.latest(receiver)
         # The watch belongs to the read version of this read, so a message between the two fires it.
         latest = tr.snapshot.get(key).value
         # An equal versionstamp: later messages of the same transaction may follow the one with this id.
-        if latest is None or latest < versionstamp_of_id(after):
+        if latest is None:  # the deletion of the feed would not fire the watch
+            return FeedPage((), after, False, False), tr.watch(key), tr.watch(self.keys.config)
+        if latest < versionstamp_of_id(after):
             return FeedPage((), after, False, False), tr.watch(key)
         page = self._page(tr.snapshot, receiver, after, limit)
         return page, None if page.messages else tr.watch(key)

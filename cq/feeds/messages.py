@@ -10,7 +10,7 @@ earlier readers learn of it. The event has no text but the id of the message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Final, Generic, NamedTuple
@@ -30,6 +30,7 @@ MAX_MESSAGE_BYTES: Final = 90_000
 COUNT_BYTES: Final = 8
 PAGE_BYTES: Final = 1_000_000
 """About the most bytes of messages in a page."""
+_TEXTS: Final = 100  # in other rows than their messages, that are read at once
 _SENT_END: Final = (
     253_370_764_800_000  # the year 9999: every earlier time is a date of `datetime` in every zone
 )
@@ -215,23 +216,30 @@ def decode_message(row: KeyValue, number: int | None = None) -> Message:
 
 
 def read_messages(
-    tr: TransactionRead, keys: FeedKeys, receiver: bytes, rows: Iterable[KeyValue], number: int | None = None
+    tr: TransactionRead, keys: FeedKeys, receiver: bytes, rows: Sequence[KeyValue], number: int | None = None
 ) -> tuple[Message, ...]:
     """Decode the messages in these rows of a receiver, with bodies that other rows have; raises `CorruptData`.
 
-    All these bodies are read at once. `number` is that of the first message.
+    Of many large bodies in other rows only the first are read, about `PAGE_BYTES`, and the messages end there. `number`
+    is that of the first message.
     """
-    found = []
-    for row in rows:
-        stored = StoredMessage.from_bytes(row.value)
-        place = stored.place_of_text(keys, receiver)
-        found.append((id_of(row.key), stored, None if place is None else tr.get(place)))
-    messages = []
-    for at, (id_, stored, text) in enumerate(found):
-        has_text = (
-            None if text is None else _GONE if text.value is None else StoredMessage.from_bytes(text.value)
-        )
-        messages.append(stored.message(id_, None if number is None else number + at, has_text))
+    messages: list[Message] = []
+    size = 0
+    for start in range(0, len(rows), _TEXTS):
+        found = []
+        for row in rows[start : start + _TEXTS]:
+            stored = StoredMessage.from_bytes(row.value)
+            place = stored.place_of_text(keys, receiver)
+            found.append((id_of(row.key), stored, None if place is None else tr.get(place)))
+        for id_, stored, text in found:
+            has_text = None
+            if text is not None:
+                size += len(text.value or b"")
+                if messages and size > PAGE_BYTES:
+                    return tuple(messages)
+                has_text = _GONE if text.value is None else StoredMessage.from_bytes(text.value)
+            at = None if number is None else number + len(messages)
+            messages.append(stored.message(id_, at, has_text))
     return tuple(messages)
 
 

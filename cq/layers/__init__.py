@@ -22,6 +22,7 @@ from cq.store.bounded_reads import scan_rows
 from cq.store.follower import StoreFollower
 from cq.store.own_writes import hides_writes, makes_unreadable, note_writes, recorded
 from cq.store.reads import snapshot_of
+from cq.store.sizes import fitting
 from cq.store.watch import wait_until
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "describe",
     "ensure_store_id",
     "error_code",
+    "fitting",
     "hides_writes",
     "invalidate_configs",
     "makes_unreadable",

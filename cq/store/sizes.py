@@ -68,7 +68,7 @@ def conflict_bytes(key: bytes) -> int:
 
 
 def fitting(costs: Iterable[int], most: int = PREDICTED_BYTES) -> int:
-    """The number of leading items with these costs that fit into one transaction: at least one, at any cost.
+    """The number of leading items with these costs that fit into a transaction of `most` bytes: at least one.
 
     >>> fitting([400, 400, 400], 1_000), fitting([5_000, 1], 1_000)
     (2, 1)

@@ -66,17 +66,19 @@ class WatchSlot:
 
 
 def wait_until(
-    db: Database, read: Callable[[Transaction], tuple[T, Void | None]], timeout: Span | None = None
+    db: Database,
+    read: Callable[[Transaction], tuple[T, *tuple[Void | None, ...]]],
+    timeout: Span | None = None,
 ) -> T:
     """Call `read(tr)` in transactions until it returns a result without a watch; return the result.
 
-    Each call after the first follows as soon as the watch of the call before fires. If watches fail, it follows after a
+    Each call after the first follows as soon as a watch of the call before fires. If watches fail, it follows after a
     growing delay.
 
     Args:
         db: a database of either store.
-        read: returns a result, and a watch that fires when the result may be another; no watch: the wait is over. It
-            only reads.
+        read: returns a result, and one or two watches that fire when the result may be another; None: the wait is
+            over. It only reads.
         timeout: after this time, the latest result is returned; None: no limit.
 
     Raises:
@@ -84,18 +86,20 @@ def wait_until(
     """
     seconds = timeout_of(timeout)
     end = math.inf if seconds is None else runtime.monotonic() + seconds
-    slot, ready = WatchSlot(), runtime.event()
+    slots, ready = (WatchSlot(), WatchSlot()), runtime.event()
     try:
         while True:
             ready.clear()
-            result, watch = transact(db, read)
-            if watch is None:
-                return result
-            slot.hold(watch, ready.set, ready.set)
+            result, *watches = transact(db, read)
+            for slot, watch in zip(slots, watches, strict=False):
+                if watch is None:
+                    return result
+                slot.hold(watch, ready.set, ready.set)
             left = max(0.0, end - runtime.monotonic())
             if not ready.wait(None if seconds is None else left):
                 return result
-            if slot.failures:
-                runtime.sleep(min(left, delay_after(slot.failures)))
+            if failures := max(slot.failures for slot in slots):
+                runtime.sleep(min(left, delay_after(failures)))
     finally:
-        slot.cancel()
+        for slot in slots:
+            slot.cancel()

@@ -345,6 +345,7 @@ def test_an_old_id_stands_for_one_thing(cells: Cells) -> None:
     map_old_ids(cells, {1199: ("ada", 1199)})
     with pytest.raises(cq.InvalidData, match="cannot also stand for"):
         map_old_ids(cells, {7: ("grace", 7)})
+    map_old_ids(cells, {f"{number}{'x' * 7000}": ("ada", "y" * 50_000) for number in range(250)})
     with pytest.raises(cq.InvalidData):
         map_old_ids(cells, {1.5: ("ada", 1)})
     with pytest.raises(cq.InvalidData):

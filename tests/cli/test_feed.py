@@ -44,13 +44,15 @@ def test_a_message_to_a_group_reaches_its_members(here: Here, db: Any) -> None:
     here("feed", "configure", "chat")
     feed = Feed("chat")
     transact(db, lambda tr: feed.join(tr, "crew", "ann"))
+    transact(db, lambda tr: feed.send(tr, "ann", ("bob", 1), "a copy"))
     here("feed", "append", "chat", "crew", "hello, all", "--group")
     assert here("feed", "list", "--json").rows()[0]["to_deliver"] == 1
     here("worker", "chat", "--drain")
 
-    (row,) = here("feed", "read", "chat", "ann", "--json").rows()
+    copy, row = here("feed", "read", "chat", "ann", "--json").rows()
 
-    assert (row["group"], row["body"]) == ("crew", "hello, all")
+    assert (row["group"], row["body"], "to" in row) == ("crew", "hello, all", False)
+    assert (copy["to"], copy["body"]) == (["bob", 1], "a copy")
 
 
 def test_a_reader_is_followed_and_told_what_it_has_missed(cli: Cli, here: Here, db: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from cq.keys.feed import FeedKeys, decode_name, encode_name, first_id_at
 from cq.observers.feeds.trim import FeedTrimTask
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
+from tests.kit.faults import WrappedDatabase
 from tests.kit.queues import commits
 
 
@@ -215,6 +217,26 @@ def test_waiting_ends_with_the_append(db: Any, feed: Feed) -> None:
     assert bodies(found[0]) == ["new"]
     assert bodies(feed.wait(db, "ann", timeout=0)) == ["old", "new"]
     assert bodies(feed.wait(db, "nobody", timeout=0)) == []
+
+
+@pytest.mark.parametrize("receiver", ["ann", "nobody"])
+def test_waiting_ends_with_the_deletion_of_the_feed(db: Any, feed: Feed, receiver: str) -> None:
+    append(db, feed, "ann", "old")
+    position = read(db, feed, receiver).position
+    is_watched = threading.Event()
+
+    class WatchedFeed(WrappedDatabase):
+        def call(self, tr: Any, what: str, *args: Any, **kwargs: Any) -> Any:
+            if what == "commit":
+                is_watched.set()
+            return super().call(tr, what, *args, **kwargs)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(feed.wait, WatchedFeed(db), receiver, position, timeout=60)
+        assert is_watched.wait(60)
+        feed.delete(db)
+        with pytest.raises(cq.errors.FeedNotConfigured):
+            waiting.result()
 
 
 def test_waiting_sees_the_rest_of_a_transaction(db: Any, feed: Feed) -> None:

@@ -9,7 +9,7 @@ import pytest
 import cq
 from cq import runtime
 from cq.feeds.config import read_feed_config
-from cq.feeds.feed import Feed, Message
+from cq.feeds.feed import Feed, FeedPage, Message
 from cq.feeds.verify import verify_feed
 from cq.keys.feed import encode_name
 from cq.observers.feeds.trim import FeedTrimTask
@@ -401,3 +401,27 @@ def test_a_large_text_to_a_group_is_stored_once_if_it_can_be_removed(
     if is_stored_once:
         with pytest.raises(cq.InvalidData, match="was given a `sender`"):
             do(db, feed.edit, "crew", origin, "x", sender="ann", to_group=True)
+
+
+@pytest.mark.parametrize("is_group", [True, False])
+def test_a_page_of_large_texts_in_other_rows_is_limited(db: Any, name: str, is_group: bool) -> None:
+    feed = Feed(name)
+    feed.configure(db, numbers=True)
+    transact(db, lambda tr: feed.join(tr, "crew", "ann"))
+    to = "crew" if is_group else "ann"
+    id_ = feed.append_now(db, to, "x" * 80_000, sender="bob", to_group=is_group)
+    for _ in range(30):
+        transact(db, lambda tr: feed.edit(tr, to, id_, "y" * 80_000, sender="bob", to_group=is_group))
+    Worker(db).drain()
+
+    def read(tr: Any, page: FeedPage) -> list[FeedPage]:
+        number = page.messages[-1].number if page.messages else 0
+        return [feed.read(tr, "ann", page.position), feed.read_numbered(tr, "ann", number or 0)]
+
+    for kind in (0, 1):
+        page, seen = FeedPage((), b"", True, False), 0
+        while page.more:
+            page = transact(db, lambda tr: read(tr.snapshot, page)[kind])  # noqa: B023
+            assert 0 < len(page.messages) <= 13
+            seen += len(page.messages)
+        assert seen == 31
