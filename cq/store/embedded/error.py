@@ -64,8 +64,11 @@ KEY_TOO_LARGE = 2102
 VALUE_TOO_LARGE = 2103
 EXACT_MODE_WITHOUT_LIMITS = 2210
 
-RETRYABLE = frozenset({1007, 1009, 1020, 1021, 1037, 1038, 1039, 1042, 1051, 1078, 1079, 1213, 1223})
-"""The errors that `on_error` retries, as FoundationDB's client of version 7.3 does."""
+RETRYABLE = frozenset({1007, 1009, 1020, 1021, 1037, 1038, 1042, 1051, 1078, 1079, 1213, 1223})
+"""The errors that `on_error` retries, as FoundationDB's client of version 7.3 does.
+
+One that has loaded several client libraries also retries 1039, which only such a client raises.
+"""
 
 DESCRIPTIONS = {
     0: "Success",

@@ -337,7 +337,8 @@ class TransactionRead(ReadOperations):
 
     def get_key(self, key_selector: KeySelector) -> Key:
         """The key that a selector resolves to; b"" before the first key, the end of the key space after the last."""
-        selector, state = _offset_selector(key_selector), self._state
+        state = self._state
+        selector = _offset_selector(key_selector, state.read_end)
         if refusal := state.refusal():
             return failed(Key, refusal)
         if selector.key > state.read_end:
@@ -359,8 +360,9 @@ class TransactionRead(ReadOperations):
         The first piece is read now, the others by the iteration, all of the same version. `limit` 0 or -1 means all
         rows; `streaming_mode` is one of the binding's numbers.
         """
-        first = _offset_selector(b"" if begin is None else begin)
-        last = _offset_selector(USER_END if end is None else end)
+        read_end = self._state.read_end
+        first = _offset_selector(b"" if begin is None else begin, read_end)
+        last = _offset_selector(USER_END if end is None else end, read_end)
         request = RangeRequest(first, last, 0 if limit == -1 else limit, bool(reverse), streaming_mode)
         return FDBRange(self._read_range, request)
 
@@ -512,9 +514,12 @@ def _bound(view: ReadYourWrites, selector: OffsetSelector) -> bytes:
     return selector.key if selector.offset == 1 else view.resolve(*selector)
 
 
-def _offset_selector(selector: Any) -> OffsetSelector:
-    """A key or a selector as an `OffsetSelector`. A selector with `or_equal` starts directly after the key."""
+def _offset_selector(selector: Any, read_end: bytes) -> OffsetSelector:
+    """A key or a selector as an `OffsetSelector`. A selector with `or_equal` starts directly after the key.
+
+    At the end of the keys that the transaction may read, there is no key, so that it also starts there.
+    """
     if not isinstance(selector, KeySelector):
         return OffsetSelector(key_bytes(selector), 1)
     key = key_bytes(selector.key)
-    return OffsetSelector(after(key) if selector.or_equal else key, selector.offset)
+    return OffsetSelector(after(key) if selector.or_equal and key != read_end else key, selector.offset)

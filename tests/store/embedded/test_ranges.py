@@ -143,6 +143,19 @@ def test_a_range_may_be_given_by_selectors(db: Database) -> None:
     assert list(tr.get_range(end, begin)) == []
 
 
+def test_a_selector_may_start_after_the_end_of_the_key_space(db: Database) -> None:
+    last = fill(db, 2)[-1]
+    tr = db.create_transaction()
+    end = KeySelector.last_less_or_equal(b"\xff")
+
+    assert tr.get_key(end).value == last
+    assert tr.get_key(KeySelector.first_greater_than(b"\xff")).value == b"\xff"
+    assert [row.key for row in tr.get_range(end, end + 1)] == [last]
+    with pytest.raises(FDBError) as refused:
+        tr.get_key(KeySelector.first_greater_or_equal(b"\xff\x00")).wait()
+    assert refused.value.code == 2004
+
+
 def test_rows_unpack_and_prefixes_work(db: Database) -> None:
     db[b"a/1"], db[b"a/2"], db[b"b"] = b"x", b"y", b"z"
     tr = db.create_transaction()

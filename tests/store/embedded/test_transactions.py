@@ -191,7 +191,7 @@ def test_on_error_retries(db: Database, code: int) -> None:
     tr.on_error(code).wait()
 
 
-@pytest.mark.parametrize("code", [1025, 1031, 1036, 1235, 1242, 2017, 2101, 1510])
+@pytest.mark.parametrize("code", [1025, 1031, 1036, 1039, 1235, 1242, 2017, 2101, 1510])
 def test_on_error_raises_what_is_final_and_ends_the_transaction(db: Database, code: int) -> None:
     tr = db.create_transaction()
     assert code_of(lambda: tr.on_error(FDBError(code)).wait()) == code
