@@ -1,7 +1,8 @@
-"""A process that adds to two queues, each time with an operation id, from one number to another: `STORE NAME SEED N N`.
+"""A process that adds to queues, and asks one for a decision, from one number to another: `STORE NAME SEED N N`.
 
-It prints a line for each addition that is committed, several together. When it has died it is to be started again with
-the first that it has not told of: that and some others may be committed, and get the same ids again.
+Each transaction has an operation id. It prints a line for each addition that is committed, several together. When it
+has died it is to be started again with the first that it has not told of: that and some others may be committed, and
+get the same ids again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import cq
 
-WORDS, VIEWS = "words", "views"
+WORDS, VIEWS, STOCK = "words", "views", "stock"
 _KEYS: Final = 30
 TOLD_TOGETHER: Final = 5
 
@@ -30,6 +31,7 @@ def main(store: str, name: str, seed: str, begin: str, end: str) -> None:
             once = f"{name}/{number}"  # noqa: B023 - runs at once
             cq.CombineQueue(WORDS).add(tr, words, once=once)  # noqa: B023
             cq.CombineQueue(VIEWS).add(tr, views, once=once)  # noqa: B023
+            ask(tr, int(seed), name, number)  # noqa: B023
 
         cq.transact(db, add)
         untold += 1
@@ -43,6 +45,14 @@ def updates(seed: int, name: str, number: int) -> tuple[Counter[str], dict[int, 
     draw = random.Random(f"{seed}/{name}/{number}")
     keys = [min(draw.randrange(_KEYS), draw.randrange(_KEYS)) for _ in range(draw.randint(1, 8))]
     return Counter(f"word {key}" for key in keys), {key: draw.choice([1, 2, -1]) for key in keys}
+
+
+def ask(tr: Any, seed: int, name: str, number: int) -> tuple[int, str]:
+    """Ask for a piece of a stock, or return one; returns the key and the ticket."""
+    draw = random.Random(f"stock {seed}/{name}/{number}")
+    key, amount = draw.randrange(3), draw.choice([-3, -1, -1, 2])
+    queue: cq.CombineQueue[int, int] = cq.CombineQueue(STOCK)
+    return key, queue.ask(tr, key, amount, once=f"{name}/{number}")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ import sqlalchemy as sa
 import cq
 from cq.observers.links.registry import opened_link
 from cq.observers.scheduling.members import read_members
+from cq.queue.answers import DECIDED, read_answers
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import Cli
-from tests.crash.adder import TOLD_TOGETHER, VIEWS, WORDS, updates
+from tests.crash.adder import STOCK, TOLD_TOGETHER, VIEWS, WORDS, ask, updates
 from tests.crash.conftest import ROUNDS
 from tests.kit.postgres import PostgresServer
 from tests.kit.processes import ROOT, SECONDS
@@ -183,6 +184,26 @@ class Crash:
     def _freeze_server(self) -> None:
         self.postgres.send_signal(signal.SIGSTOP)
         self._is_frozen = True
+
+
+def configure_stock(db: Any) -> None:
+    """Create the queue that the adders ask."""
+    cq.configure(db, STOCK, key=int, buckets=2, decider="bounded:0:100:start=10")
+
+
+def assert_decided(db: Any, seed: int, added: dict[str, int]) -> None:
+    """Assert that each request has one answer, and that the answers have changed the stocks as the states say."""
+    requests = [(adder, number) for adder, times in added.items() for number in range(times)]
+    stocks = Counter(dict.fromkeys(range(3), 10))
+    for begin in range(0, len(requests), 500):
+        tr = db.create_transaction()  # never committed: for the tickets only
+        asked = [ask(tr, seed, *each) for each in requests[begin : begin + 500]]
+        tickets = [bytes.fromhex(ticket) for _, ticket in asked]
+        answers = cq.transact(db, lambda tr: read_answers(tr, STOCK, tickets))  # noqa: B023 - runs at once
+        for (key, _), ticket in zip(asked, tickets, strict=True):
+            assert answers[ticket].outcome == DECIDED
+            stocks[key] += answers[ticket].content
+    assert_values(db, STOCK, dict(stocks))
 
 
 def expected_values(seed: int, added: dict[str, int]) -> dict[str, dict[Any, int]]:
