@@ -41,7 +41,7 @@ from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import CAUGHT_UP
 from tests.kit.queues import add, stored
 from tests.kit.stores import db as db
-from tests.links.linkhelpers import change, combine, entries_aside, link_tasks, problems, send, work
+from tests.links.linkhelpers import bucket, change, combine, entries_aside, link_tasks, problems, send, work
 from tests.links.linkhelpers import found as link_of
 from tests.links.sqlhelpers import Compared, configure, definition_of, reporting_of, sql, table_of
 
@@ -236,6 +236,15 @@ class TestTable:
         send(db, name, {"big": -(2**62)})
         assert ("big", 2**62) in table_of(export)
 
+    def test_a_time_in_no_year_of_utc_is_set_aside(self, db: Any, name: str) -> None:
+        export = configure(db, name, value="datetime", combiner="last")
+        last = datetime.max.replace(tzinfo=timezone(timedelta(hours=-8)))
+        send(db, name, {"last": last, "ok": datetime(2024, 1, 1, tzinfo=UTC)})
+
+        assert [key for key, _ in table_of(export)] == ["ok"]
+        (aside,) = entries_aside(db, name, "export")
+        assert "not in the years 1 to 9999 in UTC" in aside.error
+
 
 def test_a_text_that_postgresql_cannot_hold_is_set_aside(db: Any, name: str, postgres_url: str) -> None:
     export = configure(db, name, value="str", combiner="last")
@@ -244,6 +253,43 @@ def test_a_text_that_postgresql_cannot_hold_is_set_aside(db: Any, name: str, pos
     assert table_of(export) == [("ok", "v")]
     assert len(entries_aside(db, name, "export")) == 2
     assert all("U+0000" in each.error for each in entries_aside(db, name, "export"))
+
+
+def test_times_are_compared_whatever_the_zone_of_the_server(
+    db: Any, name: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own zone, the driver could not read the last time of UTC."""
+    monkeypatch.setenv("CQ_REPORTING_URL", f"{postgres_url}%20-ctimezone%3DAsia/Tokyo")
+    export = configure(db, name, value="datetime", combiner="last")
+    send(db, name, {"last": datetime.max.replace(tzinfo=UTC)})
+
+    assert Compared(export).differences == []
+
+
+def test_a_number_that_is_none_is_compared_like_others(db: Any, name: str, sqlite_url: str) -> None:
+    export = configure(db, name, value="float", combiner="last")
+    send(db, name, {"nan": float("nan"), "ok": 1.0})
+
+    found = Compared(export, wait_seconds=0)
+    assert ([each.key for each in found.differences], found.undecided) == (["nan"], [])
+
+
+def test_no_entry_is_set_aside_because_the_table_was_changed(db: Any, name: str, postgres_url: str) -> None:
+    export = configure(db, name)
+    send(db, name, {"a": 1})
+    with link_tasks(db, name) as tasks:
+        for each in tasks:
+            each.run()  # it has checked the table
+        sql(export, "ALTER TABLE report ALTER COLUMN value TYPE int")
+        change(db, name, {"a": 2**40})
+        tasks[1 + bucket("a")].run()
+        problem = "the table 'report' is not as expected: column 'value' is INTEGER, expected BIGINT"
+        assert problem in tasks[1 + bucket("a")].problem
+    assert entries_aside(db, name, "export") == []
+    sql(export, "ALTER TABLE report ALTER COLUMN value TYPE bigint")
+    work(db, name)
+
+    assert table_of(export) == [("a", 2**40 + 1)]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from cq.errors import CqError, InvalidConfiguration, MissingDriver
 from cq.observers.links.spec import TABLE_ENV, read_variable
 from cq.observers.links.sql.dialects.dialect import Dialect
 from cq.observers.links.sql.dialects.mysql import Mysql
-from cq.observers.links.sql.dialects.postgresql import Postgresql, send_arrays_binary
+from cq.observers.links.sql.dialects.postgresql import Postgresql, prepare_psycopg
 from cq.observers.links.sql.dialects.sqlite import Sqlite
 from cq.observers.links.target import CannotSend, LinkFailed
 
@@ -277,7 +277,7 @@ def _listen(engine: sa.Engine) -> None:
         case "mysql" | "mariadb":
             event.listen(engine, "connect", _prepare_mysql)
         case "postgresql" if engine.driver == "psycopg":
-            event.listen(engine, "connect", send_arrays_binary)
+            event.listen(engine, "connect", prepare_psycopg)
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:

@@ -95,7 +95,11 @@ class SqlTarget(Target):
             with self.reporting.transaction() as (conn, dialect):
                 stored = self._apply(conn, dialect, changes)
                 self.signal("applied")
-        except CannotSend:
+        except CannotSend as error:
+            if (
+                not error.entries
+            ):  # the database refuses them: perhaps because the table was changed, and not by data
+                self.check()
             raise
         except Exception:
             self._is_prepared = False  # so that the next batch checks the tables: one may have been dropped

@@ -197,7 +197,7 @@ class TableCheck:
                 if self._agrees(dialect, key, value, row):
                     break
                 seen.append(value)
-                if seen[-2:] == [value, value]:
+                if len(seen) > 1 and same(seen[-2], value):
                     yield self._difference(key, value, row)
                     break
             else:

@@ -146,8 +146,11 @@ class Dialect(ABC):
         return value
 
     def moment(self, value: datetime) -> Any:
-        """Convert a time to UTC, in the type of `time`."""
-        return value.astimezone(UTC)
+        """Convert a time to UTC, in the type of `time`; raises `CannotConvert` if it has no year there."""
+        try:
+            return value.astimezone(UTC)
+        except OverflowError:
+            raise CannotConvert(f"the time {value} is not in the years 1 to 9999 in UTC") from None
 
     def json(self, plain: Any) -> Any:
         """Convert a value that JSON can encode."""

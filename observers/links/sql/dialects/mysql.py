@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
@@ -62,7 +62,7 @@ class Mysql(Dialect):
         return value
 
     def moment(self, value: datetime) -> Any:
-        return value.astimezone(UTC).replace(tzinfo=None)
+        return super().moment(value).replace(tzinfo=None)
 
     def check_key(self, parts: Sequence[Any]) -> None:
         limit = self.key_length(len(parts)) or 0

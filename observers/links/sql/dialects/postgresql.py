@@ -244,7 +244,12 @@ def _encoded(of: sa.types.TypeEngine[Any], values: list[Any]) -> list[Any]:
     return [None if value is None else json.dumps(value) for value in values]
 
 
-def send_arrays_binary(connection: Any, record: object) -> None:
-    """Have psycopg send arrays in PostgreSQL's binary format; text takes several times as long on both sides."""
+def prepare_psycopg(connection: Any, record: object) -> None:
+    """Prepare a new connection of psycopg."""
+    # Arrays in PostgreSQL's binary format: text takes several times as long on both sides.
     binary = connection.adapters.get_dumper(list, "b")
     connection.adapters.register_dumper(list, binary)
+    # In another zone, times near the years 1 and 9999 are in years that Python does not have: reading them fails.
+    connection.autocommit = True
+    connection.execute("SET TIME ZONE 'UTC'")
+    connection.autocommit = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
@@ -56,7 +56,7 @@ class Sqlite(Dialect):
         return str(value)
 
     def moment(self, value: datetime) -> Any:
-        return value.astimezone(UTC).isoformat(sep=" ", timespec="microseconds")
+        return super().moment(value).isoformat(sep=" ", timespec="microseconds")
 
     def json(self, plain: Any) -> Any:
         return self.text(json.dumps(plain, ensure_ascii=False))
