@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cq import runtime
 from cq.backoff import delay_after
@@ -24,6 +24,21 @@ from cq.store.transact import transact
 
 T = TypeVar("T")
 L = TypeVar("L")
+
+
+class _TimeLimit(NamedTuple):
+    """The time limit of all reads of a call, in seconds; they end at the moment `until`."""
+
+    seconds: float
+    until: float
+
+    @classmethod
+    def of(cls, timeout: Span) -> _TimeLimit:
+        seconds = span_of(timeout)
+        return cls(seconds, runtime.monotonic() + seconds)
+
+    def left(self) -> float:
+        return max(0.0, self.until - runtime.monotonic())
 
 
 @dataclass(frozen=True)
@@ -61,7 +76,7 @@ def gather(
         FDBError: `names` is None, and the directory cannot be read.
     """
     cell_names = [each.name for each in cells.cells()] if names is None else names
-    return _gather(cells, dict.fromkeys(cell_names, ask), span_of(timeout), timeout_of(max_age))
+    return _gather(cells, dict.fromkeys(cell_names, ask), _TimeLimit.of(timeout), timeout_of(max_age))
 
 
 def gather_users(
@@ -87,21 +102,19 @@ def gather_users(
         InvalidData: something cannot be a user.
         FDBError: the directory cannot be read.
     """
-    seconds = span_of(timeout)
-    until = runtime.monotonic() + seconds
+    limit = _TimeLimit.of(timeout)
     found = GatheredAnswers[T]({}, {})
     left: Iterable[Any] = dict.fromkeys(users)  # the directory is read once for all of them
     for tries in count(1):
-        elsewhere = _ask_cells(
-            cells, _answered(cells.locate_all(left), found), ask, found, (until, timeout_of(max_age) or 0.0)
-        )
+        locations = _answered(cells.locate_all(left), found)
+        elsewhere = _ask_cells(cells, locations, ask, found, limit, timeout_of(max_age) or 0.0)
         left = _answered(cells.refresh_all(elsewhere), found)
         if not left:
             break
         pause = delay_after(tries, first=FIRST_PAUSE, longest=LAST_PAUSE)
-        if runtime.monotonic() + pause >= until:
+        if pause >= limit.left():
             found.missing.update(
-                dict.fromkeys(left, f"no answer within {seconds:g} s: the user is being moved")
+                dict.fromkeys(left, f"no answer within {limit.seconds:g} s: the user is being moved")
             )
             break
         runtime.sleep(pause)
@@ -124,15 +137,15 @@ def _ask_cells(
     locations: Mapping[Any, Location],
     ask: Callable[[UserData], T],
     found: GatheredAnswers[T],
-    limits: tuple[float, float],
+    limit: _TimeLimit,
+    max_age: float,
 ) -> dict[Any, Location]:
     """Ask the cells of users once, and add what they answer; returns the locations at which users were not."""
     plan: dict[str, list[tuple[Any, Location]]] = {}
     for user, location in locations.items():
         plan.setdefault(location.cell, []).append((user, location))
     asks = {name: partial(_ask_users, cells=cells, ask=ask, of=of) for name, of in plan.items()}
-    until, max_age = limits
-    got = _gather(cells, asks, until - runtime.monotonic(), max_age)
+    got = _gather(cells, asks, limit, max_age)
     for answers in got.answers.values():
         for user, answer in answers.items():
             if isinstance(answer, UserDeleted):
@@ -167,16 +180,15 @@ def _ask_users(
 
 
 def _gather(
-    cells: Cells, asks: Mapping[str, Callable[[Transaction], T]], seconds: float, max_age: float | None
+    cells: Cells, asks: Mapping[str, Callable[[Transaction], T]], limit: _TimeLimit, max_age: float | None
 ) -> GatheredAnswers[T]:
     """As `gather`, with what to ask each cell; a `max_age` makes it refuse writes."""
-    until = runtime.monotonic() + seconds
     changed = runtime.condition()
     found = GatheredAnswers[T]({}, {})
 
     def in_time(tr: Transaction, name: str) -> T:
         # Each try gets the rest of the time, or a cell that never answers would keep its thread for ever.
-        tr.options.set_timeout(max(1, int(1000 * (until - runtime.monotonic()))))
+        tr.options.set_timeout(max(1, int(1000 * limit.left())))
         return asks[name](tr)
 
     def read(name: str) -> None:
@@ -195,6 +207,6 @@ def _gather(
     for name in asks:
         runtime.start_thread(partial(read, name), f"question to cell {name}")
     with changed:
-        changed.wait_for(lambda: len(found.answers) + len(found.missing) == len(asks), max(0.0, seconds))
-        late = {name: f"no answer within {seconds:g} s" for name in asks if name not in found.answers}
+        changed.wait_for(lambda: len(found.answers) + len(found.missing) == len(asks), limit.left())
+        late = {name: f"no answer within {limit.seconds:g} s" for name in asks if name not in found.answers}
         return GatheredAnswers(dict(found.answers), late | found.missing)  # copies: late threads still write

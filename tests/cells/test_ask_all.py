@@ -112,10 +112,14 @@ def test_users_on_their_way_and_cells_that_fail_are_named(full: Site) -> None:
         return data.tr.get(data.prefix + b"name").value
 
     found = gather_users(full.own, USERS, ask, timeout=0.3)
+    is_asked = threading.Event()
+    late = gather_users(full.own, ["joan"], lambda data: is_asked.wait(), timeout=0.01)
+    is_asked.set()
 
+    assert late.missing == {"joan": "no answer within 0.01 s"}
     assert found.answers == {"joan": b"joan"}
+    assert found.missing.pop("ada").startswith("no answer within 0.3 s")
     assert found.missing == {
-        "ada": "no answer within 0.3 s: the user is being moved",
         "grace": "StoreError: the disk is gone",
         "dorothy": "StoreError: the disk is gone",
     }
