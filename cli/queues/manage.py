@@ -20,6 +20,7 @@ from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import InvalidConfiguration
 from cq.queue.limits import read_full
+from cq.store import OpenDatabase
 from cq.store.api import Transaction
 from cq.store.transact import transact
 
@@ -116,7 +117,7 @@ def limit(
 ) -> None:
     """Show or set the limits of the queued updates of a queue.
 
-    Without options it shows them, and whether the queue is full. Otherwise an omitted limit is removed. Workers and
+    It shows the limits in force, and whether the queue is full. With options an omitted limit is removed. Workers and
     callers of `add` notice within two seconds that a queue becomes full, or is no longer full. The updates queued in
     its levels count, too: a limit is for the queue and its levels together, and levels have none alone.
     """
@@ -125,12 +126,10 @@ def limit(
         raise typer.BadParameter("--when-full needs --max-age, --max-bytes or both")
     if none and is_set:
         raise typer.BadParameter("give either --none or the limits")
-    if not (none or is_set):
-        _print_limits(options, queue)
-        return
-    db = options.open_store()
-    admin.limit(db, queue, max_age=max_age, max_bytes=max_bytes, when_full=when_full or "raise")
-    _print_done(options, config_of(db, queue), "without limits" if none else "limited")
+    db = options.open_store() if none or is_set else options.read_store()
+    if none or is_set:
+        admin.limit(db, queue, max_age=max_age, max_bytes=max_bytes, when_full=when_full or "raise")
+    _print_limits(db, options, queue)
 
 
 @commands.command("drain", examples=["cq drain words --timeout 1m"])
@@ -154,8 +153,7 @@ def drain(
     _print_done(options, config, "drained")
 
 
-def _print_limits(options: Options, queue: str) -> None:
-    db = options.read_store()
+def _print_limits(db: OpenDatabase, options: Options, queue: str) -> None:
     levels = config_of(db, queue).level_names
     flags, full = db.transact(lambda tr: (read_flags(tr.snapshot, queue), read_full(tr.snapshot, queue)))
     what = limits(flags.max_seconds, flags.max_bytes, flags.when_full)

@@ -12,11 +12,13 @@ from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, Queue, argument
 from cq.cli.shared.output import as_word, print_json, quantity, say
 from cq.cli.shared.table import ShownColumn
+from cq.config.queue import QueueConfig
 from cq.encoding.codec import KeyType
 from cq.encoding.json_values import key_from_word, to_json
 from cq.errors import NotInStore
 from cq.failure import KeyFailure
 from cq.plain_text import utc_time
+from cq.queue.requests import is_request
 from cq.queue.set_aside import ANY, Aside, drop_aside, failures_by_key, read_aside, retry_aside
 
 Key = Annotated[str | None, argument("KEY", "One key. Default: all keys.")]
@@ -53,16 +55,17 @@ def show_list(options: Options, queue: Queue) -> None:
 def show(options: Options, queue: Queue, key: Key = None) -> None:
     """Show the updates set aside, with the error.
 
-    They are in commit order, and with the lines of the application's code that were running.
+    They are in commit order, and with the lines of the application's code that were running. A request to a decider is
+    its ticket and its content.
     With --json one line per piece: the updates set aside together, the failed combiner or
     observer with its version, the frames of the application's code, times of the first and the latest try in seconds
     since 1970, the number of tries, and the worker of the latest one.
     """
     db = options.read_store()
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
-    keys = config_of(db, queue).key
+    config = config_of(db, queue)
     for each in pieces:
-        decoded, updates = _key(keys, each.encoded_key), [to_json(update) for update in each.updates]
+        decoded, updates = _key(config.key, each.encoded_key), [_update(config, one) for one in each.updates]
         if options.json:
             print_json({"key": to_json(decoded), **_facts(each.failure), "updates": updates})
         else:
@@ -117,6 +120,13 @@ def _found(db: Any, queue: str, word: str | None) -> Any:
             f"nothing was set aside of key {word!r} in queue {queue!r}: see `cq aside list {queue}`"
         )
     return wanted
+
+
+def _update(config: QueueConfig, update: Any) -> Any:
+    """The JSON of an update; of a request the ticket as text, as in errors and for `answer`, and the content."""
+    if config.decider is not None and is_request(update):
+        return [update[0].hex(), to_json(update[1])]
+    return to_json(update)
 
 
 def _key(keys: KeyType, encoded: bytes) -> Any:

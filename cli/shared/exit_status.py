@@ -11,7 +11,7 @@ from cq.errors import CqError, InvalidData
 FAILED: Final = 1
 """An error, or an unhealthy system."""
 WRONG_USAGE: Final = 2
-"""An option, argument, setting or input that cq does not accept."""
+"""An option, argument, setting or input that cq does not accept, or a package that is not installed."""
 NO_VALUE: Final = 3
 """A key without a value."""
 DIFFERENT: Final = 4
@@ -32,9 +32,9 @@ def status_of(error: CqError) -> int:
     """The exit status for an error."""
     if isinstance(error, FoundDifference):
         return DIFFERENT
-    # As in Python, a ValueError is the caller's mistake. A LookupError asks for an object that does not exist, and an
-    # ImportError for a package that is not installed: the words of the command are right.
-    is_wrong = isinstance(error, ValueError) and not isinstance(error, LookupError | ImportError)
+    # As in Python, a ValueError is the caller's mistake. A LookupError asks for an object that does not exist, so the
+    # words of the command are right. Without a package it does not help to try again, as with a wrong setting.
+    is_wrong = isinstance(error, ValueError | ImportError) and not isinstance(error, LookupError)
     return WRONG_USAGE if is_wrong else FAILED
 
 

@@ -300,11 +300,14 @@ def change(db: Database, name: str, wanted: RequestedSettings) -> QueueConfig:
         after = _created(new, wanted) if before is None else _changed(tr, before, wanted)
         if before is not None and wanted.combiner is not None and is_raised(before, wanted.combiner):
             refuse_other_changes(before, after)
-            return switch(tr, before, wanted.combiner)
-        wanted.check_observers(tr.snapshot, after)  # before any write: it may read cached configurations
-        if before is not None:
-            refuse_level_change(before, after)
-        _change(tr, before, after, wanted)
+            after = switch(tr, before, wanted.combiner)
+        else:
+            wanted.check_observers(tr.snapshot, after)  # before any write: it may read cached configurations
+            if before is not None:
+                refuse_level_change(before, after)
+            _change(tr, before, after, wanted)
+        for each in after.names if wanted.priority is not None else ():
+            change_flags(tr, each, priority=wanted.priority)
         return after
 
     configured = transact(db, run)
@@ -325,9 +328,6 @@ def _change(
         _store(tr, stored_level, level)
         if stored_level is None:
             copy_flags(tr, after.name, level.name)
-    if wanted.priority is not None:
-        for each in after.names:
-            change_flags(tr, each, priority=wanted.priority)
     _store(tr, before, after)
 
 

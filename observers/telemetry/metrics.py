@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cq.distribution import install_command
-from cq.errors import CqError, InvalidConfiguration
+from cq.errors import CqError, InvalidConfiguration, MissingPackage
 from cq.observers.telemetry.bus import Event, emit, subscribe
 from cq.observers.telemetry.events import EVENTS, Metric
 from cq.observers.telemetry.hosts import hosts_of, is_host
@@ -36,7 +36,7 @@ _ADDRESS: Final = re.compile(r"(?:(\[[^]]+\]|[^\s:\[\]]*):)?(\d{1,5})")
 
 
 class MetricsUnavailable(CqError):
-    """The endpoint for metrics cannot be opened."""
+    """The endpoint for metrics cannot be opened at this address."""
 
 
 class Address(NamedTuple):
@@ -106,12 +106,12 @@ def serve(address: Address, hosts: Sequence[str] = ()) -> Callable[[], None]:
     """Serve metrics of all events of this process from now on; returns a function that stops the endpoint.
 
     It answers under localhost, the name of this machine, IP addresses, the host of the address, and `hosts`. Raises
-    `MetricsUnavailable` if prometheus-client is missing, or the address cannot be used.
+    `MissingPackage` without prometheus-client, and `MetricsUnavailable` if the address cannot be used.
     """
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app, start_http_server
     except ImportError as error:
-        raise MetricsUnavailable(
+        raise MissingPackage(
             f"metrics need a package that is not installed: run `{install_command('metrics')}`"
         ) from error
     registry = CollectorRegistry()

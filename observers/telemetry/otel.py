@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from cq import runtime
 from cq.distribution import install_command, version
-from cq.errors import CqError
+from cq.errors import InvalidConfiguration
 from cq.observers.telemetry.bus import Event, subscribe, surround
 from cq.observers.telemetry.events import Metric
 from cq.observers.telemetry.metrics import SECONDS, Update, event_metrics
@@ -38,7 +38,7 @@ _UNITS: Final = {"seconds": "s", "bytes": "By"}
 _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 
 
-class OpenTelemetryUnavailable(CqError):
+class OpenTelemetryUnavailable(InvalidConfiguration):
     """Spans and metrics cannot be sent: a package is missing, or the environment asks for an unknown exporter."""
 
 

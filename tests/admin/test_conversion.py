@@ -11,8 +11,10 @@ import pytest
 
 import cq
 from cq import admin
+from cq.admin.configure import change, requested
 from cq.admin.conversion import finish_conversion
 from cq.admin.rebucketing import finish_rebucket
+from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, read_config
 from cq.errors import CodeMismatch, ConfigurationConflict, InvalidConfiguration, NotNow
 from cq.observers.worker.worker import Worker
@@ -196,9 +198,9 @@ def test_only_a_later_version_is_a_change_and_only_alone(queue: Converted) -> No
     queue.configure(2)
     with pytest.raises(NotNow, match="still being changed from the combiner numbers@1 to numbers@2"):
         queue.configure(3)
-    for change in (admin.purge, lambda db, name: admin.rebucket(db, name, 5)):
+    for other in (admin.purge, lambda db, name: admin.rebucket(db, name, 5)):
         with pytest.raises(NotNow, match="still being changed"):
-            change(queue.db, queue.name)
+            other(queue.db, queue.name)
     queue.configure(2)
     queue.drain(1)
     queue.drain(2)
@@ -210,6 +212,13 @@ def test_only_a_later_version_is_a_change_and_only_alone(queue: Converted) -> No
         cq.configure(queue.db, queue.name, combiner=queue.combiner(3), observers=[])
 
     assert str(queue.config().combiner) == "numbers@2"
+
+
+def test_a_priority_is_set_together_with_a_later_version(queue: Converted) -> None:
+    change(queue.db, queue.name, requested(combiner=queue.combiner(2), priority=7))
+
+    assert queue.config().combiner.version == 2
+    assert cq.transact(queue.db, lambda tr: read_flags(tr, queue.name)).priority == 7
 
 
 def test_no_combiner_of_an_application_takes_the_place_of_a_built_in_one(db: Any, name: str) -> None:

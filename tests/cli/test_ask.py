@@ -27,6 +27,21 @@ def test_ask_prints_the_answer(here: Here, db: Any) -> None:
     assert here("get", "stock", "nails").out == "nails\t0\n"
 
 
+def test_a_failed_request_is_shown_with_its_ticket_as_answer_takes_it(here: Here, db: Any) -> None:
+    def decide(key: str, state: int | None, request: int) -> Any:
+        raise ValueError("no")
+
+    app = cq.App()
+    stock = app.queue("stock", key=str, value=int, decider=cq.Decider("fails", 1, decide))
+    app.configure(db, "stock")
+    ticket = db.transact(lambda tr: stock.ask(tr, "nails", 3))
+    Worker(db, app).drain()
+
+    (piece,) = here("aside", "show", "stock", "--json").rows()
+    assert piece["updates"] == [[str(ticket), 3]]
+    assert f'["{ticket}", 3]' in here("aside", "show", "stock").out
+
+
 def test_keys_and_answers_are_printed_as_get_prints_them(here: Here, db: Any) -> None:
     answer, app = [b"a", {1}, Decimal("1.5"), float("nan"), {b"a": None}], cq.App()
     echo = cq.Decider("echo", 1, lambda key, state, request: (answer, answer))

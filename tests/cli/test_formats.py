@@ -233,7 +233,7 @@ def test_parquet_without_its_package_names_the_extra(here: Here, monkeypatch: py
     ended = here("items", "words", "--format", "parquet", "--output", "rows")
 
     assert ended == (
-        1,
+        2,
         "",
         "cq: Arrow and Parquet need the package pyarrow: run `pip install 'combine-queue[arrow]'`\n",
     )

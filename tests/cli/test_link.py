@@ -166,7 +166,7 @@ def test_a_missing_driver_is_an_error_with_the_extra(here: Here, monkeypatch: py
 
     ended = here("link", "init", "words")
 
-    assert (ended.status, ended.out) == (1, "")
+    assert (ended.status, ended.out) == (2, "")
     assert ended.err.endswith("is not installed: run `pip install 'combine-queue[postgresql]'`\n")
     assert ended.err.count("\n") == 1
 

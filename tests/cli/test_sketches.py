@@ -146,7 +146,7 @@ def test_without_the_package_commands_say_what_to_install(
         ("get", "visitors", "home", "--pending"),
     ):
         status, out, error = here(*command)
-        assert (status, out) == (1, "")
+        assert (status, out) == (2, "")
         assert error.startswith("cq: sketches need the package datasketches: run `pip install ")
         assert error.count("\n") == 1
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import urllib.request
 from contextlib import closing
 from pathlib import Path
@@ -408,6 +409,14 @@ class TestMetrics:
         assert ended.status == 1
         (line,) = (line for line in ended.err.splitlines() if line.startswith("cq: "))
         assert "Address already in use" in line
+
+    def test_a_missing_package_ends_it_so_that_no_supervisor_starts_it_again(
+        self, here: Here, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "prometheus_client", None)
+        ended = here("worker", "--metrics", "0")
+        assert ended.status == 2
+        assert "run `pip install 'combine-queue[metrics]'`" in ended.err
 
 
 def scraped(address: str) -> dict[str, float]:

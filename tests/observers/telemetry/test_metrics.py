@@ -19,6 +19,7 @@ import cq
 import cq.observers.telemetry.metrics
 from cq import admin
 from cq.config.queue import read_config
+from cq.errors import MissingPackage
 from cq.keys.link import LinkKeys, OutboxKeys
 from cq.observers.links.log import ExportQueue
 from cq.observers.links.spec import table
@@ -341,5 +342,5 @@ class TestServe:
 
     def test_a_missing_package_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "prometheus_client", None)
-        with pytest.raises(MetricsUnavailable, match=r"run `pip install 'combine-queue\[metrics\]'`"):
+        with pytest.raises(MissingPackage, match=r"run `pip install 'combine-queue\[metrics\]'`"):
             serve(Address("127.0.0.1", 0))

@@ -461,7 +461,7 @@ def test_a_worker_sends_the_rest_at_its_end(cli: Cli, collector: Collector) -> N
 def test_the_command_says_what_it_lacks(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     outcome = here("worker", "--drain", "--otel")
-    assert outcome.status == 1
+    assert outcome.status == 2
     assert outcome.err.endswith(
         "cq: OpenTelemetry needs packages that are not installed: run `pip install 'combine-queue[otel]'`\n"
     )
