@@ -9,6 +9,7 @@ once, as the pass that reports a value adds to the other queue in its own transa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 from cq.config.queue import QueueConfig, read_config
@@ -62,6 +63,8 @@ def observer(config: QueueConfig, settings: Mapping[str, Any], generation: int) 
             f"expected a queue of numbers and a cap, or a queue with the decider budget and no cap, queue "
             f"{config.name!r} has values of {config.value}"
         )
+    if config.value.name == "decimal":
+        cap = Decimal(str(cap))  # the float 1.1 is more than Decimal("1.1"), which reaches a cap written so
 
     def reached(value: Any) -> dict[int, Any]:
         """{each percent reached: the amount spent}."""

@@ -22,6 +22,7 @@ import re
 from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -456,9 +457,10 @@ class VisitEmitter:
             emitter.flush()
 
     def close(self) -> None:
-        """Commit the buffered visits, and refuse later ones."""
-        for emitter in self._emitters:
-            emitter.close()
+        """Commit the buffered visits, and refuse later ones; raises `FlushFailed` after all emitters are closed."""
+        with ExitStack() as closing:
+            for emitter in self._emitters:
+                closing.callback(emitter.close)
 
 
 def _checked(visit: T) -> T:

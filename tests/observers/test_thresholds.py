@@ -73,6 +73,25 @@ def test_a_share_is_told_once_in_each_period(db: Any) -> None:
     assert told == [first, second]
 
 
+def test_a_decimal_reaches_a_cap_that_no_float_is_exactly(db: Any) -> None:
+    app, _ = watched(db, str, value=Decimal)
+    spent = cq.configure(db, "spent", key=str, value=Decimal, observers=[thresholds("alarms", cap=1.1)])
+    spent.add_now(db, {"ada": Decimal("1.10"), "bob": Decimal("1.09"), "cy": Decimal("0.87")})
+    drain(db, app=app)
+    assert_values(
+        db,
+        "alarms",
+        {
+            (who, each): value
+            for who, each, value in [
+                ("ada", 80, Decimal("1.10")),
+                ("ada", 100, Decimal("1.10")),
+                ("bob", 80, Decimal("1.09")),
+            ]
+        },
+    )
+
+
 def test_what_is_spent_of_a_budget_counts_beside_its_own_cap(db: Any) -> None:
     app, told = watched(db, str)
     tokens = cq.configure(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import cq
 from cq import admin
-from cq.errors import InvalidConfiguration, InvalidData
+from cq.errors import FlushFailed, InvalidConfiguration, InvalidData
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
 from cq.observers.visits import PageVisits, VisitEmitter, VisitLog, Visits
@@ -97,6 +97,18 @@ def test_an_emitter_counts_all_of_it(db: Any, visits: Visits, clock: Clock) -> N
         emitter.flush()
 
         assert page(db, visits, "/") == PageVisits(4, 3, 3, 2)
+
+
+def test_an_emitter_that_cannot_count_views_commits_the_rest_when_it_is_closed(
+    db: Any, visits: Visits
+) -> None:
+    emitter = VisitEmitter(visits, db, every="1h", timeout=0.2)
+    emitter.count("/", "ann")
+    admin.delete(db, visits.views.name)
+    with pytest.raises(FlushFailed, match="views"):
+        emitter.close()
+    drain(db, visits.lifetime.name)
+    assert_values(db, visits.lifetime, {"/": 1, "": 1})
 
 
 @given(
