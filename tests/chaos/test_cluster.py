@@ -1,8 +1,8 @@
 """On a cluster of several processes everything is killed and paused, the servers too: all counts once.
 
-Every update is added once, and every request decided once. Adders, workers that combine, publish a cloud and send,
-FoundationDB's servers and PostgreSQL go down and come back at random. $CQ_TEST_FDBSERVER is the path of `fdbserver`;
-$CQ_TEST_CHAOS_SECONDS sets another time than a minute.
+Every update is added, every request decided and every message delivered once. Adders, workers that combine, publish a
+cloud and send, FoundationDB's servers and PostgreSQL go down and come back at random. $CQ_TEST_FDBSERVER is the path
+of `fdbserver`; $CQ_TEST_CHAOS_SECONDS sets another time than a minute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from cq.observers.top import CloudReader, top
 from tests.chaos.cluster import PROCESSES, Cluster
 from tests.cli.conftest import Cli
 from tests.crash.adder import VIEWS, WORDS
-from tests.crash.processes import Crash, assert_counted, assert_decided, configure_stock, expected_values
+from tests.crash.processes import (
+    Crash,
+    assert_counted,
+    assert_decided,
+    assert_delivered,
+    configure_stock_and_chat,
+    expected_values,
+)
 from tests.kit.postgres import PostgresServer
 from tests.kit.reporting_databases import new_schema
 
@@ -112,12 +119,13 @@ def test_whatever_is_killed_or_paused_every_update_counts_once(
         linked = [table(queue, url_env=VARIABLE)]
         cq.configure(db, queue, key=key, buckets=3, observers=[top(5)], links=linked)
         assert cli.run("link", "init", queue).status == 0
-    configure_stock(db)
+    configure_stock_and_chat(db)
     crash = ClusterCrash(cli, postgres, seed, cluster)
     added = crash.run()
     expected = expected_values(seed, added)
     assert_counted(cli, db, expected)
     assert_decided(db, seed, added)
+    assert_delivered(db, added)
     for queue, values in expected.items():
         checked = cli.run("verify", queue)
         assert checked.status == 0, checked

@@ -1,4 +1,4 @@
-"""A process that adds to queues, and asks one for a decision, from one number to another: `STORE NAME SEED N N`.
+"""A process that adds, asks for a decision and sends a message, from one number to another: `STORE NAME SEED N N`.
 
 Each transaction has an operation id. It prints a line for each addition that is committed, several together. When it
 has died it is to be started again with the first that it has not told of: that and some others may be committed, and
@@ -14,8 +14,9 @@ from collections import Counter
 from typing import Any, Final
 
 import cq
+from cq.feeds import Feed
 
-WORDS, VIEWS, STOCK = "words", "views", "stock"
+WORDS, VIEWS, STOCK, CHAT = "words", "views", "stock", "chat"
 _KEYS: Final = 30
 TOLD_TOGETHER: Final = 5
 
@@ -32,6 +33,7 @@ def main(store: str, name: str, seed: str, begin: str, end: str) -> None:
             cq.CombineQueue(WORDS).add(tr, words, once=once)  # noqa: B023
             cq.CombineQueue(VIEWS).add(tr, views, once=once)  # noqa: B023
             ask(tr, int(seed), name, number)  # noqa: B023
+            Feed[str](CHAT).append_to_group(tr, "all", once)
 
         cq.transact(db, add)
         untold += 1

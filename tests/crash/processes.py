@@ -15,12 +15,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 import cq
+from cq.feeds import Feed
 from cq.observers.links.registry import opened_link
 from cq.observers.scheduling.members import read_members
 from cq.queue.answers import DECIDED, read_answers
 from cq.testing import assert_drained, assert_values
 from tests.cli.conftest import Cli
-from tests.crash.adder import STOCK, TOLD_TOGETHER, VIEWS, WORDS, ask, updates
+from tests.crash.adder import CHAT, STOCK, TOLD_TOGETHER, VIEWS, WORDS, ask, updates
 from tests.crash.conftest import ROUNDS
 from tests.kit.postgres import PostgresServer
 from tests.kit.processes import ROOT, SECONDS
@@ -29,6 +30,8 @@ from tests.links.sqlhelpers import reporting_of
 ADDERS: Final = 3
 WORKERS: Final = 2
 HITS: Final = 4 * ROUNDS
+MEMBERS: Final = ("ann", "ben")
+"""Of the group that the adders send to."""
 STEP: Final = 100
 """After so many additions the next process is hit."""
 STILL_SECONDS: Final = 1.0
@@ -186,9 +189,13 @@ class Crash:
         self._is_frozen = True
 
 
-def configure_stock(db: Any) -> None:
-    """Create the queue that the adders ask."""
+def configure_stock_and_chat(db: Any) -> None:
+    """Create the queue that the adders ask, and the feed to whose members they send."""
     cq.configure(db, STOCK, key=int, buckets=2, decider="bounded:0:100:start=10")
+    chat = Feed[str](CHAT)
+    chat.configure(db)
+    for member in MEMBERS:
+        cq.transact(db, lambda tr: chat.join(tr, "all", member))  # noqa: B023 - runs at once
 
 
 def assert_decided(db: Any, seed: int, added: dict[str, int]) -> None:
@@ -204,6 +211,31 @@ def assert_decided(db: Any, seed: int, added: dict[str, int]) -> None:
             assert answers[ticket].outcome == DECIDED
             stocks[key] += answers[ticket].content
     assert_values(db, STOCK, dict(stocks))
+
+
+def assert_delivered(db: Any, added: dict[str, int]) -> None:
+    """Assert that each member has got all messages once, in the order in which they were sent to the group.
+
+    A message may have been sent twice, as a transaction is repeated if its result is unknown.
+    """
+    sent = {f"{adder}/{number}" for adder, times in added.items() for number in range(times)}
+    got = [_messages(db, member) for member in MEMBERS]
+    for messages in got:
+        assert messages == got[0]
+        origins = [origin for origin, _ in messages]
+        assert origins == sorted(set(origins))
+        assert {body for _, body in messages} == sent
+
+
+def _messages(db: Any, member: str) -> list[tuple[bytes, str]]:
+    """The origins and bodies of all messages of a member of the group."""
+    found: list[tuple[bytes, str]] = []
+    position, more = b"", True
+    while more:
+        page = cq.transact(db, lambda tr: Feed[str](CHAT).read(tr, member, position, 500))  # noqa: B023
+        found += [(each.origin or b"", each.body) for each in page.messages]
+        position, more = page.position, page.more
+    return found
 
 
 def expected_values(seed: int, added: dict[str, int]) -> dict[str, dict[Any, int]]:
