@@ -70,7 +70,8 @@ class UserMove:
             record = self.finish()
             if record.cell == target:
                 return record
-            # Before it begins: a move to a cell without a store, or with an emptied one, could not end.
+            # Before it begins: a move from or to a cell without a store, or to an emptied one, could not end.
+            self._stores[record.cell]
             transact(self._stores[target], lambda tr: self._stores.check(tr.snapshot, target))
             self._directory.begin_move(self._user, target)
 

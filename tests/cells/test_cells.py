@@ -366,16 +366,17 @@ def test_only_a_new_cell_creates_a_store(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir() if path.name.startswith("missing")] == []
 
 
-def test_no_move_begins_to_a_cell_without_a_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", ["eu", "us"])
+def test_no_move_begins_from_or_to_a_cell_without_a_store(tmp_path: Path, gone: str) -> None:
     with Database(tmp_path / "directory.db") as directory:
         with Cells(directory) as cells:
             cells.add_cell("eu", f"embedded:{tmp_path / 'eu.db'}")
             cells.place(USER)
             cells.add_cell("us", f"embedded:{tmp_path / 'us.db'}")
-        (tmp_path / "us.db").unlink()
+        (tmp_path / f"{gone}.db").unlink()
 
         with Cells(directory) as cells:
-            with pytest.raises(NotAStore, match="cell 'us' has no store, correct its URL"):
+            with pytest.raises(NotAStore, match=f"cell '{gone}' has no store, correct its URL"):
                 cells.move(USER, "us")
             assert list(cells.moves()) == []
-            cells.delete(USER)
+            assert [each.users for each in cells.cells()] == [1, 0]
