@@ -18,9 +18,8 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from cq import runtime, store
 from cq.backoff import delay_after
-from cq.cells.adopting import UserAdoption
 from cq.cells.directory import CellStatus, Directory, checked_settings, deleted_error, emptiest
-from cq.cells.move import UserDeletion, UserMove, users_being_deleted
+from cq.cells.move import UserAdoption, UserDeletion, UserMove, users_being_deleted
 from cq.cells.names import Names, take_names
 from cq.cells.records import DELETED, DRAINING, HERE, Fence, Record
 from cq.cells.stores import CellStores, Opener
@@ -320,8 +319,8 @@ class Cells:
             CellError: another cell adopts the user.
             Exception: an error of `convert`; earlier pieces stay converted.
         """
-        adoption = UserAdoption(self.directory, self._stores, user, cell)
-        return self._remember(user, adoption.run(convert, names)).cell
+        adoption = UserAdoption(self.directory, self._stores, user)
+        return self._remember(user, adoption.run(cell, convert, names)).cell
 
     # Moves
 

@@ -1,4 +1,4 @@
-"""The move of a user between cells, and the deletion of a user, under fences in the cells.
+"""The move of a user between cells, the deletion and the adoption of a user, under fences in the cells.
 
 A move copies and verifies the data while no transaction can write, and then switches:
 
@@ -20,13 +20,13 @@ even in a cell to which the user has returned: therefore fences stay.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 from cq.cells.directory import Directory, deleted_error
-from cq.cells.names import free_names
+from cq.cells.names import free_names, take_names
 from cq.cells.records import ARRIVING, DELETED, GONE, HERE, LEAVING, CopyProgress, Fence, Record
 from cq.cells.stores import CellStores
 from cq.cells.user_data import UserData
@@ -43,6 +43,7 @@ MAX_TRIES: Final = 20
 _KEEP = b"names"
 _PAGE = 500
 _LastAct: TypeAlias = Callable[[UserData], object]
+Convert: TypeAlias = Callable[[UserData], bool]
 
 
 class _Overtaken(Exception):
@@ -349,6 +350,41 @@ class UserDeletion(UserMove):
         """Do a piece of step 3; returns whether there is more."""
         fence = self._fence(tr)
         return fence is not None and fence.state == DELETED and self._clear_piece(tr)
+
+
+class UserAdoption(UserMove):
+    """The adoption of a user by a cell whose store has the user's data, but not where `Cells.transact` looks for them.
+
+        1. directory  the record names the cell, with epoch 0; the user takes the second names
+        2. cell       the application's `convert` moves the old data below the user's prefix, a piece in each
+                      transaction; the last one writes the fence `here` 1
+        3. directory  the record has epoch 1; the cell has one user more
+
+    With a record of epoch 0, transactions and moves raise `UserNotPlaced`, but nobody can place the user elsewhere. All
+    pieces read the fence with a conflict, so a late process converts nothing after the end.
+    """
+
+    def run(self, cell: str, convert: Convert, names: Sequence[str]) -> Record:
+        """Do the steps that are not done; returns the user's record. Raises as `Cells.adopt`."""
+        record = self._directory.begin_adoption(
+            self._user, cell, lambda tr: take_names(tr, self._user, names)
+        )
+        if record.epoch > 0:
+            return record
+        db = self._stores[cell]
+        while transact(db, lambda tr: self._convert(tr, cell, convert)):
+            pass
+        return self._directory.end_adoption(self._user)
+
+    def _convert(self, tr: Transaction, cell: str, convert: Convert) -> bool:
+        """Do a piece of step 2; returns whether there is more."""
+        if self._fence(tr) is not None:
+            return False
+        self._stores.check(tr, cell)
+        has_more = bool(convert(UserData(tr, self._user, cell)))
+        if not has_more:
+            self._set_fence(tr, Fence(HERE, 1))
+        return has_more
 
 
 def users_being_deleted(tr: Transaction) -> list[Any]:

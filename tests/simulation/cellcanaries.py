@@ -171,15 +171,15 @@ def names_the_deleted() -> Any:
     return reads_without_conflict(lambda key: key.startswith(cellkeys.record(b"")))
 
 
-@cells.replaces("cq.cells.adopting.UserAdoption._convert", only={"adopt"})
-def adopts_the_first_piece(convert: Any, self: Any, tr: Any, function: Any) -> bool:
+@cells.replaces("cq.cells.move.UserAdoption._convert", only={"adopt"})
+def adopts_the_first_piece(convert: Any, self: Any, tr: Any, cell: str, function: Any) -> bool:
     """A user is in the cell before all old data are below the user's prefix."""
 
     def convert_some(data: UserData) -> bool:
         function(data)
         return False
 
-    return bool(convert(self, tr, convert_some))
+    return bool(convert(self, tr, cell, convert_some))
 
 
 @cells.replaces(
