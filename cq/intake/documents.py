@@ -21,6 +21,7 @@ from cq.errors import CorruptData, InvalidData, TooLarge, WritesUnreadable
 from cq.keys import QueueKeys
 from cq.queue.checks import AddCheck, check_add
 from cq.queue.combine_queue import CombineQueue
+from cq.queue.ledger import refuse_unless_summed
 from cq.store.api import WANT_ALL, Database, Transaction, TransactionRead
 from cq.store.bounded_reads import scan_rows
 from cq.store.own_writes import hides_writes, note_writes
@@ -55,6 +56,7 @@ class Documents:
             TooLarge: there are more than 20,000 items, or replacing them all may write more than 1 MB; or `put` has
                 stored the document in parts.
             InvalidData: the id does not have 1 to 8,000 bytes, or a count is not an int.
+            InvalidConfiguration: the queue's values are no sums of int.
             WritesUnreadable: the transaction has already stored the document and hides its own writes.
 
         Also raises the errors of `CombineQueue.add`. A call that raises has written nothing.
@@ -90,8 +92,8 @@ class Documents:
 
         Costs a transaction for each part: 20,000 items, or as many as write about 1 MB if all counts change. Items are
         keys of the queue's type; a count of 0 means no item. Raises `InvalidData` if the id does not have 1 to 8,000
-        bytes or a count is not an int, and the errors of `CombineQueue.add`; no part is stored if the queue does not
-        take an item.
+        bytes or a count is not an int, `InvalidConfiguration` if the queue's values are no sums of int, and the errors
+        of `CombineQueue.add`; no part is stored if the queue does not take an item.
         """
         self._check(document)
         wanted = _without_zeros(counts)
@@ -212,7 +214,11 @@ def _without_zeros(counts: Mapping[Any, int]) -> dict[Any, int]:
 
 
 def _parts_for(config: QueueConfig, counts: dict[Any, int]) -> int:
-    """The number of parts for counts, so that a transaction that replaces a part writes at most about 1 MB."""
+    """The number of parts for counts, so that a transaction that replaces a part writes at most about 1 MB.
+
+    Raises `InvalidConfiguration` if the queue's values are no sums, which differences would make wrong.
+    """
+    refuse_unless_summed(config, "documents")
     adds = AddCheck(config)
     sizes = [len(codec.encode(item)) + len(codec.encode(count)) for item, count in counts.items()]
     # Each row is counted once: parts and buckets are both ranges of the same hash, so a part has its own buckets.

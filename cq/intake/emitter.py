@@ -60,7 +60,8 @@ class Emitter(Generic[K, V]):
 
     Create one for each queue and process, after a fork, and close it at the end; it is also a context manager. At a
     normal exit of the process it flushes its remaining increments. A signal that kills the process is not a normal
-    exit, and SIGTERM is such a signal unless the process handles it.
+    exit, and SIGTERM is such a signal unless the process handles it; nor is the end of a process that `multiprocessing`
+    has forked.
 
     Args:
         queue: the queue, as `CombineQueue(name, combiner=...)` if the combiner is one of your own. In a queue with a

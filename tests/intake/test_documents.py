@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 import cq
-from cq.errors import InvalidData, TooLarge
+from cq.errors import InvalidConfiguration, InvalidData, TooLarge
 from cq.intake import documents as module
 from cq.intake.documents import Documents
 from cq.keys import QueueKeys
@@ -22,8 +22,6 @@ from tests.kit.queues import combine_all, commits, stored
 from tests.kit.sized import MOST, Sized
 
 SIX = "1s:1h,1m:2h,5m:3h,15m:4h,1h:60d,1d:forever"
-FIRST = cq.Combiner("first-of-documents", 1, lambda key, values: values[0])
-"""A combiner without differences: adds write all levels."""
 
 
 @pytest.fixture
@@ -107,10 +105,9 @@ def test_a_document_of_long_items_fits_into_its_transactions(db: Any, documents:
         {},
         {"window": 600},
         {"rollup": SIX},
-        {"rollup": SIX, "combiner": FIRST},
         {"buckets": 4096},
     ],
-    ids=["queue", "window", "rollup", "six copies", "many buckets"],
+    ids=["queue", "window", "rollup", "many buckets"],
 )
 def test_a_transaction_of_a_part_writes_about_a_megabyte_at_most(
     db: Any, name: str, settings: Any, items: int, size: int
@@ -141,6 +138,14 @@ def test_items_are_keys_of_the_queues_type(db: Any, name: str) -> None:
     assert sums(db, documents) == {("a", 1): 2}
     with pytest.raises(InvalidData):
         documents.put(db, b"one", {"a": 2})
+
+
+def test_a_queue_without_sums_of_int_is_refused(db: Any, name: str) -> None:
+    documents = Documents(cq.configure(db, name, key=str, value=int, combiner="maximum"))
+    with pytest.raises(InvalidConfiguration, match="the combiner sum for documents"):
+        documents.put(db, b"one", {"a": 2})
+    with pytest.raises(InvalidConfiguration, match="the combiner sum for documents"):
+        transact(db, lambda tr: documents.set(tr, b"one", {"a": 2}))
 
 
 @pytest.mark.parametrize(
