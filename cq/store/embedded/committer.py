@@ -46,7 +46,7 @@ from cq.store.embedded.error import (
     not_bytes,
     storage_error,
 )
-from cq.store.embedded.file import log_identity, log_of
+from cq.store.embedded.file import identities, in_use
 from cq.store.embedded.future import FutureVoid
 from cq.store.embedded.lock_file import LatestVersion, LockFile
 from cq.store.embedded.snapshots import leak
@@ -178,8 +178,9 @@ _TRIM_SECONDS = 0.5
 
 
 _LOST = (
-    "the log of {} was removed while the store was in use, so nothing was committed: close the store and open it "
-    "again; a process that has it open must not also open it by Python's sqlite3, and no program may remove its files"
+    "{0} or a file beside it ({0}-wal, -shm, -lock) was removed or replaced while the store was in use, so nothing was "
+    "committed: close the store and open it again; no program may remove its files, and a process that has it open "
+    "must not also open it by Python's sqlite3"
 )
 
 _NO_WRITES = Writes()
@@ -270,8 +271,8 @@ class Committer:
         self._connection = connection
         self._lock = lock
         self._latest = latest
-        self._log_path = log_of(lock.store)  # made once: each commit looks at it
-        self._log_file = log_identity(self._log_path)
+        self._paths = in_use(lock.store)  # made once: each commit looks at them
+        self._files = identities(self._paths)
         self._checkpointer = Checkpointer(connection, lock)
         self._log = ConflictLog()
         self._queue: deque[CommitRequest] = deque()
@@ -435,9 +436,10 @@ class Committer:
         written = work.finish()
         connection.execute("INSERT INTO commits VALUES (?, ?)", (work.group.version, written))
         self._trim()
-        # SQLite removes its log with the last connection. Python's own SQLite does not know of the connections of
-        # another one in its process: it would remove a log in use, and later commits would be lost without an error.
-        if log_identity(self._log_path) != self._log_file:
+        # A commit into removed files would be lost without an error, and one beside another index or lock file not be
+        # seen by others. Python's own SQLite removes the log, too: it does not know of the connections of another one
+        # in its process, and takes its last for the last of all.
+        if identities(self._paths) != self._files:
             self._roll_back()
             self._results = [(request, IO_ERROR, _LOST.format(self._lock.store)) for request in group]
             return

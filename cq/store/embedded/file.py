@@ -438,12 +438,17 @@ def log_of(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
-def log_identity(log: Path) -> FileId | None:
-    """The identity of the log at a path; None: it does not exist."""
+def in_use(path: Path) -> tuple[str, ...]:
+    """The paths of a store and of the files beside it that are there while it is open."""
+    return tuple(f"{path}{ending}" for ending in ("", "-wal", "-shm", "-lock"))
+
+
+def identities(paths: tuple[str, ...]) -> list[FileId]:
+    """The identities of files; empty if one cannot be found."""
     try:
-        return identify(log)
-    except FileNotFoundError:
-        return None
+        return [(status.st_dev, status.st_ino) for status in map(os.stat, paths)]
+    except OSError:
+        return []
 
 
 def has_log(path: Path) -> bool:

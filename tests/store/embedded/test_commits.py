@@ -357,12 +357,28 @@ def test_a_log_that_python_s_own_sqlite_has_removed_is_noticed(path: Path) -> No
         with closing(sqlite3.connect(path)) as other:
             other.execute("SELECT count(*) FROM kv").fetchone()
         for _ in range(2):
-            with pytest.raises(FDBError, match="was removed while the store was in use"):
+            with pytest.raises(FDBError, match="was removed or replaced while the store was in use"):
                 db[b"a"] = b"2"
     with Database(path) as again:
         assert again[b"a"] == b"1"
         again[b"a"] = b"3"
         assert again[b"a"] == b"3"
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-lock"])
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_store_whose_files_are_removed_or_replaced_takes_no_commits(
+    db: Database, path: Path, ending: str, is_replaced: bool
+) -> None:
+    db[b"a"] = b"1"
+    file = path.with_name(path.name + ending)
+    content = file.read_bytes()
+    file.rename(path.with_name("former"))
+    if is_replaced:
+        file.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(FDBError, match="was removed or replaced while the store was in use"):
+            db[b"b"] = b"2"
 
 
 def refuse_writes_of(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
