@@ -66,12 +66,12 @@ class Settings:
     access_system: bool = False
 
     def for_try(self, defaults: Settings) -> Settings:
-        """The settings of the next try: FoundationDB keeps the first four, and resets the others."""
+        """The settings of the next try: FoundationDB keeps the first three, and resets the others."""
         return Settings(
             self.timeout,
             self.retry_limit,
             self.max_retry_delay,
-            self.size_limit,
+            defaults.size_limit,
             defaults.snapshot_ryw,
             defaults.bypass_unreadable,
             defaults.protect_commit,

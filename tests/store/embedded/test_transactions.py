@@ -70,6 +70,12 @@ def test_the_size_limit_may_be_lower(db: Database) -> None:
     tr.set(b"a", bytes(2000))
     assert commit_code(tr) == 2101
 
+    tr.reset()
+    tr.options.set_size_limit(1000)
+    tr.on_error(1020).wait()  # sets the default again
+    tr.set(b"a", bytes(2000))
+    tr.commit().wait()
+
     tr = db.create_transaction()
     tr.options.set_size_limit(10)
     assert commit_code(tr) == 2006
