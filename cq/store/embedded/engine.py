@@ -60,9 +60,10 @@ def _create(path: Path, lock: LockFile, rights: Access) -> None:
 class Engine:
     """One open file, shared by the database and its transactions; closed when the last of them is dropped."""
 
+    # Until it is open, also for `__del__`: it must not close anything if opening fails.
+    _unusable: str | None = "the store could not be opened"
+
     def __init__(self, path: str | os.PathLike[str], open_parts: Callable[[Path], OpenFile]) -> None:
-        # First, for `__del__`: it must not close anything if the rest fails.
-        self._unusable: str | None = "the store could not be opened"
         # Resolved: all processes must use the same lock file beside the store.
         self.path = Path(path).resolve()
         with file.opening:

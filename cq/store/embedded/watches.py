@@ -126,8 +126,12 @@ class Watches:
     def _serve(self, listener: Listener) -> None:
         code = IO_ERROR
         try:
+            with (
+                self._lock
+            ):  # until `_start` has ended; after ^C in it, the thread of a later one serves the watches
+                is_needed = self._listener is listener
             with contextlib.closing(self._connect()) as connection:
-                while self._serve_round(connection, listener):
+                while is_needed and self._serve_round(connection, listener):
                     time.sleep(self._pause)
             code = OPERATION_CANCELLED
         except (*STORAGE_ERRORS, StoreError, OSError):

@@ -186,6 +186,29 @@ def test_the_thread_exists_only_with_watches(db: Database, monkeypatch: pytest.M
     settled(db)
 
 
+def test_an_interrupted_start_of_the_thread_leaves_one_thread(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = threading.Thread.start, list[threading.Thread]()
+    db.get(b"a")  # starts the thread of snapshots
+    monkeypatch.setattr(watches, "_MAX_IDLE_CHECKS", 1000)
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            db.get_and_watch(b"a")
+
+    (thread,) = started
+    thread.join(20)
+    assert not thread.is_alive()
+    settled(db)
+
+
 def test_watches_fire_under_load(db: Database) -> None:
     stop = threading.Event()
 
