@@ -10,10 +10,12 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
     >>> nearest("wrods", ["words", "visits"])
     'words'
+    >>> nearest("words", ["words", "visits"])  # listed, but its configuration is lost
     """
     from difflib import get_close_matches  # late: only errors need it
 
-    found = get_close_matches(name, [*known], n=1) if isinstance(name, str) else []
+    others = [each for each in known if each != name]
+    found = get_close_matches(name, others, n=1) if isinstance(name, str) else []
     return found[0] if found else None
 
 

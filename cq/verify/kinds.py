@@ -67,7 +67,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
         "an observer missed a report, but the bucket's state says that no report was missed",
         "corrects the state",
     ),
-    "expiry-key": ("cq has not written a key of an expiry, or the queue has none", "clears it"),
+    "expiry-key": ("cq has not written a key of an expiry, or the queue has none", "clears or renews it"),
     "expiry-extra": (
         "the index of an expiry has an entry for no value, or at another time than its key's",
         "clears it",

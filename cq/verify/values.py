@@ -47,8 +47,10 @@ def check_expiry(piece: Piece, found: Found) -> None:
     if time is None:
         _check_time(piece, spec, found, encoded)
         return
-    if found.value or time > LATEST:
+    if time > LATEST:
         raise CorruptData("it is not an entry of an expiry")
+    if found.value:
+        piece.report("expiry-key", found.key, "it has a value", partial(piece.tr.set, found.key, b""))
     stored = _stored_time(piece, spec, key, encoded)
     value = piece.snapshot.get(piece.keys.value(encoded))
 
@@ -79,15 +81,26 @@ def _stored_time(piece: Piece, spec: ExpirySpec, key: Any, encoded: bytes) -> by
 
 
 def _check_time(piece: Piece, spec: ExpirySpec, found: Found, encoded: bytes) -> None:
-    """Check that a stored time has a value, and an entry."""
-    if spec.by != UPDATE or len(found.value) != TIME_BYTES:
-        raise CorruptData("it is not the time of a key's latest update")
-    fix = partial(_clear, piece, found.key, key_hash(encoded))
-    value = piece.keys.value(encoded)
-    piece.require(value, "expiry-extra", found.key, "the time of a key without a value", fix)
+    """Check that a stored time is one, and has a value and an entry."""
+    what = "it is not the time of a key's latest update"
+    if spec.by != UPDATE:
+        raise CorruptData(what)
+    is_time = len(found.value) == TIME_BYTES and parse_time(found.value) <= LATEST
+    hashed = key_hash(encoded)
     entry = ExpiryKeys(piece.name).entry_at(found.value, place(encoded))
-    fix = partial(_set_entry, piece, entry, key_hash(encoded))
-    piece.require(entry, "expiry-missing", found.key, "a key with a time, but without an entry", fix)
+    value, stored = piece.snapshot.get(piece.keys.value(encoded)), piece.snapshot.get(entry)
+
+    def check() -> None:  # after the entries, of which repairs may clear the one that this one writes
+        if not value.present():
+            fix = partial(_clear, piece, found.key, hashed)
+            piece.report("expiry-extra", found.key, "the time of a key without a value", fix)
+        elif not is_time:
+            piece.report("expiry-key", found.key, what, partial(_renew_time, piece, spec, encoded))
+        elif not stored.present():
+            fix = partial(_set_entry, piece, entry, hashed)
+            piece.report("expiry-missing", found.key, "a key with a time, but without an entry", fix)
+
+    piece.defer(check)
 
 
 def check_value_expires(piece: Piece, key: Any, encoded: bytes) -> None:
@@ -121,6 +134,12 @@ def _is_pending(piece: Piece, encoded: bytes) -> bool:
 def _add(piece: Piece, index: ExpiryIndex, move: IndexMove) -> None:
     index.write(piece.tr, [move])
     renew_states(piece, key_hash(move.where[_HASH_BYTES:]))
+
+
+def _renew_time(piece: Piece, spec: ExpirySpec, encoded: bytes) -> None:
+    """Give a key whose time is lost the present one."""
+    index = ExpiryIndex(piece.tr.snapshot, piece.config, spec)
+    _add(piece, index, IndexMove(place(encoded), None, index.present_time))
 
 
 def _clear(piece: Piece, key: bytes, hashed: int) -> None:

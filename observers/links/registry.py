@@ -105,7 +105,7 @@ def opened_link(
             raise
         raise LinkFailed(f"the target of the application has failed: {describe(error)}") from error
     finally:
-        sender.target.close()
+        sender.close()
 
 
 def table_check(link: OpenLink, wait_seconds: float) -> TableCheck:

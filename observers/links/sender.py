@@ -8,10 +8,13 @@ target has, whether another worker was faster, or whether one of the two sides w
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from cq.encoding.codec import brief
+from cq.failure import is_failure
 from cq.keys.link import LinkKeys, Position, first_sequence, generation_of
 from cq.observers.links.log import LinkEntry
 from cq.observers.links.state import StorePosition, leave_former_rows, read_position
@@ -25,8 +28,11 @@ from cq.observers.links.target import (
     Target,
     TargetRefuses,
 )
+from cq.plain_text import describe
 from cq.store.api import Database
 from cq.store.transact import transact
+
+log = logging.getLogger("cq.link")
 
 _MIN_BROKEN: Final = 10
 _SHARE_BROKEN: Final = 0.2
@@ -219,6 +225,15 @@ class Sender:
         below = first_sequence(self.source.generation)
         return self._call(lambda: self.target.sweep(epoch, below))
 
+    def close(self) -> None:
+        """Close the target's connections; an error of that is logged only, as nothing depends on it."""
+        try:
+            self.target.close()
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            log.warning("%s cannot be closed: %s", self.target.noun, describe(error))
+
     @property
     def advice(self) -> str:
         """What an operator can do after the link has stopped."""
@@ -295,7 +310,10 @@ class Sender:
         Returns None if it has done so, or if it keeps no positions; else the position that it has.
         """
         changes = self._changes(batch, previous, last, entries)
-        return self._parsed(self._call(lambda: self.target.apply(changes)))
+        stored = self._parsed(self._call(lambda: self.target.apply(changes)))
+        if stored == previous:  # sent again at once, they would be refused again
+            raise LinkFailed(f"{self.target.noun} refuses changes after {str(previous)!r}, its own position")
+        return stored
 
     def _changes(
         self, batch: LinkBatch, previous: Position, last: bytes, entries: Sequence[LinkEntry]
@@ -303,9 +321,13 @@ class Sender:
         position = Position(batch.epoch, last)
         return Changes(self.source.queue, batch.bucket, str(previous), str(position), entries)
 
-    def _parsed(self, text: str | None) -> Position | None:
+    def _parsed(self, text: object) -> Position | None:
         if text is None:
             return None
+        if not isinstance(text, str):
+            raise LinkFailed(
+                f"`apply` of {self.target.noun} has returned {brief(text)}, expected None or its position"
+            )
         stored = Position.parse(text)
         if stored is None:
             raise TargetRefuses(

@@ -29,9 +29,9 @@ class CannotSend(CqError):
     them by sending ever smaller halves of the batch.
     """
 
-    def __init__(self, message: str, entries: Mapping[bytes, str] | None = None) -> None:
+    def __init__(self, message: str, entries: Mapping[bytes, object] | None = None) -> None:
         super().__init__(message)
-        self.entries: dict[bytes, str] = dict(entries or {})
+        self.entries: dict[bytes, str] = {each: str(error) for each, error in dict(entries or {}).items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (str(self), self.entries)

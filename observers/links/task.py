@@ -99,7 +99,7 @@ class Keeper(NotedTask):
 
     def end(self) -> None:
         """Close the connections to the target: the worker leaves the link."""
-        self._sender.target.close()
+        self._sender.close()
 
     def _step(self) -> float:
         found, notification = transact(self.db, self._read)

@@ -18,7 +18,7 @@ from cq import admin, links
 from cq.config.queue import Named, QueueConfig, read_config, write_config
 from cq.encoding.codec import KeyType, ValueType
 from cq.keys.link import links_of
-from cq.links import LinkFailed, Source, Target
+from cq.links import CannotSend, Changes, LinkFailed, Source, Target
 from cq.observers.links.registry import opened_link, tasks_of
 from cq.observers.links.spec import is_for_cq, links_in
 from cq.observers.links.sql.engine import ReportingDatabase
@@ -28,7 +28,7 @@ from cq.observers.links.targets.receiver import HttpReceiver, read_secrets
 from cq.observers.monitoring.link_status import link_status
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
-from cq.testing import assert_values, drain
+from cq.testing import MemoryTarget, assert_values, drain
 from tests.cli.conftest import Here, cli, here, impatient
 from tests.kit.queues import add, configured, stored
 
@@ -197,6 +197,50 @@ def test_a_target_that_cannot_be_made_fails_its_link_only(db: Any, name: str) ->
     assert "expected the target 'number' of the application to be a cq.links.Target" in errors["number"]
     with pytest.raises(LinkFailed, match="no address"), opened_link(db, name, "broken", app=app):
         pass
+
+
+PREVIOUS = "previous"
+
+
+class Faulty(MemoryTarget):
+    """A target whose connections cannot be closed; it returns what it should not, or names entries by its errors."""
+
+    answer: Any = None
+
+    def apply(self, changes: Changes) -> Any:
+        if isinstance(self.answer, Exception):
+            raise CannotSend("refused", {each.sequence: self.answer for each in changes.entries})
+        return changes.previous if self.answer == PREVIOUS else self.answer
+
+    def close(self) -> None:
+        raise ValueError("it is closed already")
+
+
+def test_faults_of_a_target_are_those_of_its_link_only(
+    db: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other tasks of the worker, and its own end, do not depend on a target that cannot be closed."""
+    target, app = Faulty(), cq.App()
+    app.target("faulty")(lambda source: target)
+    cq.configure(db, name, links=[links.app("faulty")])
+    add(db, name, {"a": 1})
+    target.answer = True
+    drain(db, name, app=app)
+    (found,) = link_status(db, name)
+    assert found.error == (
+        "LinkFailed: `apply` of the target in memory has returned True, expected None or its position"
+    )
+    target.answer = PREVIOUS  # so that the changes follow it
+    drain(db, name, app=app)
+    (found,) = link_status(db, name)
+    assert found.error == "LinkFailed: the target in memory refuses changes after '', its own position"
+    target.answer = KeyError("a")
+    drain(db, name, app=app)
+    (found,) = link_status(db, name)
+    assert (found.aside, found.rows) == (1, 1)  # it raises also without an entry
+    with pytest.raises(CannotSend), opened_link(db, name, app=app) as link:
+        link.check()
+    assert "the target in memory cannot be closed: ValueError: it is closed already" in caplog.text
 
 
 @pytest.mark.parametrize(
