@@ -64,11 +64,13 @@ def run(options: LiveOptions, demo: DemoRun) -> Figures:
     cq.configure(db, COMPARED, key=str, value=int, combiner="last", buckets=1, observers=[top(_SHOWN)])
     comparison = Comparison(db, demo.kills)
     until = runtime.monotonic() + options.seconds
-    stopped = runtime.event()
+    stopped, is_ended = runtime.event(), False
 
     def look() -> str:
-        if stopped.is_set() or runtime.monotonic() >= until:
+        nonlocal is_ended
+        if not is_ended and (stopped.is_set() or runtime.monotonic() >= until):
             transact(db, lambda tr: tr.set(_END, b""))
+            is_ended = True
         return comparison.look()
 
     with served(db, options) as address:
