@@ -127,8 +127,8 @@ def queue_states(queue: QueueStatus, found: Overview) -> list[str]:
     outbox = found.outboxes.get(queue.name)
     words = {
         "full": bool(queue.full),
-        **{f"link {each.state}": bool(each.error) for each in found.links_of(queue.name)},
-        **({f"outbox {outbox.state}": bool(outbox.error)} if outbox else {}),
+        **{f"link {each.state}": each.has_failed for each in found.links_of(queue.name)},
+        **({f"outbox {outbox.state}": outbox.has_failed} if outbox else {}),
         "paused": queue.paused,
         "set aside": bool(queue.aside),
     }

@@ -110,9 +110,10 @@ def _facts(seen: Overview, queues: Sequence[QueueStatus]) -> str:
 def _advice(seen: Overview, queues: Sequence[QueueStatus], name: str | None) -> Iterator[Advice]:
     """The findings about these queues, and about the store; if `name` is not None, without those of other subjects.
 
-    Those of a level include the ones of its queue.
+    Those of a queue include the ones of its links, and those of a level the ones of its queue.
     """
     subjects = {"", *(subject for queue in queues for subject in (queue.name, queue.level_of or ""))}
+    subjects |= {link.name for queue in queues for link in seen.links_of(queue.name)}
     for remark in find_remarks(seen):
         if name is None or remark.name in subjects:
             yield _of_remark(remark)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from cq import runtime
 from cq.admin.queue_status import QueueStatus
 from cq.config.parts import MAX_BUCKETS
-from cq.observers.monitoring.link_status import LinkStatus
+from cq.observers.monitoring.link_status import PAUSED, LinkStatus
 from cq.observers.monitoring.store_overview import Overview, WorkerStatus
 from cq.plain_text import utc_time
 
@@ -24,7 +24,6 @@ _LATE_SECONDS: Final = 10.0  # a window whose updates wait longer to expire is l
 _OVERDUE_SECONDS: Final = 60.0  # as many seconds after they are due, workers should have deleted keys
 _RECENT_SECONDS: Final = 600.0  # older errors of a worker are notes
 _ACTIVE: Final = "active"  # the state of a link with nothing to do but its entries
-_PAUSED: Final = "paused"  # the state of a link that an operator has paused
 _FEW_BUCKETS: Final = 4
 _MANY_ROWS: Final = 1_000  # for fewer rows the average size is no basis for advice
 _SMALL_ROW: Final = 90  # bytes, key included: one or two updates
@@ -245,7 +244,7 @@ def _remark(finding: Finding, name: str, text: str, level: Level | None = None) 
 def _no_worker(seen: Overview) -> Remark:
     """A problem if work is due, else a note."""
     # Nobody but a worker sees the rows of an outbox.
-    has_outbox = any(each.state != _PAUSED for each in seen.outboxes.values())
+    has_outbox = any(each.state != PAUSED for each in seen.outboxes.values())
     has_messages = has_outbox or bool(seen.feeds)
     if has_messages or any(map(_has_work, seen.queues)) or any(map(_has_entries, seen.links)):
         found = _remark(Finding.NO_WORKER, "", "no worker is alive")
@@ -267,7 +266,7 @@ def _has_work(queue: QueueStatus) -> bool:
 
 def _has_entries(link: LinkStatus) -> bool:
     """Whether a link needs a worker now."""
-    return link.state != _PAUSED and (link.waiting_buckets > 0 or link.state != _ACTIVE)
+    return link.state != PAUSED and (link.waiting_buckets > 0 or link.state != _ACTIVE)
 
 
 def _not_combined(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Remark:
@@ -355,10 +354,10 @@ def _about_buckets(queue: QueueStatus, concurrency: int) -> list[Remark]:
 def _of_link(link: LinkStatus, name: str, kinds: Sequence[Finding], is_any_alive: bool) -> list[Remark]:
     found, lag = [], link.oldest_seconds or 0.0
     failing, stopped, late = kinds
-    if link.error:
+    if link.has_failed:
         kind = stopped if link.state in ("stopped", "unreadable") else failing
         found.append(_remark(kind, name, f"is {link.state}: {link.error}"))
-    elif link.state == _PAUSED:
+    elif link.state == PAUSED:
         found.append(_remark(Finding.LINK_PAUSED, link.name, "is paused"))
     elif is_any_alive and lag > LATE_LINK_SECONDS:
         found.append(_remark(late, name, f"has a lag of {lag:,.1f} s"))

@@ -25,6 +25,8 @@ from cq.store.api import Database, Transaction, TransactionRead, seconds_since
 from cq.store.sizes import count_rows
 from cq.store.transact import transact
 
+PAUSED: Final = "paused"
+"""The state of a link that an operator has paused."""
 _MAX_ASIDE: Final = 1_000
 
 
@@ -70,6 +72,11 @@ class LinkStatus:
         """The queue and the link, as commands take them."""
         return str(LinkName(self.queue, self.link))
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has an error and is not paused: nobody tries a paused link, so its latest error may be past."""
+        return bool(self.error) and self.state != PAUSED
+
 
 def link_status(db: Database, queue: str | None = None) -> list[LinkStatus]:
     """The status of the links of one queue, or of all; raises `QueueNotConfigured` if the queue does not exist."""
@@ -112,7 +119,7 @@ def read_link_status(tr: Transaction, name: LinkName, now: int) -> LinkStatus:
     observer = _observer(snapshot, name)
     states = {
         "stopped": view.stopped is not None,
-        "paused": view.control.paused,
+        PAUSED: view.control.paused,
         "failing": worst is not None,
         "filling": observer is not None and _is_filling(snapshot, name, observer, view.control.swept),
     }
