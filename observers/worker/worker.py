@@ -19,7 +19,7 @@ from cq import runtime
 from cq.app import App
 from cq.backoff import delay_after
 from cq.durations import Span, span_of
-from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
+from cq.errors import CodeMismatch, FeedNotConfigured, InvalidConfiguration, QueueNotConfigured
 from cq.keys import check_name
 from cq.keys.membership import BEAT_SECONDS, WORKERS_CHANGED
 from cq.nearest import suggestion
@@ -383,7 +383,7 @@ class Worker:
         job.is_fresh = False
         try:
             seconds = job.run()
-        except (CodeMismatch, QueueNotConfigured):
+        except (CodeMismatch, FeedNotConfigured, QueueNotConfigured):
             self._outdated()
             return DONE
         except Paused:

@@ -12,7 +12,8 @@ from cq.observers.feeds.observer import feed_spec
 from cq.observers.worker.worker import Worker
 from cq.store.transact import transact
 from cq.testing import drain
-from tests.kit.queues import configured, put_built_in
+from tests.kit.queues import buckets_of, configured, put_built_in
+from tests.kit.workers import running
 
 
 def told(db: Any, feed: Feed, receiver: str) -> list[Any]:
@@ -83,6 +84,26 @@ def test_a_queue_whose_feed_is_not_there_waits_for_it(db: Any, name: str) -> Non
     Worker(db, queues=[name]).drain()
 
     assert told(db, feed, name) == [["a", None, 1]]
+
+
+def test_no_key_is_set_aside_if_the_feed_is_deleted_while_a_worker_combines(db: Any, name: str) -> None:
+    feed = Feed(f"{name}-changes")
+    feed.configure(db)
+    cq.configure(db, name, observers=[feed_spec(feed.name)])
+    add(db, name, a=1)
+    bucket = buckets_of(db, name)[0]
+    feed.delete(db)
+    with pytest.raises(cq.errors.FeedNotConfigured):
+        bucket.combine()
+    assert told_nothing(db, name)
+
+    feed.configure(db)
+    with running(Worker(db, queues=[name])):
+        for old in (None, 1, 2):
+            assert [each.body[1] for each in feed.wait(db, name, timeout=60).messages] == [old]
+            feed.delete(db)
+            add(db, name, a=1)
+            feed.configure(db)
 
 
 def told_nothing(db: Any, name: str) -> bool:
