@@ -433,21 +433,20 @@ class Router:
 
     async def _receive_form(self, receive: _Receive) -> tuple[bytes, _Receive]:
         """Return the body, and a function that gives it to the application again."""
-        form, messages = b"", []
-        while True:
+        form, has_more = bytearray(), True  # bytes would be copied for each piece
+        while has_more:
             message = await receive()
-            messages.append(message)
             if message["type"] != "http.request":
                 raise _InvalidRequest(400, "The request has ended too early.")
             form += message.get("body", b"")
             self._check_size(len(form))
-            if not message.get("more_body"):
-                break
+            has_more = message.get("more_body", False)
+        whole = iter([{"type": "http.request", "body": bytes(form), "more_body": False}])
 
         async def again() -> dict[str, Any]:
-            return messages.pop(0) if messages else await receive()
+            return next(whole, None) or await receive()
 
-        return form, again
+        return bytes(form), again
 
 
 def _text(encoded: bytes) -> str:

@@ -382,3 +382,26 @@ def test_a_client_that_goes_away_is_no_traceback(cells: Cells) -> None:
 
         asyncio.run(call())
     assert sent[0]["status"] == 400
+
+
+def test_a_form_in_many_pieces_comes_to_the_application_as_a_whole(cells: Cells) -> None:
+    """Each piece is copied once: 100 kB in pieces of one byte took 8 seconds of the event loop."""
+    pieces = list(b"user=" + b"x" * 1000)
+    got: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        if not pieces:
+            return {"type": "http.disconnect"}
+        body = bytes((pieces.pop(0),))
+        return {"type": "http.request", "body": body, "more_body": bool(pieces)}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        got.extend([await receive(), await receive()])
+
+    headers = [(b"content-type", FORM.encode())]
+    scope = {"type": "http", "path": "/none", "query_string": b"", "headers": headers}
+    with Router(cells, NORTH, [Rule("/none", form="nobody"), *RULES]) as router:
+        asyncio.run(router.asgi(app)(scope, receive, None))  # type: ignore[arg-type]
+
+    whole = {"type": "http.request", "body": b"user=" + b"x" * 1000, "more_body": False}
+    assert got == [whole, {"type": "http.disconnect"}]
