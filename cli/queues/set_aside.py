@@ -64,6 +64,9 @@ def show(options: Options, queue: Queue, key: Key = None) -> None:
     db = options.read_store()
     pieces: Sequence[Aside] = db.transact(partial(read_aside, name=queue, key=_wanted(db, queue, key)))
     config = config_of(db, queue)
+    if not (pieces or options.json):
+        of_key = "" if key is None else f" of key {key!r}"
+        say(f"nothing is set aside{of_key} in queue {queue!r}")
     for each in pieces:
         decoded, updates = _key(config.key, each.encoded_key), [_update(config, one) for one in each.updates]
         if options.json:

@@ -67,7 +67,12 @@ class Finding(Enum):
         "Start a worker with the application that has the code.",
         "cq worker --app MODULE:APP",
     )
-    UNREADABLE = _QUEUE, Level.PROBLEM, "Find out which stored data are damaged.", "cq verify {name}"
+    UNREADABLE = (
+        _QUEUE,
+        Level.PROBLEM,
+        "The error says why. If data are damaged, this command names them.",
+        "cq verify {name}",
+    )
     PAUSED = (
         _QUEUE,
         Level.WARNING,

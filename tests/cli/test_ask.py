@@ -35,6 +35,7 @@ def test_a_failed_request_is_shown_with_its_ticket_as_answer_takes_it(here: Here
     stock = app.queue("stock", key=str, value=int, decider=cq.Decider("fails", 1, decide))
     app.configure(db, "stock")
     ticket = db.transact(lambda tr: stock.ask(tr, "nails", 3))
+    assert here("aside", "show", "stock").out == "nothing is set aside in queue 'stock'\n"
     Worker(db, app).drain()
 
     (piece,) = here("aside", "show", "stock", "--json").rows()
