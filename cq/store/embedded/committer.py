@@ -267,6 +267,8 @@ class Committer:
     begins by completing the step of an interrupted leader.
     """
 
+    _leading: int | None = None  # the identifier of the leader's thread
+
     def __init__(self, connection: apsw.Connection, lock: LockFile, latest: LatestVersion) -> None:
         self._connection = connection
         self._lock = lock
@@ -289,6 +291,7 @@ class Committer:
         """Commit it now with all queued requests, or queue it if another thread leads."""
         if self._is_closed:
             raise StoreError("the store is closed: open it again")
+        self.refuse_within_commit()
         self._queue.append(request)
         if runtime.is_task():  # the caller's thread runs an event loop
             if self._helper is None:
@@ -307,14 +310,26 @@ class Committer:
         rounds = 0
         while self._queue and not self._leader.locked():
             with self._leader:
-                self._successor = None
-                # Kept until the lock is free: the last transaction to be dropped closes the store.
-                owners = [request.on_done for request in list(self._queue)]
-                self._commit()
+                try:
+                    self._leading = threading.get_ident()
+                    self._successor = None
+                    # Kept until the lock is free: the last transaction to be dropped closes the store.
+                    owners = [request.on_done for request in list(self._queue)]
+                    self._commit()
+                finally:
+                    self._leading = None
             del owners
             rounds += 1
             if own is not None and own._done and self._wake_successor(rounds):
                 return
+
+    def refuse_within_commit(self) -> None:
+        """Raise `StoreError` in a signal handler that has interrupted the leader: it would wait for itself for ever."""
+        if self._leading == threading.get_ident():
+            raise StoreError(
+                "a signal handler has interrupted a commit of its own thread, so it can neither commit nor close the "
+                "store: let it start a thread that does so, or set a flag"
+            )
 
     def close(self) -> None:
         """Finish the queued commits, and reject later ones."""

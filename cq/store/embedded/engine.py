@@ -106,6 +106,7 @@ class Engine:
         """Finish the running commits and close the file. Watches fail with 1101, later calls with `StoreError`."""
         if self._unusable is not None:
             return
+        self.committer.refuse_within_commit()
         self._unusable = "the store is closed: open it again"
         self.watches.close()
         self._pool.close()

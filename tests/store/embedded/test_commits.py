@@ -142,6 +142,34 @@ def test_one_leader_does_not_work_for_all_others(db: Database) -> None:
     assert all(number(db[b"%d" % thread]) == 50 for thread in range(6))
 
 
+def test_a_signal_handler_within_a_commit_is_refused_and_does_not_wait_for_ever(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, refused = db._engine.committer, list[str]()
+    commit_group = leader._commit_group
+
+    def handle(*_: object) -> None:
+        for call in (partial(db.set, b"b", b"2"), db.close):
+            with pytest.raises(StoreError) as refusal:
+                call()
+            refused.append(str(refusal.value))
+
+    def interrupted(group: list[CommitRequest]) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        commit_group(group)
+
+    former = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(leader, "_commit_group", interrupted)
+            db[b"a"] = b"1"
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert ["signal handler" in message for message in refused] == [True, True]
+    db[b"c"] = b"3"
+    assert (db[b"a"], db[b"b"], db[b"c"]) == (b"1", None, b"3")
+
+
 def test_an_interrupted_waiter_does_not_take_the_leadership_with_it(db: Database) -> None:
     tr, other = db.create_transaction(), db.create_transaction()
     tr[b"a"] = other[b"a"] = b"1"
