@@ -201,9 +201,12 @@ class CloudReader:
         """
         return wait_until(db, lambda tr: self.newer(tr, version), timeout)
 
-    def newer(self, tr: Transaction, version: int) -> tuple[Cloud | None, Void | None]:
+    def newer(
+        self, tr: Transaction, version: int, created: datetime | None = None
+    ) -> tuple[Cloud | None, Void | None]:
         """The newest cloud if it is of another version than this; else a watch for it, once `tr` is committed.
 
+        With the time of the caller's cloud, too: the versions of a queue that was deleted and made again begin again.
         Raises `InvalidConfiguration`, `QueueNotConfigured`.
         """
         key = self._keys.head(self.group)
@@ -212,7 +215,7 @@ class CloudReader:
             error = self._missing(tr.snapshot)
             if not isinstance(error, NotReady):
                 raise error
-        elif (head := CloudHead.from_bytes(stored)).version != version:
+        elif not (head := CloudHead.from_bytes(stored)).is_of(version, created):
             return self._newest(tr.snapshot, head), None
         return None, tr.watch(key)
 
@@ -220,9 +223,8 @@ class CloudReader:
         return self._cloud(tr, head, partial(self._keys.piece, self.group, head.version))
 
     def _cloud(self, tr: TransactionRead, head: CloudHead, piece: Callable[[int], bytes]) -> Cloud:
-        created = datetime.fromtimestamp(head.created / 1000, UTC)
         entries = head.entries(tr, piece)
-        return Cloud(self.name, self.group, head.version, created, entries, head.through)
+        return Cloud(self.name, self.group, head.version, head.time, entries, head.through)
 
     def _missing(self, tr: TransactionRead) -> Exception:
         current = tr.get(self._current)
@@ -275,6 +277,15 @@ class CloudHead:
         if format_ != _FORMAT or not all(0 <= number <= most for number, most in numbers):
             raise CorruptData("this version of cq has not written this cloud: upgrade cq, or rebuild the top")
         return head
+
+    @property
+    def time(self) -> datetime:
+        """When it was published."""
+        return datetime.fromtimestamp(self.created / 1000, UTC)
+
+    def is_of(self, version: int, created: datetime | None) -> bool:
+        """Whether it is of this version, and if a time is given, of this time."""
+        return self.version == version and created in (None, self.time)
 
     def to_bytes(self) -> bytes:
         """The stored value."""

@@ -35,4 +35,5 @@ class CloudFollower(StoreFollower[Cloud]):
         super().__init__(db, f"the cloud of queue {name!r}", SAFETY_SECONDS)
 
     def _fetch(self, tr: Transaction) -> tuple[Cloud | None, Void | None]:
-        return self._reader.newer(tr, 0 if self.latest is None else self.latest.version)
+        latest = self.latest
+        return self._reader.newer(tr, *((0, None) if latest is None else (latest.version, latest.created)))

@@ -113,6 +113,23 @@ def test_nobody_goes_back_to_a_version_that_this_process_knows_only(db: Any) -> 
         assert version_of(follower.wait(57, SECONDS)) == 3, "what the store has is the newest"
 
 
+def test_the_cloud_of_a_queue_that_was_made_again_is_another_one(db: Any, name: str) -> None:
+    """Its versions begin again, with those that the follower knows."""
+
+    def make(key: str) -> None:
+        made = cq.configure(db, name, key=str, value=int, observers=[top(every=0)])
+        made.add_now(db, {key: 1})
+        cq.testing.drain(db, name)
+
+    make("old")
+    with CloudFollower(db, name) as follower:
+        assert version_of(follower.wait(0, SECONDS)) == 1
+        admin.delete(db, name)
+        make("new")
+        until(follower, lambda: follower.latest is not None and follower.latest.entries[0].key == "new")
+        assert version_of(follower.latest) == 1
+
+
 def test_it_goes_on_when_the_store_does(db: Any, caplog: pytest.LogCaptureFixture) -> None:
     told, store = ToldTop(db, every=0), Store(db)
     tell(told, {"a": 1})
