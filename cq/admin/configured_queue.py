@@ -138,11 +138,11 @@ def configure(
             repeated updates (default of a new queue: no). For values of int with the combiner sum; an add then makes
             one atomic addition for each bucket that its keys touch. The audit can be turned on and off at any time; to
             turn it on reads all data of the queue.
-        window: width and slice of a window, such as `"10m/10s"` or `(600, 10)`; or its width, for 60 slices (default
-            of a new queue: no window). See `cq.windows.Window`. Updates from now on count in it. Of sums of int or
-            Decimal, and of the combiner counter, the queue `NAME.window` has the totals. Of other combiners, except
-            `last`, which has no window, reads merge the slices; the slices of such a window keep their length. False
-            deletes the window.
+        window: width and slice of a window, such as `"10m/10s"` or `(600, 10)`; or its width, for 60 slices or fewer
+            (default of a new queue: no window). See `cq.windows.Window`. Updates from now on count in it. Of sums of
+            int or Decimal, and of the combiner counter, the queue `NAME.window` has the totals. Of other combiners,
+            except `last`, which has no window, reads merge the slices; the slices of such a window keep their length.
+            False deletes the window.
         expire: the time without an update after which workers delete a key, such as `"30d"`; False: never (default of a
             new queue). The observers receive each deletion. A key lives up to a 60th part of this time longer. It can
             be changed at any time. Keys with values at that moment count as updated by workers soon after it.

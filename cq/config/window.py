@@ -11,7 +11,7 @@ from cq.encoding.codec import brief, shown
 from cq.errors import InvalidConfiguration, InvalidData
 
 SLICES: Final = 60
-"""The default number of slices of a window."""
+"""The default number of slices of a window, or the next smaller one that divides its width."""
 MAX_TIME_MS: Final = (1 << 62) - 1
 """The latest time of an update, in milliseconds since 1970."""
 MIN_SLICE_MS: Final = 10
@@ -35,9 +35,13 @@ class WindowSpec(NamedTuple):
 
     @classmethod
     def parse(cls, given: object) -> WindowSpec | Literal[False]:
-        """The window for width and slice, such as `"10m/10s"` or `(600, 10)`, or for a width with 60 slices.
+        """The window for width and slice, such as `"10m/10s"` or `(600, 10)`, or for a width with 60 slices,
+        or with the next smaller number that divides it.
 
         False for False and `"none"`: no window.
+
+        >>> print(WindowSpec.parse("1m"), WindowSpec.parse("10s"))
+        1m/1s 10s/0.2s
 
         Raises `InvalidConfiguration` unless a slice has at least 10 ms, and the width is at most 10 years and a whole
         number of slices.
@@ -51,7 +55,7 @@ class WindowSpec(NamedTuple):
         )
         try:
             width, *more = (round(1000 * positive_seconds(part)) for part in parts)
-            (step,) = more or (width // SLICES,)
+            (step,) = more or (_default_slice(width),)
         except (InvalidConfiguration, ValueError):
             raise _invalid(given) from None
         return cls(width, step).checked(given)
@@ -98,6 +102,12 @@ class WindowSpec(NamedTuple):
             self.period_of(now + self.slice) + self.slice,
             self.slice,
         )
+
+
+def _default_slice(width: int) -> int:
+    """The default length of a slice, for a width; both in milliseconds."""
+    numbers = range(min(SLICES, width // MIN_SLICE_MS), 0, -1)
+    return width // next((number for number in numbers if width % number == 0), 1)
 
 
 def milliseconds(time: float | None) -> int:

@@ -102,7 +102,7 @@ class Window(Generic[K, W]):
         queue: the queue, or its name.
         width: such as `"10m"`. If given, width and slice must match the configuration, else the first use raises
             `ConfigurationConflict`.
-        slice: it defaults to a 60th part of the width.
+        slice: it defaults to a 60th part of the width, or the next larger one that divides it.
         late: the age at which updates are late: seconds, text such as `"1h"`, or a `timedelta`. Default and maximum:
             the age at which they are in neither the window nor a period of the finest level of the roll-up.
     """

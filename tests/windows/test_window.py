@@ -365,7 +365,7 @@ def test_a_window_of_an_own_combiner_needs_it(db: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [0, -1, "10", (600, 7), (10, 20), (1, 0.001), "600/", "600/10/1", (1, 1, 1)]
+    "given", [0, -1, "0.005", (600, 7), (10, 20), (1, 0.001), "600/", "600/10/1", (1, 1, 1)]
 )
 def test_windows_that_cannot_be(given: Any) -> None:
     with pytest.raises(InvalidConfiguration, match="such as 10m/10s"):
