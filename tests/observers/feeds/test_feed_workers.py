@@ -218,6 +218,20 @@ def test_a_large_group_gets_its_message_in_bounded_transactions_beside_others(db
     assert [len(messages_of(db, feed, user)) for user in users] == [1] * len(users)
 
 
+def test_a_step_reads_a_bounded_number_of_joins(db: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliver, "WRITES", 70)
+    feed = Feed(name)
+    feed.configure(db)
+    for _ in range(300):
+        join(db, feed, "g", USERS)
+    transact(db, lambda tr: feed.append_to_group(tr, "g", "hello"))
+    task = DeliveryTask(db, feed.configure(db), bucket_of(encode_name("", "g")))
+    task.run()
+    assert [len(messages_of(db, feed, user)) for user in USERS] == [1, 1, 0, 0]
+    finish([task])
+    assert [len(messages_of(db, feed, user)) for user in USERS] == [1] * len(USERS)
+
+
 def test_events_that_no_message_asks_for_any_more_are_removed(db: Any, name: str) -> None:
     feed = Feed(name)
     tasks = delivering_tasks(db, feed.configure(db))
