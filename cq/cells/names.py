@@ -87,9 +87,8 @@ class Names:
 def take_names(tr: Transaction, user: Any, names: Iterable[str]) -> None:
     """Give a user names; raises as `Names.claim`."""
     encoded = keys.encoded_user(user)
-    owners = {
-        name: tr.get(keys.name_entry(name)) for name in repeatable(names, "names")
-    }  # all are in flight together
+    # All reads are in flight together.
+    owners = {name: tr.get(keys.name_entry(name)) for name in repeatable(names, "names")}
     for name, owner in owners.items():
         if owner.value not in (None, encoded):
             raise NameTaken(f"the name {name!r} belongs to another user: choose another one")

@@ -96,9 +96,8 @@ class SqlTarget(Target):
                 stored = self._apply(conn, dialect, changes)
                 self.signal("applied")
         except CannotSend as error:
-            if (
-                not error.entries
-            ):  # the database refuses them: perhaps because the table was changed, and not by data
+            # The database refuses the batch: perhaps not because of its data, but because the table was changed.
+            if not error.entries:
                 self.check()
             raise
         except Exception:
