@@ -90,7 +90,7 @@ def _cluster_prefix(request: pytest.FixtureRequest) -> Iterator[None]:
     if file is None or request.node.get_closest_marker("cluster") is None:
         yield
         return
-    _PREFIX.set(f"cq-test-{_day_of_session(file)}-{secrets.token_hex(6)}")
+    _PREFIX.set(f"cq-test-{_day_of_session(file)}-{secrets.token_urlsafe(4)}")
     prefix = Space(_PREFIX.get()).prefix
     of_others = [owner + prefix for owner in _OWNERS[1:]]
     cluster = cq.open(f"fdb:{file}")
