@@ -364,7 +364,8 @@ class CombineQueue(Generic[K, V]):
 
         The slots are those that have a part of the last `last` seconds: so the oldest and the newest one may have
         parts outside of them. They are read from the coarsest level with periods that divide `by`, if it keeps the
-        span; several periods of it are combined into one slot. All values have one read version. They follow the values
+        span; several periods of it are combined into one slot. A slot of which the level may have deleted a part is
+        left out: keep periods for the span and one slot more. All values have one read version. They follow the values
         of the queue by one pass.
 
         Args:
@@ -416,8 +417,8 @@ class CombineQueue(Generic[K, V]):
     ) -> V | None:
         """The value of a key over a span of time: the combination of the slots of `series`; None without a value.
 
-        It includes all updates of the last `last` seconds, and older updates of the first slot. Raises the errors of
-        `series`.
+        It includes all updates of the last `last` seconds, and older updates of the first slot, but not those of a slot
+        that `series` leaves out. Raises the errors of `series`.
 
         Args:
             tr: a transaction of either store, or its `.snapshot` to read without read conflicts.
