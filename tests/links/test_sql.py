@@ -737,6 +737,17 @@ def test_a_target_says_what_is_wrong_with_data_and_what_with_the_database(sqlite
     reporting.close()
 
 
+def test_a_connection_whose_server_is_gone_ends(postgres_url: str) -> None:
+    """The defaults of the system are hours; those in a URL count."""
+    for url, idle in ((postgres_url, "20"), (f"{postgres_url}&keepalives_idle=7", "7")):
+        reporting = ReportingDatabase(url)
+        with reporting.reading() as (conn, _):
+            found: Any = conn.connection.driver_connection
+            given = found.info.get_parameters()
+            assert (given["keepalives_idle"], given["tcp_user_timeout"]) == (idle, "60000")
+        reporting.close()
+
+
 def test_a_connection_in_use_is_closed_after_its_transaction(postgres_url: str) -> None:
     """A keeper ends while another thread sends a bucket."""
     reporting = ReportingDatabase(postgres_url)

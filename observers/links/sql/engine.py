@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -29,6 +29,20 @@ _LONG: Final = 8
 """A secret of this length is replaced within words, too. A shorter one may be part of an ordinary word."""
 BUSY_SECONDS: Final = 30
 _READ_ONLY: Final = "cq_read_only"
+# A thread that waits for an answer notices that the server or the network has vanished: else it would wait for hours.
+_POSTGRESQL: Final[Mapping[str, Any]] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 20,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}
+_MYSQL: Final[Mapping[str, Any]] = {
+    "connect_timeout": 10,
+    "read_timeout": 300,
+    "write_timeout": 300,
+    "charset": "utf8mb4",
+}
 _DRIVERS: Final = {
     "postgres": "postgresql+psycopg",
     "postgresql": "postgresql+psycopg",
@@ -190,10 +204,9 @@ class ReportingDatabase:
         match url.get_backend_name():
             case "sqlite":
                 options["connect_args"] = {"timeout": BUSY_SECONDS}
-            case "postgresql":
-                options |= {"connect_args": {"connect_timeout": 10}, "isolation_level": "READ COMMITTED"}
-            case "mysql" | "mariadb":
-                options |= {"connect_args": {"connect_timeout": 10, "charset": "utf8mb4"}}
+            case "postgresql" | "mysql" | "mariadb" as kind:
+                given = _POSTGRESQL if kind == "postgresql" else _MYSQL
+                options["connect_args"] = {name: given[name] for name in given.keys() - url.query.keys()}
                 options["isolation_level"] = "READ COMMITTED"
         try:
             engine = sa.create_engine(url, **options)
