@@ -83,9 +83,11 @@ def top(
         raise InvalidConfiguration(f"expected every of a top to be 0 to a day, got: {codec.brief(every)}")
     if type(ranks) is not bool:
         raise InvalidConfiguration(f"expected ranks of a top to be True or False, got: {codec.brief(ranks)}")
-    if isinstance(group, str) and group != LAST_PART:
+    if not (score is None or callable(score)):
+        raise InvalidConfiguration(f"expected score of a top to be a function, got: {codec.brief(score)}")
+    if not (group is None or group == LAST_PART or callable(group)):
         raise InvalidConfiguration(
-            f"expected a function of a key's group, or {LAST_PART!r}, got: {codec.brief(group)}"
+            f"expected group of a top to be a function, or {LAST_PART!r}, got: {codec.brief(group)}"
         )
     function = None if isinstance(group, str) else group
     by = group if isinstance(group, str) else group is not None

@@ -237,7 +237,17 @@ def test_the_longest_key_and_group_fit(db: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"n": 0}, {"n": 10_001}, {"n": True}, {"every": -1}, {"every": 86_401}, {"ranks": 1}]
+    "wrong",
+    [
+        {"n": 0},
+        {"n": 10_001},
+        {"n": True},
+        {"every": -1},
+        {"every": 86_401},
+        {"ranks": 1},
+        {"score": "views"},
+        {"group": "first"},
+    ],
 )
 def test_settings_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidConfiguration, match=f"expected {next(iter(wrong))} of a top"):
