@@ -350,9 +350,14 @@ class Feed(Generic[M]):
         return wait_until(db, lambda tr: self._read_or_watch(tr, encoded, after, limit), timeout)
 
     def latest(self, tr: TransactionRead, receiver: Any) -> bytes:
-        """Return the id of the receiver's last message, for readers of later ones only; empty if there is none."""
+        """Return the id of the receiver's last message, for readers of later ones only; empty if there is none.
+
+        Raises `PendingUnreadable` after an append for the receiver in the same transaction.
+        """
         read_feed_config(snapshot_of(tr), self.name)
-        begin, end = self.keys.messages(encode_name("receiver", receiver))
+        encoded = encode_name("receiver", receiver)
+        self._refuse_after_append(tr, encoded)
+        begin, end = self.keys.messages(encoded)
         for row in tr.get_range(begin, end, limit=1, reverse=True):
             return id_of(row.key)
         return b""
