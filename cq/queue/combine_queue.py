@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, Generic, NamedTuple, Protocol
 
 from cq import keys
-from cq.arguments import repeatable
+from cq.arguments import check_limit, repeatable
 from cq.combiners import Combiner, built_in_combiner, latest_only, require_packages
 from cq.config.queue import QueueConfig, read_config, refuse_while_rebucketing
 from cq.durations import Span
@@ -333,8 +333,10 @@ class CombineQueue(Generic[K, V]):
         """Up to `limit` keys with their last reported values, or about 1 MB of them, in hash order, after `after`.
 
         Pages read in one transaction are consistent with each other. A transaction lives five seconds, so use `scan`
-        for more than it can read. Use `tr.snapshot` unless the transaction should conflict with every pass.
+        for more than it can read. Use `tr.snapshot` unless the transaction should conflict with every pass. Raises
+        `InvalidData` for a limit below 1.
         """
+        check_limit(limit)
         config = read_config(snapshot_of(tr), self.name)
         begin, end = self.keys.values()
         if after is not None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple
 
 from cq.admin.backfill import parse_generation
+from cq.arguments import check_limit
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding import codec
 from cq.errors import CodeMismatch, CorruptData, InvalidConfiguration, InvalidData, NotInStore, NotReady
@@ -86,8 +87,7 @@ class Ranking(Generic[K, V]):
             highest: only scores up to this one, included; NaN raises `InvalidData`.
             values: add the values last reported, by one more read for each entry, in parallel.
         """
-        if limit < 1:
-            raise ValueError(f"expected a limit of 1 or more, got: {limit}")
+        check_limit(limit)
         config, keys = self._open(tr, group)
         prefix = keys.entries(group)
         begin, end = _bounds(prefix, bottom, after, lowest, highest)
@@ -144,6 +144,7 @@ class Ranking(Generic[K, V]):
         self, tr: TransactionRead, limit: int = 1000, after: str | None = None
     ) -> list[tuple[str, int]]:
         """Up to `limit` (group, number of keys), for groups that have keys, in a stable order, from after `after`."""
+        check_limit(limit)
         _, keys = self._open(tr, "")
         begin = keys.counts() + b"\x00\x01" if after is None else keys.count(after) + b"\x00"
         rows = tr.get_range(begin, prefix_end(keys.counts()), limit=limit, streaming_mode=WANT_ALL)
