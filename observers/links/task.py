@@ -90,6 +90,7 @@ class Keeper(NotedTask):
         super().__init__(db, keys, None, observer.generation)
         self.keys = keys
         self.notification = self.keys.keeper
+        self.max_parallel = sender.target.width
         self._sender = sender
         self._observer = observer.name
         self._backfilled_at: int | None = None
@@ -436,7 +437,7 @@ def link_tasks(
         buckets = [LinkTask(db, keys, bucket, sender) for bucket in range(BUCKETS)]
         tasks: list[Task] = [Keeper(db, keys, sender, observer), *buckets]
         for task in tasks:
-            task.max_parallel, task.leaves_room = sender.target.width, len(links_in(config)) > 1
+            task.leaves_room = len(links_in(config)) > 1
         return tasks
 
     return noted_tasks(db, keys, made, observer.generation)
