@@ -79,7 +79,7 @@ class InvalidUrl(StoreError, ValueError):
     """The URL names no store."""
 
 
-class ClientLibraryError(StoreError):
+class ClientLibraryError(StoreError, ImportError):
     """FoundationDB's Python binding or client library is missing, or their versions do not match."""
 
     page = "operate/foundationdb.md"

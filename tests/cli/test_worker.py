@@ -418,6 +418,16 @@ class TestMetrics:
         assert ended.status == 2
         assert "run `pip install 'combine-queue[metrics]'`" in ended.err
 
+    def test_a_missing_client_library_ends_it_likewise(
+        self, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "fdb.cluster"
+        file.write_text("test:test@127.0.0.1:4500\n")
+        monkeypatch.setitem(sys.modules, "fdb", None)
+        ended = here("worker", "--store", f"fdb:{file}")
+        assert ended.status == 2
+        assert "run `pip install 'combine-queue[fdb]'`" in ended.err
+
 
 def scraped(address: str) -> dict[str, float]:
     """{name and labels: value} of the metrics served there."""
