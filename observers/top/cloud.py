@@ -206,7 +206,7 @@ class CloudReader:
     ) -> tuple[Cloud | None, Void | None]:
         """The newest cloud if it is of another version than this; else a watch for it, once `tr` is committed.
 
-        With the time of the caller's cloud, too: the versions of a queue that was deleted and made again begin again.
+        With its time `created`, too: the versions of a queue that was deleted and made again begin again.
         Raises `InvalidConfiguration`, `QueueNotConfigured`.
         """
         key = self._keys.head(self.group)
