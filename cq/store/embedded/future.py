@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Generic, TypeVar
 
 from cq import runtime
@@ -114,7 +115,9 @@ class Future(Generic[T]):
         else:
             self.block_until_ready()
         if self._error is not None:
-            raise self._error
+            raise copy(
+                self._error
+            )  # an error refers to the frames that it has passed, with their transactions
         return self._result  # type: ignore[return-value]
 
     def wait(self) -> T:
@@ -324,9 +327,10 @@ def ready(kind: type[F], result: Any, cancellation: Cancellation | None = None) 
 
 
 def failed(kind: type[F], error: BaseException) -> F:
-    """A future with an error."""
+    """A future with an error, without the frames that the error has passed."""
     future = kind.__new__(kind)
-    future._done, future._result, future._error, future._cancellation = True, None, error, None
+    future._done, future._result, future._cancellation = True, None, None
+    future._error = error.with_traceback(None)
     return future
 
 

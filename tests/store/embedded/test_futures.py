@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
@@ -405,3 +407,31 @@ def test_a_commit_ends_the_deadline(db: Database, name: str) -> None:
         if thread.name == "cq-deadline":
             thread.join(60)
             assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("fail", "code"),
+    [
+        (lambda tr: tr.get(b"\xff/x"), 2004),
+        (lambda tr: tr.watch(b"k" * 10_001), 2102),
+        (lambda tr: (tr.set_read_version(1), tr.get(b"a"))[1], 1007),  # the read itself fails
+        (lambda tr: (tr.set(b"k", bytes(100_001)), tr.commit())[1], 2103),
+    ],
+)
+def test_a_future_that_has_failed_does_not_keep_its_transaction(
+    db: Database, fail: Callable[[Transaction], Future[Any]], code: int
+) -> None:
+    db[b"a"] = b"1"
+
+    def failed_before() -> tuple[Future[Any], weakref.ref[Transaction]]:
+        tr = db.create_transaction()
+        future = fail(tr)
+        assert [code_of(future.get), code_of(future.get)] == [code, code]
+        return future, weakref.ref(tr)
+
+    gc.disable()
+    try:
+        _future, transaction = failed_before()
+        assert transaction() is None
+    finally:
+        gc.enable()
