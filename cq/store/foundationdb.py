@@ -96,7 +96,7 @@ has committed. 1031 is not retried, and a commit that fails with it may have com
 sets another limit for one transaction; 0 means no limit.
 """
 
-WATCH_KNOB = "future_version_retry_delay=0.0003"
+WATCH_KNOB = "future_version_retry_delay=0.001"
 """The client library's pause, in seconds, before it asks again whether the change that fired a watch is committed.
 
 A storage server often fires a watch before the commit is complete. With the library's own pause of 10 ms, an update of
