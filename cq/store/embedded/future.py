@@ -115,9 +115,8 @@ class Future(Generic[T]):
         else:
             self.block_until_ready()
         if self._error is not None:
-            raise copy(
-                self._error
-            )  # an error refers to the frames that it has passed, with their transactions
+            # A copy, as an error refers to the frames that it has passed, and so to their transactions.
+            raise copy(self._error)
         return self._result  # type: ignore[return-value]
 
     def wait(self) -> T:
