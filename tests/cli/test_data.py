@@ -209,12 +209,13 @@ def test_status_shows_what_waits(here: Here, db: Any) -> None:
     assert 0 <= found["oldest_seconds"] < SECONDS
     assert workers["workers"] == []
     assert [each["finding"] for each in workers["findings"]] == ["no_worker"]
-    head, row, _, remark = here("status", "words").out.splitlines()
+    head, row, _, remark, instruction = here("status", "words").out.splitlines()
     columns = "queue|state|oldest|rows|updates/s|set aside|link lag|limits|bytes|buckets|waiting|conflicts"
     assert re.split("  +", head) == columns.split("|")
     values = dict(zip(columns.split("|"), re.split("  +", row), strict=True))
     assert (values["queue"], values["rows"], values["buckets"], values["waiting"]) == ("words", "2", "1", "1")
     assert remark == "no worker is alive"
+    assert instruction == "    Start a worker: it combines queued updates with the values: `cq worker`"
 
 
 def test_a_queue_with_nothing_set_aside_is_one_line(here: Here) -> None:
