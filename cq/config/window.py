@@ -35,10 +35,10 @@ class WindowSpec(NamedTuple):
 
     @classmethod
     def parse(cls, given: object) -> WindowSpec | Literal[False]:
-        """The window for width and slice, such as `"10m/10s"` or `(600, 10)`, or for a width with 60 slices,
-        or with the next smaller number that divides it.
+        """The window for a width and a slice, such as `"10m/10s"` or `(600, 10)`, or for a width alone.
 
-        False for False and `"none"`: no window.
+        A width alone has 60 slices, or the next smaller number that divides it. False for False and `"none"`: no
+        window.
 
         >>> print(WindowSpec.parse("1m"), WindowSpec.parse("10s"))
         1m/1s 10s/0.2s

@@ -169,9 +169,9 @@ def connect(path: Path, *, power_safe: bool, cache_kib: int = READER_CACHE_KIB) 
     return connection
 
 
-def identify(path: Path) -> FileId:
+def identify(path: str | Path) -> FileId:
     """The identity of a file."""
-    status = path.stat()
+    status = os.stat(path)
     return status.st_dev, status.st_ino
 
 
@@ -446,7 +446,7 @@ def in_use(path: Path) -> tuple[str, ...]:
 def identities(paths: tuple[str, ...]) -> list[FileId]:
     """The identities of files; empty if one cannot be found."""
     try:
-        return [(status.st_dev, status.st_ino) for status in map(os.stat, paths)]
+        return [identify(path) for path in paths]
     except OSError:
         return []
 
