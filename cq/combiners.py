@@ -28,6 +28,7 @@ from cq.encoding.sketches import KINDS, ItemCount, Sketch
 from cq.encoding.sketches.sketch import library
 from cq.errors import InvalidConfiguration, InvalidData
 from cq.nearest import suggestion
+from cq.observer import check_functions
 
 
 def _never(value: Any) -> bool:
@@ -65,6 +66,10 @@ class Combiner:
     difference: Callable[[Any, Any], Any] | None = field(default=None, kw_only=True)
     is_idempotent: bool = field(default=False, kw_only=True)
     convert: Callable[[Any, Any, int], Any] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_functions(self, "combine", "difference", "convert")
+        check_functions(self, "is_empty")
 
 
 MAX_DIGITS: Final = 10_000

@@ -9,12 +9,13 @@ from typing import Final
 
 from cq import runtime
 from cq.admin.backfill import publish_generations
+from cq.admin.conversion import finish_conversion
 from cq.admin.rebucketing import finish_rebucket
 from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
 from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, queue_names, read_config, with_levels
-from cq.errors import ConfigurationError, QueueNotConfigured
+from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, observer_parts
 from cq.observers.links.task import exporter_tasks
@@ -51,16 +52,16 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
     names = names_of(db, queues)
     code_of = app or App()
     for _ in range(ROUNDS):
+        _finish_changes(db, names)
         _notify_due(db, names)
         waiting = transact(db, lambda tr: _notified(tr, names, code_of))
         for name in filter(waiting.get, waiting):
             code = transact(db, lambda tr: _code(tr, name, code_of))  # noqa: B023 - runs at once
-            shapes = {shape.config.generation: shape for shape in code.shapes}
-            for generation, number in waiting[name]:
-                # In this order: updates of a former shape are older, so they come first.
-                _combine(db, shapes[generation], number)
-            publish_generations(db, name)
-            finish_rebucket(db, name)
+            for shape in code.shapes:  # the updates of a former shape are older, so they come first
+                # The shapes may be others than those that `waiting` was read with: the next round reads both again.
+                for generation, number in waiting[name]:
+                    if generation == shape.config.generation and number < shape.config.buckets:
+                        _combine(db, shape, number)
         if not any(waiting.values()):
             break
     else:
@@ -93,10 +94,10 @@ def _notified(tr: Transaction, names: list[str], app: App) -> dict[str, list[tup
     for name in names or configured:
         if name not in configured and name in app.exporters:
             continue
-        read_config(tr.snapshot, name)
+        config = read_config(tr.snapshot, name)
         keys = QueueKeys(name)
         rows = tr.snapshot.get_range(*keys.notifications())
-        found[name] = notified(rows, keys)
+        found[name] = [bucket for bucket in notified(rows, keys) if config.has_bucket(*bucket)]
     return found
 
 
@@ -104,6 +105,17 @@ def _code(tr: Transaction, name: str, app: App) -> QueueCode:
     if (flags := read_flags(tr.snapshot, name)).is_paused(runtime.time()):
         raise ConfigurationError(f"queue {name!r} has queued updates and is paused: {flags.reason}")
     return app.code(read_config(tr.snapshot, name), FACTORIES)
+
+
+def _finish_changes(db: Database, names: list[str]) -> None:
+    """Finish the backfills, conversions and rebucketings that are complete, as workers do."""
+    steps = publish_generations, finish_conversion, finish_rebucket
+    is_changed = True
+    while is_changed:  # a change of a level ends before or after that of its queue
+        is_changed = False
+        for name in names or transact(db, lambda tr: queue_names(tr.snapshot)):
+            with suppress(QueueNotConfigured):  # an export queue, or `_notified` raises it
+                is_changed |= any(step(db, name) for step in steps)
 
 
 def _notify_due(db: Database, names: list[str]) -> None:
@@ -120,8 +132,9 @@ def _notify_due(db: Database, names: list[str]) -> None:
 def _combine(db: Database, code: QueueCode, number: int) -> None:
     bucket = PassRunner(db, code, number)
     try:
-        while bucket.combine().more:
-            pass
+        with suppress(CodeMismatch):  # the configuration has changed meanwhile
+            while bucket.combine().more:
+                pass
     finally:
         transact(db, bucket.attempts.end)
 

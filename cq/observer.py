@@ -63,6 +63,9 @@ class Observer(Generic[K, V]):
     function: Callable[[Any, list[Change[K, V]]], object]
     clear: Callable[[Any], object] | None = field(default=None, kw_only=True)
 
+    def __post_init__(self) -> None:
+        check_functions(self, "function", "clear")
+
     @classmethod
     def of(cls, observer: object) -> Observer:
         """The given observer, or a named function as an observer of version 1; raises `InvalidConfiguration`."""
@@ -79,6 +82,20 @@ class Observer(Generic[K, V]):
 def kind_of(name: str) -> str:
     """The kind of a built-in observer of this name: the name up to the first colon."""
     return name.partition(":")[0]
+
+
+def check_functions(given: Any, needed: str, *optional: str) -> None:
+    """Raise `InvalidConfiguration` unless these attributes of an observer, a combiner or a decider are functions.
+
+    The optional ones may be None.
+    """
+    for part in (needed, *optional):
+        function = getattr(given, part)
+        if not callable(function) and (part == needed or function is not None):
+            what = f"{type(given).__name__} {brief(given.name)}"
+            raise InvalidConfiguration(
+                f"expected `{part}` of {what} to be a function, got: {brief(function)}"
+            )
 
 
 def check_named(what: str, name: object, version: object) -> None:

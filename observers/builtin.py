@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from cq.app import App, Factory
 from cq.config.queue import TOTALS, QueueConfig
-from cq.errors import InvalidConfiguration
+from cq.errors import InvalidConfiguration, NotInStore
+from cq.feeds.config import is_feed
+from cq.keys import QueueKeys
 from cq.observer import ObserverFunction, ObserverSpec
 from cq.observers import distinct, sessions, thresholds, window_totals
 from cq.observers.feeds import observer as feedobserver
@@ -20,7 +22,7 @@ from cq.observers.scheduling.members import LINK, PUBLISH, TaskId
 from cq.observers.scheduling.task import WorkPart
 from cq.observers.top import index
 from cq.observers.top.publisher import publishers
-from cq.store.api import Database
+from cq.store.api import Database, TransactionRead
 
 
 def _checked(make: Factory, kind: str, spec: Callable[..., ObserverSpec]) -> Factory:
@@ -57,6 +59,24 @@ FACTORIES: Final[Mapping[str, Factory]] = {
     TOTALS: window_totals.observer,
 }
 """{kind: factory of the observer's function}; they raise `InvalidConfiguration` for invalid settings."""
+
+
+def check_receivers(tr: TransactionRead, config: QueueConfig) -> None:
+    """Raise `NotInStore` if a built-in observer of a queue writes to a feed or a queue that is not configured."""
+    for each in config.observers:
+        feed, into = each.settings.get("feed"), each.settings.get("into")
+        if not each.is_built_in or each.kind == LINK:
+            continue
+        if feed is not None and not is_feed(tr, feed):
+            raise NotInStore(
+                f"queue {config.name!r} reports to the feed {feed!r}, which is not configured: "
+                f"run `cq feed configure {feed}`"
+            )
+        if into is not None and tr.get(QueueKeys(into).config).value is None:
+            raise NotInStore(
+                f"the observer {each.name!r} of queue {config.name!r} adds to queue {into!r}, which is not configured: "
+                "configure it, or remove the observer (`cq.admin.remove_observer`)"
+            )
 
 
 def observer_parts(db: Database, config: QueueConfig, app: App | None = None) -> Iterator[WorkPart]:

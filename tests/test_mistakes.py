@@ -121,6 +121,32 @@ def test_mixed_up_arguments(db: Any, queue: cq.CombineQueue, call: Any, message:
     assert_drained(db, "words")
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: cq.Observer("totals", 1, wrong("f")),
+            "`function` of Observer 'totals' to be a function, got: 'f'",
+        ),
+        (lambda: cq.Observer("totals", 1, wrong(save), clear=wrong(5)), "`clear` of Observer 'totals'"),
+        (lambda: cq.Combiner("longest", 1, wrong(None)), "`combine` of Combiner 'longest'"),
+        (
+            lambda: cq.Combiner("longest", 1, wrong(save), is_empty=wrong(None)),
+            "`is_empty` of Combiner 'longest'",
+        ),
+        (
+            lambda: cq.Combiner("longest", 1, wrong(save), convert=wrong("x")),
+            "`convert` of Combiner 'longest'",
+        ),
+        (lambda: cq.Decider("stock", 1, wrong({})), "`decide` of Decider 'stock'"),
+        (lambda: cq.Decider("stock", 1, wrong(save), observer=wrong("x")), "`observer` of Decider 'stock'"),
+    ],
+)
+def test_what_is_no_function_is_refused_at_once(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(cq.errors.InvalidConfiguration, match=re.escape(message)):
+        make()
+
+
 def test_a_path_is_a_local_store_whatever_its_characters(tmp_path: Path) -> None:
     for name in ("a.db", "b?mode=0660", "~"):
         path = tmp_path / name

@@ -12,6 +12,8 @@ import pytest
 
 import cq
 from cq import admin, draining, testing
+from cq.admin import backfill
+from cq.config.queue import read_config
 from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.observers.links.log import ExportQueue
@@ -245,6 +247,56 @@ def test_what_cannot_be_combined_raises(db: Any, name: str) -> None:
     assert message(assert_drained, db, name)[-1].endswith("it is paused: for this test")
     with pytest.raises(QueueNotConfigured):
         drain(db, f"{name}-2")
+
+
+def test_a_change_of_the_queue_while_it_is_drained(cq_db: Any) -> None:
+    def check(tr: Any, changes: list[cq.Change]) -> None:
+        if buckets_of_words() < 5:
+            admin.rebucket(cq_db, "words", 5)
+
+    def buckets_of_words() -> int:
+        return cq.transact(cq_db, lambda tr: read_config(tr, "words")).buckets
+
+    app = cq.App()
+    app.queue("words", buckets=2, observers=[check])
+    app.configure_all(cq_db)
+    add(cq_db, "words", {f"k{number}": 1 for number in range(50)})
+    drain(cq_db, app=app)
+
+    assert buckets_of_words() == 5
+    assert_values(cq_db, "words", {f"k{number}": 1 for number in range(50)})
+    assert is_settled(cq_db, "words")
+
+
+def is_settled(db: Any, name: str) -> bool:
+    """Whether no change of the queue is in progress."""
+    return cq.transact(db, lambda tr: backfill.is_settled(tr, name))
+
+
+def test_a_later_version_of_a_combiner_takes_over(cq_db: Any) -> None:
+    def app(version: int) -> cq.App:
+        made = cq.App()
+        convert = None if version == 1 else lambda key, value, version: 10 * value
+        own = cq.Combiner("own", version, lambda key, values: sum(values), convert=convert)
+        made.queue("words", combiner=own, rollup="1h:forever")
+        made.configure_all(cq_db)
+        return made
+
+    first = app(1)
+    add(cq_db, "words", {"a": 1})
+    second = app(2)
+    add(cq_db, "words", {"a": 2})
+    with pytest.raises(CodeMismatch, match="workers with own@1 must first combine the updates"):
+        drain(cq_db, app=second)
+    with pytest.raises(CodeMismatch, match="asks for the combiner own@2"):
+        drain(cq_db, app=first)
+    drain(cq_db, app=second)
+
+    assert_values(cq_db, "words", {"a": 12})
+    assert is_settled(cq_db, "words")
+    app(3)  # nothing is queued for the second version
+    drain(cq_db, app=app(3))
+    assert_values(cq_db, "words", {"a": 120})
 
 
 def test_a_combiner_that_fails_for_every_key_is_no_matter_of_keys(cq_db: Any) -> None:

@@ -14,7 +14,8 @@ from cq.config.queue import TOTALS, ObserverConfig, QueueConfig, read_config, re
 from cq.config.rollup import LevelOf, LevelPart, RollUp, RollUpLevel, level_key_type
 from cq.config.window import WindowSpec
 from cq.errors import ConfigurationConflict, InvalidConfiguration
-from cq.keys import QueueKeys, check_name
+from cq.keys import QueueKeys
+from cq.keys.queue import MAX_NAME
 from cq.store.api import TransactionRead
 
 MAX_SLICES: Final = 1_000
@@ -38,8 +39,12 @@ def with_levels_of(
         _check_window(current, changed)
     if changed.is_timed and current.level_of is not None:
         current.level_of.refuse(current.name, "give a window or a roll-up to")
-    for name in changed.level_names:
-        check_name(name)
+    longest = max(map(len, changed.level_names), default=0)
+    if longest > MAX_NAME:
+        raise InvalidConfiguration(
+            f"a part of queue {changed.name!r} would have a name of {longest} characters, which can have {MAX_NAME}: "
+            f"give the queue a name of at most {MAX_NAME - longest + len(changed.name)}"
+        )
     return changed
 
 

@@ -89,7 +89,7 @@ class PassRunner:
 
         Raises:
             CodeMismatch: the queue now asks for other code.
-            FeedNotConfigured: the feed to which the queue reports was deleted.
+            FeedNotConfigured, QueueNotConfigured: what a built-in observer writes to was deleted.
             ManyFailed: too many keys of the pass cannot be combined; no pass is committed.
             FDBError: an error that the store does not retry, such as a timeout; try again later.
         """

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from cq.durations import Span, seconds_of
 from cq.encoding.codec import brief
 from cq.errors import InvalidConfiguration
-from cq.observer import check_named
+from cq.observer import check_functions, check_named
 
 Decide = Callable[[Any, Any, Any], tuple[Any, Any]]
 """`decide(key, state, request)` returns the new state and the answer."""
@@ -67,6 +67,9 @@ class Decider:
     refused: Callable[[Any, Any], bool] | None = field(default=None, kw_only=True, repr=False, compare=False)
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True, repr=False)
 
+    def __post_init__(self) -> None:
+        check_functions(self, "decide", "observer", "refused")
+
     @property
     def keep_seconds(self) -> int:
         """`keep` in whole seconds; raises `InvalidConfiguration`."""
@@ -75,7 +78,7 @@ class Decider:
 
 def check_decider(given: object) -> Decider:
     """The decider itself; raises `InvalidConfiguration` if it cannot be stored."""
-    if not isinstance(given, Decider) or not callable(given.decide):
+    if not isinstance(given, Decider):
         raise InvalidConfiguration(
             f'expected a decider such as `cq.Decider("stock", 1, decide)`, got: {brief(given)}'
         )

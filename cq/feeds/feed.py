@@ -318,9 +318,9 @@ class Feed(Generic[M]):
         begin = self.keys.message(encoded, first)
         end = self.keys.messages_through(encoded, last)[1]  # later messages have no numbers yet
         rows, more = take(tr.get_range(begin, end, limit=limit + 1), limit)
-        messages = read_messages(tr, self.keys, encoded, rows, number)
-        more = more or len(messages) < len(rows)
-        return FeedPage(messages, messages[-1].id if messages else b"", more, after < removed)
+        messages, is_all = read_messages(tr, self.keys, encoded, rows, number)
+        last_id = messages[-1].id if messages else b""
+        return FeedPage(messages, last_id, more or not is_all, after < removed)
 
     def wait(
         self,
@@ -541,14 +541,13 @@ class Feed(Generic[M]):
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
         try:
             rows, more = take(found, limit)
-            messages = read_messages(tr, self.keys, receiver, rows)
+            messages, is_all = read_messages(tr, self.keys, receiver, rows)
         except Exception as error:
             if error_code(error) != ACCESSED_UNREADABLE:
                 raise
             raise self._unreadable() from error
         position = messages[-1].id if messages else after
-        more = more or len(messages) < len(rows)
-        return FeedPage(messages, position, more, after < split_removed(mark.value)[0])
+        return FeedPage(messages, position, more or not is_all, after < split_removed(mark.value)[0])
 
     def _refuse_after_append(self, tr: TransactionRead, receiver: bytes) -> None:
         """Raise `PendingUnreadable` before the read that would fail: the transaction can still commit.

@@ -217,11 +217,11 @@ def decode_message(row: KeyValue, number: int | None = None) -> Message:
 
 def read_messages(
     tr: TransactionRead, keys: FeedKeys, receiver: bytes, rows: Sequence[KeyValue], number: int | None = None
-) -> tuple[Message, ...]:
-    """Decode the messages in these rows of a receiver, with bodies that other rows have; raises `CorruptData`.
+) -> tuple[tuple[Message, ...], bool]:
+    """Return the messages in these rows of a receiver, with bodies that other rows have; and whether these are all.
 
     Of many large bodies in other rows only the first are read, about `PAGE_BYTES`, and the messages end there. `number`
-    is that of the first message.
+    is that of the first message. Raises `CorruptData`.
     """
     messages: list[Message] = []
     size = 0
@@ -236,11 +236,11 @@ def read_messages(
             if text is not None:
                 size += len(text.value or b"")
                 if messages and size > PAGE_BYTES:
-                    return tuple(messages)
+                    return tuple(messages), False
                 has_text = _GONE if text.value is None else StoredMessage.from_bytes(text.value)
             at = None if number is None else number + len(messages)
             messages.append(stored.message(id_, at, has_text))
-    return tuple(messages)
+    return tuple(messages), True
 
 
 def _is_time(sent: object) -> bool:

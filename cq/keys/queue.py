@@ -72,7 +72,9 @@ _LENGTH: Final = Struct(">H")
 _COUNTER: Final = Struct(">Q")
 # The argument of a versionstamped operation ends with the position of the versionstamp, which is little-endian.
 _OFFSET: Final = Struct("<I")
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+MAX_NAME: Final = 100
+"""The longest name of a queue or a feed, in characters."""
+_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{MAX_NAME - 1}}}")
 
 INCOMPLETE_VERSIONSTAMP: Final = _INCOMPLETE + _OFFSET.pack(0)
 """The argument of `set_versionstamped_value` that makes the value the bare versionstamp."""

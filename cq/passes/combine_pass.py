@@ -101,7 +101,7 @@ class Pass:
             CodeMismatch: the queue's configuration has changed and asks for other code.
             ManyFailed: too many keys cannot be combined.
             ReportFailed: an observer has raised.
-            FeedNotConfigured: the feed to which the queue reports was deleted.
+            FeedNotConfigured, QueueNotConfigured: what a built-in observer writes to was deleted.
             FDBError: from the store, also through an observer.
         """
         reader = ViewReader(self.tr, self.view)

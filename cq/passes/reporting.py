@@ -14,7 +14,7 @@ from typing import Any
 
 from cq.app import QueueCode
 from cq.encoding import codec
-from cq.errors import CorruptData, CqError, FeedNotConfigured
+from cq.errors import CorruptData, CqError, FeedNotConfigured, QueueNotConfigured
 from cq.failure import KeyFailure, is_failure
 from cq.keys import place
 from cq.observer import Change
@@ -165,8 +165,8 @@ def changes_by_observer(
 def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Change]]) -> int:
     """Call every observer, in order, with its changes; returns the number of changes.
 
-    Raises `ReportFailed` if an observer raises, but passes the store's `FDBError` on, and `FeedNotConfigured` of the
-    observer that appends to a feed: no key is at fault if the feed was deleted.
+    Raises `ReportFailed` if an observer raises, but passes the store's `FDBError` on, and of a built-in observer
+    `FeedNotConfigured` and `QueueNotConfigured`: no key is at fault if what the observer writes to was deleted.
     """
     reported = 0
     for observer, function in zip(code.config.observers, code.observers, strict=True):
@@ -174,8 +174,8 @@ def call_observers(tr: Transaction, code: QueueCode, news: Mapping[int, list[Cha
         if not changes:
             continue
         reported += len(changes)
-        passed_on = FeedNotConfigured if observer.is_built_in else ()
-        _call(tr, function, changes, f"observer {observer.name!r}", f"observer {observer.named}", passed_on)
+        what, named = f"observer {observer.name!r}", f"observer {observer.named}"
+        _call(tr, function, changes, what, named, is_built_in=observer.is_built_in)
     return reported
 
 
@@ -193,13 +193,15 @@ def _call(
     reported: list[Any],
     what: str,
     code: str,
-    passed_on: type[Exception] | tuple[()] = (),
+    *,
+    is_built_in: bool = False,
 ) -> None:
-    """Call the function of an observer; `what` and `code` name it in a failure, which no error of `passed_on` is."""
+    """Call the function of an observer; `what` and `code` name it in a failure."""
     try:
         with admitted():  # a full queue must not refuse an observer's add: that would block this queue
             function(tr, reported)
     except BaseException as error:
-        if error_code(error) is not None or not is_failure(error) or isinstance(error, passed_on):
+        is_deleted = is_built_in and isinstance(error, FeedNotConfigured | QueueNotConfigured)
+        if error_code(error) is not None or not is_failure(error) or is_deleted:
             raise
         raise ReportFailed(KeyFailure.of(error, code, text=f"{what}: {describe(error)}")) from error

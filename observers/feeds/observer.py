@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cq.config.queue import QueueConfig
-from cq.errors import NotInStore, TooLarge
-from cq.feeds.config import is_feed, read_feed_config
+from cq.errors import TooLarge
+from cq.feeds.config import read_feed_config
 from cq.feeds.messages import encode_message, put_messages
 from cq.keys import check_name
 from cq.keys.feed import FeedKeys, check_feed_name, encode_name
 from cq.observer import Change, ObserverFunction, ObserverSpec
-from cq.store.api import Transaction, TransactionRead
+from cq.store.api import Transaction
 
 NAME: Final = "feed"
 """The observer's name."""
@@ -57,13 +57,3 @@ def _message(change: Change) -> bytes:
         return encode_message([change.key, change.old, change.new])
     except TooLarge:
         return encode_message([change.key])  # the service reads the value itself
-
-
-def check_feed(tr: TransactionRead, config: QueueConfig) -> None:
-    """Raise `InvalidConfiguration` if a queue's changes go to a feed that is not configured."""
-    for each in config.observers:
-        if each.is_built_in and each.name == NAME and not is_feed(tr, each.settings["feed"]):
-            raise NotInStore(
-                f"queue {config.name!r} reports to the feed {each.settings['feed']!r}, which is not configured: "
-                f"run `cq feed configure {each.settings['feed']}`"
-            )

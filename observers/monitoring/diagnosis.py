@@ -111,9 +111,10 @@ def _opened(store: ClusterStore | EmbeddedStore, space: Space, app: App | None) 
     asked = [*_links(db, app, seen), *_outbox_tables(db)]
     answers = _asked(asked)
     named = {name for system in asked for name in system.subjects}
+    exports = {each.name for each in seen.links if each.link == APP}
     for each in found:
         if each.finding in OF_LINKS and each.name not in named:  # an export queue, or a link without a target
-            what = "link" if " " in each.name else "export of"
+            what = "export of" if each.name in exports else "link"
             yield Check(f"{what} {each.name}", not each.is_urgent, _advice(each))
     for system, answer in zip(asked, answers, strict=True):
         of_system = [each for each in found if each.name in system.subjects and each.finding in OF_SYSTEMS]

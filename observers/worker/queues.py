@@ -17,8 +17,7 @@ from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigur
 from cq.failure import is_failure
 from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
-from cq.observers.builtin import FACTORIES
-from cq.observers.feeds.observer import check_feed
+from cq.observers.builtin import FACTORIES, check_receivers
 from cq.observers.links.outbox.state import OutboxSettings, read_settings
 from cq.plain_text import describe
 from cq.queue.rows import notified
@@ -87,7 +86,7 @@ def _find(tr: Transaction, app: App, name: str) -> QueueCheck:
         if flags.is_paused(runtime.time()):
             return QueueCheck(None, f"queue {name!r} is paused ({flags.reason})", flags=flags, is_paused=True)
         code = app.code(config, FACTORIES)
-        check_feed(tr.snapshot, config)
+        check_receivers(tr.snapshot, config)
         outbox = read_settings(tr.snapshot, name)
         switched = config.conversion is None and all(
             current_generation(tr.snapshot, name, each.name) == each.generation for each in config.observers

@@ -312,3 +312,11 @@ def test_a_deleted_queue_leaves_no_parts(db: Any, name: str) -> None:
     assert transact(db, lambda tr: tr.get_range(b"cq/q/", b"cq/q0").to_list()) == []
     with pytest.raises(QueueNotConfigured):
         add(db, name, {"a": 1})
+
+
+def test_a_name_that_is_too_long_for_a_window_is_refused_with_its_limit(db: Any) -> None:
+    name = "n" * 94
+    cq.configure(db, name)
+    with pytest.raises(InvalidConfiguration, match="give the queue a name of at most 93"):
+        cq.configure(db, name, window="10s")
+    cq.configure(db, "n" * 93, window="10s")

@@ -13,13 +13,15 @@ import cq
 from cq import admin, links
 from cq.config.queue import QueueConfig, read_config
 from cq.encoding.codec import ValueType
-from cq.errors import CodeMismatch, InvalidConfiguration
+from cq.errors import CodeMismatch, InvalidConfiguration, QueueNotConfigured
 from cq.observers.builtin import FACTORIES
 from cq.observers.distinct import distinct
+from cq.observers.thresholds import thresholds
 from cq.observers.top.index import LAST_PART, top
+from cq.observers.worker.worker import Worker
 from cq.store.embedded import Database
 from cq.store.transact import transact
-from tests.kit.queues import configured
+from tests.kit.queues import add, buckets_of, configured, values
 
 TOP = dict(top(5).settings)
 TABLE = dict(links.table("words").settings)
@@ -71,6 +73,35 @@ def test_values_without_scores_have_no_top(config: QueueConfig) -> None:
 
     with pytest.raises(InvalidConfiguration, match="of type str, which has no scores"):
         FACTORIES["top"](texts, TOP, 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "into"),
+    [
+        (distinct("counts"), {"value": int}),
+        (thresholds("counts", cap=1), {"key": (str, str, int), "combiner": "first"}),
+    ],
+    ids=["distinct", "thresholds"],
+)
+def test_a_queue_waits_for_the_queue_that_its_observer_adds_to(
+    db: Any, spec: admin.ObserverSpec, into: dict[str, Any]
+) -> None:
+    cq.configure(db, "counts", **into)
+    cq.configure(db, "visits", key=(str, str), observers=[spec], buckets=1)
+    (bucket,) = buckets_of(db, "visits")
+    admin.delete(db, "counts")
+    add(db, "visits", {("page", "ann"): 1})
+    with pytest.raises(QueueNotConfigured):
+        bucket.combine()  # as a worker does that has not read that the queue is deleted
+    (left,) = Worker(db).drain()
+    assert (
+        f"the observer '{spec.name}' of queue 'visits' adds to queue 'counts', which is not configured"
+        in left
+    )
+
+    cq.configure(db, "counts", **into)
+    assert Worker(db).drain() == []
+    assert values(db, "counts")
 
 
 def _by_app(db: Any, name: str, spec: admin.ObserverSpec) -> object:

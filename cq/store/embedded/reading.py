@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import index
 from typing import Any, NamedTuple, cast
 
 from cq.store import api
@@ -364,7 +365,7 @@ class TransactionRead(ReadOperations):
         read_end = self._state.read_end
         first = _offset_selector(b"" if begin is None else begin, read_end)
         last = _offset_selector(USER_END if end is None else end, read_end)
-        request = RangeRequest(first, last, 0 if limit == -1 else limit, bool(reverse), streaming_mode)
+        request = RangeRequest(first, last, 0 if limit == -1 else index(limit), bool(reverse), streaming_mode)
         return FDBRange(self._read_range, request)
 
     def _read_range(self, request: RangeRequest) -> Future[RangePiece]:

@@ -225,6 +225,12 @@ def test_a_conflict_on_a_key_is_that_on_the_range_of_this_key(
     assert outcomes[0] == outcomes[1]
 
 
+def test_a_limit_that_is_no_int_is_refused_as_the_binding_does(db: Database) -> None:
+    fill(db, 2)
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        db.create_transaction().get_range(b"", b"\xff", limit=1.5)  # type: ignore[arg-type]
+
+
 def test_an_exact_range_without_a_limit_is_refused_before_all_else(db: Database) -> None:
     """As by the binding, which looks at the arguments before it asks the transaction."""
 
