@@ -74,11 +74,12 @@ class Dashboard:
         page = page_of(request.url.path)
         if page is None:
             return self._missing(request, "There is no such page.")
-        snapshot = await self.sampler.answered(page.topics)
+        notice = self.actions.result(request)
+        snapshot = await self.sampler.answered(page.topics, again=notice is not None)
         if page.queue and not _is_queue(page.queue, snapshot):
             return self._missing(request, f"There is no queue {page.queue}.")
         found = await self._found(request, page)
-        more = {"notice": self.actions.result(request), "form_token": self._form_token(request)}
+        more = {"notice": notice, "form_token": self._form_token(request)}
         return HTMLResponse(await self.renderer.in_thread(partial(self.draw, page, snapshot, found, **more)))
 
     def draw(self, page: WebPage, snapshot: StoreSnapshot, found: Lookup | None, **more: Any) -> str:
@@ -116,13 +117,15 @@ class Dashboard:
 
     async def sign_in(self, request: Request) -> Response:
         """The page for requests without a session, and its form with the token."""
-        if request.method == "POST" and request.url.path == "/login":
+        is_form = request.method == "POST" and request.url.path == "/login"
+        if is_form:
             form = await form_of(request)
             answer = signed_in(request, self._access, (form or {}).get("token", "").strip())
             if answer is not None:
                 return answer
-        is_wrong = request.method == "POST" or "token" in request.query_params
-        return HTMLResponse(self.renderer.render("sign_in.html", is_wrong=is_wrong), 401)
+        is_wrong = is_form or "token" in request.query_params
+        is_lost = request.method == "POST" and not is_form
+        return HTMLResponse(self.renderer.render("sign_in.html", is_wrong=is_wrong, is_lost=is_lost), 401)
 
     async def ask_to_sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `sign_in`, as an application."""

@@ -65,6 +65,8 @@ def verdict(snapshot: StoreSnapshot, queue: str | None = None) -> Verdict:
     urgent = [each for each in found if each.level in (Level.PROBLEM, Level.WARNING)]
     if not seen.queues:
         return Verdict(Level.NOTE, "This store has no queue yet.", _first_steps(seen))
+    if not queues:
+        return Verdict(Level.WARNING, f"The queue {queue} was deleted.")
     facts = _facts(seen, queues)
     number = sum(each.level_of is None for each in queues)
     facts = f"{quantity(number, 'queue')}: {facts}" if queue is None else facts[0].upper() + facts[1:]

@@ -117,7 +117,7 @@ def queue_row(seen: Overview, queue: QueueStatus, snapshot: StoreSnapshot) -> Qu
         level,
         state,
         trend_of(samples),
-        Line("queued rows, sampled while a page was open", times, [each.rows for each in samples], count),
+        Line("queued rows, sampled while a page was in view", times, [each.rows for each in samples], count),
         Line("highest delay of a minute", minutes, [each.oldest_seconds for each in hour], age),
         Line("updates combined in a minute", minutes, [each.updates for each in hour], count),
         Line(

@@ -209,8 +209,13 @@ class Sampler:
             self._open.subtract(topics)
             self._open += Counter()  # removes topics with a count of 0
 
-    async def answered(self, topics: Sequence[Topic]) -> StoreSnapshot:
-        """A snapshot with recent answers to these topics; after 10 seconds, the latest one without them."""
+    async def answered(self, topics: Sequence[Topic], *, again: bool = False) -> StoreSnapshot:
+        """A snapshot with recent answers to these topics; after 10 seconds, the latest one without them.
+
+        With `again` they are read anew: something has just changed the store.
+        """
+        if again:
+            self._read_at |= dict.fromkeys(self._read_at.keys() & {*topics}, 0.0)
         missing = {topic for topic in topics if self._is_due(topic)}
         begun = runtime.monotonic()
         while missing and not self.is_stopped and runtime.monotonic() < begun + ANSWER_SECONDS:

@@ -11,8 +11,9 @@
   // A selector that finds the same control after its part was replaced.
   const nameOf = (element) => {
     if (element.id) return "#" + CSS.escape(element.id);
-    const link = element.getAttribute("href");
-    return link ? `a[href="${CSS.escape(link)}"]` : null;
+    if (element.matches("details[id] > summary")) return `#${CSS.escape(element.parentElement.id)} > summary`;
+    const name = ["href", "aria-labelledby"].find((each) => element.hasAttribute(each));
+    return name ? `${element.localName}[${name}="${CSS.escape(element.getAttribute(name))}"]` : null;
   };
 
   const isSelecting = (part) => {
@@ -44,22 +45,31 @@
     for (const [id, html] of [...waiting]) replace(id, html);
   });
 
-  const source = new EventSource(live.dataset.events);
-  source.addEventListener("message", (event) => {
-    for (const [id, html] of Object.entries(JSON.parse(event.data))) replace(id, html);
-  });
-  source.addEventListener("open", () => {
-    say(lost ? "Connected again." : "");
-    document.body.classList.remove("lost");
-    lost = false;
-  });
-  source.addEventListener("error", () => {
-    lost = true;
-    document.body.classList.add("lost");
-    say(source.readyState === EventSource.CLOSED
-      ? "Connection lost. Reload the page to try again."
-      : "Connection lost, trying again. The numbers are the last known ones.");
-  });
-  addEventListener("pagehide", () => source.close());
+  let source = null;
+
+  const follow = () => {
+    source = new EventSource(live.dataset.events);
+    source.addEventListener("message", (event) => {
+      for (const [id, html] of Object.entries(JSON.parse(event.data))) replace(id, html);
+    });
+    source.addEventListener("open", () => {
+      say(lost ? "Connected again." : "");
+      document.body.classList.remove("lost");
+      lost = false;
+    });
+    source.addEventListener("error", (event) => {
+      lost = true;
+      document.body.classList.add("lost");
+      say(event.target.readyState === EventSource.CLOSED
+        ? "Connection lost. Reload the page to try again."
+        : "Connection lost, trying again. The numbers are the last known ones.");
+    });
+  };
+
+  // Browsers open six connections to a server, and a stream keeps one: with six open pages, no other would be loaded.
+  const followIfSeen = () => { source?.close(); if (!document.hidden) follow(); };
+
+  document.addEventListener("visibilitychange", followIfSeen);
+  followIfSeen();
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 })();

@@ -36,7 +36,9 @@ def test_without_the_token_nothing_is_shown(db: Any) -> None:
             assert answer.status_code == 401
             assert "secret-name" not in answer.text
             assert not answer.cookies
-        assert stranger.post("/", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 401
+        answer = stranger.post("/actions/pause?queue=words", headers={"Sec-Fetch-Site": "same-origin"})
+        assert answer.status_code == 401
+        assert "Your session has ended, so nothing was changed." in answer.text
         (cookie,) = found.client.cookies
         stranger.cookies.set(cookie, "0" * 32 + ".aaaaaa." + "0" * 43)
         assert stranger.get("/").status_code == 401

@@ -19,6 +19,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 import cq
+from cq import admin
 from cq.cli.web.actions import OPERATIONS
 from cq.cli.web.command import WebOptions
 from cq.config.flags import Flags, read_flags
@@ -101,10 +102,58 @@ def test_an_open_page_follows_the_store_and_keeps_the_focus(
 
         expect(page.get_by_text("9,876,543").first).to_be_visible()
         expect(page.get_by_text("<em>news</em>").first).to_be_visible()
+        table = page.locator("#part-top .scroll")
+        table.focus()
+        cq.CombineQueue[str, int]("words").add_now(db, {"<em>news</em>": 1})
+        expect(table.get_by_text("9,876,544")).to_be_visible()
+        expect(table).to_be_focused()
+        page.get_by_label("Key").focus()
         page.keyboard.type("one")
         expect(page.get_by_label("Key")).to_have_value("stone")
         page.keyboard.press("Enter")
         expect(page).to_have_url(f"{served.server.url}/queues/words?key=stone#lookup")
+
+
+def test_an_update_of_a_part_keeps_the_focus_and_opened_details(
+    browser: Browser, without_worker: Serving, db: Any
+) -> None:
+    with opened(browser, without_worker) as page:
+        page.goto("/aside/orders")
+        details = page.locator("details").first
+        details.locator("summary").press("Enter")
+        expect(details).to_have_attribute("open", "")
+
+        fails_aside(db, "orders", "late")
+
+        expect(page.get_by_role("rowheader", name="late")).to_be_visible()
+        expect(details.locator("summary")).to_be_focused()
+        expect(details).to_have_attribute("open", "")
+
+
+def test_pages_out_of_view_leave_connections_to_other_pages(
+    browser: Browser, without_worker: Serving, db: Any
+) -> None:
+    def look(tab: Page, *, away: bool) -> None:
+        tab.evaluate(
+            "away => { Object.defineProperty(document, 'hidden', {value: away, configurable: true});"
+            " document.dispatchEvent(new Event('visibilitychange')); }",
+            away,
+        )
+
+    with opened(browser, without_worker) as page:
+        page.goto("/queues/words")
+        look(page, away=True)
+        tabs = []
+        for _ in range(6):  # the connections of a browser to one server
+            tabs.append(page.context.new_page())
+            tabs[-1].goto("/workers")
+            expect(tabs[-1].locator("h1")).to_have_text("Workers")
+            look(tabs[-1], away=True)
+        admin.pause(db, "words", "a flood")
+
+        look(page, away=False)
+
+        expect(page.get_by_text("a flood").first).to_be_visible()
 
 
 def test_a_page_says_that_its_connection_is_lost(browser: Browser, served: Serving) -> None:
@@ -179,6 +228,7 @@ def pauses(page: Page, db: Any) -> None:
     page.get_by_label("Reason").fill("the cellar is <b>wet</b>")
     page.get_by_label("Duration").fill("2h")
     done(page)
+    expect(page.get_by_role("link", name="Resume")).to_be_visible(timeout=500)
     found = flags(db, "words")
     assert (found.paused, found.reason) == (True, "the cellar is <b>wet</b>")
 
@@ -205,6 +255,11 @@ def limits(page: Page, db: Any) -> None:
     done(page)
     found = flags(db, "revenue")
     assert (found.max_seconds, found.max_bytes, found.when_full) == (600.0, 123_456, "admit")
+    # The form has them, so that a change of one limit keeps the others.
+    page.get_by_role("link", name="Change the limits").click()
+    expect(page.get_by_label("Maximum age")).to_have_value("600s")
+    expect(page.get_by_label("Maximum size")).to_have_value("123456")
+    expect(page.get_by_label("Adds to a full queue")).to_have_value("admit")
 
 
 def control(db: Any, link: str) -> Control:
@@ -248,14 +303,13 @@ def retries(page: Page, db: Any) -> None:
     assert get(db, "orders", "", pending=True) == 1
 
 
+def fails_aside(db: Any, queue: str, key: str) -> None:
+    encoded = cq.transact(db, lambda tr: read_config(tr.snapshot, queue)).key.encoder()(key)
+    cq.transact(db, lambda tr: set_aside(tr, QueueKeys(queue), encoded, KeyFailure("an error"), [5, 6]))
+
+
 def drops(page: Page, db: Any) -> None:
-    config = cq.transact(db, lambda tr: read_config(tr.snapshot, "orders"))
-    cq.transact(
-        db,
-        lambda tr: set_aside(
-            tr, QueueKeys("orders"), config.key.encoder()("late"), KeyFailure("an error"), [5, 6]
-        ),
-    )
+    fails_aside(db, "orders", "late")
     page.goto("/actions/drop?queue=orders")
     page.get_by_label("Key").fill("late")
     done(page)
