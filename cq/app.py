@@ -334,23 +334,43 @@ class App:
     def code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None = None) -> QueueCode:
         """The code for a configuration; raises `CodeMismatch`, which names the missing code.
 
+        `built_in` has the factories of the built-in observers, by name.
+        """
+        shape, combiner = self._shape(wanted)
+        declared = {each.name: each for each in self._queues.get(wanted.name, _NOTHING).observers}
+        functions = tuple(
+            _function(shape, each, declared.pop(each.name, None), built_in or {}) for each in shape.observers
+        )
+        if declared:
+            raise CodeMismatch(
+                f"queue {wanted.name!r} does not ask for the observers {', '.join(declared)} of this process: "
+                "configure it with the application that declares them"
+            )
+        return QueueCode(shape, combiner, functions, self._decider(shape))
+
+    def combiner(self, wanted: QueueConfig) -> Combiner:
+        """The combiner for reads of a queue, which need no observers; raises `CodeMismatch`."""
+        return self._shape(wanted)[1]
+
+    def _shape(self, wanted: QueueConfig) -> tuple[QueueConfig, Combiner]:
+        """The shape of a queue that this process can combine, with its combiner; raises `CodeMismatch`.
+
         While the version of the combiner is being changed, the code of the former version gets the former shape, until
-        this is drained, and that of the new version gets nothing before. `built_in` has the factories of the built-in
-        observers, by name.
+        this is drained, and that of the new version gets nothing before.
         """
         former = wanted.under_former_shape() if wanted.conversion else None
         if former is None:
-            return self._code(wanted, built_in)
-        combiner = self._combiner(wanted)
+            return wanted, self._combiner_of(wanted)
+        combiner = self._declared_combiner(wanted)
         if combiner is not None and Named(combiner.name, combiner.version) == wanted.combiner:
             raise CodeMismatch(
                 f"the combiner of queue {wanted.name!r} is being changed from {former.combiner} to {wanted.combiner}: "
                 f"workers with {former.combiner} must first combine the updates that were queued before, and nothing "
                 "may be set aside; see `cq status`"
             )
-        return self._code(former, built_in)
+        return former, self._combiner_of(former)
 
-    def _combiner(self, wanted: QueueConfig) -> Combiner | None:
+    def _declared_combiner(self, wanted: QueueConfig) -> Combiner | None:
         """The combiner of this process for a queue."""
         names = [
             wanted.name,
@@ -359,8 +379,9 @@ class App:
         own = (self._queues.get(name, _NOTHING).combiner for name in names)
         return next(filter(None, own), built_in_combiner(wanted.combiner.name))
 
-    def _code(self, wanted: QueueConfig, built_in: Mapping[str, Factory] | None) -> QueueCode:
-        combiner = self._combiner(wanted)
+    def _combiner_of(self, wanted: QueueConfig) -> Combiner:
+        """The combiner that a configuration names."""
+        combiner = self._declared_combiner(wanted)
         if combiner is None or Named(combiner.name, combiner.version) != wanted.combiner:
             raise CodeMismatch(
                 f"queue {wanted.name!r} asks for the combiner {wanted.combiner}, this process has "
@@ -376,17 +397,7 @@ class App:
             require_packages(wanted.value)
         except MissingPackage as error:
             raise CodeMismatch(f"queue {wanted.name!r}: {error}") from error
-        declared = {each.name: each for each in self._queues.get(wanted.name, _NOTHING).observers}
-        functions = tuple(
-            _function(wanted, each, declared.pop(each.name, None), built_in or {})
-            for each in wanted.observers
-        )
-        if declared:
-            raise CodeMismatch(
-                f"queue {wanted.name!r} does not ask for the observers {', '.join(declared)} of this process: "
-                "configure it with the application that declares them"
-            )
-        return QueueCode(wanted, combiner, functions, self._decider(wanted))
+        return combiner
 
     def _decider(self, wanted: QueueConfig) -> Decider | None:
         """The decider of this process for a queue; raises `CodeMismatch`."""

@@ -51,6 +51,7 @@ binding or of the embedded store.
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from cq.distribution import page_address
@@ -120,16 +121,29 @@ class _NotConfigured(ConfigurationError, LookupError):
 
     def __str__(self) -> str:
         what = f"{self._kind} {self.name!r} is not configured in this store"
-        command = f"`{self._command.format(self.name)}`"
-        if self.nearest is None:
-            return f"{what}: run {command} first"
-        return f"{what}: did you mean {self.nearest!r}? If not, run {command} first"
+        advice = f"run {self._advice()}"
+        return (
+            f"{what}: {advice}"
+            if self.nearest is None
+            else f"{what}: did you mean {self.nearest!r}? If not, {advice}"
+        )
+
+    def _advice(self) -> str:
+        command = self._command.format(self.name)
+        return f"`{command}`, or `cq configure --app MODULE:APP` if an application declares it"
 
 
 class QueueNotConfigured(_NotConfigured):
     """The store has no queue of this name. `nearest` is the most similar name that it has, or None."""
 
-    _kind, _command = "queue", "cq configure {} --key str --value int --combiner sum"
+    _kind, _command = "queue", "cq configure {} --combiner sum"
+
+    def _advice(self) -> str:
+        level = re.fullmatch(r"(.+)\.(?:(window|slices)|(\d+[smhd]))", self.name)
+        if level is None:
+            return super()._advice()
+        setting = "--window 10m/10s" if level[2] else f"--rollup {level[3]}:forever"
+        return f"`cq configure {level[1]} {setting}`, as this is the name of a level"
 
 
 class FeedNotConfigured(_NotConfigured):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def test_an_unknown_queue_or_feed_suggests_the_nearest_name(db: Any, queue: cq.C
         lambda: admin.put_observer(db, "wrods", admin.ObserverSpec("seen", 1)),
     ):
         with pytest.raises(
-            cq.errors.QueueNotConfigured, match=r"did you mean 'words'.* `cq configure wrods --key"
+            cq.errors.QueueNotConfigured, match=r"did you mean 'words'.* `cq configure wrods --combiner"
         ) as refused:
             call()
         assert (refused.value.name, refused.value.nearest) == ("wrods", "words")
@@ -179,10 +180,13 @@ def test_an_unknown_queue_or_feed_suggests_the_nearest_name(db: Any, queue: cq.C
 
 
 def test_an_unknown_queue_without_a_similar_name_is_to_be_configured(db: Any, queue: cq.CombineQueue) -> None:
-    with pytest.raises(
-        cq.errors.QueueNotConfigured, match="is not configured in this store: run `cq configure visits --key"
-    ):
-        cq.transact(db, lambda tr: cq.CombineQueue("visits").get(tr, "a"))
+    for name, command in {
+        "visits": r"`cq configure visits --combiner sum`, or `cq configure --app MODULE:APP` if an app",
+        "visits.window": "`cq configure visits --window 10m/10s`, as this is the name of a level",
+        "visits.1h": "`cq configure visits --rollup 1h:forever`, as this is the name of a level",
+    }.items():
+        with pytest.raises(cq.errors.QueueNotConfigured, match=f"run {command}"):
+            cq.transact(db, partial(cq.CombineQueue(name).get, key="a"))
 
 
 def test_an_unknown_combiner_or_role_suggests_the_nearest_name(db: Any) -> None:

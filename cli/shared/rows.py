@@ -336,9 +336,9 @@ def reading_combiner(app: App | None, config: QueueConfig) -> Combiner | None:
     """The queue's combiner for reads of a command: with a damaged sketch among the values, it returns this sketch.
 
     The queue's own combiner raises an error for a damaged sketch, which would hide all sound values of the read.
-    Returns None for a combiner of the application without `app`. Raises the errors of `App.code`.
+    Returns None for a combiner of the application without `app`. Raises the errors of `App.combiner`.
     """
-    combiner = app.code(config).combiner if app else built_in_combiner(config.combiner.name)
+    combiner = app.combiner(config) if app else built_in_combiner(config.combiner.name)
     return combiner if combiner is None or config.value.sketch is None else _keeping_damage(combiner)
 
 

@@ -11,7 +11,6 @@ from cq.combiners import Combiner
 from cq.config.queue import read_config
 from cq.durations import Span, span_of
 from cq.errors import CodeMismatch, CorruptData
-from cq.observers.builtin import FACTORIES
 from cq.observers.telemetry.history import check_row
 from cq.observers.verify.levels import check_levels
 from cq.observers.verify.link import check_link, check_outbox, check_tables
@@ -79,5 +78,5 @@ def _combiner(db: Database, name: str, app: App | None) -> Combiner | None:
     """The queue's combiner, None if this process lacks it: then empty values are not detected."""
     with suppress(CodeMismatch, CorruptData):
         config = transact(db, lambda tr: read_config(tr.snapshot, name))
-        return (app or App()).code(config, FACTORIES).combiner
+        return (app or App()).combiner(config)
     return None

@@ -181,6 +181,20 @@ def test_text_that_would_break_its_line_is_shown_as_json(here: Here) -> None:
     assert sorted(here("items", "words").out.splitlines()) == ['"\\u001b[31mred"\t2', '"two\\nlines"\t1']
 
 
+def test_reads_that_combine_need_no_observers_of_the_app(here: Here, cli: Cli) -> None:
+    (cli.folder / "ranked.py").write_text(
+        "import cq\nfrom cq.observers.top import top\napp = cq.App()\n"
+        "app.queue('sold', rollup='1m:2d,1h:60d', window=600, observers=[top(10)])\n"
+    )
+    given = ["--app", "ranked:app"]
+    assert here("configure", "sold", *given).status == 0
+    here("add", "sold", "nails=2")
+    assert here("get", "sold", "nails", "--pending", *given).out == "nails\t2\n"
+    assert here("worker", "--drain", *given).status == 0
+    assert here("series", "sold", "nails", "--last", "1h", "--merged", *given).out == "nails\t2\n"
+    assert here("items", "sold.window", *given).out == "nails\t2\n"
+
+
 def test_pending_values_of_an_own_combiner_need_the_app(here: Here, cli: Cli) -> None:
     (cli.folder / "notes_app.py").write_text(OWN_COMBINER)
     here("configure", "notes", "--value", "str", "--app", "notes_app:app")
@@ -540,9 +554,9 @@ def test_a_refused_drop_fails_because_of_the_store_not_of_its_words(here: Here, 
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        (["add", "wrods", "a=1"], "did you mean 'words'? If not, run `cq configure wrods --key"),
+        (["add", "wrods", "a=1"], "did you mean 'words'? If not, run `cq configure wrods --combiner"),
         (["status", "wrods"], "did you mean 'words'?"),
-        (["feed", "read", "chta", "ann"], "did you mean 'chat'? If not, run `cq feed configure chta` first"),
+        (["feed", "read", "chta", "ann"], "did you mean 'chat'? If not, run `cq feed configure chta`, or"),
         (["configure", "visits", "--combiner", "maximun"], "did you mean 'maximum'?"),
         (["worker", "--only", "lnik"], "did you mean 'link'?"),
     ],
