@@ -31,7 +31,7 @@ from cq.deciders.built_in import built_in_decider, resolve_decider
 from cq.deciders.decider import Decider
 from cq.durations import Span
 from cq.errors import CodeMismatch, InvalidConfiguration, MissingPackage
-from cq.observer import Observer, ObserverFunction, ObserverSpec, kind_of
+from cq.observer import Observer, ObserverFunction, ObserverSpec, kind_of, observers_of
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
 
@@ -195,7 +195,7 @@ class App:
         }
         self._queues[keys.check_name(name)] = _DeclaredQueue(
             None if combiner is None else resolve(combiner),
-            tuple(each if isinstance(each, ObserverSpec) else Observer.of(each) for each in observers or ()),
+            tuple(observers_of(observers or ())),
             {what: given for what, given in settings.items() if given is not None},
         )
         return CombineQueue(name, combiner=combiner if isinstance(combiner, Combiner) else None)

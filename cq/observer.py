@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
@@ -74,9 +74,21 @@ class Observer(Generic[K, V]):
         name = getattr(observer, "__name__", None)
         if not callable(observer) or name is None or name == "<lambda>":
             raise InvalidConfiguration(
-                f"expected an observer to be a named function or a cq.Observer, got: {brief(observer)}"
+                "expected an observer to be a named function or a cq.Observer, and a link to be one that a function of "
+                f"cq.links returns, got: {brief(observer)}"
+            )
+        if str(getattr(observer, "__module__", "")).startswith("cq.observers."):
+            raise InvalidConfiguration(
+                f"expected an observer, got the function that makes it: write `{name}(...)`"
             )
         return cls(name, 1, observer)
+
+
+def observers_of(given: object) -> list[Observer | ObserverSpec]:
+    """The observers of a list, in which named functions are of version 1; raises `InvalidConfiguration`."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise InvalidConfiguration(f"expected a list of observers or links, got: {brief(given)}")
+    return [each if isinstance(each, ObserverSpec) else Observer.of(each) for each in given]
 
 
 def kind_of(name: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import cq
-from cq import admin
+from cq import admin, links
 from cq.feeds import Feed
+from cq.observers.top import top
 from cq.observers.top.ranking import Ranking
 from cq.observers.worker.worker import Worker
 from cq.store import Space
@@ -146,6 +147,23 @@ def test_mixed_up_arguments(db: Any, queue: cq.CombineQueue, call: Any, message:
 def test_what_is_no_function_is_refused_at_once(make: Callable[[], object], message: str) -> None:
     with pytest.raises(cq.errors.InvalidConfiguration, match=re.escape(message)):
         make()
+
+
+@pytest.mark.parametrize(
+    ("observers", "message"),
+    [
+        (top(3), "expected a list of observers or links, got: ObserverSpec"),
+        ("top", "expected a list of observers or links, got: 'top'"),
+        (["top"], r"expected an observer to be .* of cq\.links returns, got: 'top'"),
+        ([top], r"expected an observer, got the function that makes it: write `top\(...\)`"),
+        ([links.table], r"write `table\(...\)`"),
+    ],
+)
+def test_observers_in_another_form(db: Any, observers: Any, message: str) -> None:
+    with pytest.raises(cq.errors.InvalidConfiguration, match=message):
+        cq.App().queue("hits", observers=observers)
+    with pytest.raises(cq.errors.InvalidConfiguration, match=message):
+        cq.configure(db, "hits", observers=observers)
 
 
 def test_a_path_is_a_local_store_whatever_its_characters(tmp_path: Path) -> None:

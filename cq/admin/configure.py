@@ -54,7 +54,7 @@ from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.link import OBSERVER, LinkKeys
 from cq.nearest import nearest
-from cq.observer import Observer, ObserverSpec, check_named, check_spec
+from cq.observer import Observer, ObserverSpec, check_named, check_spec, observers_of
 from cq.queue.ledger import with_audit, without_audit
 from cq.queue.missed_reports import forget_missed
 from cq.store.api import Database, Transaction, TransactionRead, is_local
@@ -234,18 +234,13 @@ def requested(**settings: Any) -> RequestedSettings:
 
 
 def _specs(observers: Sequence[object]) -> list[ObserverSpec]:
-    if not isinstance(observers, Sequence):
-        raise InvalidConfiguration(f"expected a list of observers, got: {codec.brief(observers)}")
     specs = []
-    for each in observers:
+    for each in observers_of(observers):
         if isinstance(each, ObserverSpec):
-            specs.append(check_spec(each))
+            spec = each
         else:
-            observer = Observer.of(each)
-            spec = ObserverSpec(
-                observer.name, observer.version, factory=_application_factory, clear=observer.clear
-            )
-            specs.append(check_spec(spec))
+            spec = ObserverSpec(each.name, each.version, factory=_application_factory, clear=each.clear)
+        specs.append(check_spec(spec))
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise InvalidConfiguration(
