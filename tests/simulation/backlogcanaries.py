@@ -27,7 +27,7 @@ def sorts_again_what_others_have_sorted(
     return found
 
 
-@backlogs.replaces("cq.passes.sorting._allows_runs", seed=103)
+@backlogs.replaces("cq.passes.sorting._allows_runs", seed=119)
 def believes_its_runs(_: Any, view: View, runs: Runs) -> bool:
     """A worker merges the runs that it remembers though another one has passed."""
     return not (view.state.staged or needs_purge(view.config, view.state))

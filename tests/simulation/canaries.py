@@ -113,7 +113,7 @@ def believes_its_memory() -> Iterator[None]:
         yield
 
 
-@queues.replaces("cq.passes.combining._is_staged", seed=1)
+@queues.replaces("cq.passes.combining._is_staged", seed=2)
 def forgets_what_is_staged(*_: Any) -> bool:
     """A pass says that nothing is staged."""
     return False
@@ -197,7 +197,7 @@ def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, sta
     return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.reporting.changes_by_observer", seed=125)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=146)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)
@@ -222,7 +222,7 @@ def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
     return state.missed
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=41)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=44)
 def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge drops all that waits."""
     effects.clear_range(*view.keys.rows(view.config.generation, view.number))
@@ -263,7 +263,7 @@ def leaves_old_scores(move: Any, self: Any, change: Any) -> Any:
     return found and (found[0], None, *found[2:])
 
 
-@queues.patches(seed=11)
+@queues.patches(seed=36)
 @contextmanager
 def never_misses_the_dead() -> Iterator[None]:
     """A worker that is gone keeps its tasks."""
@@ -275,7 +275,7 @@ def never_misses_the_dead() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=20)
+@queues.patches(seed=46)
 @contextmanager
 def sleeps_for_ever() -> Iterator[None]:
     """A worker waits for no watch, and never looks by itself."""
@@ -349,7 +349,7 @@ def tells_callers_too_early(fill: Any, self: SharedAdds, group: AddGroup) -> Non
         call.wake()
 
 
-@queues.replaces("cq.queue.shared_adds.AddGroup._packed", also={"single adds", "unknown commits"})
+@queues.replaces("cq.queue.shared_adds.AddGroup._packed", also={"single adds", "unknown commits"}, seed=2)
 def groups_without_an_id(packed: Any, self: AddGroup, shape: Any) -> Any:
     """Each try of a group has an id of its own."""
     noted_id(self)
@@ -372,7 +372,7 @@ class _Apart(bytes):
     __hash__ = object.__hash__
 
 
-@queues.patches(seed=58, also={"single adds", "unknown commits"})
+@queues.patches(seed=66, also={"single adds", "unknown commits"})
 def says_that_no_call_counts() -> Any:
     """A call forgets that a try may have been committed."""
     doubt = property(lambda self: None, lambda self, value: None)

@@ -26,7 +26,7 @@ from tests.simulation.canary import Canaries, reads_without_conflict
 cells = Canaries("cells")
 
 
-@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=5, only={"move"})
+@cells.replaces("cq.cells.cells.Cells._enter_cell", seed=12, only={"move"})
 def reads_where_a_user_is_without_a_conflict(
     enter: Any, self: Any, tr: Any, user: Any, location: Location
 ) -> Any:
@@ -83,7 +83,7 @@ class _NoConflicts:
     def add_read_conflict_range(self, begin: bytes, end: bytes) -> None: ...
 
 
-@cells.replaces("cq.cells.directory.Directory.begin_move", also={"limits", "move"})
+@cells.replaces("cq.cells.directory.Directory.begin_move", also={"limits", "move"}, seed=2)
 def takes_no_seat_for_a_mover(begin: Any, self: Any, user: Any, target: str) -> Any:
     """A user on the way to a cell is not counted there, so the cell may be full at the switch."""
     with patch("cq.cells.directory.take_seat", lambda *_: None):
@@ -141,7 +141,7 @@ def uses_an_id_again(bury: Any, self: Any, user: Any, cell: str) -> None:
     transact(self.db, lambda tr: tr.clear(cellkeys.record(cellkeys.encoded_user(user))))
 
 
-@cells.patches(seed=21, only={"deletes", "move"})
+@cells.patches(seed=30, only={"deletes", "move"})
 @contextmanager
 def moves_the_deleted() -> Iterator[None]:
     """A move continues although the user's deletion is decided; here it takes seconds until that is complete."""

@@ -65,7 +65,7 @@ def forgets_answers_of_earlier_passes(*_: Any) -> Any:
     return {}
 
 
-@decisions.replaces("cq.queue.shared_adds.SharedAdds._hand_on", seed=18, also={"calls"})
+@decisions.replaces("cq.queue.shared_adds.SharedAdds._hand_on", seed=25, also={"calls"})
 def leaves_callers_alone(hand_on: Any, self: Any, group: Any) -> None:
     """A caller that has its answer lets no other one wait for the answers of its group."""
     if not group.is_ended:

@@ -36,7 +36,7 @@ def takes_leases_of_live_workers(*_: Any) -> bool:
     return False
 
 
-@queues.replaces("cq.passes.combine_pass.is_blocked", seed=138, also={"rebucket"})
+@queues.replaces("cq.passes.combine_pass.is_blocked", seed=179, also={"rebucket"})
 def ignores_staged_updates_of_the_former_shape(
     _: Any, snapshot: Any, config: QueueConfig, bucket: int
 ) -> bool:
@@ -103,7 +103,7 @@ def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) 
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
 
 
-@queues.replaces("cq.intake.json_lines.add_lines", seed=21, also={"files", "deaths", "unknown commits"})
+@queues.replaces("cq.intake.json_lines.add_lines", seed=26, also={"files", "deaths", "unknown commits"})
 def adds_lines_whatever_the_position(add_lines: Any, *given: Any) -> Any:
     """A file is added from the position that the process remembers."""
     *_, stored = given
@@ -242,7 +242,7 @@ class _Unconflicted(Passing):
 
 @queues.replaces(
     "cq.queue.operation_ids.Trim._forget",
-    seed=88,
+    seed=93,
     only={"once", "short-lived ids", "late tries", "come and go", "watches are late"},
 )
 def forgets_ids_without_a_conflict(

@@ -42,7 +42,7 @@ def subtracts_what_is_purged() -> Any:
     )
 
 
-@windows.patches()
+@windows.patches(seed=1)
 def adds_whole_slices() -> Any:
     """A total gets the new value of a slice instead of its difference."""
     return observes(
@@ -73,7 +73,7 @@ def takes_out_side_by_side() -> Any:
     return reads_without_conflict(lambda key: key.startswith(QueueKeys(SLICES).prefix + b"b"))
 
 
-@windows.replaces("cq.passes.combining.feed")
+@windows.replaces("cq.passes.combining.feed", seed=3)
 def feeds_no_folded_updates(feed: Any, effects: Any, view: View) -> None:
     """A pass that folds a backlog adds nothing to the slices, and the rows that it writes have no times."""
     if view.taken.step is not Step.FOLD:
@@ -87,7 +87,7 @@ def feeds_by_the_clock(_: Any, periods: Any, found: Any, updates: Any) -> Any:
     return {periods.period_of(now): rows.by_key(row for row in found if row.times)}
 
 
-@windows.replaces("cq.passes.feeding._LevelAdder.add")
+@windows.replaces("cq.passes.feeding._LevelAdder.add", seed=1)
 def drops_late_slices(add: Any, *given: Any) -> None:
     """A pass drops updates of a slice that is about to leave, and readers count it until then."""
 
@@ -176,7 +176,7 @@ def keeps_slices_one_too_short() -> Any:
     return _keeps_slices(lambda level, period: period if level.observers == () else period - 1_000)
 
 
-@recent.patches(seed=1, also={"clocks differ"})
+@recent.patches(seed=4, also={"clocks differ"})
 def keeps_slices_two_too_short() -> Any:
     """Workers delete the slices that reads merge when they leave, by their own clocks."""
     return _keeps_slices(lambda level, period: period if level.observers else period - 2_000)
