@@ -7,6 +7,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -120,13 +121,20 @@ def name(file: Path) -> str:
     return file.relative_to(ROOT).as_posix()
 
 
+@cache
+def tree(module: Path) -> ast.Module:
+    """What a module contains, parsed once."""
+    return ast.parse(module.read_text())
+
+
+@cache
 def imports(module: Path) -> set[str]:
     """Every module and every name from a module that it imports, in functions too, relative ones resolved."""
     package = ["cq", *module.relative_to(ROOT).parent.parts]
     if package[:2] == ["cq", "cq"]:
         del package[0]
     found = set()
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -138,7 +146,7 @@ def imports(module: Path) -> set[str]:
 
 def calls(module: Path) -> set[str]:
     """The plain names that it calls."""
-    nodes = ast.walk(ast.parse(module.read_text()))
+    nodes = ast.walk(tree(module))
     return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
 
 
@@ -162,7 +170,7 @@ def file_of(imported: str) -> str | None:
 def imported_files(module: Path) -> set[str]:
     """The modules of cq that a module imports: all modules of the project import each other by absolute names."""
     found: set[str | None] = set()
-    for node in ast.walk(ast.parse(module.read_text())):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             found |= {file_of(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -211,17 +219,19 @@ def parameters(module: Path) -> dict[str, int]:
     settings by name there.
     """
     found = {}
-    tree = ast.parse(module.read_text())
     commands = {
         node.name
-        for node in ast.walk(tree)
+        for node in ast.walk(tree(module))
         if isinstance(node, ast.FunctionDef)
         if any(ast.unparse(each).startswith("commands.command(") for each in node.decorator_list)
     }
     methods = {
-        id(item): each for each in ast.walk(tree) if isinstance(each, ast.ClassDef) for item in each.body
+        id(item): each
+        for each in ast.walk(tree(module))
+        if isinstance(each, ast.ClassDef)
+        for item in each.body
     }
-    for node in ast.walk(tree):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             owner = methods.get(id(node))
             name = f"{owner.name}.{node.name}" if owner else node.name
@@ -259,7 +269,7 @@ def test_no_two_classes_share_a_name() -> None:
     found: dict[str, list[str]] = {}
     for module in modules("cq", "observers", "cli"):
         if name(module) != "cq/store/api.py":
-            classes = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.ClassDef)]
+            classes = [node for node in tree(module).body if isinstance(node, ast.ClassDef)]
             for each in classes:
                 found.setdefault(each.name.lstrip("_"), []).append(name(module))
 
@@ -273,7 +283,7 @@ def test_no_package_exports_a_name_of_one_of_its_modules() -> None:
         if file.name == "__init__.py":
             names = {
                 alias.asname or alias.name
-                for node in ast.walk(ast.parse(file.read_text()))
+                for node in ast.walk(tree(file))
                 if isinstance(node, ast.ImportFrom)
                 for alias in node.names
             }
@@ -335,11 +345,8 @@ def test_modules_are_short() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [
-        name(module)
-        for module in modules("cq", "observers", "cli", "tests")
-        if module.read_text().strip() and not ast.get_docstring(ast.parse(module.read_text()))
-    ]
+    texts = {name(module): module.read_text() for module in modules("cq", "observers", "cli", "tests")}
+    silent = [file for file, text in texts.items() if text.strip() and not re.match(r'(#.*\n)?r?"""', text)]
 
     assert silent == []
 
