@@ -306,6 +306,6 @@ def test_any_order_of_storing_and_removing(tmp_path: Any, monkeypatch: pytest.Mo
     database: Any = cq.open(f"embedded:{tmp_path / 'any.db'}")
     monkeypatch.setattr(AnyOrder, "db", database, raising=False)
     try:
-        run_state_machine_as_test(AnyOrder, settings=settings(max_examples=40))
+        run_state_machine_as_test(AnyOrder, settings=settings(max_examples=25))
     finally:
         database.close()

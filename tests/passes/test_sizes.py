@@ -51,7 +51,7 @@ def test_large_values_count(db: Any, name: str, size: int, number: int) -> None:
         assert max(drained(db, name)) <= MOST
 
 
-@pytest.mark.parametrize(("size", "number"), [(5, 6_000), (300, 2_000), (7_000, 150)])
+@pytest.mark.parametrize(("size", "number"), [(5, 3_000), (300, 1_000), (7_000, 100)])
 @pytest.mark.parametrize("periods", [1, 7])
 def test_passes_over_a_queue_and_its_levels_write_at_most_a_megabyte(
     db: Any, name: str, size: int, number: int, periods: int
