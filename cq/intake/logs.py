@@ -23,7 +23,7 @@ import os
 import re
 import stat
 import zlib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -170,8 +170,11 @@ class LogFollower:
                 "file nor a former one beside it begins with them: put the former file beside it, as "
                 f"{path.name}.1, or give another name to begin at the start of {path.name}"
             )
+        with ExitStack() as stack:
+            stack.callback(found.close)
+            self._former = self._find(former) if former.offset else None
+            stack.pop_all()
         self._file = found
-        self._former = self._find(former) if former.offset else None
         # The files among which the present one was not found.
         self._searched: list[tuple[Path, _Identity]] = []
 
@@ -249,8 +252,11 @@ class LogFollower:
                 "with the present file",
                 self._path,
             )
-        file = LogFile(self._path, FilePosition())
-        transact(self._db, store)
+        with ExitStack() as stack:
+            file = LogFile(self._path, FilePosition())
+            stack.callback(file.close)
+            transact(self._db, store)
+            stack.pop_all()
         return file
 
     def _later_files(self) -> list[tuple[Path, _Identity]]:
