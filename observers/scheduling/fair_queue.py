@@ -52,8 +52,9 @@ class _KindTasks(Generic[T]):
 
 @dataclass(slots=True)
 class _QueueTasks(Generic[T]):
-    """The tasks of one queue by kind, and the cost of its steps so far."""
+    """The tasks of one queue by kind, and the cost of its steps so far; `number` is that of its present entries."""
 
+    number: int = 0
     weight: float = 1.0
     kinds: dict[Hashable, _KindTasks[T]] = field(default_factory=dict)
     spent: float = 0.0
@@ -95,6 +96,9 @@ class FairQueue(Generic[T]):
         self.max_outside = max(1, threads // 2)
         self._most = max(1, threads - 1)  # of one queue
         self._lanes: dict[str, _QueueTasks[T]] = {}
+        # Two heaps of entries (claim, number, queue): of the queues with ready tasks that wait for no other system, and
+        # with ready tasks that do. To look at all queues for each step would cost as much as there are queues.
+        self._entries: tuple[list[tuple[float, int, str]], list[tuple[float, int, str]]] = ([], [])
         self._numbers = count()
         self._clock = 0.0
         self._outside = 0  # running tasks that wait for other systems
@@ -109,18 +113,31 @@ class FairQueue(Generic[T]):
         kind = queue.kinds.setdefault(lane.kind, _KindTasks(lane))
         kind.lane = lane
         heappush(kind.waiting, (since, next(self._numbers), task))
+        self._enter(lane.queue)
 
     def take(self) -> tuple[str, T] | None:
         """The next task and its queue, None if no task may run now; report its end by `done`."""
-        ready = {name: kind for name, queue in self._lanes.items() if (kind := self._next(queue))}
-        if not ready:
-            return None
-        name = min(ready, key=lambda name: self._lanes[name].claim)
-        kind = ready[name]
-        self._clock = max(self._clock, self._lanes[name].spent)
-        kind.running += 1
-        self._outside += kind.lane.is_outside
-        return name, heappop(kind.waiting)[2]
+        while heaps := [heap for heap in self._entries[: 1 + (self._outside < self.max_outside)] if heap]:
+            _, number, name = heappop(min(heaps, key=lambda heap: heap[0]))
+            queue = self._lanes.get(name)
+            if queue is None or queue.number != number:
+                continue
+            if (kind := self._next(queue)) is None:
+                continue  # the end of one of its own steps enters it again
+            self._clock = max(self._clock, queue.spent)
+            kind.running += 1
+            self._outside += kind.lane.is_outside
+            task = heappop(kind.waiting)[2]
+            self._enter(name)
+            return name, task
+        return None
+
+    def _enter(self, name: str) -> None:
+        """Enter a queue under its present claim, in place of its former entries."""
+        queue = self._lanes[name]
+        queue.number = next(self._numbers)
+        for is_outside in {kind.lane.is_outside for kind in queue.kinds.values() if kind.waiting}:
+            heappush(self._entries[is_outside], (queue.claim, queue.number, name))
 
     def _next(self, queue: _QueueTasks[T]) -> _KindTasks[T] | None:
         """The kind of a queue with the longest waiting task that may run."""
@@ -147,4 +164,6 @@ class FairQueue(Generic[T]):
         queue.spent += seconds / queue.weight
         queue.typical = 0.8 * queue.typical + 0.2 * seconds
         if queue.is_idle and queue.spent <= self._clock:
-            del self._lanes[lane.queue]  # a new entry would start at the same virtual time
+            del self._lanes[lane.queue]  # a new record would start at the same virtual time
+        else:
+            self._enter(lane.queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 from hypothesis import given
@@ -160,3 +161,14 @@ def test_one_thread_does_everything_in_turn() -> None:
     assert fair.take() is None
     fair.done(sends, 0.1)
     assert fair.take() == ("a", "pass")
+
+
+def test_a_step_of_one_of_many_queues_costs_as_much_as_of_few() -> None:
+    fair: FairQueue[int] = FairQueue(8)
+    for number in range(10_000):
+        fair.put(number, Lane(f"q{number}"), 0.0)
+    began = time.process_time()
+    for number in range(10_000):
+        assert fair.take() == (f"q{number}", number)
+        fair.done(Lane(f"q{number}"), 0.001)
+    assert time.process_time() - began < 5.0, "a search of all queues for each step would take a minute"
