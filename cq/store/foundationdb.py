@@ -141,6 +141,7 @@ FORKED = (
 )
 
 _TIMED_OUT = 1031
+_LOCKED = 1038
 _BINDINGS_WAIT = "Future.block_until_ready"
 
 # The binding's api_version() is not thread-safe.
@@ -257,6 +258,11 @@ def _unreachable(path: str, error: Exception, code: int, seconds: float) -> str:
         if uses_tls(path):
             return f"{found}it uses TLS: are {', '.join(TLS_VARIABLES)} set, and are its certificates valid?"
         return f"{found}is it running, and is the client library of the cluster's version?"
+    if code == _LOCKED:
+        return (
+            f"the cluster in {path} is locked, as by a restore: when it may be used again, run `unlock` in `fdbcli` "
+            "with the id that `lock` has printed"
+        )
     return f"the cluster in {path} cannot be used: {error}"
 
 

@@ -98,6 +98,12 @@ def metadata_version(snapshot: TransactionRead, chained: ChainedVersion | None) 
     """The metadata version at the read version of a transaction: as kept for its chain, or else by a read."""
     if chained is not None and chained.is_read:
         return chained.metadata
+    if chained is None and not is_local(snapshot.db):
+        # The client of a locked cluster never answers a read of the metadata version: only the request for the read
+        # version, whose reply has both, fails and lets the transaction begin again.
+        version, found = snapshot.get_read_version(), snapshot.get(METADATA_VERSION)
+        version.wait()
+        return found.value
     return snapshot.get(METADATA_VERSION).value
 
 

@@ -80,6 +80,10 @@ class Cluster:
         """Send a signal to a process."""
         self._processes[number].send_signal(sent)
 
+    def lock(self) -> None:
+        """Lock the database, as a restore does."""
+        assert "Database locked" in self._exec("lock")
+
     def close(self) -> None:
         """Kill all processes."""
         for number in self._processes:

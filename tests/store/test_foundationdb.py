@@ -203,12 +203,20 @@ def test_a_cluster_that_does_not_answer_is_unreachable(install: Install, cluster
 
 def test_a_cluster_that_answers_with_an_error_is_quoted(install: Install, cluster_file: str) -> None:
     binding = Binding()
+    binding.db = StandIn(FDBError(2104))
+    install(binding)
+
+    assert f"the cluster in {cluster_file} cannot be used: Described (2104)" == refusal(
+        StoreUnreachable, cluster_file
+    )
+
+
+def test_a_locked_cluster_is_named(install: Install, cluster_file: str) -> None:
+    binding = Binding()
     binding.db = StandIn(FDBError(1038))
     install(binding)
 
-    assert f"the cluster in {cluster_file} cannot be used: Described (1038)" == refusal(
-        StoreUnreachable, cluster_file
-    )
+    assert f"the cluster in {cluster_file} is locked" in refusal(StoreUnreachable, cluster_file)
 
 
 def test_on_this_machine_opening_a_cluster_that_is_not_there_fails_in_time(cluster_file: str) -> None:
