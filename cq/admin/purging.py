@@ -16,14 +16,14 @@ from cq.admin.backfill import read_states
 from cq.admin.levels import refuse_level, with_levels
 from cq.config.parts import Purges
 from cq.config.queue import QueueConfig, notify_all, read_config, refuse_while_rebucketing, write_config
-from cq.errors import NotNow
+from cq.errors import NotNow, QueueNotConfigured
 from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.top import CloudKeys
 from cq.queue.bucket_state import needs_purge
 from cq.queue.ledger import with_audit, without_audit
 from cq.store.api import Database, Transaction, TransactionRead
-from cq.store.transact import transact, transactional
+from cq.store.transact import transact, transact_removal, transactional
 
 
 def purge(db: Database | Transaction, name: str) -> QueueConfig:
@@ -109,7 +109,7 @@ def delete(db: Database, name: str) -> None:
         for each in with_levels(tr, config):
             clear_queue(tr, each)
 
-    transact(db, clear)
+    transact_removal(db, clear, QueueNotConfigured)
 
 
 def clear_queue(tr: Transaction, config: QueueConfig) -> None:

@@ -52,7 +52,7 @@ from cq.keys.feed import (
 from cq.store.api import ACCESSED_UNREADABLE, Database, Transaction, TransactionRead, Void, error_code
 from cq.store.own_writes import hides_writes, makes_unreadable, recorded
 from cq.store.reads import snapshot_of
-from cq.store.transact import transact
+from cq.store.transact import transact, transact_removal
 from cq.store.watch import wait_until
 from cq.type_variables import M
 
@@ -147,7 +147,7 @@ class Feed(Generic[M]):
             read_feed_config(tr, self.name)
             clear_feed(tr, self.name)
 
-        transact(db, delete)
+        transact_removal(db, delete, FeedNotConfigured)
 
     # Messages
 

@@ -83,6 +83,23 @@ def transact_chained(
     return _run(db, fn, in_doubt, is_chained=not is_at_present, is_followed=is_followed)[0]
 
 
+def transact_removal(db: Database, fn: Callable[[Transaction], object], missing: type[CqError]) -> None:
+    """Same as `transact`, for a function that raises `missing` if there is nothing to remove.
+
+    Once a try may have committed, this error says that the try has removed it, and is not raised.
+    """
+    doubts: list[Exception] = []
+
+    def remove(tr: Transaction) -> None:
+        try:
+            fn(tr)
+        except missing:
+            if not doubts:
+                raise
+
+    _run(db, remove, doubts.append)
+
+
 def _run(
     db: Database,
     fn: Callable[[Transaction], T],

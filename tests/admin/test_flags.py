@@ -12,10 +12,12 @@ from cq.admin.configure import change, requested
 from cq.admin.flags import pause_failing
 from cq.admin.queue_status import is_drained
 from cq.config.flags import Flags, read_flags
-from cq.errors import InvalidConfiguration, QueueFull
+from cq.errors import FeedNotConfigured, InvalidConfiguration, QueueFull, QueueNotConfigured
+from cq.feeds.feed import Feed
 from cq.queue import limits
 from cq.queue.limits import compare
 from cq.store.transact import transact
+from tests.kit.faults import UNKNOWN, FailedCalls
 from tests.kit.queues import add, combine_all
 
 LEVELS = "1m:forever,1h:forever"
@@ -108,3 +110,19 @@ def test_a_level_has_no_limit_of_its_own(db: Any, name: str) -> None:
     with pytest.raises(InvalidConfiguration, match=f"limit queue '{name}', which includes it"):
         admin.limit(db, f"{name}.1m", max_bytes=5)
     admin.limit(db, f"{name}.1m")  # removes one that it may have from an earlier version
+
+
+def test_a_deletion_whose_result_is_unknown_is_done(db: Any, name: str) -> None:
+    """The next try finds no queue, and no feed: it has been deleted."""
+    cq.configure(db, name)
+    feed = Feed[Any](name)
+    feed.configure(db)
+    failing = FailedCalls(db, UNKNOWN, is_made=True, left=1)
+    admin.delete(failing, name)
+    failing.left = 1
+    feed.delete(failing)
+
+    with pytest.raises(QueueNotConfigured):
+        admin.delete(failing, name)
+    with pytest.raises(FeedNotConfigured):
+        feed.delete(failing)
