@@ -16,13 +16,13 @@ from cq.cli.operate.watch import watch
 from cq.cli.shared.chart import sparkline
 from cq.cli.shared.help import CommandSet
 from cq.cli.shared.options import Options, argument, flag
-from cq.cli.shared.output import is_read, make_console, print_json, print_rich, say
+from cq.cli.shared.output import is_read, make_console, note, print_json, print_rich, say
 from cq.cli.shared.table import FittedTable, table_of
 from cq.observers.monitoring.findings import find_remarks
 from cq.observers.monitoring.store_overview import Overview, overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
 from cq.plain_text import printable
-from cq.store.api import Database
+from cq.store.api import Database, error_code
 
 WATCH_SECONDS: Final = 2.0
 _COLUMNS: Final = ("queue", "figure", "past hour", "its minutes")
@@ -72,14 +72,26 @@ def show_status(
         return
     try:
         if not options.json and console.is_terminal and not console.is_dumb_terminal:
-            watch(console, lambda: overview(db, queue), WATCH_SECONDS, wide=wide)
+            watch(console, lambda: _answered(db, queue), WATCH_SECONDS, wide=wide)
         while is_read():
-            _print(console, overview(db, queue), wide, options.json)
+            _print(console, _answered(db, queue), wide, options.json)
             if not options.json:
                 say("")
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         return
+
+
+def _answered(db: Database, queue: str | None) -> Overview:
+    """The overview; while the store fails, this says so and reads again."""
+    while True:
+        try:
+            return overview(db, queue)
+        except Exception as error:
+            if error_code(error) is None:
+                raise
+            note(f"the store failed, again in {WATCH_SECONDS:g} s: {error}")
+            time.sleep(WATCH_SECONDS)
 
 
 def _print(console: Console, found: Overview, wide: bool, json: bool) -> None:

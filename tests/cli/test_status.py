@@ -8,13 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import cq
+from cq.cli.operate import status
 from cq.keys.link import OutboxKeys
 from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from tests.cli.conftest import Cli, Here
 from tests.cli.workers import running, wait_for, wait_for_workers
+from tests.kit.faults import TIMED_OUT, FailedCalls
 from tests.kit.processes import SECONDS, wait_until
 from tests.kit.queues import add
 
@@ -207,3 +211,15 @@ def test_a_copy_replaces_no_store(here: Here) -> None:
     here("configure", "words", "--combiner", "sum")
     found = here("copy", "cq.db", "--store", "embedded:cq.db")
     assert (found.status, found.out, found.err.count("\n")) == (1, "", 1)
+
+
+def test_watching_goes_on_after_an_error_of_the_store(
+    db: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cq.configure(db, "words")
+    monkeypatch.setattr(status, "WATCH_SECONDS", 0.0)
+
+    found = status._answered(FailedCalls(db, TIMED_OUT, left=1), None)
+
+    assert [queue.name for queue in found.queues] == ["words"]
+    assert "the store failed, again in 0 s: " in capsys.readouterr().err
