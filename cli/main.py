@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import errno
-import signal
 import sys
-import threading
 from io import TextIOWrapper
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from cq.cli.shared import completion, streams
 from cq.cli.shared.exit_status import FAILED, status_of
+from cq.cli.shared.interrupts import repeat_ignored_interrupts
 from cq.cli.shared.options import opened
 from cq.cli.shared.output import note, say
 from cq.cli.shared.settings import Commands, use_file
@@ -26,7 +25,6 @@ Exit status: 0 done, 1 an error with a one-line message, 2 wrong usage, 3 a key 
 by a check, 5 work left by `cq worker --drain`, 130 ^C.
 """
 _WIDEST_TEXT: Final = 100  # longer lines of text are harder to read
-_AGAIN_SECONDS: Final = 0.02
 
 
 def _print_version(ctx: typer.Context, wanted: bool) -> None:
@@ -106,23 +104,3 @@ def _fail(message: str, *, status: int = FAILED) -> None:
     note(f"cq: {' '.join(message.split())}")
     streams.discard()
     sys.exit(status)
-
-
-def repeat_ignored_interrupts() -> None:
-    """From now on, repeat each interrupt that Python ignores.
-
-    Python raises KeyboardInterrupt wherever the main thread is. In a destructor, such as that of a transaction, it only
-    reports and ignores it: without this, one ^C in some hundred would not end a command that waits.
-    """
-    sys.unraisablehook = _repeat
-
-
-def _repeat(ignored: Any) -> None:
-    if not issubclass(ignored.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(ignored)
-        return
-    # Later: here it would be ignored again. As a signal: it also ends a system call that waits.
-    main = threading.main_thread().ident
-    timer = threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signal.SIGINT))
-    timer.daemon = True
-    timer.start()

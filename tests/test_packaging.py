@@ -66,7 +66,7 @@ def test_the_wheel_holds_exactly_the_modules_of_the_tree(wheel: zipfile.ZipFile)
 def test_the_wheel_has_the_licence_and_installs_one_command(wheel: zipfile.ZipFile) -> None:
     (entry_points,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
 
-    assert wheel.read(entry_points).decode().split("\n") == ["[console_scripts]", "cq = cq.cli.main:main", ""]
+    assert wheel.read(entry_points).decode().split("\n") == ["[console_scripts]", "cq = cq.__main__:main", ""]
     assert any(name.endswith("/licenses/LICENSE") for name in wheel.namelist())
 
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import typer.main
 
+from cq.cli.shared.interrupts import ended_by_interrupts
+
 PANELS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Queues": {
         "configure": ("queues.configure", "Create a queue, or change its configuration."),
@@ -85,7 +87,8 @@ class LateCommands(Mapping[str, Any]):
         # Through a group, because typer makes a group only of a set that has a name.
         parent = typer.Typer(rich_markup_mode=None)
         parent.callback()(lambda: None)
-        parent.add_typer(import_module(f"cq.cli.{module}").commands)
+        with ended_by_interrupts():
+            parent.add_typer(import_module(f"cq.cli.{module}").commands)
         group: Any = typer.main.get_group(parent)
         for name, command in group.commands.items():
             self._prepare(name, command)

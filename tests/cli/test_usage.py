@@ -7,6 +7,7 @@ import pty
 import re
 import shlex
 import shutil
+import signal
 import sys
 import termios
 from contextlib import suppress
@@ -502,3 +503,25 @@ def test_an_interrupt_in_a_destructor_ends_a_command(cli: Cli) -> None:
     program = DESTROYING.replace("SECONDS", str(SECONDS))
 
     assert run_code(program, cwd=cli.folder) == (130, "", "")
+
+
+IMPORTING = """
+import signal, sys
+from cq.__main__ import main
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "MODULE":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["cq", "demo", "live", "--help"]
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["cq.cli.main", "cq.cli.demos.command"])
+def test_an_interrupt_in_an_import_ends_a_command_without_a_traceback(cli: Cli, module: str) -> None:
+    program = IMPORTING.replace("MODULE", module)
+
+    assert run_code(program, cwd=cli.folder) == (-signal.SIGINT, "", "")
