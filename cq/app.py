@@ -317,11 +317,14 @@ class App:
         return configure(db, name, **self.settings(name, settings))
 
     def configure_all(self, db: Database) -> None:
-        """Create or change all declared queues and feeds, in this order; raises as `cq.configure` does."""
+        """Create or change all declared feeds and queues, in the order of their declarations, and feeds first.
+
+        Raises as `cq.configure` does.
+        """
+        for configure_feed in self._feeds.values():  # queues may report to them
+            configure_feed(db)
         for name in self.queues:
             self.configure(db, name)
-        for configure_feed in self._feeds.values():
-            configure_feed(db)
 
     def settings(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """The declared settings of a queue, combiner and observers included, and the given ones, for `cq.configure`."""

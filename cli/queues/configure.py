@@ -277,11 +277,11 @@ def configure(
         raise typer.BadParameter("expected the name of a queue for these options")
     if not app.queues and not app.feeds:
         raise typer.BadParameter("expected the name of a queue, or --app with a cq.App that declares queues")
-    for name in app.queues:
-        _configure(options, app, name, yes)
-    for name, configure_feed in app.feeds.items():
+    for name, configure_feed in app.feeds.items():  # first: queues may report to them
         configured = configure_feed(options.make_store())
         options.answer(f"feed {name!r} is configured", **asdict(configured))
+    for name in app.queues:
+        _configure(options, app, name, yes)
 
 
 def _configure(options: ConfigureOptions, app: App, queue: str, yes: bool) -> None:

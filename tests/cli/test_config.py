@@ -217,16 +217,17 @@ def test_the_names_of_secrets_are_in_the_file_too(here: Here, monkeypatch: pytes
 
 def test_all_that_an_app_declares_is_configured(here: Here) -> None:
     Path("shop.py").write_text(
-        'import cq\napp = cq.App()\napp.queue("orders", value=int, window="10m/10s")\n'
+        "import cq\nfrom cq.observers.feeds.observer import feed_spec\napp = cq.App()\n"
+        'app.queue("orders", value=int, observers=[feed_spec("chat")], window="10m/10s")\n'
         'app.feed("chat", keep="30d")\n'
     )
 
     for _ in range(2):  # the second time changes nothing
         said = here("configure", "--app", "shop:app").out.splitlines()
-        assert said[0].startswith(
-            "queue 'orders': key str, value int, combiner sum@1, buckets 1, window 10m/10s"
+        assert said[0] == "feed 'chat' is configured"  # first, as the queue reports to it
+        assert said[1].startswith(
+            "queue 'orders': key str, value int, combiner sum@1, buckets 1, observers feed@1"
         )
-        assert said[-1] == "feed 'chat' is configured"
     assert here("feed", "list", "--json").rows()[0]["keep_seconds"] == 30 * 86_400
     refused = here("configure", "--app", "shop:app", "--buckets", "2")
     assert (refused.status, "expected the name of a queue for these options" in refused.err) == (2, True)
