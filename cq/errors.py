@@ -168,7 +168,14 @@ class ConfigurationConflict(ConfigurationError):
             f"queue {self.name!r} is configured with other settings: {changes}; "
             "nothing was changed: use the stored settings, or another queue name"
             + ("; `cq rebucket` changes the number of buckets" if "buckets" in self.differences else "")
+            + ("; to go back to former code, give it a later version" if self._is_earlier_version else "")
         )
+
+    @property
+    def _is_earlier_version(self) -> bool:
+        """Whether a name stays and its version does not; only an earlier one is a conflict."""
+        named = [[str(part).partition("@") for part in pair] for pair in self.differences.values()]
+        return any(old[0] == new[0] and "@" in old for old, new in named)
 
 
 class CodeMismatch(ConfigurationError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 from cq import keys
 from cq.admin.audit import include_all
@@ -63,6 +63,7 @@ from cq.store.transact import transact
 _SHAPE: Final = ("key", "value", "combiner", "buckets")
 _COMBINER_OF_STATES: Final = "last"
 """The combiner of a queue with a decider, which takes values of all types."""
+_Versioned = ObserverSpec | ObserverConfig | DeciderConfig
 _SKETCHES: Final = tuple((name,) for name in KINDS)
 
 
@@ -362,7 +363,7 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
     shape = wanted.shape(current)
     before, after = current.settings(), shape.settings()
     differences = {what: (before[what], after[what]) for what in _SHAPE if before[what] != after[what]}
-    if (current.decider is None) != (shape.decider is None):
+    if (current.decider is None) != (shape.decider is None) or _is_earlier(shape.decider, current.decider):
         differences["decider"] = before.get("decider"), after.get("decider")
     if is_raised(current, wanted.combiner):
         del differences["combiner"]  # see `switch`
@@ -382,9 +383,22 @@ def _changed(tr: Transaction, current: QueueConfig, wanted: RequestedSettings) -
 
 
 def _with_wanted(current: QueueConfig, wanted: RequestedSettings) -> QueueConfig:
-    """The configuration of an existing queue with the wanted observers."""
+    """The configuration of an existing queue with the wanted observers; raises `ConfigurationConflict`."""
+    specs = {spec.name: spec for spec in wanted.specs(current)}
+    for each in current.observers:
+        if _is_earlier(spec := specs.get(each.name), each):
+            raise ConfigurationConflict(
+                current.name, {"observer": (each.named, f"{spec.name}@{spec.version}")}
+            )
     kept = tuple(each for each in current.observers if each.name != wanted.rebuilt)
-    return _with_observers(replace(current, observers=kept), wanted.specs(current))
+    return _with_observers(replace(current, observers=kept), list(specs.values()))
+
+
+def _is_earlier(wanted: _Versioned | None, stored: _Versioned | None) -> TypeGuard[_Versioned]:
+    """Whether an earlier version is wanted of what is stored, which no queue goes back to: old processes configure."""
+    if wanted is None or stored is None:
+        return False
+    return wanted.name == stored.name and wanted.version < stored.version
 
 
 def _store(tr: Transaction, before: QueueConfig | None, after: QueueConfig) -> None:

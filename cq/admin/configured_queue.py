@@ -157,7 +157,8 @@ def configure(
     Raises:
         InvalidConfiguration: a setting is not one that cq knows. Or a new version of an observer would receive values
             again, see `report_again`.
-        ConfigurationConflict: the queue has other settings; no setting is changed.
+        ConfigurationConflict: the queue has other settings, or a later version of an observer or decider; no setting
+            is changed.
         NotNow: an audit cannot begin while the queue is being purged. Or the audit is on, but a bucket could not be
             read at one version: call this again.
     """

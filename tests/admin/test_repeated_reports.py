@@ -13,7 +13,7 @@ from cq import admin
 from cq.admin.configure import repeated_reports, requested
 from cq.admin.repeated_reports import refuse_repeats
 from cq.config.queue import read_config
-from cq.errors import InvalidConfiguration
+from cq.errors import ConfigurationConflict, InvalidConfiguration
 from cq.passes.combine_pass import Pass
 from cq.store.transact import transact
 from tests.kit.queues import add, code_of, combine_all, commits
@@ -210,3 +210,22 @@ def test_data_of_generations_need_no_consent(derived: Derived) -> None:
     admin.put_observer(derived.db, derived.name, admin.ObserverSpec("kept", 2, {}, make))
 
     assert version_of(derived) == [1, 2]
+
+
+@pytest.mark.parametrize("part", ["observer", "decider", "combiner"])
+def test_a_process_with_former_code_sets_nothing_back(db: Any, name: str, part: str) -> None:
+    def app(version: int) -> cq.App:
+        made = cq.App()
+        if part == "observer":
+            made.queue(name, observers=[cq.Observer("own", version, lambda tr, changes: None)])
+        elif part == "decider":
+            made.queue(name, decider=cq.Decider("own", version, lambda key, state, request: (state, None)))
+        else:
+            made.queue(name, combiner=cq.Combiner("own", version, lambda key, values: values[-1]))
+        return made
+
+    app(1).configure_all(db)
+    app(2).configure_all(db)
+    with pytest.raises(ConfigurationConflict, match=f"{part} own@2 -> own@1; .* give it a later version"):
+        app(1).configure_all(db)
+    app(2).configure_all(db)  # as it is
