@@ -4,8 +4,10 @@ This module has what most programs use. Each other public name is in the package
 `cq.windows`, `cq.cells`, `cq.feeds`, `cq.links` and `cq.observers.top`.
 """
 
-import cq.outbox as _outbox  # noqa: F401 - so that `cq.outbox.add` needs no import of its own
-import cq.sketches as _sketches  # noqa: F401 - as for `cq.outbox`
+# So that `cq.outbox.add`, `cq.errors` and `cq.sketches` need no import of their own, for type checkers, too.
+from cq import errors as errors
+from cq import outbox as outbox
+from cq import sketches as sketches
 from cq.admin.configured_queue import configure
 from cq.app import App
 from cq.combiners import Combiner, changes

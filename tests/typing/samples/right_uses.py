@@ -165,3 +165,14 @@ def tops_and_feeds(db: cq.Database, tr: cq.Transaction) -> None:
     chat.append(tr, ("ann", 1), "hello")
     assert_type(chat.read(tr, "ann").messages, tuple[Message[str], ...])
     assert_type(chat.wait(db, "ann").messages[0].body, str)
+
+
+def modules_of_the_root() -> None:
+    """Pages use these with `import cq` alone, and the items of an open database."""
+    db = cq.open()
+    db[b"a"] = b"1"
+    del db[b"a"]
+    try:
+        cq.outbox.add(db[b"a":b"b"], "words", {"a": 1})
+    except cq.errors.UserNotPlaced:
+        cq.sketches.distinct()
