@@ -9,6 +9,7 @@ PYTEST_DONT_REWRITE: the module has no `assert`, so an import before its registr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from cq.draining import drain, names_of
 from cq.encoding.codec import DELETE
 from cq.keys import QueueKeys
 from cq.linktesting import MemoryTarget, check_target
+from cq.observers.links.state import stored_links, stored_queues
 from cq.observers.monitoring.link_status import link_names, read_link_status
 from cq.queue.combine_queue import CombineQueue
 from cq.queue.rows import decode_row
@@ -113,7 +115,8 @@ def _queue(queue: str | CombineQueue) -> CombineQueue:
 
 
 def _all_names(tr: Transaction) -> list[str]:
-    return sorted({*queue_names(tr.snapshot), *(each.queue for each in link_names(tr))})
+    stored, _ = stored_queues(tr.snapshot, limit=sys.maxsize)
+    return sorted({*queue_names(tr.snapshot), *(each for each in stored if stored_links(tr.snapshot, each))})
 
 
 def _remaining_in(tr: Transaction, names: Sequence[str]) -> list[str]:

@@ -296,18 +296,24 @@ class LinkName(NamedTuple):
         return self.queue if self.link == APP else f"{self.queue} {self.link}"
 
 
-def stored_links(tr: TransactionRead) -> list[LinkName]:
-    """The links with stored data; costs two reads for each queue of the store, and one for each link."""
-    found = []
+def stored_queues(
+    tr: TransactionRead, after: bytes | None = None, limit: int = _PAGE
+) -> tuple[list[str], bytes | None]:
+    """A page of the queues with stored data, configured or not, and its continuation; costs a read for each queue."""
+    found: list[str] = []
     begin, end = queue_names_below()
-    while rows := tr.get_range(begin, end, limit=1).to_list():
+    begin = after or begin
+    for _ in range(limit):
+        if not (rows := tr.get_range(begin, end, limit=1).to_list()):
+            return found, None
         begin = queue_end(rows[0].key)
         with suppress(InvalidConfiguration):
-            found += _stored_links_of(tr, name_of(rows[0].key))
-    return found
+            found.append(name_of(rows[0].key))
+    return found, begin
 
 
-def _stored_links_of(tr: TransactionRead, queue: str) -> list[LinkName]:
+def stored_links(tr: TransactionRead, queue: str) -> list[LinkName]:
+    """The links of a queue with stored data, configured or not; costs a read for each link, and one more."""
     found = []
     begin, end = links_of(queue)
     prefix = len(begin)

@@ -18,11 +18,12 @@ from cq.observers.monitoring.findings import MAX_AGE_SECONDS, Finding, Level, fi
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member, read_members
 from cq.queue.rows import oldest_by_bucket
-from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, TransactionRead, error_code
+from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, error_code
+from cq.store.bounded_reads import read_each
 from cq.windows.window import read_statistics
 
 ANSWER_SECONDS: Final = 5.0
-"""Time limit of the first transaction, which tells whether the store answers."""
+"""Time limit of its transactions, which tell whether the store answers."""
 
 
 def health(db: Database, *, max_age: Span = MAX_AGE_SECONDS, here: bool = False) -> list[str]:
@@ -40,7 +41,8 @@ def health(db: Database, *, max_age: Span = MAX_AGE_SECONDS, here: bool = False)
     advances versions by a minute or two, so all workers seem dead until their next beats.
     """
     try:
-        (members, queues), now = read_at_present(db, _read)
+        (members, names), now = read_at_present(db, _read)
+        queues = [each for each in read_each(db, names, _read_queue, _keys) if each is not None]
         findings = [] if here else find_remarks(overview(db))
     except Exception as error:
         if error_code(error) is None:
@@ -76,21 +78,27 @@ class _QueueReading(NamedTuple):
     overdue_seconds: float
 
 
-def _read(tr: Transaction) -> tuple[list[Member], list[_QueueReading]]:
-    """The workers, and the active queues."""
+def _read(tr: Transaction) -> tuple[list[Member], list[str]]:
+    """The workers, and the names of the queues."""
     tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
-    found = [_read_queue(tr.snapshot, name) for name in queue_names(tr.snapshot)]
-    return read_members(tr.snapshot), [each for each in found if each is not None]
+    return read_members(tr.snapshot), queue_names(tr.snapshot)
 
 
-def _read_queue(tr: TransactionRead, name: str) -> _QueueReading | None:
+def _keys(name: str) -> tuple[bytes, ...]:
+    return QueueKeys(name).config, QueueKeys(name).flags
+
+
+def _read_queue(tr: Transaction, name: str) -> _QueueReading | None:
     """The ages in a queue; None if it is paused, or cannot be read: that is a finding of its own."""
+    tr.options.set_timeout(int(ANSWER_SECONDS * 1000))
+    snapshot = tr.snapshot
     with suppress(CqError):
-        if not read_flags(tr, name).is_paused(runtime.time()):
-            config = read_config(tr, name)
+        if not read_flags(snapshot, name).is_paused(runtime.time()):
+            config = read_config(snapshot, name)
             source = name if config.level_of is None else config.level_of.queue
-            versions = [each for each in oldest_by_bucket(tr, QueueKeys(name)).values() if each is not None]
-            overdue = read_statistics(tr, config).overdue_seconds
+            oldest = oldest_by_bucket(snapshot, QueueKeys(name)).values()
+            versions = [each for each in oldest if each is not None]
+            overdue = read_statistics(snapshot, config).overdue_seconds
             return _QueueReading(name, source, min(versions, default=None), overdue)
     return None
 

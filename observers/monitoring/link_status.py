@@ -20,8 +20,10 @@ from cq.observers.links.state import (
     read_failures,
     read_view,
     stored_links,
+    stored_queues,
 )
 from cq.store.api import Database, Transaction, TransactionRead, seconds_since
+from cq.store.bounded_reads import pages, read_each
 from cq.store.sizes import count_rows
 from cq.store.transact import transact
 
@@ -80,7 +82,7 @@ class LinkStatus:
 
 def link_status(db: Database, queue: str | None = None) -> list[LinkStatus]:
     """The status of the links of one queue, or of all; raises `QueueNotConfigured` if the queue does not exist."""
-    names = transact(db, lambda tr: link_names(tr, queue))
+    names = _all_links(db) if queue is None else transact(db, lambda tr: link_names(tr, queue))
     now = current_version(db)
     found = []
     for each in names:
@@ -92,19 +94,27 @@ def link_status(db: Database, queue: str | None = None) -> list[LinkStatus]:
     return found
 
 
-def link_names(tr: Transaction, queue: str | None = None) -> list[LinkName]:
-    """The links with stored data and the configured links; or only those of `queue`.
+def _all_links(db: Database) -> list[LinkName]:
+    """The links with stored data and the configured links of all queues, sorted."""
+    stored = pages(db, lambda tr, after: stored_queues(tr.snapshot, after))
+    queues = {name for page in stored for name in page}.union(
+        transact(db, lambda tr: queue_names(tr.snapshot))
+    )
+    return [link for links in read_each(db, sorted(queues), _links) for link in links]
 
-    Raises `QueueNotConfigured` if `queue` does not exist.
-    """
-    snapshot = tr.snapshot
-    names = {name for name in stored_links(snapshot) if queue in (None, name.queue)}
-    if queue is not None and not names:
-        read_config(snapshot, queue)  # raises if there is no such queue
-    for each in queue_names(snapshot) if queue is None else [queue]:
-        with suppress(CqError):  # the status of the queue itself reports the error
-            names |= {LinkName(each, link) for link in links_in(read_config(snapshot, each))}
+
+def _links(tr: Transaction, queue: str) -> list[LinkName]:
+    names = set(stored_links(tr.snapshot, queue))
+    with suppress(CqError):  # the status of the queue itself reports the error
+        names |= {LinkName(queue, link) for link in links_in(read_config(tr.snapshot, queue))}
     return sorted(names)
+
+
+def link_names(tr: Transaction, queue: str) -> list[LinkName]:
+    """The links of a queue with stored data and the configured ones, sorted; raises `QueueNotConfigured`."""
+    if not (names := _links(tr, queue)):
+        read_config(tr.snapshot, queue)  # raises if there is no such queue
+    return names
 
 
 def read_link_status(tr: Transaction, name: LinkName, now: int) -> LinkStatus:

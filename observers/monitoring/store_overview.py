@@ -25,7 +25,8 @@ from cq.observers.links.state import read_control
 from cq.observers.monitoring.link_status import LinkStatus, link_status
 from cq.observers.scheduling.members import COMBINE, DELIVER, ROLES, Member, TaskId, read_members
 from cq.plain_text import printable
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction
+from cq.store.bounded_reads import read_each
 from cq.store.transact import transact
 
 _NUMBERS: Final = 5  # figures per queue in a worker's row
@@ -153,8 +154,9 @@ def overview(db: Database, name: str | None = None) -> Overview:
     members = transact(db, lambda tr: read_members(tr.snapshot))
     now = current_version(db)
     alive = [member for member in members if member.is_alive(now)]
-    outboxes = transact(db, lambda tr: {each: _outbox_as_link(tr, each, alive) for each in names})
-    shown = transact(db, lambda tr: _link_parts(tr.snapshot))
+    outboxes = _outboxes(db, names, alive)
+    all_names = names if name is None else transact(db, lambda tr: queue_names(tr.snapshot))
+    shown = dict(part for parts in read_each(db, all_names, _link_parts) for part in parts)
     feeds = transact(db, lambda tr: feeds_with_work(tr.snapshot)) if name is None else []
     return Overview(
         queues,
@@ -164,19 +166,19 @@ def overview(db: Database, name: str | None = None) -> Overview:
             (_worker(member, now, shown) for member in members),
             key=lambda each: (each.host, each.pid, each.id),
         ),
-        {each: found for each, found in outboxes.items() if found is not None},
+        {each.queue: each for each in outboxes},
         {each: sum(member.does(TaskId(DELIVER, each, 0)) for member in alive) for each in feeds},
     )
 
 
-def _link_parts(tr: TransactionRead) -> dict[str, str]:
-    """{the part of a worker's work that a link is: its text for operators, with the link's name}."""
-    found: dict[str, str] = {}
-    for queue in queue_names(tr):
-        with suppress(CqError):  # the checks of the queue report it
-            for link, observer in links_in(read_config(tr, queue)).items():
-                found[TaskId.of_link(queue, observer.generation).parts[-1]] = f"link/{queue}/{link}"
-    return found
+def _link_parts(tr: Transaction, queue: str) -> list[tuple[str, str]]:
+    """The part of a worker's work that each link of a queue is, and its text for operators, with the link's name."""
+    with suppress(CqError):  # the checks of the queue report it
+        return [
+            (TaskId.of_link(queue, observer.generation).parts[-1], f"link/{queue}/{link}")
+            for link, observer in links_in(read_config(tr.snapshot, queue)).items()
+        ]
+    return []
 
 
 def _worker(member: Member, now: int, shown: Mapping[str, str]) -> WorkerStatus:
@@ -241,8 +243,15 @@ def link_overview(db: Database, queue: str | None = None) -> list[LinkStatus]:
     alive = [member for member in members if member.is_alive(now)]
     found = _with_rates(link_status(db, queue), alive)
     names = transact(db, lambda tr: queue_names(tr.snapshot) if queue is None else [queue])
-    outboxes = transact(db, lambda tr: [_outbox_as_link(tr, each, alive) for each in names])
-    return sorted([*found, *filter(None, outboxes)], key=lambda each: (each.queue, each.link))
+    return sorted([*found, *_outboxes(db, names, alive)], key=lambda each: (each.queue, each.link))
+
+
+def _outboxes(db: Database, names: Sequence[str], alive: Sequence[Member]) -> list[LinkStatus]:
+    """The outboxes of these queues, as links."""
+    found = read_each(
+        db, names, lambda tr, name: _outbox_as_link(tr, name, alive), lambda name: [OutboxKeys(name).settings]
+    )
+    return [each for each in found if each is not None]
 
 
 def _outbox_as_link(tr: Transaction, name: str, alive: Sequence[Member]) -> LinkStatus | None:

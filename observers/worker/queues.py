@@ -17,11 +17,13 @@ from cq.errors import ConfigurationError, CorruptData, CqError, QueueNotConfigur
 from cq.failure import is_failure
 from cq.feeds.config import is_feed
 from cq.keys import QueueKeys
+from cq.keys.link import OutboxKeys
 from cq.observers.builtin import FACTORIES, check_receivers
 from cq.observers.links.outbox.state import OutboxSettings, read_settings
 from cq.plain_text import describe
 from cq.queue.rows import notified
 from cq.store.api import Database, Transaction, Void, error_code
+from cq.store.bounded_reads import read_each
 from cq.store.transact import transact
 
 
@@ -50,7 +52,18 @@ def find_queues(
     `QueueNotConfigured` for a given name that belongs neither to a queue, nor to a feed, nor to an exporter of the
     application; else the name is returned with this problem.
     """
-    found, watch = transact(db, lambda tr: _read(tr, app, names, is_strict))
+    wanted, watch = transact(
+        db,
+        lambda tr: (with_levels(tr.snapshot, names) or queue_names(tr.snapshot), tr.watch(keys.CHANGED)),
+    )
+    required = names if is_strict else ()
+    try:
+        # Later than the watch is made: it fires for each change that these reads do not see.
+        checks = read_each(db, wanted, lambda tr, name: _check(tr, app, name, required), _keys)
+    except BaseException:
+        watch.cancel()
+        raise
+    found = {name: each for name, each in zip(wanted, checks, strict=True) if each is not None}
     for name, each in found.items():
         # A queue deleted since the read fires the watch; unreadable data is reported by the queue's tasks.
         with suppress(QueueNotConfigured, CorruptData):
@@ -62,20 +75,22 @@ def find_queues(
     return found, watch
 
 
-def _read(
-    tr: Transaction, app: App, names: Sequence[str], is_strict: bool
-) -> tuple[dict[str, QueueCheck], Void]:
-    found = {}
-    for name in with_levels(tr.snapshot, names) or queue_names(tr.snapshot):
-        try:
-            found[name] = _find(tr, app, name)
-        except QueueNotConfigured as error:
-            if name in app.exporters or is_feed(tr.snapshot, name):
-                continue
-            if is_strict and name in names:
-                raise
-            found[name] = QueueCheck(None, str(error))
-    return found, tr.watch(keys.CHANGED)
+def _keys(name: str) -> tuple[bytes, ...]:
+    """The keys that `_find` reads of each queue."""
+    queue = QueueKeys(name)
+    return queue.config, queue.flags, OutboxKeys(name).settings
+
+
+def _check(tr: Transaction, app: App, name: str, required: Sequence[str]) -> QueueCheck | None:
+    """The check of a queue; None for the name of an exporter or a feed. A required queue must exist."""
+    try:
+        return _find(tr, app, name)
+    except QueueNotConfigured as error:
+        if name in app.exporters or is_feed(tr.snapshot, name):
+            return None
+        if name in required:
+            raise
+        return QueueCheck(None, str(error))
 
 
 def _find(tr: Transaction, app: App, name: str) -> QueueCheck:

@@ -19,7 +19,7 @@ from cq.encoding.codec import KeyType, ValueType
 from cq.intake.documents import Documents
 from cq.keys import INCOMPLETE_VERSIONSTAMP, ROOT, STORE_ID, QueueKeys, queue_entry
 from cq.keys.link import LinkKeys
-from cq.observers.links.state import entries_aside, stored_links
+from cq.observers.links.state import entries_aside
 from cq.observers.links.task import exporter_tasks
 from cq.observers.monitoring.findings import remarks
 from cq.observers.monitoring.health_check import health
@@ -121,7 +121,7 @@ def test_entries_of_queues_that_there_are_not_are_passed_over(db: Any) -> None:
     transact(db, litter)
 
     assert [each.name for each in status(db)] == ["good", "nothing"]
-    assert transact(db, lambda tr: stored_links(tr.snapshot)) == []
+    assert link_status(db) == []
 
 
 def test_exports_that_cannot_be_read_are_named_beside_the_others(db: Any, rows: dict[bytes, bytes]) -> None:

@@ -30,9 +30,9 @@ from cq.observers.links.state import (
     read_failures,
     read_view,
     stop,
-    stored_links,
 )
 from cq.observers.links.target import BATCH_ENTRIES
+from cq.observers.monitoring.link_status import link_status
 from cq.observers.scheduling.runner import CAUGHT_UP, DONE
 from cq.store.transact import transact
 from tests.kit.faults import Calls, FaultyDatabase
@@ -519,9 +519,7 @@ def test_the_names_of_export_queues_are_found(db: Any, name: str) -> None:
     add(db, f"{name}-1", ("a", 1))
     add(db, f"{name}-2", ("a", 1))
 
-    found = transact(
-        db, lambda tr: [each.queue for each in stored_links(tr.snapshot) if each.queue.startswith(name)]
-    )
+    found = [each.queue for each in link_status(db) if each.queue.startswith(name)]
 
     assert found == [f"{name}-1", f"{name}-2"]
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cq.keys import ROOT, prefix_end
-from cq.store.bounded_reads import prefix_read, read_stored
+from cq.store.bounded_reads import prefix_read, read_each, read_stored
 from cq.store.embedded import Database
 from cq.store.transact import transact
 from tests.kit.queues import put
@@ -74,3 +74,20 @@ def test_no_more_than_the_limit_and_a_window_are_read(db: Database) -> None:
 
     assert 0 < len(found) < MANY
     assert snapshot.size < 2 * (50_000 + 128 * LARGE)
+
+
+def test_reads_for_many_names_take_several_transactions(db: Any) -> None:
+    put(db, {key_at(number): b"%d" % number for number in range(250)})
+    read: dict[int, list[bytes | None]] = {}
+
+    def value(tr: Any, name: str) -> bytes | None:
+        found: bytes | None = tr.snapshot.get(name.encode()).value
+        read.setdefault(tr.get_read_version().wait(), []).append(found)
+        put(db, {key_at(1_000): name.encode()})  # the next transaction has another version
+        return found
+
+    names = [key_at(number).decode() for number in range(250)]
+    found = read_each(db, names, value, lambda name: [name.encode()])
+
+    assert found == [b"%d" % number for number in range(250)]
+    assert [len(values) for values in read.values()] == [100, 100, 50]

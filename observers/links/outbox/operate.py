@@ -37,7 +37,8 @@ from cq.observers.links.state import read_control
 from cq.observers.links.target import LinkFailed
 from cq.outbox import check_schema
 from cq.plain_text import printable
-from cq.store.api import Database, Transaction, TransactionRead
+from cq.store.api import Database, Transaction
+from cq.store.bounded_reads import read_each
 from cq.store.transact import transact
 
 _PAGE = 1_000
@@ -292,16 +293,25 @@ class TableStatus:
 def outbox_tables(db: Database) -> dict[OutboxSettings, list[str]]:
     """{table: the queues that have an outbox in it}; without outboxes whose settings are unreadable."""
 
-    def read(tr: TransactionRead) -> dict[OutboxSettings, list[str]]:
-        found: dict[OutboxSettings, list[str]] = defaultdict(list)
-        for name in queue_names(tr):
-            with suppress(CorruptData):  # the check of the outbox reports it
-                settings = read_settings(tr, name)
-                if settings is not None:
-                    found[settings].append(name)
-        return dict(found)
+    found: dict[OutboxSettings, list[str]] = defaultdict(list)
+    for name, settings in _all_settings(db).items():
+        if isinstance(settings, OutboxSettings):
+            found[settings].append(name)
+    return dict(found)
 
-    return transact(db, lambda tr: read(tr.snapshot))
+
+def _all_settings(db: Database) -> dict[str, OutboxSettings | CorruptData]:
+    """{queue with an outbox: its settings, or the error if they are unreadable}."""
+
+    def read(tr: Transaction, name: str) -> OutboxSettings | CorruptData | None:
+        try:
+            return read_settings(tr.snapshot, name)
+        except CorruptData as error:  # the check of the outbox reports it
+            return error
+
+    names = transact(db, lambda tr: queue_names(tr.snapshot))
+    found = read_each(db, names, read, lambda name: [OutboxKeys(name).settings])
+    return {name: each for name, each in zip(names, found, strict=True) if each is not None}
 
 
 def table_status(db: Database, settings: OutboxSettings, queues: Sequence[str]) -> TableStatus:
@@ -322,13 +332,7 @@ def statuses(db: Database, queue: str | None = None) -> list[OutboxStatus]:
     """The status of one outbox; or of all, with the rows of queues without an outbox."""
     if queue is not None:
         return [outbox_status(db, queue)]
-    names = transact(
-        db,
-        lambda tr: [
-            name for name in queue_names(tr.snapshot) if read_settings(tr.snapshot, name) is not None
-        ],
-    )
-    return [*(outbox_status(db, name) for name in names), *stray_statuses(db)]
+    return [*(outbox_status(db, name) for name in _all_settings(db)), *stray_statuses(db)]
 
 
 def stray_statuses(db: Database) -> list[OutboxStatus]:
