@@ -53,7 +53,7 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         ShownColumn("queue", lambda queue: queue.name, is_essential=True, is_number=False),
         ShownColumn("state", lambda queue: _states(queue_states(queue, found)), True, is_number=False),
         ShownColumn("oldest", lambda queue: age(queue.oldest_seconds), is_essential=True),
-        ShownColumn("rows", lambda queue: rough(queue.rows, queue.exact), is_essential=True),
+        ShownColumn("rows", lambda queue: rough(*_known(queue, queue.rows)), is_essential=True),
         ShownColumn("updates/s", lambda queue: f"{found.activity[queue.name].updates_per_second:,.1f}", True),
         ShownColumn("set aside", lambda queue: f"{queue.aside:,}", is_essential=True),
         ShownColumn("link lag", lambda queue: age(lag(queue))),
@@ -62,11 +62,16 @@ def queue_columns(found: Overview) -> list[ShownColumn]:
         *(_EXPIRY_COLUMNS if any(queue.expiry for queue in found.queues) else ()),
         *(_LEVEL_COLUMNS if any(queue.levels for queue in found.queues) else ()),
         ShownColumn("limits", _limits, is_number=False),
-        ShownColumn("bytes", lambda queue: rough(queue.bytes, queue.exact)),
+        ShownColumn("bytes", lambda queue: rough(*_known(queue, queue.bytes))),
         ShownColumn("buckets", lambda queue: f"{queue.settings.get('buckets', NO_VALUE)}"),
         ShownColumn("waiting", lambda queue: f"{queue.waiting_buckets:,}"),
         ShownColumn("conflicts", lambda queue: f"{found.activity[queue.name].conflicts:,}"),
     ]
+
+
+def _known(queue: QueueStatus, number: int) -> tuple[int | None, bool]:
+    """A number of a queue, None if its stored data cannot be read, and whether it was counted."""
+    return None if queue.problem else number, queue.exact
 
 
 def _outbox_columns(found: Overview) -> Iterable[ShownColumn]:

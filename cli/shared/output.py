@@ -150,7 +150,7 @@ def with_levels(text: str, levels: Sequence[str]) -> str:
 def limits(max_seconds: float | None, max_bytes: int | None, when_full: str) -> str:
     """The limits of a queue's backlog in words: "600 s, 1,000 bytes, then raise"; empty without limits."""
     parts = [] if max_seconds is None else [f"{max_seconds:,g} s"]
-    parts += [] if max_bytes is None else [f"{max_bytes:,} bytes"]
+    parts += [] if max_bytes is None else [quantity(max_bytes, "byte")]
     return ", ".join([*parts, f"then {when_full}"]) if parts else ""
 
 

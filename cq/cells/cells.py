@@ -12,7 +12,7 @@ and a move that begins conflicts with all transactions under way, so no write is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -367,19 +367,29 @@ class Cells:
         """Complete moves under way, then empty drained cells, then move users above limits, then balance by weights.
 
         Moves at most `most` users, one for each step of the iterator, and ends when no move would help. Raises as
-        `move`.
+        `move`, after it has moved the users that it can: one cell without a store stops no others.
         """
-        self.resume_moves()
+        failed: Exception | None = None
+        without: set[str] = set()
+        try:
+            self.resume_moves()
+        except (CellError, StoreError) as error:
+            failed = error
         for _ in range(most):
-            chosen = self._choose_move()
+            chosen = self._choose_move(without)
             if chosen is None:
-                return
+                break
             try:
                 self.move(chosen.user, chosen.target)
             except UserDeleted:
                 self.delete(chosen.user)
+            except (CellError, StoreError) as error:
+                failed = failed or error
+                without |= self._lost([chosen.source, chosen.target])
             else:
                 yield chosen
+        if failed is not None:
+            raise failed
 
     # Deletions
 
@@ -424,9 +434,21 @@ class Cells:
             count += len(users)
         return count
 
-    def _choose_move(self) -> Move | None:
-        """Return the move that balances the cells most; None if none does."""
-        cells = self.cells()
+    def _lost(self, names: Sequence[str]) -> set[str]:
+        """Return those of these cells whose stores cannot be used; all cells if the cause is another one."""
+
+        def is_lost(name: str) -> bool:
+            try:
+                transact(self.store(name), lambda tr: self.check_store(tr, name))
+            except (CellError, StoreError):
+                return True
+            return False
+
+        return {name for name in names if is_lost(name)} or {*names}
+
+    def _choose_move(self, without: Collection[str] = ()) -> Move | None:
+        """Return the move that balances the cells most, except those in `without`; None if none does."""
+        cells = [each for each in self.cells() if each.name not in without]
         target = emptiest(cells)
         if target is None:
             return None

@@ -401,6 +401,8 @@ def checked_settings(name: str, url: str, weight: int | None, web: str | None) -
             f"expected the weight of a cell to be 1 to {MAX_WEIGHT:,}, got: {weight!r}"
         )
     try:
+        if not url:  # no default: the directory's own store would become a cell
+            raise InvalidUrl
         full = absolute(url)
     except InvalidUrl:
         # The message omits the URL: it may be one of another kind of database, with a password.

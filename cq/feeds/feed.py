@@ -8,7 +8,8 @@ terminal has to keep only the id of the last message that it has read.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, Generic
 
@@ -63,6 +64,8 @@ LIMIT: Final = 100
 SHARED_BYTES: Final = 1_000
 """From this size on, the text of a message to a group is stored once: copies would cost more than the reads of it."""
 _UNUSED_BYTES: Final = 16
+_AFTER_APPEND: Final = "messages cannot be read or forgotten after an append for their receiver"
+_AFTER_JOIN: Final = "members of a group cannot be read after a join or leave"
 _MOST_SECONDS: Final = 1e9  # that a terminal is online without another call
 
 
@@ -262,16 +265,12 @@ class Feed(Generic[M]):
         config = read_feed_config(tr, self.name)
         if len(check_id(id_)) != ID_BYTES:
             raise InvalidData("expected the id of the message to change, got none")
-        try:
+        with self._readable():
             if to_group:
                 return change_group_message(tr, self.keys, receiver, id_, sender, body)
             for what, name in (("receiver", receiver), ("sender", sender)):
                 self._refuse_after_append(tr, encode_name(what, name))
             return change_message(tr, config, receiver, id_, sender, body)
-        except Exception as error:
-            if error_code(error) != ACCESSED_UNREADABLE:
-                raise
-            raise self._unreadable() from error
 
     def read(self, tr: TransactionRead, receiver: Any, after: bytes = b"", limit: int = LIMIT) -> FeedPage[M]:
         """Return the receiver's messages after an id, in the order of their ids: at most `limit`, or about 1 MB.
@@ -511,23 +510,31 @@ class Feed(Generic[M]):
         return counter.to_bytes(8, "big")
 
     def is_member(self, tr: TransactionRead, group: Any, user: Any) -> bool:
-        """Whether a receiver is a member of a group."""
+        """Whether a receiver is a member of a group.
+
+        Raises `PendingUnreadable` after its `join` or `leave` in the same transaction.
+        """
         read_feed_config(snapshot_of(tr), self.name)
         bounds = self.keys.events_of(encode_name("group", group), encode_name("user", user))
-        return is_member(events_in(tr.get_range(*bounds)))
+        with self._readable(_AFTER_JOIN):
+            return is_member(events_in(tr.get_range(*bounds)))
 
     def members(self, tr: TransactionRead, group: Any, after: Any = None, limit: int = 1000) -> list[Any]:
-        """Return at most `limit` members of a group, in a stable order, after the member `after` (None: the first)."""
+        """Return at most `limit` members of a group, in a stable order, after the member `after` (None: the first).
+
+        Raises `PendingUnreadable` after a `join` or `leave` of the group in the same transaction.
+        """
         read_feed_config(snapshot_of(tr), self.name)
         check_limit(limit)
         encoded = encode_name("group", group)
         behind = b"" if after is None else encode_name("user", after)
         found = []
-        for user, events in by_user(self.keys, encoded, tr.get_range(*self.keys.events(encoded, behind))):
-            if is_member(events):
-                found.append(decode_name(user))
-                if len(found) >= limit:
-                    break
+        with self._readable(_AFTER_JOIN):
+            for user, events in by_user(self.keys, encoded, tr.get_range(*self.keys.events(encoded, behind))):
+                if is_member(events):
+                    found.append(decode_name(user))
+                    if len(found) >= limit:
+                        break
         return found
 
     # Internals
@@ -539,13 +546,9 @@ class Feed(Generic[M]):
         self._refuse_after_append(tr, receiver)
         mark = tr.get(self.keys.removed(receiver))  # a future: both reads are under way at once
         found = tr.get_range(*self.keys.messages(receiver, after), limit=limit + 1)
-        try:
+        with self._readable():
             rows, more = take(found, limit)
             messages, is_all = read_messages(tr, self.keys, receiver, rows)
-        except Exception as error:
-            if error_code(error) != ACCESSED_UNREADABLE:
-                raise
-            raise self._unreadable() from error
         position = messages[-1].id if messages else after
         return FeedPage(messages, position, more or not is_all, after < split_removed(mark.value)[0])
 
@@ -562,10 +565,20 @@ class Feed(Generic[M]):
         if not is_hidden and makes_unreadable(tr, appended, self.keys.after_messages(receiver)):
             raise self._unreadable()
 
-    def _unreadable(self) -> PendingUnreadable:
+    @contextmanager
+    def _readable(self, what: str = _AFTER_APPEND) -> Iterator[None]:
+        """A context that raises `PendingUnreadable` for the store's error about the transaction's own writes."""
+        try:
+            yield
+        except Exception as error:
+            if error_code(error) != ACCESSED_UNREADABLE:
+                raise
+            raise self._unreadable(what) from error
+
+    def _unreadable(self, what: str = _AFTER_APPEND) -> PendingUnreadable:
         return PendingUnreadable(
-            f"messages of feed {self.name!r} cannot be read or forgotten after an append for their receiver in the "
-            "same transaction, as the new message has no id before the commit: do so first, or in another transaction"
+            f"in feed {self.name!r} {what} in the same transaction, which has no id before the commit: do so first, "
+            "or in another transaction"
         )
 
     def _read_or_watch(

@@ -53,6 +53,7 @@ class LinkMeasurement(NamedTuple):
     link_bytes: int
     link_lag: float
     stopped: int
+    paused: int = 0
 
 
 class Measurement(NamedTuple):
@@ -99,14 +100,7 @@ class MeasureTask(TimedTask):
             emit("link_handed_over", queue=self.name, link=link)
         self._links = {each.link for each in found.links}
         for each in found.links:
-            emit(
-                "link_measured",
-                queue=self.name,
-                link=each.link,
-                link_bytes=each.link_bytes,
-                link_lag=each.link_lag,
-                stopped=each.stopped,
-            )
+            emit("link_measured", queue=self.name, **each._asdict())
         if not found.is_idle:
             self._idle.discard(self.name)
             return MEASURE_SECONDS
@@ -181,12 +175,13 @@ def measure(tr: Transaction, name: str) -> Measurement:
 
 def _measure_link(tr: Transaction, link: LinkKeys, now: int) -> LinkMeasurement:
     """Measure a link with entries, or one that is stopped."""
-    oldest = min(oldest_versions(tr.snapshot, link), default=now)
+    oldest, view = min(oldest_versions(tr.snapshot, link), default=now), read_view(tr.snapshot, link, ())()
     return LinkMeasurement(
         link.link,
         count_rows(tr.snapshot, *link.all_rows()).bytes,
         clock_of(tr.db).age(oldest, now),
-        int(read_view(tr.snapshot, link, ())().stopped is not None),
+        int(view.stopped is not None),
+        int(view.control.paused),
     )
 
 

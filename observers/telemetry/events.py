@@ -103,6 +103,7 @@ FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "oldest": ("s", "age of the oldest queued update; 0 if the queue is empty"),
     "passes": ("", "passes committed since the worker began"),
     "pause": ("s", "until the next try"),
+    "paused": ("", "1 while changes of a paused link are queued, else 0"),
     "pid": ("", "the process"),
     "problems": ("findings", "of `cq status` because of which something does not get done"),
     "purged": ("keys", "whose value a purge has deleted"),
@@ -161,6 +162,7 @@ _LINK_BACKLOG: Final = (
     _of_field("cq_link_waiting_bytes", "gauge", "link_bytes"),
     Metric("cq_link_lag_seconds", "gauge", "link_lag", "age of the oldest entry queued for the link"),
     _of_field("cq_link_stopped", "gauge", "stopped"),
+    _of_field("cq_link_paused", "gauge", "paused"),
 )
 
 EVENTS: Final[Mapping[str, EventKind]] = {
@@ -315,7 +317,7 @@ EVENTS: Final[Mapping[str, EventKind]] = {
         DEBUG,
         "link {link!r} of queue {queue!r}: about {link_bytes} bytes are queued, for {link_lag:.1f} s",
         "One worker measures each link and outbox together with its queue.",
-        others=("stopped",),
+        others=("stopped", "paused"),
         metrics=_LINK_BACKLOG,
     ),
     "link_handed_over": EventKind(

@@ -251,8 +251,8 @@ def test_a_store_is_one_cell_of_one_directory(site: Site, tmp_path: Path) -> Non
     other.close()
 
 
-@pytest.mark.parametrize("url", ["postgresql://ada:secret@host/db", "embedded:", "nothing"])
-def test_a_url_that_names_no_store_is_not_repeated(site: Site, url: str) -> None:
+@pytest.mark.parametrize("url", ["postgresql://ada:secret@host/db", "embedded:", "nothing", "", None])
+def test_a_url_that_names_no_store_is_not_repeated(site: Site, url: Any) -> None:
     with pytest.raises(cq.errors.InvalidUrl, match="cell 'new' names no store") as error:
         site.own.add_cell("new", url)
     assert "secret" not in str(error.value)
@@ -303,6 +303,21 @@ def test_nobody_is_moved_into_a_cell_that_was_emptied(site: Site) -> None:
     restore()
     assert site.own.resume_moves() == 1
     site.check()
+
+
+def test_rebalancing_goes_on_without_a_cell_that_was_emptied(site: Site) -> None:
+    site.own.drain_cell("cell1")
+    site.own.drain_cell("cell2")
+    for number in range(6):
+        site.own.place(number)
+    site.own.drain_cell("cell1", draining=False)
+    site.own.drain_cell("cell2", draining=False)
+    transact(site.own.store("cell1"), lambda tr: tr.clear_range_startswith(ROOT))
+
+    with pytest.raises(CellMismatch, match="cell 'cell1' is no cell: it was emptied"):
+        list(site.own.rebalance())
+
+    assert [each.users for each in site.own.cells()] == [3, 0, 3]
 
 
 def test_a_directory_that_was_set_back_is_noticed(site: Site) -> None:

@@ -64,7 +64,8 @@ def test_a_mistyped_path_is_said_and_no_store_is_made(here: Here, cli: Cli, comm
     assert (ended.status, ended.out) == (1, "")
     assert ended.err == (
         f"cq: the store {mistyped} does not exist: check the path, or create it with "
-        "`cq configure QUEUE --combiner sum` (see docs/operate/problems.md#problems-of-an-embedded-store)\n"
+        "`cq configure QUEUE --combiner sum`, `cq feed configure FEED` or "
+        "`cq cells add NAME URL` (see docs/operate/problems.md#problems-of-an-embedded-store)\n"
     )
     assert list(cli.folder.iterdir()) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -12,11 +13,13 @@ import pytest
 
 import cq
 from cq.cli.operate import status
+from cq.keys import QueueKeys
 from cq.keys.link import OutboxKeys
 from cq.observers.links.outbox.state import OutboxSettings
 from cq.observers.scheduling.members import MemberReport
 from cq.observers.scheduling.membership import Membership
 from tests.cli.conftest import Cli, Here
+from tests.cli.web.dashboards import serving
 from tests.cli.workers import running, wait_for, wait_for_workers
 from tests.kit.faults import TIMED_OUT, FailedCalls
 from tests.kit.processes import SECONDS, wait_until
@@ -223,3 +226,15 @@ def test_watching_goes_on_after_an_error_of_the_store(
 
     assert [queue.name for queue in found.queues] == ["words"]
     assert "the store failed, again in 0 s: " in capsys.readouterr().err
+
+
+def test_the_rows_of_a_queue_that_cannot_be_read_are_unknown(here: Here, db: Any) -> None:
+    cq.configure(db, "words")
+    cq.transact(db, lambda tr: tr.set(QueueKeys("words").flags, b"\xff"))
+
+    shown = here("status").out
+    with serving(db) as found:
+        pages = found.page("/") + found.page("/queues/words")
+
+    assert re.search(r"words +unreadable +- +- ", shown)
+    assert "about 0" not in shown + pages

@@ -258,6 +258,15 @@ def test_reading_what_the_transaction_has_appended_says_what_to_do(db: Any, feed
     assert bodies(read(db, feed, "ann")) == ["x"]
 
 
+def test_members_are_read_before_a_join_not_after_it(db: Any, feed: Feed) -> None:
+    for change in (feed.join, feed.leave):
+        for ask in (lambda tr: feed.members(tr, "g"), lambda tr: feed.is_member(tr, "g", "ann")):
+            tr = db.create_transaction()
+            change(tr, "g", "ann")
+            with pytest.raises(cq.errors.PendingUnreadable, match="members of a group"):
+                ask(tr)
+
+
 def test_a_feed_must_be_configured(db: Any, name: str) -> None:
     feed = Feed(name)
     for use in (

@@ -207,7 +207,7 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
         if not creates:
             raise NotAStore(
                 f"the store {path} does not exist: check the path, or create it with "
-                "`cq configure QUEUE --combiner sum`"
+                "`cq configure QUEUE --combiner sum`, `cq feed configure FEED` or `cq cells add NAME URL`"
             )
         _check_directory(path)
         return False

@@ -22,6 +22,7 @@ from cq.config.queue import read_config
 from cq.errors import MissingPackage
 from cq.keys.link import LinkKeys, OutboxKeys
 from cq.observers.links.log import ExportQueue
+from cq.observers.links.registry import pause_link
 from cq.observers.links.spec import table
 from cq.observers.links.state import Control, LinkStop, stop
 from cq.observers.tasks.measure import (
@@ -181,11 +182,16 @@ class TestMeasuring:
         transact(db, lambda tr: tr.set(keys.control, Control(epoch=1).to_bytes()))
         after_a_rebase = transact(db, lambda tr: measure(tr, name))
 
-        assert [tuple(each) for each in without.links] == [("first", 0, 0.0, 0), ("second", 0, 0.0, 1)]
+        assert [tuple(each) for each in without.links] == [
+            ("first", 0, 0.0, 0, 0),
+            ("second", 0, 0.0, 1, 0),
+        ]
         assert not without.is_idle
         assert [each.stopped for each in with_entries.links] == [0, 1]
         assert with_entries.links[1].link_bytes > 0
         assert [each.stopped for each in after_a_rebase.links] == [0, 0]
+        pause_link(db, name, "second", paused=True)
+        assert [each.paused for each in transact(db, lambda tr: measure(tr, name)).links] == [0, 1]
 
     def test_a_stopped_outbox_is_found(
         self, db: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
