@@ -33,6 +33,7 @@ from cq.observers.links.target import (
     refuse_late_sweep,
 )
 from cq.observers.monitoring.link_status import link_status
+from cq.plain_text import describe
 from cq.queue.combine_queue import CombineQueue
 from cq.store.api import Database
 from cq.store.embedded import Database as Embedded
@@ -172,6 +173,8 @@ def check_target(
             raise AssertionError(contract.failure or str(error)) from error
         finally:
             contract.close()
+        if contract.failure:
+            raise AssertionError(contract.failure)
         return bool(contract.keeps)
 
 
@@ -233,8 +236,12 @@ class _Contract:
         return _ProbedTarget(self, *targets)
 
     def close(self) -> None:
+        """Close all targets; the first error is a failure."""
         for target in self._made:
-            target.close()
+            try:
+                target.close()
+            except Exception as error:  # noqa: BLE001 - of the target, which the check is about
+                self.failure = self.failure or f"close has raised {describe(error)}"
 
     def settle(self, db: Database, app: App) -> None:
         """Send everything; raises `AssertionError` if that fails again and again, or breaks the contract."""

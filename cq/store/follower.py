@@ -98,8 +98,8 @@ class StoreFollower(Generic[T]):
         until = None if seconds is None else runtime.monotonic() + seconds
         changed = runtime.event()
         with self._listening(changed.set):
-            read = self._read_needed(version)
-            while (found := self._newer(version, read)) is None and not self.is_closed:
+            known, read = self._known(version)
+            while (found := self._newer(version, known, read)) is None and not self.is_closed:
                 if not changed.wait(None if until is None else max(0.0, until - runtime.monotonic())):
                     break
                 changed.clear()
@@ -116,9 +116,9 @@ class StoreFollower(Generic[T]):
                 loop.call_soon_threadsafe(changed.set)
 
         with self._listening(notify), suppress(TimeoutError):
-            read = self._read_needed(version)
+            known, read = self._known(version)
             async with asyncio.timeout(timeout_of(timeout)):
-                while (found := self._newer(version, read)) is None and not self.is_closed:
+                while (found := self._newer(version, known, read)) is None and not self.is_closed:
                     await changed.wait()
                     changed.clear()
                 return found
@@ -147,21 +147,27 @@ class StoreFollower(Generic[T]):
             with self._lock:
                 self._listeners.discard(listener)
 
-    def _read_needed(self, version: int) -> int:
-        """The number of the read that must be done before an older version counts as the newest; requests that read."""
+    def _known(self, version: int) -> tuple[T | None, int]:
+        """The latest version if it is the caller's, and the number of the next read of the store.
+
+        Requests that read if the latest version is older.
+        """
         with self._lock:
             read, latest = self._begun + 1, self.latest  # a read that has begun may have seen an older state
         if latest is not None and latest.version < version:
             self._wake.set()
-        return read
+        return latest if latest is not None and latest.version == version else None, read
 
-    def _newer(self, version: int, read: int) -> T | None:
-        """The latest version if its version is newer than `version`, or older as of the read number `read`."""
+    def _newer(self, version: int, known: T | None, read: int) -> T | None:
+        """The latest version if it is newer than `version`, or older as of the read number `read`.
+
+        If it has the same number, it is another one if the follower had `known` before: the numbers have begun again.
+        """
         with self._lock:
             found, is_sure = self.latest, self._done >= read
-        if found is None or found.version == version or (found.version < version and not is_sure):
+        if found is None or (found.version < version and not is_sure):
             return None
-        return found
+        return None if found.version == version and (known is None or found is known) else found
 
     def _notify(self) -> None:
         with self._lock:

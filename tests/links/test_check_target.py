@@ -105,6 +105,19 @@ def test_a_target_that_breaks_the_contract_is_found(broken: Any, message: str) -
         check_target(lambda source: target, lambda: target.values)
 
 
+class Unclosable(MemoryTarget):
+    """A target that cannot be closed."""
+
+    def close(self) -> None:
+        raise OSError("the pool is gone")
+
+
+def test_a_target_that_cannot_be_closed_is_found() -> None:
+    target = Unclosable()
+    with pytest.raises(AssertionError, match="close has raised OSError: the pool is gone"):
+        check_target(lambda source: target, lambda: target.values)
+
+
 def compares_epochs(position: Position, below: bytes) -> Position:
     return position._replace(sequence=below)
 

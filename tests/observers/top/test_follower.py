@@ -124,10 +124,14 @@ def test_the_cloud_of_a_queue_that_was_made_again_is_another_one(db: Any, name: 
     make("old")
     with CloudFollower(db, name) as follower:
         assert version_of(follower.wait(0, SECONDS)) == 1
-        admin.delete(db, name)
-        make("new")
-        until(follower, lambda: follower.latest is not None and follower.latest.entries[0].key == "new")
-        assert version_of(follower.latest) == 1
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(follower.wait, 1, SECONDS)
+            until(follower, lambda: bool(follower._listeners))
+            admin.delete(db, name)
+            make("new")
+            found = waiting.result(SECONDS)
+        assert found is not None
+        assert (found.version, found.entries[0].key) == (1, "new")
 
 
 def test_it_goes_on_when_the_store_does(db: Any, caplog: pytest.LogCaptureFixture) -> None:
