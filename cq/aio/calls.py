@@ -20,7 +20,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from cq import runtime
 from cq.distribution import install_command
@@ -82,11 +82,24 @@ async def run(fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 def result_of(awaitable: Awaitable[T]) -> T:
     """Return the result of `awaitable` in synchronous code that runs by `run`; elsewhere raises `RuntimeError`."""
     if _in_call():
+        if not hasattr(awaitable, "__await__"):
+            raise TypeError(
+                "a function that cq.aio awaits is no coroutine function: write `async def`, or call a plain function "
+                "by `await db.call(function, ...)`"
+            )
         found: T = getcurrent().parent.switch(awaitable)
         return found
     if inspect.iscoroutine(awaitable):
         awaitable.close()  # else Python warns that it was never awaited
     raise RuntimeError("result_of works only in functions that cq.aio.run calls")
+
+
+def missing(what: str, name: str) -> AttributeError:
+    """The error for what code without asyncio asks of an object of cq.aio."""
+    return AttributeError(
+        f"a {what} of cq.aio has no {name!r}: await its reads, take a handle such as `cq.aio.CombineQueue(...)`, or "
+        "call a function without asyncio by `await db.call(function, ...)` or `await tr.call(function, ...)`"
+    )
 
 
 class Call(Generic[T], Awaitable[T]):
@@ -115,6 +128,11 @@ class Call(Generic[T], Awaitable[T]):
             raise self._error
         found: T = self._caller.pending
         return found
+
+    if not TYPE_CHECKING:  # type checkers report an unknown attribute themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("read", name)
 
     def is_ready(self) -> bool:
         """Whether awaiting it does not suspend the task."""

@@ -6,10 +6,10 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, TypeVar
 
 from cq import store
-from cq.aio.calls import Call, result_of, run
+from cq.aio.calls import Call, missing, result_of, run
 from cq.store.api import is_local
 from cq.store.foundationdb import replace_wait
 from cq.store.transact import transact
@@ -106,6 +106,11 @@ class AsyncReads:
     def __init__(self, tr: Any) -> None:
         self.sync = tr
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("snapshot", name)
+
     def get(self, key: bytes) -> Call[bytes | None]:
         """The value of a key; None if it is absent."""
         return Call(_value, self.sync, "get", key)
@@ -192,9 +197,7 @@ class AsyncTransaction(AsyncReads):
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name not in _BLIND:
-            raise AttributeError(
-                f"transactions of cq.aio have no {name!r}: use `tr.sync` in a function for `tr.call`"
-            )
+            raise missing("transaction", name)
         found: Callable[..., None] = getattr(self.sync, name)
         return found
 

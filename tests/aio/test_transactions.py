@@ -97,8 +97,23 @@ async def test_a_transaction_has_the_methods_of_the_store(adb: AsyncDatabase) ->
 
 
 def test_a_method_that_could_block_the_event_loop_does_not_exist(adb: AsyncDatabase) -> None:
-    with pytest.raises(AttributeError, match=r"use `tr\.sync`"):
+    with pytest.raises(AttributeError, match=r"`await tr\.call\(function"):
         adb.create_transaction().get_tag_throttled_duration()
+
+
+async def test_calls_without_asyncio_say_how_to_call_them(adb: AsyncDatabase) -> None:
+    wrong: Any = lambda given: given  # noqa: E731 - so that type checkers accept it
+    words = cq.CombineQueue("words")
+    mistakes: tuple[Callable[[], Any], ...] = (
+        lambda: adb.transact(wrong(lambda tr: words.get(tr, "a"))),
+        lambda: words.add_now(wrong(adb), {"a": 1}),
+        lambda: cq.transact(wrong(adb), lambda tr: 5),
+    )
+    for mistake in mistakes:
+        with pytest.raises(AttributeError, match=r"await its reads, .* `await db\.call\(function"):
+            await mistake()
+    with pytest.raises(TypeError, match=r"write `async def`, or .* `await db\.call\(function"):
+        await adb.transact(wrong(lambda tr: 5))
 
 
 async def test_a_range_is_read_piece_by_piece(adb: AsyncDatabase) -> None:
