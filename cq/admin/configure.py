@@ -54,7 +54,7 @@ from cq.keys import QueueKeys
 from cq.keys.expiry import ExpiryKeys
 from cq.keys.link import OBSERVER, LinkKeys
 from cq.nearest import nearest
-from cq.observer import Observer, ObserverSpec, check_named, check_spec, observers_of
+from cq.observer import Observer, ObserverFunction, ObserverSpec, check_named, check_spec, observers_of
 from cq.queue.ledger import with_audit, without_audit
 from cq.queue.missed_reports import forget_missed
 from cq.store.api import Database, Transaction, TransactionRead, is_local
@@ -83,7 +83,9 @@ def remove_observer(db: Database, name: str, observer: str) -> QueueConfig:
     return change(db, name, requested(removed=[observer], creates=False))
 
 
-def rebuild_observer(db: Database, name: str, observer: str | Observer | ObserverSpec) -> QueueConfig:
+def rebuild_observer(
+    db: Database, name: str, observer: str | Observer | ObserverSpec | ObserverFunction
+) -> QueueConfig:
     """Start a new generation of an observer's data, which passes fill from all stored values.
 
     Each value is reported as new. An observer of your own must not count what it has written before: give the
@@ -93,6 +95,7 @@ def rebuild_observer(db: Database, name: str, observer: str | Observer | Observe
     """
     if isinstance(observer, str):
         return change(db, name, requested(rebuilt=observer, creates=False))
+    (observer,) = observers_of([observer])
     return change(db, name, requested(rebuilt=observer.name, put=[observer], creates=False))
 
 

@@ -74,7 +74,7 @@ class RollUp(NamedTuple):
         `"none"`: no roll-up. Raises `InvalidConfiguration`.
         """
         if isinstance(given, RollUp):
-            return given
+            return given.checked()
         pairs = _pairs(given)
         levels = sorted(
             RollUpLevel(seconds_of(period), None if kept in (None, FOREVER) else seconds_of(kept))
@@ -84,7 +84,7 @@ class RollUp(NamedTuple):
 
     def checked(self, given: object = None) -> RollUp:
         """The roll-up itself; raises `InvalidConfiguration` if its levels do not fit together."""
-        shown = brief(str(self) if given is None else given)
+        shown = brief(tuple(map(tuple, self.levels)) if given is None else given)
         if len(self.levels) > MAX_LEVELS:
             raise InvalidConfiguration(f"expected at most {MAX_LEVELS} levels of a roll-up, got: {shown}")
         for level in self.levels:

@@ -49,7 +49,7 @@ class WindowSpec(NamedTuple):
         if given is False or given == "none":
             return False
         if isinstance(given, WindowSpec):
-            return given
+            return given.checked()
         parts = (
             given.split("/") if isinstance(given, str) else given if isinstance(given, tuple) else (given,)
         )

@@ -13,6 +13,7 @@ from cq.admin.configure import rebuild_observer
 from cq.bucket.pass_runner import PassRunner
 from cq.config.queue import read_config
 from cq.encoding import codec
+from cq.errors import InvalidConfiguration
 from cq.keys import QueueKeys
 from cq.observers.worker.worker import Worker
 from cq.passes.plan import Limits
@@ -209,3 +210,13 @@ def test_data_of_generations_that_nobody_reads_goes(db: Any, name: str) -> None:
     cq.configure(db, name, observers=[])
 
     assert stored(db, QueueKeys(name).all_observer_data()) == []
+
+
+def test_a_function_can_be_rebuilt_as_it_is_configured(db: Any, name: str) -> None:
+    def told(tr: Any, changes: list[cq.Change]) -> None: ...
+
+    cq.configure(db, name, observers=[told])
+    (rebuilt,) = rebuild_observer(db, name, told).observers
+    assert (str(rebuilt), rebuilt.generation) == ("told@1", 2)
+    with pytest.raises(InvalidConfiguration, match="expected an observer to be a named function"):
+        rebuild_observer(db, name, None)  # type: ignore[arg-type]

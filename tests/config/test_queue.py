@@ -13,6 +13,7 @@ from cq import admin
 from cq.admin.configured_queue import QueueSettings
 from cq.config.flags import Flags, read_flags
 from cq.config.queue import DEFAULT_BUCKETS, LOCAL_BUCKETS, QueueConfig, queue_names, read_config
+from cq.config.window import WindowSpec
 from cq.encoding import codec
 from cq.errors import (
     CodeMismatch,
@@ -64,6 +65,7 @@ def test_other_settings_are_refused_and_named(db: Any, name: str) -> None:
         {"key": float}, {"value": "complex"}, {"combiner": "mean"}, {"buckets": 0}, {"buckets": 4097},
         {"buckets": True}, {"buckets": "8"}, {"value": str, "combiner": "sum"}, {"value": int, "combiner": "union"},
         {"observers": [lambda tr, changes: None]}, {"observers": ["name"]}, {"observers": [observer, observer]},
+        {"window": WindowSpec(10, 3)},
     ],
 )  # fmt: skip
 def test_settings_that_cq_does_not_know_are_refused(db: Any, name: str, settings: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from cq.config.rollup import (
     LEVEL_KEY_BYTES,
     LevelOf,
     RollUp,
+    RollUpLevel,
     encoded_level_keys,
     level_key,
     level_key_type,
@@ -44,6 +45,7 @@ def test_a_roll_up_is_parsed(given: Any, text: str) -> None:
         *("1m:30s", "1m:2d,90s:3d", "1m:2d,1m:3d", "1m:2d,1h:1d", "1m:forever,1h:60d", "1m:101000d"),
         "1s:1d,2s:1d,4s:1d,8s:1d,16s:1d,32s:1d,64s:1d",
         *(1, True, ["1m"], {"1m": 0.5}, {"1m": "ever"}, {None: "1d"}),
+        *(RollUp((RollUpLevel(0, None),)), RollUp((RollUpLevel("1m", None),))),  # type: ignore[arg-type]
     ],
 )
 def test_any_other_roll_up_is_refused(given: Any) -> None:
