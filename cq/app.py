@@ -316,15 +316,16 @@ class App:
         """Call `cq.configure` with the declared settings of a queue, and others in place of them or in addition."""
         return configure(db, name, **self.settings(name, settings))
 
-    def configure_all(self, db: Database) -> None:
+    def configure_all(self, db: Database, **settings: Unpack[AllSettings]) -> None:
         """Create or change all declared feeds and queues, in the order of their declarations, and feeds first.
 
+        The given settings are those of each queue, in place of the declared ones: `links=[]` for tests without targets.
         Raises as `cq.configure` does.
         """
         for configure_feed in self._feeds.values():  # queues may report to them
             configure_feed(db)
         for name in self.queues:
-            self.configure(db, name)
+            self.configure(db, name, **settings)
 
     def settings(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """The declared settings of a queue, combiner and observers included, and the given ones, for `cq.configure`."""

@@ -249,6 +249,18 @@ def test_what_cannot_be_combined_raises(db: Any, name: str) -> None:
         drain(db, f"{name}-2")
 
 
+def test_an_application_is_configured_without_its_links(cq_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TABLE_ENV, raising=False)
+    app = cq.App()
+    app.queue("words", observers=[top(3)], links=[table("word_counts")])
+    app.configure_all(cq_db, links=[])
+    add(cq_db, "words", {"a": 1})
+    drain(cq_db, app=app)
+
+    assert_values(cq_db, "words", {"a": 1})
+    assert_drained(cq_db)
+
+
 def test_a_change_of_the_queue_while_it_is_drained(cq_db: Any) -> None:
     def check(tr: Any, changes: list[cq.Change]) -> None:
         if buckets_of_words() < 5:

@@ -16,7 +16,7 @@ def refuse_unless_transaction(given: object) -> None:
     if hasattr(given, "create_transaction"):
         raise TypeError(
             f"expected a transaction, got a database: {_IN_A_TRANSACTION} "
-            "(`CombineQueue.add_now` takes a database)"
+            "(`add_now` and `scan` of a queue take a database)"
         )
     raise TypeError(f"expected a transaction as the first argument, got: {shown(given)}; {_IN_A_TRANSACTION}")
 
@@ -36,7 +36,7 @@ def refuse_unless_database(given: object) -> None:
     if hasattr(given, "get_read_version"):
         raise TypeError(
             "expected a database, got a transaction: inside of a transaction call your function itself, as in "
-            "`fn(tr)`, and `add` instead of `add_now`"
+            "`fn(tr)`, `add` instead of `add_now`, and `items` instead of `scan`"
         )
     if isinstance(given, str):
         remedy = f"open the store first, as in `db = cq.open({given!r})`"
