@@ -23,6 +23,7 @@ from cq.store.follower import StoreFollower
 from cq.store.own_writes import hides_writes, makes_unreadable, note_writes, recorded
 from cq.store.reads import snapshot_of
 from cq.store.sizes import fitting
+from cq.store.transact import transact_removal
 from cq.store.watch import wait_until
 
 __all__ = [
@@ -62,5 +63,6 @@ __all__ = [
     "snapshot_of",
     "span_of",
     "timeout_of",
+    "transact_removal",
     "wait_until",
 ]
