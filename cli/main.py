@@ -17,6 +17,7 @@ from cq.cli.shared.output import note, say
 from cq.cli.shared.settings import Commands, use_file
 from cq.distribution import version
 from cq.errors import CqError
+from cq.plain_text import message_of
 from cq.store.api import error_code
 
 _TEXT: Final = """A transactional combine queue: count and combine under contention, on FoundationDB or on one file.
@@ -78,7 +79,7 @@ def main() -> None:
     except Exception as error:
         if error_code(error) is None:  # a bug: its traceback is needed
             raise
-        _fail(f"the store failed: {error}")
+        _fail(f"the store failed: {message_of(error)}")
 
 
 def _run() -> None:

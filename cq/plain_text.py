@@ -49,10 +49,16 @@ def utc_time(seconds: float) -> str:
         return f"{seconds:,g} s after 1970"
 
 
+def message_of(error: BaseException) -> str:
+    """The message of an exception; the store's text in one of FoundationDB's binding is bytes."""
+    text, description = str(error), getattr(error, "description", None)
+    return text.replace(repr(description), description.decode()) if isinstance(description, bytes) else text
+
+
 def describe(error: BaseException) -> str:
     """Type and message of an exception, `error`, in one printable line of limited length."""
     try:
-        text = str(error)
+        text = message_of(error)
     except Exception as failure:  # noqa: BLE001 - a foreign __str__ may raise anything
         text = f"(its message raises {type(failure).__name__})"
     return printable(f"{type(error).__name__}: {text}")

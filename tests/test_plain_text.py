@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cq.plain_text import MAX_CHARACTERS, escaped, printable
+from cq.plain_text import MAX_CHARACTERS, describe, escaped, message_of, printable
 
 
 @given(st.text(st.characters()))
@@ -42,3 +42,18 @@ def test_a_long_text_is_cut_after_it_is_escaped() -> None:
     assert printable("x" * 1_001) == "x" * 997 + "..."
     assert printable("\n" * 1_000) == ("\\n" * 500)[:997] + "..."
     assert escaped("x" * 5_000) == "x" * 5_000
+
+
+class OfBinding(Exception):
+    """As an `FDBError` of FoundationDB's binding."""
+
+    description = b"Database is locked"
+
+    def __str__(self) -> str:
+        return f"{self.description!r} (1038)"
+
+
+def test_the_text_of_a_cluster_s_error_is_no_bytes() -> None:
+    assert message_of(OfBinding()) == "Database is locked (1038)"
+    assert describe(OfBinding()) == "OfBinding: Database is locked (1038)"
+    assert message_of(ValueError("b'x'")) == "b'x'"

@@ -21,7 +21,7 @@ from cq.cli.shared.table import FittedTable, table_of
 from cq.observers.monitoring.findings import find_remarks
 from cq.observers.monitoring.store_overview import Overview, overview
 from cq.observers.telemetry.history import HistoryMinute, read_history
-from cq.plain_text import printable
+from cq.plain_text import message_of, printable
 from cq.store.api import Database, error_code
 
 WATCH_SECONDS: Final = 2.0
@@ -90,7 +90,7 @@ def _answered(db: Database, queue: str | None) -> Overview:
         except Exception as error:
             if error_code(error) is None:
                 raise
-            note(f"the store failed, again in {WATCH_SECONDS:g} s: {error}")
+            note(f"the store failed, again in {WATCH_SECONDS:g} s: {message_of(error)}")
             time.sleep(WATCH_SECONDS)
 
 

@@ -23,7 +23,7 @@ from typer import BadParameter
 from cq import runtime
 from cq.errors import CqError
 from cq.observers.monitoring.store_overview import Overview
-from cq.plain_text import describe, printable
+from cq.plain_text import describe, message_of, printable
 from cq.store import OpenDatabase
 from cq.store.api import error_code
 
@@ -32,7 +32,7 @@ def problem_of(error: BaseException) -> str:
     """The text about an error of cq, of the store or of a form's field; empty for any other one: a bug."""
     if isinstance(error, CqError | BadParameter):
         return printable(str(error))
-    return "" if error_code(error) is None else printable(f"the store does not answer: {error}")
+    return "" if error_code(error) is None else printable(f"the store does not answer: {message_of(error)}")
 
 
 _SECONDS: Final = 3_600.0

@@ -24,6 +24,7 @@ from typing import Any
 from cq import runtime
 from cq.distribution import install_command
 from cq.errors import ClientLibraryError, StoreError, StoreUnreachable
+from cq.plain_text import message_of
 from cq.store.api import error_code
 from cq.store.transact import transact
 
@@ -263,7 +264,7 @@ def _unreachable(path: str, error: Exception, code: int, seconds: float) -> str:
             f"the cluster in {path} is locked, as by a restore: when it may be used again, run `unlock` in `fdbcli` "
             "with the id that `lock` has printed"
         )
-    return f"the cluster in {path} cannot be used: {error}"
+    return f"the cluster in {path} cannot be used: {message_of(error)}"
 
 
 def _binding() -> Any:

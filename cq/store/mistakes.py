@@ -12,6 +12,10 @@ _IN_A_TRANSACTION = (
 def refuse_unless_transaction(given: object) -> None:
     """Raise `TypeError` unless the object is a transaction."""
     if hasattr(given, "get_read_version"):
+        if hasattr(given, "sync"):
+            raise TypeError(
+                "expected a transaction, got one of asyncio: use the class of this name in `cq.aio`"
+            )
         return
     if hasattr(given, "create_transaction"):
         raise TypeError(

@@ -35,6 +35,7 @@ from cq.observers.monitoring.findings import (
 )
 from cq.observers.monitoring.link_status import LinkStatus
 from cq.observers.monitoring.store_overview import Overview, overview
+from cq.plain_text import message_of
 from cq.store import OpenDatabase, located, space_at
 from cq.store.api import error_code
 from cq.store.space import Space
@@ -224,7 +225,7 @@ def _check(name: str, check: Callable[[], str]) -> Check:
     except Exception as error:
         if error_code(error) is None:
             raise
-        message = f"the store failed: {error}"
+        message = f"the store failed: {message_of(error)}"
     return Check(name, False, " ".join(message.split()))
 
 

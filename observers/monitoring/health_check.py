@@ -17,6 +17,7 @@ from cq.keys import QueueKeys
 from cq.observers.monitoring.findings import MAX_AGE_SECONDS, Finding, Level, find_remarks
 from cq.observers.monitoring.store_overview import overview
 from cq.observers.scheduling.members import Member, read_members
+from cq.plain_text import message_of
 from cq.queue.rows import oldest_by_bucket
 from cq.store.api import VERSIONS_PER_SECOND, Database, Transaction, error_code
 from cq.store.bounded_reads import read_each
@@ -47,7 +48,7 @@ def health(db: Database, *, max_age: Span = MAX_AGE_SECONDS, here: bool = False)
     except Exception as error:
         if error_code(error) is None:
             raise
-        return [f"the store does not answer within {ANSWER_SECONDS:g} s: {error}"]
+        return [f"the store does not answer within {ANSWER_SECONDS:g} s: {message_of(error)}"]
     seconds = span_of(max_age)
     problems = _workers(members, now, here=here)
     problems += _old_updates(queues, now, seconds)

@@ -37,6 +37,7 @@ from cq.observers.worker.drain import Left, add_updates, finish
 from cq.observers.worker.reports import WorkerReports
 from cq.observers.worker.workload import Workload
 from cq.passes.plan import Limits
+from cq.plain_text import message_of
 from cq.store.api import Database, error_code
 from cq.store.transact import transact
 from cq.store.watch import WatchSlot
@@ -156,7 +157,7 @@ class Worker:
                         raise
                     failures += 1
                     seconds = delay_after(failures)
-                    emit("store_failed", error=str(error), pause=seconds)
+                    emit("store_failed", error=message_of(error), pause=seconds)
                 self._wake.wait(seconds)
         finally:
             self._end()

@@ -50,6 +50,16 @@ def test_a_handle_has_every_method(handle: type, synchronous: type) -> None:
         assert inspect.signature(getattr(handle, name)) == inspect.signature(getattr(synchronous, name))
 
 
+async def test_a_queue_for_synchronous_code_refuses_a_transaction_of_asyncio(
+    adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int]
+) -> None:
+    async def add(tr: Any) -> None:
+        cq.CombineQueue(words.name).add(tr, {"a": 1})
+
+    with pytest.raises(TypeError, match=r"got one of asyncio: use the class of this name in `cq\.aio`"):
+        await adb.transact(add)
+
+
 async def test_a_queue_is_added_to_and_read(adb: AsyncDatabase, words: cq.aio.CombineQueue[str, int]) -> None:
     async def add(tr: AsyncTransaction) -> int | None:
         pending = await words.get(tr.snapshot, "a", pending=True)
