@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -72,6 +73,8 @@ def show_status(
         return
     try:
         if not options.json and console.is_terminal and not console.is_dumb_terminal:
+            # As ^C: the screen of before comes back, and the cursor.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             watch(console, lambda: _answered(db, queue), WATCH_SECONDS, wide=wide)
         while is_read():
             _print(console, _answered(db, queue), wide, options.json)

@@ -93,7 +93,7 @@ def test_states_have_a_word_and_a_colour(cli: Cli, here: Here, db: Any) -> None:
         assert any(word in part.split("\x1b")[0] for part in COLOUR.split(coloured)[1:]), word
         assert word in colourless
     assert not COLOUR.search(colourless)
-    assert "1 bytes, then raise" in plain(colourless)
+    assert "1 byte, then raise" in plain(colourless)
     assert "paused until 2" in plain(colourless)
 
 
@@ -193,6 +193,14 @@ def test_a_sparkline_begins_at_zero() -> None:
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([0, 4, None, 8]) == "▁▅ █"
     assert sparkline([0, 8], is_ascii=True) == "_#"
+
+
+def test_a_signal_that_ends_watching_gives_the_screen_back(cli: Cli, db: Any) -> None:
+    with Terminal(cli, "status", "--watch") as terminal:
+        terminal.frame(lambda lines: len(lines) > 1)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.output().rstrip().endswith("\x1b[?1049l")
+    assert terminal.process.returncode == 0
 
 
 def test_a_terminal_without_blocks_gets_other_characters(cli: Cli, db: Any) -> None:
