@@ -465,7 +465,7 @@ def make_change(db: Any, found: CombinerChange, wanted: RequestedSettings) -> No
         change(db, found.queue, requested(combiner=wanted.combiner, creates=False))
     awaited = AwaitedWork(
         found.queue,
-        f"with {found.before} combine the former updates of",
+        f"combine, with {found.before}, the former updates of",
         lambda status: _left(db, found.queue),
         "run this command again to continue",
     )

@@ -8,7 +8,7 @@ from typing import Any
 import cq
 from cq.config.queue import QueueConfig, read_config
 from tests.cli.conftest import Cli, Here
-from tests.kit.processes import wait_until
+from tests.kit.processes import wait_for_line, wait_until
 
 SHOP = """
 import cq
@@ -134,7 +134,8 @@ def test_other_settings_are_shown_and_changed_while_the_combiner_changes(
 ) -> None:
     make_readings(here)
     with cli.start("configure", "readings", "--app", "readings2:app", "--yes") as configuring:
-        wait_until(lambda: read(db).conversion is not None, configuring)
+        waits = b"waiting for workers to combine, with summary@1, the former updates of queue 'readings'"
+        wait_for_line(configuring, waits)
         configuring.kill()
 
     shown = here("configure", "readings")
@@ -142,6 +143,7 @@ def test_other_settings_are_shown_and_changed_while_the_combiner_changes(
     again = here("configure", "readings", "--app", "readings2:app")
     status = here("status")
 
+    assert read(db).conversion is not None
     assert "workers with summary@1 must combine its former updates" in status.out
     assert (shown.status, changed.status) == (0, 0), shown.err + changed.err
     assert again.status == 2
