@@ -5,11 +5,12 @@ configuration, encoding and the store; it does not import queues.
 """
 
 from cq.feeds.feed import Feed
-from cq.feeds.messages import Message
+from cq.feeds.messages import FeedPage, Message
 from cq.feeds.verify import verify_feed
 
 __all__ = [
     "Feed",
+    "FeedPage",
     "Message",
     "verify_feed",
 ]

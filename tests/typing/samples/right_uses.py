@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, assert_type
 
 import cq
-from cq.feeds import Feed, Message
+from cq.feeds import Feed, FeedPage, Message
 from cq.observers.top.ranking import RankedEntry, Ranking
 from cq.queue import Page
 from cq.windows import Window
@@ -163,6 +163,7 @@ def tops_and_feeds(db: cq.Database, tr: cq.Transaction) -> None:
     assert_type(ranking.page(tr).entries[0].key, str)
     chat: Feed[str] = Feed("chat")
     chat.append(tr, ("ann", 1), "hello")
+    assert_type(chat.read(tr, "ann"), FeedPage[str])
     assert_type(chat.read(tr, "ann").messages, tuple[Message[str], ...])
     assert_type(chat.wait(db, "ann").messages[0].body, str)
 
