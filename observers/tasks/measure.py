@@ -100,7 +100,15 @@ class MeasureTask(TimedTask):
             emit("link_handed_over", queue=self.name, link=link)
         self._links = {each.link for each in found.links}
         for each in found.links:
-            emit("link_measured", queue=self.name, **each._asdict())
+            emit(
+                "link_measured",
+                queue=self.name,
+                link=each.link,
+                link_bytes=each.link_bytes,
+                link_lag=each.link_lag,
+                stopped=each.stopped,
+                paused=each.paused,
+            )
         if not found.is_idle:
             self._idle.discard(self.name)
             return MEASURE_SECONDS
