@@ -150,13 +150,15 @@ class StoreFollower(Generic[T]):
     def _known(self, version: int) -> tuple[T | None, int]:
         """The latest version if it is the caller's, and the number of the next read of the store.
 
-        Requests that read if the latest version is older.
+        Requests that read if the latest version is older. None in place of the version without watches: then each read
+        is another object, and the numbers do not begin again.
         """
         with self._lock:
             read, latest = self._begun + 1, self.latest  # a read that has begun may have seen an older state
         if latest is not None and latest.version < version:
             self._wake.set()
-        return latest if latest is not None and latest.version == version else None, read
+        is_known = self._has_watch and latest is not None and latest.version == version
+        return latest if is_known else None, read
 
     def _newer(self, version: int, known: T | None, read: int) -> T | None:
         """The latest version if it is newer than `version`, or older as of the read number `read`.

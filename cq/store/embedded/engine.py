@@ -8,16 +8,21 @@ import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from cq import runtime
 from cq.errors import StoreError
 from cq.store.embedded import file
 from cq.store.embedded.committer import WAIT_SECONDS, Committer
+from cq.store.embedded.error import IO_ERROR, FDBError
 from cq.store.embedded.file import Access
 from cq.store.embedded.lock_file import LatestVersion, LockFile
 from cq.store.embedded.snapshots import Snapshot, SnapshotPool, VersionGlance
 from cq.store.embedded.wal import is_log_long
 from cq.store.embedded.watches import Watches
+
+_LOOK_SECONDS: Final = 1.0
+"""How often reads look whether the file is still the one that was opened."""
 
 
 class OpenFile(NamedTuple):
@@ -71,10 +76,22 @@ class Engine:
             file.note_open(self._file_id)
             _engines.add(self)
             self._unusable = None
+        self._next_look = 0.0
 
     def snapshot(self) -> Snapshot:
-        """A snapshot of the latest version."""
+        """A snapshot of the latest version.
+
+        Raises `FDBError` 1510 once the file was removed or replaced, as far as it is noticed within a second: reads
+        would see the former file for ever.
+        """
         self.check_usable()
+        if (now := runtime.monotonic()) >= self._next_look:
+            if file.identities((str(self.path),)) != [self._file_id]:
+                raise FDBError(
+                    IO_ERROR,
+                    f"{self.path} was removed or replaced while the store was in use: close it, and open it again",
+                )
+            self._next_look = now + _LOOK_SECONDS
         return self._pool.snapshot()
 
     def glance(self, version: int | None = None) -> VersionGlance | None:

@@ -409,6 +409,23 @@ def test_a_store_whose_files_are_removed_or_replaced_takes_no_commits(
             db[b"b"] = b"2"
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_store_that_is_removed_or_replaced_is_not_read_any_more(
+    db: Database, path: Path, is_replaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cq.store.embedded.engine._LOOK_SECONDS", 0.0)
+    db[b"a"] = b"1"
+    content = path.read_bytes()
+    path.rename(path.with_name("former"))
+    if is_replaced:
+        path.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(FDBError, match="was removed or replaced while the store was in use"):
+            db[b"a"]
+    path.with_name("former").replace(path)
+    assert db[b"a"] == b"1"
+
+
 def refuse_writes_of(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the lock file take no writes of so many bytes."""
     write = os.pwrite
