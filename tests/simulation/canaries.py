@@ -75,7 +75,7 @@ def overwrites_rows() -> Iterator[None]:
         yield
 
 
-@queues.patches(seed=24)
+@queues.patches(seed=25)
 def does_not_read_the_lock() -> Any:
     """Two passes over one bucket do not conflict."""
     return reads_without_conflict(lambda key: key[:5] == b"cq/q/" and b"/b\0" in key)
@@ -98,7 +98,7 @@ def counts_operations_twice(_: Any, snapshot: Any, keys: Any, rows: Any) -> Any:
     return rows
 
 
-@queues.patches(seed=24)
+@queues.patches(seed=28)
 @contextmanager
 def believes_its_memory() -> Iterator[None]:
     """A worker uses the values that it remembers though somebody else has passed."""
@@ -125,7 +125,7 @@ def reports_unfinished_buckets() -> Any:
     return patch.object(View, "at_end", True)
 
 
-@queues.replaces("cq.passes.combine_pass.is_blocked", seed=128)
+@queues.replaces("cq.passes.combine_pass.is_blocked", seed=225)
 def does_not_wait_for_the_former_shape(*_: Any) -> bool:
     """A pass takes updates though older ones wait under the shape before."""
     return False
@@ -156,7 +156,7 @@ def chains_over_a_changed_configuration(get: Any, self: Any, tr: Any, name: str)
 
 @queues.replaces(
     "cq.store.version_chain.VersionChain.start",
-    seed=134,
+    seed=182,
     only={"rebucket", "calls are late", "write only"},
 )
 def keeps_the_metadata_version_of_an_earlier_chain(start: Any, self: Any, version: int, until: float) -> None:
@@ -167,7 +167,7 @@ def keeps_the_metadata_version_of_an_earlier_chain(start: Any, self: Any, versio
         self._present.keep(before.metadata)
 
 
-@queues.replaces("cq.config.queue.ConfigCache.get", seed=26)
+@queues.replaces("cq.config.queue.ConfigCache.get", seed=28)
 def aborts_for_changes_of_others(get: Any, self: Any, tr: Any, name: str) -> Any:
     """A transaction reads the metadata version with a conflict: each change of any configuration aborts it."""
     if isinstance(tr, SimTransaction):
@@ -197,7 +197,7 @@ def forgets_to_tell_new_observers(_: Any, tr: Any, config: Any, bucket: int, sta
     return {each.generation: None for each in config.observers}
 
 
-@queues.replaces("cq.passes.reporting.changes_by_observer", seed=146)
+@queues.replaces("cq.passes.reporting.changes_by_observer", seed=152)
 def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) -> Any:
     """An observer that is new is told of changes to values that it will be told of."""
     return changes_by_observer(dict.fromkeys(told), *given)
@@ -205,7 +205,7 @@ def tells_beyond_the_cursor(changes_by_observer: Any, told: Any, *given: Any) ->
 
 @queues.replaces(
     "cq.queue.missed_reports.MissedReports.note",
-    seed=36,
+    seed=72,
     also={"observers", "observers refuse keys", "purge"},
 )
 def forgets_what_observers_missed(*_: Any) -> None:
@@ -214,7 +214,7 @@ def forgets_what_observers_missed(*_: Any) -> None:
 
 @queues.replaces(
     "cq.queue.missed_reports.may_have_missed",
-    seed=33,
+    seed=36,
     only={"observers", "observers refuse keys", "purge", "rebucket"},
 )
 def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
@@ -222,14 +222,14 @@ def looks_for_no_missed_reports(_: Any, config: Any, state: Any) -> Any:
     return state.missed
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=44)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=45)
 def purges_what_came_later(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge drops all that waits."""
     effects.clear_range(*view.keys.rows(view.config.generation, view.number))
     return versionstamp
 
 
-@queues.replaces("cq.passes.deletions.drop_queued", seed=18)
+@queues.replaces("cq.passes.deletions.drop_queued", seed=24)
 def purges_no_staged_updates(_: Any, effects: Any, view: Any, versionstamp: bytes) -> bytes:
     """A purge leaves what waits."""
     return versionstamp
@@ -243,7 +243,7 @@ def sets_aside_and_forgets(
     return piece
 
 
-@queues.replaces("cq.observers.links.task.LinkTask._step", seed=4)
+@queues.replaces("cq.observers.links.task.LinkTask._step", seed=7)
 def clears_entries_first(_: Any, self: Any) -> float:
     """Entries are cleared from the store before they are sent."""
     read = transact(self.db, self._read)
@@ -314,7 +314,7 @@ def drops_what_fails(_: Any, self: Any, flush: Flush, error: object) -> Any:
     return self.commit(flush, 0, 0.0)
 
 
-@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=19, only={"emitters", "deaths"})
+@queues.replaces("cq.intake.flush.EmitterBuffer.take", seed=21, only={"emitters", "deaths"})
 def holds_more_than_was_said(take: Any, self: Any, *increments: Any) -> Any:
     """An emitter takes what it has no room for."""
     self._at_most = 1_000_000
@@ -330,7 +330,7 @@ def says_that_nothing_counts() -> Any:
 
 @queues.replaces(
     "cq.intake.emitter.Emitter._add",
-    seed=9,
+    seed=12,
     also={"emitters", "unknown commits", "commits land late", "limit"},
 )
 def ends_doubt_by_looking(add: Any, self: Emitter, tr: Any, flush: Flush, updates: Any) -> None:
@@ -341,7 +341,7 @@ def ends_doubt_by_looking(add: Any, self: Emitter, tr: Any, flush: Flush, update
         flush.in_doubt = False
 
 
-@queues.replaces("cq.queue.shared_adds.SharedAdds._fill", seed=22, also={"single adds"})
+@queues.replaces("cq.queue.shared_adds.SharedAdds._fill", seed=23, also={"single adds"})
 def tells_callers_too_early(fill: Any, self: SharedAdds, group: AddGroup) -> None:
     """A call returns before the transaction that has its updates is committed."""
     fill(self, group)
@@ -372,7 +372,7 @@ class _Apart(bytes):
     __hash__ = object.__hash__
 
 
-@queues.patches(seed=66, also={"single adds", "unknown commits"})
+@queues.patches(seed=187, also={"single adds", "unknown commits"})
 def says_that_no_call_counts() -> Any:
     """A call forgets that a try may have been committed."""
     doubt = property(lambda self: None, lambda self, value: None)

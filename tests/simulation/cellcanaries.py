@@ -183,7 +183,7 @@ def adopts_the_first_piece(convert: Any, self: Any, tr: Any, cell: str, function
 
 
 @cells.replaces(
-    "cq.observers.links.targets.queue.QueueTarget._apply", seed=86, only={"forward", "unknown commits"}
+    "cq.observers.links.targets.queue.QueueTarget._apply", seed=103, only={"forward", "unknown commits"}
 )
 def forwards_without_a_fence(
     apply: Any, self: QueueTarget, tr: Any, changes: Changes

@@ -26,7 +26,7 @@ def delivers_to_members_of_now(_: Any, events: Any, message: Any, since: Any) ->
     return events[-1].joined
 
 
-@feeds.patches(seed=84)
+@feeds.patches(seed=94)
 def clears_notes_blindly() -> Any:
     """A step takes away that a receiver or a group has work, though more has come since it has read."""
 
@@ -65,13 +65,13 @@ def edits_without_an_event(*_: Any) -> None:
     """A message is changed, and those who have read it are not told."""
 
 
-@feeds.replaces("cq.feeds.messages.StoredMessage.to_bytes", seed=13)
+@feeds.replaces("cq.feeds.messages.StoredMessage.to_bytes", seed=14)
 def keeps_recalled_texts(write: Any, stored: Any, body: bytes | None = None) -> Any:
     """A message that is recalled keeps its text."""
     return write(stored, codec.encode(stored.body) if body is None else body)
 
 
-@feeds.replaces("cq.observers.feeds.deliver.is_member", also={"changes", "groups"})
+@feeds.replaces("cq.observers.feeds.deliver.is_member", seed=15, also={"changes", "groups"})
 def shows_members_what_was_sent_before_they_came(is_member: Any, events: Any, message: Any, _: Any) -> Any:
     """The event of a message reaches those who have joined after it, with its text."""
     return is_member(events, message)
@@ -106,7 +106,7 @@ def takes_texts_away_when_delivered(
     return deliver(self, tr, group, rows, *args)
 
 
-@feeds.replaces("cq.keys.feed.FeedKeys.of_receiver", seed=2, also={"forget", "numbers"})
+@feeds.replaces("cq.keys.feed.FeedKeys.of_receiver", seed=10, also={"forget", "numbers"})
 def forgets_no_numbers(ranges: Any, *given: Any) -> Any:
     """The next message of a forgotten receiver has the number after its last one."""
     whole = ranges(*given)

@@ -40,7 +40,7 @@ def _goes_on_after(stop: str) -> Iterator[None]:
         yield
 
 
-@links.patches(seed=6, only={"store set back"})
+@links.patches(seed=7, only={"store set back"})
 def misses_a_store_set_back() -> Any:
     """A sender goes on when the target is at an entry that the store does not know."""
     return _goes_on_after("_store_was_set_back")
@@ -52,7 +52,7 @@ def misses_a_table_set_back() -> Any:
     return _goes_on_after("_target_was_set_back")
 
 
-@links.replaces("cq.observers.links.task.LinkTask._clear", seed=55, only={"targets are slow", "come and go"})
+@links.replaces("cq.observers.links.task.LinkTask._clear", seed=58, only={"targets are slow", "come and go"})
 def clears_entries_by_their_epoch_only(_: Any, self: LinkTask, tr: Any, read: Any) -> None:
     """A worker clears its batch though another worker has cleared it, and later ones."""
     queued, epoch = read.queued, read.link.control.epoch
@@ -78,7 +78,7 @@ def takes_earlier_positions_for_the_beginning(
     return b"" if stored < (batch.epoch, batch.cleared) else progress(self, batch, stored)
 
 
-@links.replaces("cq.observers.links.sender.Sender._progress", seed=203, only={"table set back", "send again"})
+@links.replaces("cq.observers.links.sender.Sender._progress", seed=265, only={"table set back", "send again"})
 def takes_earlier_epochs_for_the_beginning(
     progress: Any, self: Sender, batch: LinkBatch, stored: Position
 ) -> Any:
@@ -89,7 +89,7 @@ def takes_earlier_epochs_for_the_beginning(
 # Targets
 
 
-@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=88, also={"freezes", "come and go"})
+@links.replaces("cq.observers.links.sql.target.SqlTarget._apply", seed=120, also={"freezes", "come and go"})
 def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, changes: Changes) -> Any:
     """A table applies entries whatever position it has."""
     return apply(self, conn, dialect, _at_its_position(apply, self, conn, dialect, changes, bool(changes)))
@@ -97,7 +97,7 @@ def applies_whatever_it_gets(apply: Any, self: Any, conn: Any, dialect: Any, cha
 
 @links.replaces(
     "cq.observers.links.sql.target.SqlTarget._apply",
-    seed=138,
+    seed=182,
     only={"send again", "targets are slow", "come and go"},
 )
 def stores_positions_without_comparing(
@@ -126,7 +126,7 @@ def _at_its_position(
 # The beginning of epochs
 
 
-@links.replaces("cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=4)
+@links.replaces("cq.observers.links.sender.Sender.begin", only={"set back once begun"}, seed=5)
 def begins_no_idle_buckets(*_: Any) -> None:
     """A keeper leaves buckets without entries at a position of an earlier epoch."""
 
@@ -153,7 +153,7 @@ def begins_buckets_that_have_begun(_: Any, self: Sender, batch: LinkBatch) -> by
     return begin
 
 
-@links.replaces("cq.observers.links.operate._store_epoch", seed=113, only={"send again", "table set back"})
+@links.replaces("cq.observers.links.operate._store_epoch", seed=116, only={"send again", "table set back"})
 def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
     """A rebase continues in the epoch that there is."""
     tr.clear(link.stopped)
@@ -164,7 +164,7 @@ def begins_no_epoch(_: Any, tr: Any, link: Any, epoch: int) -> bool:
 # Outdated configurations
 
 
-@links.replaces("cq.observers.links.task.read_entries", seed=22, only={"hook moves", "workers hear late"})
+@links.replaces("cq.observers.links.task.read_entries", seed=24, only={"hook moves", "workers hear late"})
 def sends_entries_of_later_generations(read: Any, tr: Any, keys: Any, bucket: int, limits: Any) -> Any:
     """A worker that has not heard of another receiver sends the present one what the other one is to get."""
     return read(tr, keys, bucket, limits._replace(generation=None))
@@ -182,7 +182,7 @@ def writes_for_removed_links() -> Iterator[None]:
 
 @links.replaces(
     "cq.observers.links.sender.Sender._read_position",
-    seed=154,
+    seed=195,
     only={"hook moves", "workers hear late", "targets are slow"},
 )
 def compares_positions_of_later_generations(read: Any, self: Sender, *given: Any) -> Any:
@@ -212,7 +212,7 @@ def receives_positions_without_comparing(refuses: Any, self: Any, stored: str, d
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=5, only={"hook", "the receiver fails"}
+    "cq.observers.links.targets.webhook.WebhookTarget._position", seed=6, only={"hook", "the receiver fails"}
 )
 def sends_the_rest_whatever_is_applied(*_: Any) -> str:
     """A sender reads no position in the answer of a receiver."""
@@ -220,7 +220,7 @@ def sends_the_rest_whatever_is_applied(*_: Any) -> str:
 
 
 @links.replaces(
-    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=146, only={"hook", "hook moves"}
+    "cq.observers.links.targets.webhook.WebhookTarget.sweep", seed=153, only={"hook", "hook moves"}
 )
 def sweeps_no_receiver(*_: Any) -> int:
     """A keeper does not send a receiver the sequence below which keys have no value."""
@@ -233,13 +233,13 @@ _REFUSES: Final = (
 )
 
 
-@links.replaces(*_REFUSES, seed=50, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=52, only={"set back after a rebuild"})
 def compares_epochs_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back with the store takes a late sweep, whose epoch is not over."""
     refuse([str(each._replace(sequence=below)) for each in _parsed(positions)], epoch, below)
 
 
-@links.replaces(*_REFUSES, seed=116, only={"set back after a rebuild"})
+@links.replaces(*_REFUSES, seed=206, only={"set back after a rebuild"})
 def compares_generations_of_sweeps_only(refuse: Any, positions: Any, epoch: int, below: bytes) -> None:
     """A target that was set back takes a late sweep once a rebase has begun in the generation of the sweep."""
     refuse([str(each._replace(epoch=epoch)) for each in _parsed(positions)], epoch, below)
@@ -255,6 +255,8 @@ def sweeps_before_all_is_sent(*_: Any) -> bool:
     return True
 
 
-@links.replaces("cq.observers.links.sender.leave_former_rows", seed=16, only={"send again", "table set back"})
+@links.replaces(
+    "cq.observers.links.sender.leave_former_rows", seed=323, only={"send again", "table set back"}
+)
 def sweeps_values_that_a_target_lost(*_: Any) -> None:
     """After a rebase of an unfinished rebuild, a table that was set back loses the rows that are not sent again."""

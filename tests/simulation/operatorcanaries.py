@@ -36,7 +36,7 @@ def takes_leases_of_live_workers(*_: Any) -> bool:
     return False
 
 
-@queues.replaces("cq.passes.combine_pass.is_blocked", seed=179, also={"rebucket"})
+@queues.replaces("cq.passes.combine_pass.is_blocked", seed=225, also={"rebucket"})
 def ignores_staged_updates_of_the_former_shape(
     _: Any, snapshot: Any, config: QueueConfig, bucket: int
 ) -> bool:
@@ -51,7 +51,7 @@ def ignores_staged_updates_of_the_former_shape(
 
 @queues.replaces(
     "cq.observers.telemetry.history.transact_chained",
-    seed=71,
+    seed=134,
     only={"unknown commits", "come and go", "drains"},
 )
 def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
@@ -61,7 +61,7 @@ def adds_minutes_again(_: Any, db: Any, add: Any, in_doubt: Any) -> Any:
 
 @queues.replaces(
     "cq.observers.top.publisher.Publisher._is_current",
-    seed=222,
+    seed=271,
     only={"top", "freezes", "calls are late", "observers raise", "opposite", "watches are late"},
 )
 def publishes_clouds_of_old_generations(*_: Any) -> bool:
@@ -69,7 +69,7 @@ def publishes_clouds_of_old_generations(*_: Any) -> bool:
     return True
 
 
-@queues.replaces("cq.observers.links.sender.Sender._progress", seed=184, also={"table", "table set back"})
+@queues.replaces("cq.observers.links.sender.Sender._progress", seed=194, also={"table", "table set back"})
 def goes_on_after_a_set_back(*_: Any) -> bytes:
     """A sender does not compare the positions of the two databases."""
     return b""
@@ -87,7 +87,7 @@ def forgets_ids_of_queued_rows(_: Any, self: Any, tr: Any) -> int:
 
 @queues.replaces(
     "cq.queue.operation_ids.oldest_by_bucket",
-    seed=9000104,
+    seed=62,
     also={"once", "clock jumps", "damage"},
 )
 def forgets_ids_of_buckets_without_a_notification(
@@ -97,7 +97,7 @@ def forgets_ids_of_buckets_without_a_notification(
     return oldest_by_bucket(tr, queue)
 
 
-@queues.replaces("cq.intake.documents.Documents._read_part", seed=86, also={"documents"})
+@queues.replaces("cq.intake.documents.Documents._read_part", seed=125, also={"documents"})
 def replaces_documents_side_by_side(read: Any, self: Any, tr: Any, *given: Any) -> Any:
     """Two processes that store one document do not conflict."""
     return read(self, tr.snapshot if isinstance(tr, SimTransaction) else tr, *given)
@@ -129,7 +129,7 @@ def leaves_the_rest_of_rotated_logs(find: Any, self: Any, position: FilePosition
     return LogFile(self._path, FilePosition())
 
 
-@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=120, also={"files"})
+@queues.replaces("cq.intake.logs.LogFile._is_whole", seed=194, also={"files"})
 def takes_a_truncated_log_for_the_one_before(*_: Any) -> bool:
     """A follower does not notice that a log was truncated."""
     return True
@@ -180,7 +180,7 @@ def retries_without_clearing(_: Any, db: Any, step: Callable[[Any], Any]) -> Any
     return transact(db, lambda tr: step(_Uncleared(tr)))
 
 
-@queues.replaces("cq.admin.audit._include", seed=69, only={"audit", "unknown commits", "deaths"})
+@queues.replaces("cq.admin.audit._include", seed=81, only={"audit", "unknown commits", "deaths"})
 def includes_updates_twice(_: Any, tr: Any, name: str, audit: Any, bucket: int, excess: int) -> None:
     """An audit includes a bucket though another process has included it."""
     keys = AuditKeys(name)
@@ -208,7 +208,7 @@ def reads_without_staged_updates(
 
 
 @queues.replaces(
-    "cq.queue.combine_queue.CombineQueue._queued_updates", seed=87, only={"pending reads", "rebucket"}
+    "cq.queue.combine_queue.CombineQueue._queued_updates", seed=93, only={"pending reads", "rebucket"}
 )
 def reads_updates_of_the_shape_now(read: Any, self: Any, snapshot: Any, shape: Any, encoded: bytes) -> Any:
     """A reader gets the updates that are queued under the shape now, and not those under the former one."""
@@ -219,7 +219,7 @@ def reads_updates_of_the_shape_now(read: Any, self: Any, snapshot: Any, shape: A
     "cq.queue.limits.read_config",
     "cq.admin.purging.read_config",
     "cq.admin.rebucketing.read_config",
-    seed=12,
+    seed=53,
     only={"two operators", "rebucket", "purge", "calls are late"},
 )
 def changes_configurations_by_snapshot(_: Any, tr: Any, name: str) -> Any:
@@ -242,7 +242,7 @@ class _Unconflicted(Passing):
 
 @queues.replaces(
     "cq.queue.operation_ids.Trim._forget",
-    seed=93,
+    seed=173,
     only={"once", "short-lived ids", "late tries", "come and go", "watches are late"},
 )
 def forgets_ids_without_a_conflict(
@@ -274,6 +274,6 @@ def keeps_queues_full(reason: Any, flags: Any, waiting: Any, *, is_full: bool) -
     return "full" if is_full else reason(flags, waiting, is_full=False)
 
 
-@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=4)
+@queues.replaces("cq.admin.configure.RequestedSettings.begin_observers", only={"observers"}, seed=7)
 def keeps_what_the_former_version_wrote(*_: Any) -> None:
     """A new version of an observer receives all values again, and nothing is cleared."""

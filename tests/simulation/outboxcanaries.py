@@ -32,7 +32,7 @@ def _move(task: Any, tr: Any, batch: bytes, rows: Any, add: Callable[[OutboxStat
     return state, content
 
 
-@outboxes.replaces(f"{_TASK}._move", only={"deaths", "conflicts", "unknown commits"}, seed=1)
+@outboxes.replaces(f"{_TASK}._move", only={"deaths", "conflicts", "unknown commits"}, seed=3)
 def moves_rows_before_it_stores_the_batch(
     _: Any, self: Any, tr: Any, before: Any, batch: bytes, rows: Any
 ) -> Any:
@@ -113,7 +113,7 @@ def stops_at_a_row_that_the_add_refuses(_: Any, self: Any, state: Any, rows: Any
     return transact(self.db, lambda tr: self._move(tr, state, new_batch(state.batch), rows))
 
 
-@outboxes.replaces(f"{_TASK}._move_first", only={"refused rows"})
+@outboxes.replaces(f"{_TASK}._move_first", seed=1, only={"refused rows"})
 def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, rows: Any) -> Any:
     """A worker deletes a row that the add refuses alone, as if it were added."""
     moved, content = move_first(self, state, rows)
@@ -124,7 +124,7 @@ def loses_a_row_that_the_add_refuses(move_first: Any, self: Any, state: Any, row
 
 @outboxes.replaces(
     "cq.observers.links.outbox.table.OutboxTables.delete",
-    seed=211,
+    seed=213,
     only={"table set back", "deaths", "freezes"},
 )
 def deletes_rows_by_their_ids_only(delete: Any, self: Any, conn: Any, ids: Any, until: str) -> int:
@@ -140,13 +140,13 @@ def forgets_the_batch_under_way_at_a_rebase(read: Any, tr: Any, name: str) -> Ou
     return OutboxState.of(state.batch, state.previous)
 
 
-@outboxes.replaces(f"{_OPERATE}.parse_state", seed=20, only={"remove", "freezes"})
+@outboxes.replaces(f"{_OPERATE}.parse_state", seed=25, only={"remove", "freezes"})
 def removes_an_outbox_whatever_was_moved(*_: Any) -> OutboxState:
     """An outbox is removed though a worker has moved rows since, which stay in the table."""
     return OutboxState.of(b"", b"")
 
 
-@outboxes.replaces(f"{_OPERATE}.number_of", seed=67, only={"remove", "store set back"})
+@outboxes.replaces(f"{_OPERATE}.number_of", seed=75, only={"remove", "store set back"})
 def starts_at_a_used_position(*_: Any) -> int:
     """A new outbox continues at the fence of an earlier one, whose rows this store may not have."""
     return 0

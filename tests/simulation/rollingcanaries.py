@@ -68,7 +68,7 @@ def _with_time(data: bytes, times: list[int]) -> bytes:
     return codec.encode([[operation, *times] if times else operation, *pairs])
 
 
-@rollups.replaces(_FEED, seed=4)
+@rollups.replaces(_FEED, seed=27)
 def feeds_staged_updates_again(feed: Any, effects: Effects, view: View) -> None:
     """What a former pass has staged is added to the levels when it is combined, too."""
     if found := [(key, codec.decode(data)) for key, data in view.staged.items() if data is not None]:
@@ -101,7 +101,7 @@ def loses_the_times_of_a_rest() -> Any:
     return _rests(lambda row, position: ())
 
 
-@rollups.patches(seed=67, only={"other times"})
+@rollups.patches(seed=77, only={"other times"})
 def shifts_the_times_of_a_rest() -> Any:
     """What remains of a row that is taken in parts has the times of the first updates."""
     return _rests(
@@ -111,7 +111,7 @@ def shifts_the_times_of_a_rest() -> Any:
     )
 
 
-@rollups.replaces("cq.passes.view.View.rows_with_taken", seed=8, only={"other times"})
+@rollups.replaces("cq.passes.view.View.rows_with_taken", seed=36, only={"other times"})
 def feeds_whole_rows(_: Any, self: View) -> list[Row]:
     """The levels get all updates of a row that is taken in parts, each time."""
     rest = self.taken.rest
@@ -156,7 +156,7 @@ def feeds_other_periods(group: Any, level: RollUpLevel, *given: Any) -> Any:
     return group(level._replace(period=level.period // 2), *given)
 
 
-@rollups.replaces("cq.passes.feeding.pack_time", seed=17, only={"freezes", "deaths", "clocks differ"})
+@rollups.replaces("cq.passes.feeding.pack_time", seed=146, only={"freezes", "deaths", "clocks differ"})
 def drops_periods_without_a_word(*_: Any) -> bytes:
     """No one knows that updates of periods that are over were dropped."""
     return pack_time(0)
@@ -187,7 +187,7 @@ def finishes_levels_before_their_queue(*_: Any) -> bool:
 
 
 @rollups.replaces(
-    "cq.admin.levels.refuse_while_rebucketing", seed=47, only={"version", "levels", "freezes", "rebucket"}
+    "cq.admin.levels.refuse_while_rebucketing", seed=54, only={"version", "levels", "freezes", "rebucket"}
 )
 def adds_levels_to_a_former_version(*_: Any) -> None:
     """A level is added while the version of the combiner changes."""

@@ -45,7 +45,7 @@ def deletes_visitors_of_days_that_go_on(latest_due: Any, *given: Any) -> Any:
     return latest_due(*given) + 200
 
 
-@sessions.replaces("cq.observers.visits.VisitorIds._salt", seed=4, also={"ids"})
+@sessions.replaces("cq.observers.visits.VisitorIds._salt", seed=9, also={"ids"})
 def uses_the_salt_that_it_has_drawn(salt: Any, self: Any, day: str) -> Any:
     """A process that finds no salt of a day uses its own one, though another process may have been earlier."""
     if (

@@ -26,7 +26,7 @@ windows, recent = Canaries("windows"), Canaries("recent")
 _PENDING = "cq.windows.slices.read_pending_updates"
 
 
-@windows.patches()
+@windows.patches(seed=1)
 def adds_without_leaving() -> Any:
     """A slice that leaves the window stays in the total."""
     return observes(
@@ -87,7 +87,7 @@ def feeds_by_the_clock(_: Any, periods: Any, found: Any, updates: Any) -> Any:
     return {periods.period_of(now): rows.by_key(row for row in found if row.times)}
 
 
-@windows.replaces("cq.passes.feeding._LevelAdder.add", seed=1)
+@windows.replaces("cq.passes.feeding._LevelAdder.add", seed=3)
 def drops_late_slices(add: Any, *given: Any) -> None:
     """A pass drops updates of a slice that is about to leave, and readers count it until then."""
 
@@ -134,7 +134,7 @@ def reads_without_queued_totals(read: Any, snapshot: Any, config: Any, *given: A
     return {} if config.name == TOTALS else read(snapshot, config, *given)
 
 
-@recent.replaces("cq.observers.window_totals.updates_between")
+@recent.replaces("cq.observers.window_totals.updates_between", seed=1)
 def rounds_what_leaves(between: Any, *given: Any) -> list[Any]:
     """The difference of two slices has 28 digits."""
     return [
@@ -176,7 +176,7 @@ def keeps_slices_one_too_short() -> Any:
     return _keeps_slices(lambda level, period: period if level.observers == () else period - 1_000)
 
 
-@recent.patches(seed=4, also={"clocks differ"})
+@recent.patches(seed=6, also={"clocks differ"})
 def keeps_slices_two_too_short() -> Any:
     """Workers delete the slices that reads merge when they leave, by their own clocks."""
     return _keeps_slices(lambda level, period: period if level.observers else period - 2_000)
@@ -194,7 +194,7 @@ def deletes_listed_keys_early(*_: Any) -> ExpirySpec:
     return ExpirySpec(2, 1)
 
 
-@recent.replaces("cq.windows.slices.combined")
+@recent.replaces("cq.windows.slices.combined", seed=2)
 def loses_maxima_of_zero(combined: Any, *given: Any) -> Any:
     """A read takes a maximum of 0 for none."""
     return combined(*given) or None
