@@ -16,7 +16,7 @@ _AGAIN_SECONDS: Final = 0.02
 def ended_by_interrupts() -> Iterator[None]:
     """Let ^C end the process at once: in an import, KeyboardInterrupt would print a traceback or become another error.
 
-    Does nothing if the process ignores or handles ^C, and outside of the main thread.
+    Does nothing in another thread than the main one, or if the process ignores or handles ^C.
     """
     handled = signal.getsignal(signal.SIGINT)
     if handled is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():

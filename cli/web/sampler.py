@@ -212,7 +212,7 @@ class Sampler:
     async def answered(self, topics: Sequence[Topic], *, again: bool = False) -> StoreSnapshot:
         """A snapshot with recent answers to these topics; after 10 seconds, the latest one without them.
 
-        With `again` they are read anew: something has just changed the store.
+        With `again` they are read again, however recent they are: something has just changed the store.
         """
         if again:
             self._read_at |= dict.fromkeys(self._read_at.keys() & {*topics}, 0.0)

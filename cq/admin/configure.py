@@ -398,7 +398,7 @@ def _with_wanted(current: QueueConfig, wanted: RequestedSettings) -> QueueConfig
 
 
 def _is_earlier(wanted: _Versioned | None, stored: _Versioned | None) -> TypeGuard[_Versioned]:
-    """Whether an earlier version is wanted of what is stored, which no queue goes back to: old processes configure."""
+    """Whether the wanted version is earlier than the stored one: a process with old code must not undo a change."""
     if wanted is None or stored is None:
         return False
     return wanted.name == stored.name and wanted.version < stored.version

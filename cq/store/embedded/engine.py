@@ -81,8 +81,8 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """A snapshot of the latest version.
 
-        Raises `FDBError` 1510 once the file was removed or replaced, as far as it is noticed within a second: reads
-        would see the former file for ever.
+        Raises `FDBError` 1510 within a second after the file was removed or replaced: reads would see the former file
+        for ever.
         """
         self.check_usable()
         if (now := runtime.monotonic()) >= self._next_look:

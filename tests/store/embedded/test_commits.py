@@ -393,17 +393,22 @@ def test_a_log_that_python_s_own_sqlite_has_removed_is_noticed(path: Path) -> No
         assert again[b"a"] == b"3"
 
 
+def take_away(file: Path, *, is_replaced: bool) -> Path:
+    """Rename a file, and put a copy in its place if it is replaced; returns its new path."""
+    content = file.read_bytes()
+    former = file.rename(file.with_name("former"))
+    if is_replaced:
+        file.write_bytes(content)
+    return former
+
+
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-lock"])
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_store_whose_files_are_removed_or_replaced_takes_no_commits(
     db: Database, path: Path, ending: str, is_replaced: bool
 ) -> None:
     db[b"a"] = b"1"
-    file = path.with_name(path.name + ending)
-    content = file.read_bytes()
-    file.rename(path.with_name("former"))
-    if is_replaced:
-        file.write_bytes(content)
+    take_away(path.with_name(path.name + ending), is_replaced=is_replaced)
     for _ in range(2):
         with pytest.raises(FDBError, match="was removed or replaced while the store was in use"):
             db[b"b"] = b"2"
@@ -415,14 +420,11 @@ def test_a_store_that_is_removed_or_replaced_is_not_read_any_more(
 ) -> None:
     monkeypatch.setattr("cq.store.embedded.engine._LOOK_SECONDS", 0.0)
     db[b"a"] = b"1"
-    content = path.read_bytes()
-    path.rename(path.with_name("former"))
-    if is_replaced:
-        path.write_bytes(content)
+    former = take_away(path, is_replaced=is_replaced)
     for _ in range(2):
         with pytest.raises(FDBError, match="was removed or replaced while the store was in use"):
             db[b"a"]
-    path.with_name("former").replace(path)
+    former.replace(path)
     assert db[b"a"] == b"1"
 
 
