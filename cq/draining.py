@@ -15,7 +15,7 @@ from cq.app import App, QueueCode
 from cq.bucket.pass_runner import PassRunner
 from cq.config.flags import read_flags
 from cq.config.queue import QueueConfig, queue_names, read_config, with_levels
-from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
+from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured, WrongType
 from cq.keys import QueueKeys
 from cq.observers.builtin import FACTORIES, observer_parts
 from cq.observers.links.task import exporter_tasks
@@ -80,6 +80,8 @@ def drain(db: Database, *queues: str | CombineQueue, app: App | None = None) -> 
 
 def names_of(db: Database, queues: Sequence[str | CombineQueue]) -> list[str]:
     """The names of these queues, and of the levels of their roll-ups."""
+    if any(isinstance(each, App) for each in queues):
+        raise WrongType("expected queues, got an application: `drain` takes it as app=")
     given = [queue if isinstance(queue, str) else queue.name for queue in queues]
     return transact(db, lambda tr: with_levels(tr.snapshot, given)) if given else []
 

@@ -14,7 +14,7 @@ import cq
 from cq import admin, draining, testing
 from cq.admin import backfill
 from cq.config.queue import read_config
-from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured
+from cq.errors import CodeMismatch, ConfigurationError, QueueNotConfigured, WrongType
 from cq.keys import QueueKeys
 from cq.observers.links.log import ExportQueue
 from cq.observers.links.registry import opened_link
@@ -247,6 +247,8 @@ def test_what_cannot_be_combined_raises(db: Any, name: str) -> None:
     assert message(assert_drained, db, name)[-1].endswith("it is paused: for this test")
     with pytest.raises(QueueNotConfigured):
         drain(db, f"{name}-2")
+    with pytest.raises(WrongType, match="`drain` takes it as app="):
+        drain(db, app)  # type: ignore[arg-type]
 
 
 def test_an_application_is_configured_without_its_links(cq_db: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from cq.aio.calls import Call, OwnLatch, run
 from cq.aio.database import AsyncDatabase, AsyncRange, AsyncReads
@@ -204,11 +204,6 @@ class AsyncWindow(AsyncHandle, Generic[K, W]):
     ) -> None:
         inner = queue.sync if isinstance(queue, AsyncCombineQueue) else queue
         self.sync: Window[K, W] = Window(inner, width=width, slice=slice, late=late)
-
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, types: Any) -> Any:
-            return super().__class_getitem__(types if isinstance(types, tuple) else (types, int))
 
     add = Awaited(Window[K, W].add)
     add_each = Awaited(Window[K, W].add_each)

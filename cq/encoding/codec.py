@@ -360,7 +360,9 @@ def _parts(value: object) -> Iterable[Any]:
         return chain(value.keys(), value.values())
     if isinstance(value, cbor2.CBORTag):
         return (value.value,)
-    if isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray | memoryview):
+    if isinstance(value, memoryview):  # of a binary column, from some drivers of databases
+        raise InvalidData("CBOR would carry a memoryview as a list of ints: give bytes(...) of it")
+    if isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray):
         return value
     return ()
 

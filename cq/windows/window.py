@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import Any, Final, Generic
 
 from cq import runtime
 from cq.arguments import repeatable
@@ -122,12 +122,6 @@ class Window(Generic[K, W]):
             self._required = WindowSpec.parse((width,) if slice is None else (width, slice))
         elif slice is not None:
             raise InvalidData("expected a window's width with its slice")
-
-    if not TYPE_CHECKING:
-
-        def __class_getitem__(cls, types: Any) -> Any:
-            # Before Python 3.13, type variables have no default while a program runs.
-            return super().__class_getitem__(types if isinstance(types, tuple) else (types, int))
 
     def __repr__(self) -> str:
         return f"Window({self.queue!r})"

@@ -313,7 +313,9 @@ def _of_queue(queue: QueueStatus) -> list[Remark]:
         found.append((Finding.FULL, f"full: {queue.full}"))
     if queue.aside:
         found.append((Finding.ASIDE, f"pieces set aside, as their updates fail: {queue.aside:,}"))
-    found += [(Finding.PROGRESS, text) for text in _in_progress(queue)]
+    # The change of a combiner goes on after the updates set aside are retried or discarded.
+    progress = Finding.ASIDE if queue.aside and queue.former_combiner is not None else Finding.PROGRESS
+    found += [(progress, text) for text in _in_progress(queue)]
     window = queue.window
     if window is not None and (window.late or window.future):
         text = f"it has refused {window.late:,} updates as too late, {window.future:,} as too early"

@@ -137,6 +137,12 @@ def test_a_value_of_another_type_is_refused(spec: object, value: object) -> None
         ValueType.parse(spec).check(value)
 
 
+@pytest.mark.parametrize("value", [memoryview(b"x"), [memoryview(b"x")], {"a": memoryview(b"x")}])
+def test_a_memoryview_of_some_database_driver_is_not_stored_as_a_list(value: object) -> None:
+    with pytest.raises(InvalidData, match="a memoryview as a list of ints: give bytes"):
+        codec.encode_value(value)
+
+
 def test_an_unknown_value_type_is_refused() -> None:
     with pytest.raises(InvalidConfiguration, match="expected a value type of int, float"):
         ValueType.parse("complex")

@@ -11,9 +11,13 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+import cq.aio
+from cq.observers.top.ranking import Ranking
+from cq.windows import Window
 from tests.kit.processes import run_program
 
 HERE = Path(__file__).parent
@@ -51,3 +55,11 @@ def test_each_wrong_use_is_reported(errors: list[tuple[str, int, str]]) -> None:
     lines = [number for number, line in enumerate(WRONG.splitlines(), 1) if COMMENTS.search(line)]
 
     assert sorted({line for file, line, _ in errors if file == "bare.py"}) == lines
+
+
+@pytest.mark.parametrize(
+    "each", [cq.CombineQueue, cq.Emitter, cq.Observer, Ranking, Window, cq.aio.CombineQueue, cq.aio.Window]
+)
+def test_the_key_suffices_as_parameter_while_a_program_runs(each: Any) -> None:
+    """As for type checkers, the type of values has a default."""
+    assert get_args(each[str])[0] is str

@@ -130,6 +130,17 @@ def test_a_store_without_a_worker_and_without_work_needs_nothing_yet(here: Here,
     assert here("health").out == "no worker is alive: none has registered\n"
 
 
+def test_a_change_of_the_combiner_that_waits_for_updates_set_aside_is_not_left_to_workers(db: Any) -> None:
+    keys_set_aside(db)
+    seen = overview(db)
+    changing = [replace(each, former_combiner="sum@1") for each in seen.queues]
+
+    found = find_remarks(replace(seen, queues=changing))
+
+    (remark,) = [each for each in found if "must combine its former updates" in each.text]
+    assert (remark.finding, remark.command) == (Finding.ASIDE, "cq aside list words")
+
+
 def test_a_paused_queue_needs_no_worker(db: Any) -> None:
     no_worker_and_queued_updates(db)
     admin.pause(db, "words")
