@@ -171,8 +171,8 @@ class Guard:
     """Middleware: refuses other hosts, requests without a session and foreign forms.
 
     It sets `request.state.session` and `request.state.is_live`, a function by which streams notice the end of the
-    session. `/static/` needs no session, and neither does `/login`. A changelog needs a session, or the token as a
-    header, and refuses pages of other sites.
+    session. `/static/` needs no session, and neither does the form of `/login`. A changelog needs a session, or the
+    token as a header, and refuses pages of other sites.
     """
 
     def __init__(self, app: ASGIApp, access: WebAccess, sign_in: ASGIApp) -> None:
@@ -195,7 +195,7 @@ class Guard:
             )
         if request.method == "POST" and not is_own(headers):
             return _refusal("this form comes from a page of another site", 403)
-        if request.url.path.startswith("/static/") or request.url.path == "/login":
+        if request.url.path.startswith("/static/") or is_sign_in(request):
             return None
         if request.url.path.startswith(CHANGELOG):
             return self._answer_to_program(request)
@@ -228,15 +228,27 @@ def _remember(request: Request, access: WebAccess, session: Session) -> None:
     request.state.is_live = partial(access.is_live, session)
 
 
+def is_sign_in(request: Request) -> bool:
+    """Whether this is the form with the token: `/login`, followed by the path of the page asked for."""
+    return f"{request.url.path}/".startswith("/login/")
+
+
+def asked_page(request: Request) -> str:
+    """The page that the browser has asked for before it signs in, with its query but without the token.
+
+    Only the path: the host of a redirection must not come from the request. Without a second slash at its beginning,
+    with which browsers would read it as a host.
+    """
+    asked = request.url.remove_query_params("token")
+    path = asked.path.removeprefix("/login") if is_sign_in(request) else asked.path
+    return "/" + path.lstrip("/") + (f"?{asked.query}" if asked.query else "")
+
+
 def signed_in(request: Request, access: WebAccess, token: str) -> Response | None:
     """A redirection to the page without the token, with a cookie; None for a wrong token."""
     if not access.is_token(token):
         return None
-    rest = request.url.remove_query_params("token")
-    path = "/" if rest.path == "/login" else rest.path
-    # Only the path: the host of a redirection must not come from the request. Without a second slash at its beginning,
-    # with which browsers would read it as a host.
-    answer = RedirectResponse("/" + path.lstrip("/") + (f"?{rest.query}" if rest.query else ""), 303)
+    answer = RedirectResponse(asked_page(request), 303)
     answer.set_cookie(
         access.cookie,
         access.begin(),

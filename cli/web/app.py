@@ -19,7 +19,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from cq.cli.web.access import CHANGELOG, Guard, WebAccess, form_of, signed_in, signed_out
+from cq.cli.web.access import (
+    CHANGELOG,
+    Guard,
+    WebAccess,
+    asked_page,
+    form_of,
+    is_sign_in,
+    signed_in,
+    signed_out,
+)
 from cq.cli.web.actions import Actions
 from cq.cli.web.changelog import Changelogs
 from cq.cli.web.charts import series_line
@@ -117,7 +126,7 @@ class Dashboard:
 
     async def sign_in(self, request: Request) -> Response:
         """The page for requests without a session, and its form with the token."""
-        is_form = request.method == "POST" and request.url.path == "/login"
+        is_form = request.method == "POST" and is_sign_in(request)
         if is_form:
             form = await form_of(request)
             answer = signed_in(request, self._access, (form or {}).get("token", "").strip())
@@ -125,7 +134,9 @@ class Dashboard:
                 return answer
         is_wrong = is_form or "token" in request.query_params
         is_lost = request.method == "POST" and not is_form
-        return HTMLResponse(self.renderer.render("sign_in.html", is_wrong=is_wrong, is_lost=is_lost), 401)
+        page = "/" if is_lost else asked_page(request)
+        shown = self.renderer.render("sign_in.html", is_wrong=is_wrong, is_lost=is_lost, page=page)
+        return HTMLResponse(shown, 401)
 
     async def ask_to_sign_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `sign_in`, as an application."""
@@ -201,7 +212,7 @@ def make_app(db: OpenDatabase, access: WebAccess, options: WebOptions) -> tuple[
     routes = [
         Route("/events", dashboard.events),
         Route(CHANGELOG + "{queue}", dashboard.changelogs.answer, methods=["GET"]),
-        Route("/login", dashboard.sign_in, methods=["GET", "POST"]),
+        Route("/login{page:path}", dashboard.sign_in, methods=["GET", "POST"]),
         Route("/logout", partial(signed_out, access=access), methods=["POST"]),
         Route("/static/cloud.css", _cloud_style),
         Mount("/static", StaticFiles(directory=STATIC)),

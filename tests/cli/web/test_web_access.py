@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
 from typing import Any
 
@@ -34,7 +35,8 @@ def test_without_the_token_nothing_is_shown(db: Any) -> None:
         ):
             answer = stranger.get(path)
             assert answer.status_code == 401
-            assert "secret-name" not in answer.text
+            # Except for the path that the stranger asks for, which the form repeats.
+            assert "secret-name" not in answer.text.replace(f'action="/login{path}"', "")
             assert not answer.cookies
         answer = stranger.post("/actions/pause?queue=words", headers={"Sec-Fetch-Site": "same-origin"})
         assert answer.status_code == 401
@@ -73,6 +75,21 @@ def test_the_token_can_be_typed(db: Any) -> None:
         answer = browser.post("/login", data={"token": TOKEN}, headers=own, follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         assert browser.get("/").status_code == 200
+
+
+def test_signing_in_opens_the_page_that_was_asked_for(db: Any) -> None:
+    with serving(db) as found, httpx.Client(base_url=found.server.url) as browser:
+        own = {"Origin": found.server.url}
+        asked = "/login/workers?sort=a&page=2"
+        assert f'action="{html.escape(asked)}"' in browser.get("/workers?sort=a&page=2").text
+        for path, page in (
+            (asked, asked.removeprefix("/login")),
+            ("/login//elsewhere.example", "/elsewhere.example"),
+        ):
+            wrong = browser.post(path, data={"token": "wrong"}, headers=own)
+            answer = browser.post(path, data={"token": TOKEN}, headers=own)
+            assert f'action="/login{html.escape(page)}"' in wrong.text
+            assert (answer.status_code, answer.headers["location"]) == (303, page)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_the_keyboard_reaches_the_content_and_each_section(browser: Browser, ser
         expect(page.locator("h1")).to_have_text("Workers")
 
 
-SIGN_IN: Final = "post /login"
+SIGN_IN: Final = "post /login/"
 
 
 @pytest.fixture
