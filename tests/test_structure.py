@@ -82,7 +82,6 @@ cli/bench/measures
 cli/bench
 cli/demos/command.py cli/demos/harness.py
 cli/operate
-cli/demos/visits
 cli/demos
 cli/queues
 cli/web

@@ -230,19 +230,10 @@ class VisitOptions(DemoOptions):
     speed: float = option(
         "NUMBER", "About how many seconds of the log are replayed per second.", min=0.01, default=100.0
     )
-    window: str = option(
-        "WIDTH/SLICE", "Width and slice of the window, in seconds of the log's time.", default="10m/10s"
-    )
     servers: Servers = 2
     workers: Workers = 2
     kill_every: KillEvery = 2.0
-    look_every: float = duration_option(
-        "Time between two comparisons of all numbers with a recount.", least=0.1, default=0.5
-    )
-    top: int = number_option("Number of pages to show.", default=5)
-    chart: Path | None = option(
-        "FILE", "Write charts of the compared numbers over time to this file, as SVG."
-    )
+    chart: Path | None = option("FILE", "Write a chart of the window over time to this file, as SVG.")
 
 
 @commands.command(
@@ -252,23 +243,18 @@ class VisitOptions(DemoOptions):
 def visits(options: VisitOptions) -> None:
     """Count views and visitors of the last ten minutes of an access log.
 
-    The log is replayed by its own times, but faster. Web servers write each visit into their logs when it happens, and
-    rotate these. Followers count the visits, as `cq add --access-log --follow` does. Workers combine the visits and
-    remove those that have left the window. Followers and workers are killed by SIGKILL at random moments and started
-    again. A page reads all numbers again and again, and states their age. Each time the views and unique visitors of
-    every page must equal a recount of the visits counted so far, at the same moment. At the end the window must be
-    empty, and all views must be in the lifetime counts; otherwise the exit status is 4. The queues `demo_visits.*` are
-    deleted first.
-
-    In addition the demo shows the pages of the present five minutes of the log with their ranks in the five minutes
-    before, from a roll-up; the sessions of visitors by day, with less than 30 minutes between each visit and the next;
-    and, with the extra `sketches`, distinct visitors of all time and quantiles of the sizes and times of responses, by
-    sketches. Ranks and sessions must equal the recount, and the sketches must be near it.
+    The log is replayed by its own times, but faster: at 100 times the speed, the window of ten minutes takes 6 s. Web
+    servers write each visit into their logs when it happens, and rotate these. Followers count the visits, as
+    `cq add --access-log --follow` does. Workers combine the visits and remove those that have left the window.
+    Followers and workers are killed by SIGKILL at random moments and started again. Twice a second the views and unique
+    visitors of every page must equal a recount of the visits counted so far, at the same moment. At the end the window
+    must be empty, and views, readers and sessions of all time must be as recounted; otherwise the exit status is 4. The
+    queues `demo_visits.*` are deleted first.
 
     A visit is a GET with an answer of status 2xx or 304. Address and browser identify the visitor, and those of bots do
-    not count. Lines in another format are skipped with a message. A last field with the time of the response is in
-    seconds with a decimal point, or in whole microseconds. Visits are counted later while a follower is down: after the
-    end of their window they count in the lifetime counts only. At 100 times the speed, a window of 600 s takes 6 s. ^C
-    ends the replay early: the visits counted until then are recounted, and the chart is written.
+    not count. Lines in another format are skipped with a message. Visits are counted later while a follower is down:
+    after the end of their window they count for all time only. A session ends after 30 minutes of the log without a
+    visit, and at least a minute of the replay. ^C ends the replay early: the visits until then are recounted, and the
+    chart is written.
     """
-    _run("visits.demo", options)
+    _run("visits", options)

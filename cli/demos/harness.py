@@ -28,7 +28,7 @@ from cq import admin, runtime
 from cq.cli.demos.command import DemoOptions
 from cq.cli.shared.exit_status import FoundDifference
 from cq.cli.shared.output import live_display, note, print_json, quantity
-from cq.cli.shared.processes import Crew, wait_for
+from cq.cli.shared.processes import Crew, stop_on_signals, wait_for
 from cq.errors import CqError, NotReady
 from cq.keys import prefix_end
 from cq.observers.top.cloud import Cloud, CloudReader
@@ -38,6 +38,7 @@ from cq.store.transact import transact
 
 _LOOK_SECONDS: Final = 0.1
 _SETTLING_SECONDS: Final = 10.0
+_LIMIT_SECONDS: Final = 600.0
 _SHOWN: Final = 5
 
 O = TypeVar("O", bound=DemoOptions)  # noqa: E741
@@ -88,31 +89,41 @@ class DemoRun:
         services: Roles,
         look: Callable[[], Any],
         is_settled: Callable[[], bool],
-        seconds: float = 600.0,
+        close: Callable[[], object] | None = None,
+        seconds: float = _LIMIT_SECONDS,
     ) -> Figures:
         """Run the processes until their work is done and settled; returns the first figures of the demo.
 
         Args:
             work: the processes that end when their work is done.
             services: the processes that run until they are stopped.
-            look: called about ten times per second until the work is done; it may check what must always hold. A
-                terminal shows what it returns: a line, tables, or None for what was shown before.
+            look: called about ten times per second from when all processes have begun until the work is done; it may
+                check what must always hold. A terminal shows what it returns: a line, tables, or None for what was
+                shown before.
             is_settled: whether the services have done all that follows from the work.
-            seconds: time limit for the work, and for settling it; infinite: no limit.
+            close: called after `seconds` seconds, or at ^C: makes the work end. None: it ends by itself.
+            seconds: without `close` the time limit of the work, and of settling it.
         """
         # After the check of the input, and before all that can fail in another way: a failed run can be repeated.
         note(f"seed {self.seed}")
-        begun = runtime.monotonic()
+        begun, stopped = runtime.monotonic(), runtime.event()
+        if close is not None:
+            stop_on_signals(stopped.set)
         with live_display() as display, DemoCrew({**work, **services}, self) as crew:
+            crew.run(lambda: not crew.starting)
+            until, closing = runtime.monotonic() + seconds, [] if close is None else [close]
 
             def is_worked_off() -> bool:
+                if closing and (stopped.is_set() or runtime.monotonic() >= until):
+                    closing.pop()()
                 display.show(look())
                 return crew.ended >= work.keys()
 
-            crew.run(is_worked_off, seconds)
+            limit = seconds if close is None else math.inf
+            crew.run(is_worked_off, limit)
             # Few processes are left now. Frequent kills would never let a worker start on a busy machine.
             crew.spare(after=_SETTLING_SECONDS)
-            crew.run(is_settled, seconds)
+            crew.run(is_settled, limit)
         return {
             "seed": self.seed,
             "kills": self.kills.total(),
@@ -152,20 +163,19 @@ class DemoCrew(Crew):
         demo: counts the kills by SIGKILL; an infinite time between them: there are none.
 
     Attributes:
+        starting: names of the roles whose processes have not begun them yet.
         ended: names of the roles that have done all their work.
     """
 
     def __init__(self, roles: Roles, demo: DemoRun) -> None:
         super().__init__(roles, run_role)
+        self.starting: set[str] = set()
         self.ended: set[str] = set()
         self._rng, self._kill_every, self._kills = demo.rng, demo.kill_every, demo.kills
-        self._starting: set[str] = set()
-        # No kill before a time that the last one has planned, nor before all have had some time to work: starting takes
-        # seconds on a busy machine, and with kills in that time no process would ever get to its work.
-        self._planned = self._heard = 0.0
+        self._next_kill = 0.0  # at once, so that short demos have a kill, too
         self._spared = math.inf if self._kill_every < math.inf else 0.0
 
-    def run(self, is_done: Callable[[], bool], seconds: float = math.inf) -> None:
+    def run(self, is_done: Callable[[], bool], seconds: float = _LIMIT_SECONDS) -> None:
         """Keep the processes running, and kill some of them, until `is_done`.
 
         Args:
@@ -179,34 +189,31 @@ class DemoCrew(Crew):
             now = runtime.monotonic()
             if now >= until:
                 raise DemoFailed(f"the demo is not done after {seconds:,.0f} s")
-            working = sorted(self._processes.keys() - self._starting)
-            if working and self._is_time(now):
+            if self._processes and not self.starting and self._next_kill <= now < self._spared:
                 # A kind first, or few workers would hardly be killed.
-                kind = self._rng.choice(sorted(set(map(_kind, working))))
-                self._kill(self._rng.choice([name for name in working if _kind(name) == kind]))
+                kind = self._rng.choice(sorted(set(map(_kind, self._processes))))
+                self._kill(
+                    self._rng.choice([name for name in sorted(self._processes) if _kind(name) == kind])
+                )
             wait_for(self._processes.values(), _LOOK_SECONDS)
             self._hear()
-            for name, process in list(self._processes.items()):
-                if process.poll() is not None:
-                    while process.wait() != 0:
-                        self.receive(name)  # raises the error of the process, after older messages
-                    del self._processes[name]
-                    self.ended.add(name)
-
-    def _is_time(self, now: float) -> bool:
-        """Whether a process must be killed."""
-        if not self._kills:
-            return now < self._spared  # at once, so that short demos have a kill, too
-        next_kill = max(self._planned, self._heard + self._kill_every / 2)
-        return not self._starting and next_kill <= now < self._spared
 
     def _hear(self) -> None:
-        """Note which processes have begun their roles."""
-        for name in [*self._starting]:
-            if self._processes[name].connection.poll():
+        """Note which processes have begun their roles, and which have ended."""
+        for name, process in list(self._processes.items()):
+            if name in self.starting and process.connection.poll():
                 self.receive(name)
-                self._starting.remove(name)
-                self._heard = runtime.monotonic()
+                self.starting.remove(name)
+                # Not before all have had some time to work: starting takes seconds on a busy machine, and with kills in
+                # that time no process would ever get to its work.
+                if self._kills:
+                    self._next_kill = max(self._next_kill, runtime.monotonic() + self._kill_every / 2)
+            if process.poll() is not None:
+                while process.wait() != 0:
+                    self.receive(name)  # raises the error of the process, after older messages
+                del self._processes[name]
+                self.starting.discard(name)
+                self.ended.add(name)
 
     def spare(self, after: float = 0.0) -> None:
         """Stop killing processes after some seconds."""
@@ -214,14 +221,14 @@ class DemoCrew(Crew):
 
     def _start(self, name: str) -> None:
         super()._start(name)
-        self._starting.add(name)
+        self.starting.add(name)
 
     def _kill(self, name: str) -> None:
         process = self._processes[name]
         process.kill()
         if process.wait() == -signal.SIGKILL:  # otherwise it ended by itself just before the kill
             self._kills[_kind(name)] += 1
-            self._planned = runtime.monotonic() + self._kill_every * self._rng.uniform(0.5, 1.5)
+            self._next_kill = runtime.monotonic() + self._kill_every * self._rng.uniform(0.5, 1.5)
             self._start(name)
 
 

@@ -8,7 +8,6 @@ the store, and compares them. What it compared is in another queue, whose page s
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import sys
@@ -27,7 +26,6 @@ from cq.cli.demos.command import LiveOptions
 from cq.cli.demos.harness import DemoRun, Figures, compare, delete_earlier, killed, numbered, workers
 from cq.cli.shared.options import make_store
 from cq.cli.shared.output import note, print_table, quantity
-from cq.cli.shared.processes import stop_on_signals
 from cq.cli.web.command import WebOptions, server_module
 from cq.keys import after, prefix_end
 from cq.keys.queue import stamped
@@ -63,16 +61,6 @@ def run(options: LiveOptions, demo: DemoRun) -> Figures:
     cq.configure(db, QUEUE, key=str, value=int, combiner="sum", observers=[top(len(FRUITS))])
     cq.configure(db, COMPARED, key=str, value=int, combiner="last", buckets=1, observers=[top(_SHOWN)])
     comparison = Comparison(db, demo.kills)
-    until = runtime.monotonic() + options.seconds
-    stopped, is_ended = runtime.event(), False
-
-    def look() -> str:
-        nonlocal is_ended
-        if not is_ended and (stopped.is_set() or runtime.monotonic() >= until):
-            transact(db, lambda tr: tr.set(_END, b""))
-            is_ended = True
-        return comparison.look()
-
     with served(db, options) as address:
         note(f"open {address}")
         note(
@@ -80,13 +68,13 @@ def run(options: LiveOptions, demo: DemoRun) -> Figures:
             f"about every {options.kill_every:g} s one of these processes is killed. The page has the counts and a "
             "recount. ^C ends the demo."
         )
-        stop_on_signals(stopped.set)
         figures = demo.complete(
             numbered("adder", [partial(add_baskets, url=url)] * options.adders),
             workers(options.workers, url, QUEUES),
-            look,
+            comparison.look,
             lambda: all(is_drained(db, name) for name in QUEUES),
-            math.inf,
+            lambda: transact(db, lambda tr: tr.set(_END, b"")),
+            options.seconds,
         )
     return figures | comparison.finish() | {"store": url}
 

@@ -118,16 +118,13 @@ def run(options: StockOptions, demo: DemoRun) -> Figures:
     """Run the demo; returns its figures."""
     db, url, cap = make_store(options.store), options.store, options.cap - options.cap % 4
     make_queues(db, cap)
-    until, free, found = math.inf, math.inf, Figures()
+    free, found = math.inf, Figures()
 
     def look() -> str:
-        nonlocal until
-        purchases = check_bounds(db, cap)
-        if purchases and until == math.inf:
-            until = runtime.monotonic() + options.seconds
-        if runtime.monotonic() >= until:
-            transact(db, lambda tr: tr.set(_CLOSED, b""))
-        return quantity(sum(each.number for each in purchases), "purchase")
+        return quantity(sum(each.number for each in check_bounds(db, cap)), "purchase")
+
+    def close() -> None:
+        transact(db, lambda tr: tr.set(_CLOSED, b""))
 
     def is_recounted() -> bool:
         """Recount, while there are workers, once all holds must have expired."""
@@ -141,7 +138,7 @@ def run(options: StockOptions, demo: DemoRun) -> Figures:
     buy = partial(run_buyer, url=url, seed=demo.seed)
     buyers = numbered("buyer", (partial(buy, buyer=n) for n in range(options.processes)))
     work = workers(options.workers, url, QUEUES)
-    return demo.complete(buyers, work, look, is_recounted, math.inf) | found
+    return demo.complete(buyers, work, look, is_recounted, close, options.seconds) | found
 
 
 def make_queues(db: Database, cap: int) -> None:

@@ -166,7 +166,6 @@ def test_durations_have_units_or_are_seconds(text: str, seconds: float) -> None:
         ["worker", "--grace"],
         ["bench", "--seconds"],
         ["demo", "tags", "--kill-every"],
-        ["demo", "visits", "--look-every"],
     ],
 )
 def test_a_wrong_duration_shows_right_ones(here: Here, args: list[str]) -> None:
@@ -212,7 +211,6 @@ USAGE = [
     ["demo", "tags", "--kill-every", "0"],
     ["demo", "visits", "--speed", "0"],
     ["demo", "visits", "--kill-every", "0"],
-    ["demo", "visits", "--look-every", "0.05s"],
     ["bench", "--seconds", "0"],
     ["demo", "words"],
     ["demo", "words", "x", "--workers", "0"],
@@ -263,7 +261,6 @@ VALUES = [
     (["worker", "--app", "broken:app"], "No module named 'nothing_of_this_name'"),
     (["worker", "--metrics", "here"], "expected an address such as 127.0.0.1:9100"),
     (["bench", "--store", "embedded:cli.db"], "has queues, such as"),
-    (["demo", "visits", "--window", "600/7"], "such as 10m/10s"),
     (["status", "--store", "nothing"], "; `cq settings` shows its source"),
     (["status", "--store", "embedded:"], "names no file"),
 ]
