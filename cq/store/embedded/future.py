@@ -1,7 +1,7 @@
 """Futures with the binding's methods: errors are raised when a future is waited for, not when it is created.
 
-Reads of a local file complete at once. Only commits made by another thread, watches, versionstamps and delays really
-block: the delays of retries, and of reads at a future version.
+Reads of a local file complete at once. Only commits made by another thread, watches, versionstamps and the delays of
+retries really block.
 
 On a cluster, a result that has not arrived becomes the error 1025 when its transaction is garbage collected, reset or
 cancelled. A local result arrives at once, so it counts as not arrived until the caller takes it (see `Cancellation`):
@@ -38,11 +38,7 @@ class Cancellation:
 
 
 class Future(Generic[T]):
-    """A result of type T, or an error.
-
-    It may become ready by itself at a time, such as the deadline of its transaction: the next thread that asks or waits
-    for it does this. It needs a thread only while it has both a callback and a time.
-    """
+    """A result of type T, or an error."""
 
     __slots__ = (
         "__weakref__",
@@ -51,11 +47,7 @@ class Future(Generic[T]):
         "_done",
         "_error",
         "_gate",
-        "_is_delay",
-        "_outcome",
         "_result",
-        "_served",
-        "_until",
     )
 
     def __init__(self) -> None:
@@ -67,28 +59,18 @@ class Future(Generic[T]):
         # Locked until the future is ready; each waiter acquires and releases it. A lock is cheaper than an event.
         self._gate = _allocate()
         self._gate.acquire()
-        self._until: float | None = None  # when it becomes ready by itself; None: never
-        self._outcome: FDBError | None = None  # its error at that time
-        self._is_delay = False  # no other thread makes it ready, so a waiting one can sleep
-        self._served: float | None = None  # the time for which there is a thread
 
     def is_ready(self) -> bool:
         """Whether `wait()` would not block."""
         self._take()
-        if not self._done and self._until is not None and runtime.monotonic() >= self._until:
-            self.settle(error=self._outcome)
         return self._done
 
     def block_until_ready(self) -> None:
         """Wait until the future is ready, without raising its error."""
-        if self.is_ready():
-            return
-        if self._is_delay:
-            while not self.is_ready():
-                runtime.sleep(max((self._until or 0) - runtime.monotonic(), 0))
-        elif not runtime.suspend(self):
+        if not self.is_ready() and not runtime.suspend(self):
             while not self._done:
-                self._wait_at_gate()
+                if self._gate.acquire(timeout=runtime.block_seconds(None)):
+                    self._gate.release()
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         """Call `callback(future)` once it is ready: at once, or later in the thread that makes it ready."""
@@ -96,7 +78,6 @@ class Future(Generic[T]):
         with callbacks_lock:
             if not self._done:
                 self._callbacks.append(callback)
-                self._serve_callbacks()
                 return
         self._call(callback)
 
@@ -136,18 +117,6 @@ class Future(Generic[T]):
             self._call(callback)
         return True
 
-    def set_deadline(self, deadline: float | None) -> None:
-        """Fail with 1031 at a time of `runtime.monotonic`, or with None at none; waiting threads obey it, too."""
-        with callbacks_lock:
-            if self._done or deadline == self._until:
-                return
-            self._until, self._outcome, self._served = deadline, FDBError(TRANSACTION_TIMED_OUT), None
-            # All who wait at the former gate go on, and wait at the new one until the new deadline.
-            former, self._gate = self._gate, _allocate()
-            self._gate.acquire()
-            former.release()
-            self._serve_callbacks()
-
     def wake(self) -> None:
         """Let one waiting thread go on, which lets the next one go on if the future is ready."""
         try:  # noqa: SIM105 - `suppress` would cost more than the call
@@ -169,26 +138,6 @@ class Future(Generic[T]):
         except Exception:  # noqa: BLE001 - as in the binding
             sys.stderr.write("Discarding uncaught exception from user FDB callback:\n")
             traceback.print_exc(file=sys.stderr)
-
-    def _serve_callbacks(self) -> None:
-        """Start a thread for callbacks at its time; the caller holds `callbacks_lock`."""
-        until = self._until
-        if self._callbacks and until is not None and until != self._served:
-            self._served = until
-            threading.Thread(target=self._wait_until, args=(until,), name="cq-deadline", daemon=True).start()
-
-    def _wait_until(self, until: float) -> None:
-        """Make it ready at its time, unless it becomes ready or gets another time before."""
-        while not self._done and self._until == until:
-            self._wait_at_gate()
-
-    def _wait_at_gate(self) -> None:
-        """Wait until it is ready, its time has come, it has another one, or ^C must be looked for."""
-        gate, until = self._gate, self._until  # in this order: a former gate is open
-        left = None if until is None else until - runtime.monotonic()
-        if gate.acquire(timeout=runtime.block_seconds(left)):
-            gate.release()
-        self.is_ready()
 
     @staticmethod
     def wait_for_any(*futures: Future[Any]) -> int:
@@ -215,6 +164,36 @@ class FutureVoid(Future[None]):
     """A future of an event."""
 
     __slots__ = ()
+
+
+class Delay(FutureVoid):
+    """Ready after some seconds; if `deadline` is earlier, it fails with 1031 then."""
+
+    __slots__ = ("_error_then", "_until")
+
+    def __init__(self, seconds: float, deadline: float | None, cancellation: Cancellation) -> None:
+        super().__init__()
+        self._cancellation = cancellation
+        self._until = runtime.monotonic() + seconds
+        self._error_then: FDBError | None = None
+        if deadline is not None and deadline < self._until:
+            self._until, self._error_then = deadline, FDBError(TRANSACTION_TIMED_OUT)
+
+    def is_ready(self) -> bool:
+        """See `Future.is_ready`."""
+        if not super().is_ready() and runtime.monotonic() >= self._until:
+            self.settle(error=self._error_then)
+        return self._done
+
+    def block_until_ready(self) -> None:
+        """See `Future.block_until_ready`."""
+        while not self.is_ready():
+            runtime.sleep(max(self._until - runtime.monotonic(), 0))
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """See `Future.on_ready`; no other thread makes it ready, so one is started."""
+        super().on_ready(callback)
+        runtime.start_thread(self.block_until_ready, "cq-delay")
 
 
 class FutureInt64(Future[int]):
@@ -330,20 +309,4 @@ def failed(kind: type[F], error: BaseException) -> F:
     future = kind.__new__(kind)
     future._done, future._result, future._cancellation = True, None, None
     future._error = error.with_traceback(None)
-    return future
-
-
-def delayed(
-    kind: type[F],
-    seconds: float,
-    error: FDBError | None,
-    deadline: float | None,
-    cancellation: Cancellation,
-) -> F:
-    """A future that becomes ready after `seconds`, with an error or None; with 1031 at `deadline`, if earlier."""
-    future = kind()
-    future._is_delay, future._cancellation = True, cancellation
-    future._until, future._outcome = runtime.monotonic() + seconds, error
-    if deadline is not None and deadline < future._until:
-        future._until, future._outcome = deadline, FDBError(TRANSACTION_TIMED_OUT)
     return future

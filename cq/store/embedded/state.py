@@ -32,7 +32,7 @@ from cq.store.embedded.error import (
     VERSION_INVALID,
     FDBError,
 )
-from cq.store.embedded.future import Cancellation, F, FutureVoid, Key, delayed, failed
+from cq.store.embedded.future import Cancellation, F, Key, failed
 from cq.store.embedded.keys import MAX_TRANSACTION_BYTES, SYSTEM_END, USER_END
 from cq.store.embedded.snapshots import Snapshot, VersionGlance
 from cq.store.embedded.watches import Watch
@@ -128,8 +128,6 @@ _DELAY_GROWTH = 2.0
 _NOT_CROWDED = frozenset({TRANSACTION_TOO_OLD, FUTURE_VERSION})
 
 _FUTURE_VERSIONS = 1_000_000
-_FUTURE_SECONDS = 1.0
-"""How long a cluster lets a read wait for a future version before it fails with 1009."""
 
 
 class TransactionState:
@@ -151,7 +149,6 @@ class TransactionState:
         "deferred",
         "ended",
         "engine",
-        "fails_at",
         "failure",
         "glance",
         "has_read",
@@ -193,7 +190,6 @@ class TransactionState:
         self.deferred: int | None = None
         self.ended: int | None = None
         self.failure: FDBError | None = None  # the error of a read or of the commit
-        self.fails_at = 0.0  # when that read fails if its version lies in the future
         self.committing = False
         self.committed = -1
         self.size = 0
@@ -268,18 +264,7 @@ class TransactionState:
         """The future of a read that fails; the commit fails with the first such error."""
         if self.failure is None:
             self.failure = error
-            self.fails_at = runtime.monotonic() + _FUTURE_SECONDS
-        return self.failed_at_version(kind, error)
-
-    def failed_commit(self, error: FDBError) -> FutureVoid:
-        """The future of a commit that fails, which waits for the read that failed at a future version."""
-        return self.failed_at_version(FutureVoid, error, self.fails_at - runtime.monotonic())
-
-    def failed_at_version(self, kind: type[F], error: FDBError, seconds: float = _FUTURE_SECONDS) -> F:
-        """A future that fails with an error of its read: at once, or as late as on a cluster with 1009."""
-        if error.code != FUTURE_VERSION:
-            return failed(kind, error)
-        return delayed(kind, seconds, error, self.deadline, self.cancellation)
+        return failed(kind, error)
 
     def next_delay(self, code: int) -> float:
         """The seconds before the retry after an error: random, with a maximum that doubles with every failure."""
@@ -297,8 +282,6 @@ class TransactionState:
         self.settings.set_timeout(milliseconds)
         self._time_out_if_due()  # a longer timeout does not revive the transaction
         self.deadline = self.started + milliseconds / 1000 if milliseconds else None
-        if not self.committing:
-            self.set_deadline_of_futures(self.deadline)
 
     def disable_read_your_writes(self) -> None:
         """Make reads ignore own writes."""
@@ -397,13 +380,6 @@ class TransactionState:
         if self.watches:
             self.engine.watches.add(watch for watch in self.watches if not watch.is_ready())
             self.watches = []
-
-    def set_deadline_of_futures(self, deadline: float | None) -> None:
-        """Make the versionstamp and the watches of this try fail with 1031 at a time; with None, at none."""
-        if self.stamp is not None:
-            self.stamp.set_deadline(deadline)
-        for watch in self.watches:
-            watch.set_deadline(deadline)
 
     def drop_futures(self, stamp_code: int, watch_code: int | None = None) -> None:
         """Fail the versionstamp and the watches of this try."""

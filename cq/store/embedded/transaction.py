@@ -25,7 +25,7 @@ from cq.store.embedded.error import (
     WATCHES_DISABLED,
     FDBError,
 )
-from cq.store.embedded.future import Cancellation, FutureInt64, FutureVoid, Key, delayed, failed, ready
+from cq.store.embedded.future import Cancellation, Delay, FutureInt64, FutureVoid, Key, failed, ready
 from cq.store.embedded.keys import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
@@ -380,9 +380,8 @@ class Transaction(TransactionRead, Operations):
         try:
             value = self._value(key).get()
         except FDBError as failure:
-            return state.failed_at_version(FutureVoid, failure)
+            return failed(FutureVoid, failure)
         watch = Watch(state.engine.watches, key, value)
-        watch.set_deadline(state.deadline)
         state.watches.append(watch)
         return watch
 
@@ -412,7 +411,6 @@ class Transaction(TransactionRead, Operations):
         if refusal := state.refusal():
             return failed(FutureVoid, refusal)
         state.committing = True
-        state.set_deadline_of_futures(None)  # the commit has the deadline; its end makes them ready
         state.cancellation = Cancellation()  # a commit waits for earlier reads: their results stay valid
         if state.total_size > state.settings.size_limit:
             state.writes.place_stamped()  # overwritten values do not count
@@ -420,7 +418,7 @@ class Transaction(TransactionRead, Operations):
         if error := self._refuse_commit():
             state.release()
             state.drop_futures(TRANSACTION_INVALID_VERSION, error.code)
-            return state.failed_commit(error)
+            return failed(FutureVoid, error)
         if state.writes.empty:
             state.release()
             state.finish(None, None)
@@ -480,7 +478,6 @@ class Transaction(TransactionRead, Operations):
             return failed(Key, error)
         if state.stamp is None:
             state.stamp = Key()
-            state.stamp.set_deadline(state.deadline)
         return state.stamp
 
     def get_approximate_size(self) -> FutureInt64:
@@ -510,7 +507,7 @@ class Transaction(TransactionRead, Operations):
             return failed(FutureVoid, state.error_of(code or CLIENT_INVALID_OPERATION))
         delay = state.next_delay(code)
         self._begin_try(state)
-        return delayed(FutureVoid, delay, None, self._state.deadline, self._state.cancellation)
+        return Delay(delay, self._state.deadline, self._state.cancellation)
 
     def reset(self) -> None:
         """Reset the transaction and its options."""
