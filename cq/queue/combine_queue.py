@@ -206,7 +206,7 @@ class CombineQueue(Generic[K, V]):
         Args:
             db: a database; the wait is outside of any transaction.
             ticket: what `ask` has returned.
-            timeout: None: no limit.
+            timeout: as for `ask_now`.
 
         Raises:
             NoAnswer: there is none after the timeout, or it is no longer kept; the message says whether no worker is
@@ -238,7 +238,8 @@ class CombineQueue(Generic[K, V]):
             key: as for `ask`.
             request: as for `ask`.
             once: as for `ask`; a repeated call gets the answer of the first one.
-            timeout: how long to wait for the answer, from the call on; None: no limit.
+            timeout: how long to wait for the answer, from the call on; None: no limit. While the store does not answer,
+                the call can take the timeout of a transaction longer: on a database of `cq.open`, 30 seconds.
             withdraw: whether to withdraw the request if it has no answer after the timeout; this can take a second
                 more. Default: it stays queued, and the ticket in the error reads a later answer.
 
