@@ -159,10 +159,18 @@ def test_a_value_is_looked_up_by_its_key(db: Any) -> None:
             (LONG[:100], "no base64", "expected JSON of a bytes"),
             ("visits", '["<i>", 1]', "<strong><bdi>5</bdi></strong>"),
             ("visits", "7", "expected"),
+            (
+                "words",
+                "",
+                "<bdi>The empty key</bdi> has no value",
+            ),  # `Visits` counts all pages under it
         ):
             html = found.client.get(f"/queues/{queue}", params={"key": word}).text
 
             assert answer in html
+            assert not any(
+                "required" in each for each in Outline(html).all("input") if each.get("name") == "key"
+            )
             assert not Outline(html).all("i")
 
 
