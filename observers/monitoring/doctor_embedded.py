@@ -17,14 +17,13 @@ from cq.observers.monitoring.doctor_cluster import binding, client_library
 from cq.store import open as open_store
 from cq.store.api import VERSIONS_PER_SECOND
 from cq.store.embedded.file import PAGE_BYTES, check
-from cq.store.embedded.wal import LONG_LOG_BYTES
 from cq.store.space import Space
 from cq.store.transact import transact
 
 ROOM: Final = "room"
 """The name of the check whose failure does not prevent the others."""
-ROOM_BYTES: Final = 2 * LONG_LOG_BYTES
-"""Recommended free space: the log alone may take half of it before it is written back."""
+ROOM_BYTES: Final = 384_000_000
+"""Recommended free space: the log alone may take more than half of it before it is written back."""
 FULL: Final = 0.9
 """The share of SQLite's largest file size above which the check fails."""
 _AHEAD_SECONDS: Final = 1.0

@@ -18,7 +18,6 @@ from cq.store.embedded.error import IO_ERROR, FDBError
 from cq.store.embedded.file import Access
 from cq.store.embedded.lock_file import LatestVersion, LockFile
 from cq.store.embedded.snapshots import Snapshot, SnapshotPool, VersionGlance
-from cq.store.embedded.wal import is_log_long
 from cq.store.embedded.watches import Watches
 
 _LOOK_SECONDS: Final = 1.0
@@ -49,7 +48,7 @@ def open_file(path: Path, *, power_safe: bool, mode: int, create: bool) -> OpenF
         lock.close()
         raise
     latest = LatestVersion(lock)
-    pool = SnapshotPool(connect, functools.partial(is_log_long, file.log_of(path)), path, latest)
+    pool = SnapshotPool(connect, path, latest)
     return OpenFile(file_id, pool, Committer(connection, lock, latest), Watches(connect, lock.path))
 
 

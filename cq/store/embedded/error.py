@@ -6,40 +6,10 @@ others that an application may receive or pass to `on_error`.
 
 from __future__ import annotations
 
-import errno
-import os
-import resource
 from pathlib import Path
 from typing import Final
 
 import apsw
-
-_SPARE: Final = 8
-"""Number of descriptors that opening a store may take: a failed try has closed some of its own before the report."""
-
-
-def shortage(error: Exception | None = None) -> str:
-    """The shortage and its remedy, if an error of the system is one, or else if few descriptors are left; else ""."""
-    number = error.errno if isinstance(error, OSError) else _probe()
-    if number == errno.EMFILE:
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return f"nearly all {limit:,} file descriptors of this process are in use: raise `ulimit -n`, or close files"
-    return "the system has too many files open: end some processes" if number == errno.ENFILE else ""
-
-
-def _probe() -> int | None:
-    """The number of the error of opening some files."""
-    held: list[int] = []
-    try:
-        for _ in range(_SPARE):
-            held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401 - it may raise
-    except OSError as error:
-        return error.errno
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
-    return None
-
 
 FUTURE_VERSION = 1009
 TRANSACTION_CANCELLED = 1025
@@ -72,8 +42,6 @@ One that has loaded several client libraries also retries 1039, which only such 
 
 DESCRIPTIONS = {
     0: "Success",
-    1000: "Operation failed",
-    1004: "Operation timed out",
     1007: "Transaction is too old to perform reads or be committed",
     1009: "Request for future version",
     1020: "Transaction not committed due to conflict with another transaction",
@@ -85,39 +53,28 @@ DESCRIPTIONS = {
     1036: "Read or wrote an unreadable key",
     1037: "Storage process does not have recent mutations",
     1038: "Database is locked",
-    1039: "The protocol version of the cluster has changed",
     1042: "Commit proxy commit memory limit exceeded",
     1051: "Batch GRV request rate limit exceeded",
     1078: "GRV proxy memory limit exceeded",
     1101: "Asynchronous operation cancelled",
-    1102: "Future has been released",
     1213: "Transaction tag is being throttled",
     1223: "Transaction tag is being throttled by a proxy",
     1500: "Platform error",
     1510: "Disk i/o operation failed",
     2000: "Invalid API call",
-    2002: "Commit with incomplete read",
-    2003: "Invalid test specification",
     2004: "Key outside legal range",
     2005: "Range begin key larger than end key",
     2006: "Option set with an invalid value",
-    2007: "Option not valid in this context",
     2010: "Transaction already has a read version set",
     2011: "Version not valid",
     2012: "Range limits not valid",
-    2015: "Future not set to a value",
-    2016: "Future not set to an error",
     2017: "Operation issued while a commit was outstanding",
-    2018: "Unrecognized atomic mutation type",
     2020: "Transaction does not have a valid commit version",
     2021: "Transaction is read-only and therefore does not have a commit version",
     2101: "Transaction exceeds byte limit",
     2102: "Key length exceeds limit",
     2103: "Value length exceeds limit",
-    2108: "Operation is not supported",
     2210: "Exact streaming mode requires limits, but none were given",
-    4000: "An unknown error occurred",
-    4100: "An internal error occurred",
 }
 
 
@@ -193,9 +150,7 @@ def explain(error: Exception, path: Path) -> str:
         return f"there is no room for {path} ({error}): free space on its disk"
     if is_damaged(error):
         return f"{path} is damaged ({error}): restore it from a backup"
-    if lacking := shortage():
-        return f"{path} cannot be opened ({error}): {lacking}"
-    return f"{path} cannot be read or written ({error}): check whether its disk is full or fails"
+    return f"{path} cannot be read or written ({error}): check whether its disk is full or fails, and `ulimit -n`"
 
 
 def _kind(error: Exception) -> int:

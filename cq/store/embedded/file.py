@@ -33,7 +33,7 @@ import apsw
 
 from cq import runtime
 from cq.errors import NotAStore, StoreError
-from cq.store.embedded.error import explain, is_damaged, shortage
+from cq.store.embedded.error import explain, is_damaged
 
 PRIVATE = 0o600
 """The permissions of a new store, unless the caller shares it."""
@@ -201,8 +201,7 @@ def check(path: Path, *, creates: bool = True, writes: bool = True) -> bool:
     except IsADirectoryError:
         raise NotAStore(f"{path} is a directory: name a file in it, such as {path / 'store.db'}") from None
     except OSError as error:
-        remedy = shortage(error) or "check its permissions"
-        raise NotAStore(f"{path} cannot be read ({error.strerror}): {remedy}") from None
+        raise NotAStore(f"{path} cannot be read ({error.strerror}): check its permissions") from None
     if not header:
         if not creates:
             raise NotAStore(
@@ -234,8 +233,9 @@ def create(path: Path, access: Access) -> None:
     try:
         _write_whole(path, access, fill)
     except (OSError, apsw.Error) as error:
-        remedy = shortage(error) or "check the directory and the disk"
-        raise NotAStore(f"the store {path} cannot be created ({error}): {remedy}") from error
+        raise NotAStore(
+            f"the store {path} cannot be created ({error}): check the directory and the disk"
+        ) from error
 
 
 def _refuse_log(path: Path) -> None:
@@ -322,8 +322,9 @@ def write_copy(source: Path, connection: apsw.Connection, path: Path) -> None:
             f"another thread or process is copying to {path}: wait until it has finished"
         ) from None
     except OSError as error:
-        remedy = shortage(error) or "check the directory and the disk"
-        raise StoreError(f"the copy {path} cannot be written ({error.strerror}): {remedy}") from error
+        raise StoreError(
+            f"the copy {path} cannot be written ({error.strerror}): check the directory and the disk"
+        ) from error
     except apsw.Error as error:
         raise StoreError(f"{source} cannot be copied: {explain(error, path)}") from error
 

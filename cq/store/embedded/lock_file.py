@@ -29,17 +29,15 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 
 from cq import runtime
 from cq.errors import NotAStore, StoreError
-from cq.store.embedded.error import shortage
 from cq.store.embedded.file import Access
 
-_LOCKS = Path("/proc/locks")
 _LINGER_SECONDS = 10.0
 _IN_MODIFY = 0x2
 _POLL_SECONDS = 0.005
@@ -48,7 +46,6 @@ _MAGIC = b"cq-lock"
 _VERSION = slice(8, 16)  # version of the latest commit
 _METADATA_CHANGED = slice(16, 24)  # version of the latest commit that changes the metadata version
 _LENGTH = 24
-_TRIES = 10
 
 
 class LockFile:
@@ -64,15 +61,15 @@ class LockFile:
         try:
             descriptor = _open(self.path, access)
         except OSError as error:
-            remedy = shortage(error) or "check its permissions"
-            raise NotAStore(f"{self.path} cannot be opened ({error.strerror}): {remedy}") from None
+            raise NotAStore(
+                f"{self.path} cannot be opened ({error.strerror}): check its permissions"
+            ) from None
         try:
             _prepare(descriptor)
             self._content = mmap.mmap(descriptor, _LENGTH, prot=mmap.PROT_READ)
         except OSError as error:
             os.close(descriptor)
-            remedy = shortage(error) or "check its disk"
-            raise StoreError(f"{self.path} cannot be made ({error.strerror}): {remedy}") from None
+            raise StoreError(f"{self.path} cannot be made ({error.strerror}): check its disk") from None
         self.descriptor = descriptor
         # Reentrant: the garbage collector may close a store in a thread that holds it.
         self._changed = runtime.InterruptibleCondition(threading.RLock())
@@ -106,11 +103,10 @@ class LockFile:
                 self.release()
 
     def obstacle(self) -> str:
-        """A message with the processes that hold the lock, and the remedy."""
-        named = " and ".join(f"process {pid} of user {_user(pid)}" for pid in self._holding())
+        """A message with the remedy if another process holds the lock."""
         return (
-            f"{self.path} is held by {named or 'a process that the system does not name'}: nothing was committed; "
-            "check whether that process is stopped, or should not use the store, and end it"
+            f"{self.path} is held by another process: nothing was committed; `fuser -v {self.path}` names it; check "
+            "whether it is stopped, or should not use the store, and end it"
         )
 
     def announce(self, version: int, *, changes_metadata: bool) -> None:
@@ -220,43 +216,13 @@ class LockFile:
             self._has_helper = self._is_helper_locking
             return self._has_helper
 
-    def _holding(self) -> list[int]:
-        """The processes that hold the lock; empty if the system hides them, such as processes outside a container."""
-        try:
-            lines = [line.split() for line in _LOCKS.read_text().splitlines()]
-            status = os.fstat(self.descriptor)
-        except OSError:
-            return []
-        return sorted(_holders(status, str(os.getpid()), lines))
-
-
-def _holders(file: os.stat_result, pid: str, lines: Iterable[list[str]]) -> set[int]:
-    """The processes that hold a lock of the file, or a lock that process `pid` waits for.
-
-    A line is `4: FLOCK ADVISORY WRITE 17188 fe:00:2148371 0 EOF`. Below it, `4: -> FLOCK ...` is a waiting call.
-    Some file systems show another device than `stat`: there, only the waiting calls identify the file.
-    """
-    number = f":{file.st_ino}"
-    name = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}{number}"
-    found, holder = set(), 0
-    for _, *fields in lines:
-        is_waiting = fields[0] == "->"
-        kind, _, _, owner, inode = fields[is_waiting:][:5]
-        if not is_waiting:
-            holder = int(owner)
-        if kind == "FLOCK" and (inode.endswith(number) and owner == pid if is_waiting else inode == name):
-            found.add(holder)
-    return found - {0, -1}
-
 
 def _open(path: Path, access: Access) -> int:
     """Open the lock file, or create it; raises `NotAStore` for a file of another kind."""
-    for _ in range(_TRIES):  # another process may create or remove the file between the two calls
-        with contextlib.suppress(FileNotFoundError):
-            return _open_existing(path, access)
-        with contextlib.suppress(FileExistsError):
-            return access.create(path)
-    raise NotAStore(f"{path} is created and removed repeatedly: find the process that does so")
+    try:
+        return access.create(path)
+    except FileExistsError:
+        return _open_existing(path, access)
 
 
 def _open_existing(path: Path, access: Access) -> int:
@@ -298,13 +264,6 @@ def _storage_failure(done: str, error: OSError) -> Exception:
     failure = apsw.exception_for(apsw.SQLITE_FULL if is_full else apsw.SQLITE_IOERR_WRITE)
     failure.args = (f"its lock file cannot be {done} ({error.strerror})",)
     return failure
-
-
-def _user(pid: int) -> str:
-    try:
-        return str(os.stat(f"/proc/{pid}").st_uid)
-    except OSError:
-        return "unknown"
 
 
 def _not_a_lock(path: Path, fault: str) -> NotAStore:
@@ -368,10 +327,6 @@ def _watch_file(path: Path) -> int | None:
     return descriptor
 
 
-_PLAUSIBLE = 3_600_000_000
-"""How far an announced version may be ahead of the clock and of known commits: one hour, if a clock was set back."""
-
-
 class LatestVersion:
     """The latest version that one process knows. Thread-safe: it is one reference, and `known` detects an old value."""
 
@@ -386,7 +341,7 @@ class LatestVersion:
         if self._cached is None:
             return None
         version, metadata = self._cached
-        if self._lock.metadata_changed() > version or not _is_plausible(announced, version):
+        if self._lock.metadata_changed() > version:
             return None
         return max(version, announced), metadata
 
@@ -401,11 +356,4 @@ class LatestVersion:
     def next(self, last: int) -> int:
         """The version of the next commit, about the time in microseconds. The caller holds the commit lock."""
         # Later than an announced version, even if its commit failed: it may be the read version of a transaction.
-        version, announced = max(last + 1, runtime.time_ns() // 1000), self._lock.announced()
-        return max(version, announced + 1) if _is_plausible(announced, last) else version
-
-
-def _is_plausible(announced: int, known: int) -> bool:
-    """Whether a version can have been announced by a commit; another program may have written into the file."""
-    # Reading the clock is the most expensive step here, so it comes last.
-    return announced <= known + _PLAUSIBLE or announced <= runtime.time_ns() // 1000 + _PLAUSIBLE
+        return max(last + 1, runtime.time_ns() // 1000, self._lock.announced() + 1)

@@ -148,7 +148,7 @@ class ReadOnlyPool(SnapshotPool):
     snapshot_type = ReadOnlySnapshot
 
     def __init__(self, path: Path) -> None:
-        super().__init__(lambda: _connect(path), lambda: False, path, None)
+        super().__init__(lambda: _connect(path), path, None)
 
     def _connected(self, read: Callable[[apsw.Connection], _T]) -> tuple[apsw.Connection, _T]:
         connected = super()._connected

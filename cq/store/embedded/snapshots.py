@@ -30,7 +30,6 @@ from cq.store.embedded.keys import Row, after
 from cq.store.embedded.lock_file import LatestVersion
 
 LIFETIME_SECONDS = 5.0
-_LIFETIME_WITH_LONG_LOG = 1.0
 _CHECK_SECONDS = 0.5
 _IDLE_CONNECTIONS = 16
 _OPEN_SNAPSHOTS = 250
@@ -180,7 +179,6 @@ class SnapshotPool:
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
-        is_log_long: Callable[[], bool],
         path: Path,
         latest: LatestVersion | None,
     ) -> None:
@@ -188,7 +186,6 @@ class SnapshotPool:
         self._latest = latest
         self.abandoned: deque[Snapshot] = deque()
         self._connect = connect
-        self._is_log_long = is_log_long
         self._idle: list[apsw.Connection] = []
         self._open: dict[int, Snapshot] = {}
         self._lock = threading.RLock()
@@ -359,7 +356,7 @@ class SnapshotPool:
             self._start_expiry_thread()
 
     def _expire(self) -> None:
-        oldest = runtime.monotonic() - (_LIFETIME_WITH_LONG_LOG if self._is_log_long() else LIFETIME_SECONDS)
+        oldest = runtime.monotonic() - LIFETIME_SECONDS
         for snapshot in list(self._open.values()):
             if snapshot.started < oldest:
                 snapshot.close()

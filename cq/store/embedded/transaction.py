@@ -29,7 +29,6 @@ from cq.store.embedded.future import Cancellation, Delay, FutureInt64, FutureVoi
 from cq.store.embedded.keys import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
-    STAMP_BYTES,
     USER_END,
     KeySelector,
     after,
@@ -49,7 +48,6 @@ MUTATION_BYTES = 44
 
 _SET_BYTES = MUTATION_BYTES + RANGE_BYTES + 1
 _CLEAR_BYTES = _SET_BYTES + 1
-_STAMPED_BYTES = STAMP_BYTES + 4
 _METADATA_PARAM = bytes(14)
 
 # Options of FoundationDB without a meaning for one file (priorities, tags, tracing ...), which are ignored.
@@ -148,9 +146,13 @@ class Operations(ReadOperations):
     byte_min = _operation(atomic.BYTE_MIN, "Keep what sorts first; an absent key gets `param`.")
     byte_max = _operation(atomic.BYTE_MAX, "Keep what sorts last.")
     compare_and_clear = _operation(atomic.COMPARE_AND_CLEAR, "Clear a key if it has this value.")
-    set_versionstamped_key = _operation(atomic.SET_VERSIONSTAMPED_KEY, "Set a key with the versionstamp.")
+    set_versionstamped_key = _operation(
+        atomic.SET_VERSIONSTAMPED_KEY,
+        "Set a key that will contain the versionstamp of the commit, at the offset in its last four bytes.",
+    )
     set_versionstamped_value = _operation(
-        atomic.SET_VERSIONSTAMPED_VALUE, "Set a value with the versionstamp."
+        atomic.SET_VERSIONSTAMPED_VALUE,
+        "Set a value that will contain the versionstamp of the commit, at the offset in its last four bytes.",
     )
 
 
@@ -204,25 +206,6 @@ class Transaction(TransactionRead, Operations):
 
     def _bound(self, key: Any) -> bytes:
         return key_bytes(self.get_key(key) if isinstance(key, KeySelector) else key)
-
-    def set_versionstamped_key(self, key: Any, param: Any) -> None:
-        """Set a key that will contain the versionstamp of the commit, at the offset in its last four bytes."""
-        key, param = key_bytes(key), value_bytes(param)
-        start = int.from_bytes(key[-4:], "little")
-        if start <= len(key) - _STAMPED_BYTES and self._allows_fast_write(key, len(param)):
-            self._stamp_key(key, start, param)
-        else:
-            self._state.defer(self._mutate, atomic.SET_VERSIONSTAMPED_KEY, key, param)
-
-    def set_versionstamped_value(self, key: Any, param: Any) -> None:
-        """Set a value that will contain the versionstamp of the commit, at the offset in its last four bytes."""
-        key, param = key_bytes(key), value_bytes(param)
-        start = int.from_bytes(param[-4:], "little")
-        if start <= len(param) - _STAMPED_BYTES and self._allows_fast_write(key, len(param)):
-            self._state.size += 3 * len(key) + len(param) + _SET_BYTES
-            self._state.writes.stamped.append(StampedValue(key, param, start, True))
-        else:
-            self._state.defer(self._mutate, atomic.SET_VERSIONSTAMPED_VALUE, key, param)
 
     def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
         self._state.defer(self._mutate, opcode, key_bytes(key), value_bytes(param))
@@ -278,7 +261,10 @@ class Transaction(TransactionRead, Operations):
         if len(operand) > MAX_VALUE_BYTES:
             raise FDBError(VALUE_TOO_LARGE)
         if operation == atomic.SET_VERSIONSTAMPED_KEY:
-            self._stamp_key(key, _stamp_offset(key), operand)
+            state.size += len(key) + len(operand) + MUTATION_BYTES
+            # The stamp will be later than the read version, if that is known.
+            known = state.version or (state.glance.version if state.glance else 0)
+            state.writes.stamped.append(StampedKey(key, _stamp_offset(key), operand, known, state.read_end))
             return
         self._count_mutation(len(key) + len(operand), 2 * len(key) + 1, conflict)
         if operation == atomic.SET_VERSIONSTAMPED_VALUE:
@@ -291,13 +277,6 @@ class Transaction(TransactionRead, Operations):
             for watch in state.watches:
                 if watch.key == key:  # its new value is not known
                     watch.settle()
-
-    def _stamp_key(self, key: bytes, start: int, value: bytes) -> None:
-        state = self._state
-        state.size += len(key) + len(value) + MUTATION_BYTES
-        # The stamp will be later than the read version, if that is known.
-        known = state.version or (state.glance.version if state.glance else 0)
-        state.writes.stamped.append(StampedKey(key, start, value, known, state.read_end))
 
     def add_read_conflict_key(self, key: Any) -> None:
         """Conflict with writes of other transactions to a key."""

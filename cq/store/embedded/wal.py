@@ -5,18 +5,15 @@ more, SQLite restarts the log, in the same disk space. Other processes append du
 checkpoint copies the rest while they wait for the lock.
 
 If readers overlap all the time, the log never restarts by itself. Then commits wait for the readers of the old log:
-50 ms first, and longer after each failure. If the log still grows, every process closes snapshots older than one
-second, and their transactions fail with 1007. A reader that outlasts the longest wait is no snapshot, but a copy of the
+50 ms first, and longer after each failure. A reader that outlasts the longest wait is no snapshot, but a copy of the
 store or a stopped process: then commits wait again only when the log has doubled.
 
 A process counts the pages that it writes, and begins with those that it finds in the log. Otherwise many processes that
-each write little, while another one keeps the store open, would make no checkpoint at all. On a disk with little room,
-checkpoints are more frequent: the log must leave room for the pages that it adds to the file.
+each write little, while another one keeps the store open, would make no checkpoint at all.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import apsw
@@ -26,21 +23,12 @@ from cq.store.embedded.lock_file import LockFile
 from cq.store.embedded.snapshots import LIFETIME_SECONDS
 
 CHECKPOINT_PAGES = 2_000
-FEWEST_PAGES = 200
-"""The number of pages for a checkpoint on a disk with little room."""
-
 LIMIT_PAGES = 64_000_000 // PAGE_BYTES
 _FRAME_BYTES = PAGE_BYTES + 24  # of a page in the log
 _STEP_PAGES = 32_000_000 // PAGE_BYTES
-LONG_LOG_BYTES = 192_000_000
 _LOCK_SECONDS = 1.0
 _FIRST_WAIT_MS = 50
 _LAST_WAIT_MS = int((LIFETIME_SECONDS + 2) * 1000)
-
-
-def is_log_long(path: Path) -> bool:
-    """Whether the log at `path` is too long to keep old snapshots open."""
-    return _size(path) > LONG_LOG_BYTES
 
 
 def _size(path: Path) -> int:
@@ -48,12 +36,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def free_bytes(path: Path) -> int:
-    """The room on the disk of a file for users without special rights."""
-    status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
 
 
 class Checkpointer:
@@ -73,7 +55,7 @@ class Checkpointer:
 
     def checkpoint_if_due(self) -> None:
         """Make a checkpoint if enough pages were written since the last one."""
-        if self._pages < CHECKPOINT_PAGES and (self._pages < FEWEST_PAGES or self._has_room()):
+        if self._pages < CHECKPOINT_PAGES:
             return
         self._pages = 0
         self._checkpoint("PASSIVE")
@@ -86,13 +68,6 @@ class Checkpointer:
             self._limit, self._wait_ms = LIMIT_PAGES, _FIRST_WAIT_MS
         elif length >= self._limit:
             self._restart_log()
-
-    def _has_room(self) -> bool:
-        """Whether the disk has room for the pages of the log in the store, and for as many in the log again."""
-        try:
-            return 2 * self._pages * _FRAME_BYTES < free_bytes(self._lock.store)
-        except OSError:  # the commit before it is durable and must not fail
-            return True
 
     def _restart_log(self) -> None:
         """Block commits until no reader needs the log, or until the busy timeout of this attempt."""

@@ -12,11 +12,10 @@ import apsw
 import pytest
 
 from cq.store.api import NOT_COMMITTED, TRANSACTION_TOO_OLD
-from cq.store.embedded import Database, conflict_log, snapshots, wal
+from cq.store.embedded import Database, conflict_log, wal
 from cq.store.embedded.conflict_log import CommittedGroup, ConflictLog
 from cq.store.embedded.writes import ReadSet
-from tests.kit.clocks import jumping
-from tests.store.calls import code_of, commit_code
+from tests.store.calls import commit_code
 
 
 def log_bytes(path: Path) -> int:
@@ -42,16 +41,6 @@ def test_the_write_ahead_log_is_bounded_if_each_writer_writes_little(
                 writer[b"%d" % number] = bytes(20_000)
 
     assert log_bytes(path) < 20 * 80_000 / 4
-
-
-def test_the_write_ahead_log_leaves_room_on_a_small_disk(
-    db: Database, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wal, "free_bytes", lambda path: max(0, 6_000_000 - log_bytes(path)))
-    for number in range(100):
-        db[b"%d" % (number % 10)] = bytes(100_000)
-
-    assert log_bytes(path) < 3_000_000 < 100 * 100_000 / 3
 
 
 def test_the_write_ahead_log_is_bounded_under_overlapping_readers(
@@ -115,22 +104,6 @@ def test_commits_seldom_wait_for_a_copy_of_the_store(
     for _ in range(60):
         db[b"a"] = bytes(20_000)
     assert checkpointer._limit == 500
-
-
-def test_old_snapshots_go_when_the_log_is_too_long(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "_CHECK_SECONDS", 0.01)
-    db[b"a"] = b"1"
-    tr = db.create_transaction()
-    with jumping() as clock:
-        tr.get(b"a").wait()
-        monkeypatch.setattr(wal, "LONG_LOG_BYTES", 0)
-        clock.passed += 2  # of 5 seconds that a snapshot may live otherwise
-        deadline = time.monotonic() + 60
-        while db._engine._pool._open:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-
-    assert code_of(tr.get(b"a").wait) == 1007
 
 
 def stored_rows(path: Path) -> int:

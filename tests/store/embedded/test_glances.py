@@ -209,18 +209,6 @@ def test_a_change_that_was_announced_and_not_committed_is_not_believed(path: Pat
         assert metadata(one) != before
 
 
-def test_what_nobody_can_have_announced_is_passed_over(path: Path) -> None:
-    with Database(path, power_safe=False) as one, Database(path, power_safe=False) as other:
-        metadata(one)
-        other._engine.committer._lock.announce(1 << 60, changes_metadata=False)
-        tr = one.create_transaction()
-        tr.get(METADATA_VERSION).wait()
-        change(other)
-        tr[b"a"] = b"1"
-        assert commit_code(tr) == 1020
-        assert read_version(one) < 1 << 60
-
-
 def test_it_knows_the_metadata_version_of_an_earlier_version(db: Database) -> None:
     change(db)
     before = db.get(METADATA_VERSION)
