@@ -320,7 +320,8 @@ class TestAnswers:
                 400,
                 "stopped: the receiver of the webhook answered 400: no, really. Repair the cause there; then",
             ),
-            (401, "stopped: the receiver of the webhook answered 401"),
+            (401, "failing: LinkFailed: the receiver of the webhook answered 401"),
+            (403, "stopped: the receiver of the webhook answered 403"),
             (409, "stopped: the receiver of the webhook answered 409: no, really."),
         ],
     )
@@ -419,20 +420,20 @@ class TestSetBack:
         assert status(db, QUEUE).startswith("stopped: the reporting database")
 
         receive, refused = kept.receive, [True]
-        kept.receive = lambda *given: (401, {}) if refused else receive(*given)
+        kept.receive = lambda *given: (403, {}) if refused else receive(*given)
         admin.put_observer(db, QUEUE, links.webhook(name="out"))
         combine(db, QUEUE)
-        assert step(db, QUEUE).startswith("stopped: the receiver of the webhook answered 401")
+        assert step(db, QUEUE).startswith("stopped: the receiver of the webhook answered 403")
         refused.clear()
         assert step(db, QUEUE).startswith(
-            "stopped: the receiver of the webhook answered 401"
+            "stopped: the receiver of the webhook answered 403"
         )  # for the operator
 
         transact(
             db,
             lambda tr: stop(tr, LinkKeys(QUEUE, "out"), LinkStop(0, "by a late worker", 1), is_reviewed=True),
         )
-        assert status(db, QUEUE).startswith("stopped: the receiver of the webhook answered 401")
+        assert status(db, QUEUE).startswith("stopped: the receiver of the webhook answered 403")
         monkeypatch.setenv("CQ_OTHER_URL", os.environ[URL_ENV])
         admin.put_observer(db, QUEUE, links.webhook("CQ_OTHER_URL", name="out"))
         drain(db, QUEUE)

@@ -31,8 +31,11 @@ CHANGES: Final = "cq.changes"
 SWEEP: Final = "cq.sweep"
 """The types of messages."""
 _CONFLICT: Final = 409
-_RETRIED: Final = frozenset((408, 425, 429))
-"""Answers of the range 4xx that ask for a later try: timeout, too early, too many requests."""
+_RETRIED: Final = frozenset((401, 408, 425, 429))
+"""Answers of the range 4xx after which a later try may succeed: wrong signature, timeout, too early, too many requests.
+
+A signature is wrong while the two sides have different secrets, or clocks that differ by minutes.
+"""
 _FAULTY: Final = frozenset((413, 422))
 """Answers that refuse the content: too large, or not processable. The worker halves the batch."""
 _PAUSED: Final = frozenset((429, 503))
